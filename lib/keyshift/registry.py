@@ -1,4 +1,4 @@
-"""Strategies, workloads and state backends by name. One line registers, one error explains."""
+"""Strategies, workloads, state backends and order protocols by name. One line registers, one error explains."""
 
 import json
 import re

@@ -25,7 +25,7 @@ from minio.error import MinioException, S3Error
 
 from keyshift.driver.snapshotter import MARK
 from keyshift.model import frames
-from keyshift.model.markers import Said
+from keyshift.model.markers import SlotMarker
 from keyshift.traffic.topics import positions
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.worker import tasks
@@ -46,7 +46,7 @@ class Killed(BaseException):
 
 
 class Topic:
-    """Frames by partition, and what ``traffic.topics.read_topic`` gives of them."""
+    """Frames by partition, and what ``traffic.topics.Topic.read`` gives of them."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions: list[list[bytes]] = [[] for _ in range(partitions)]
@@ -150,7 +150,7 @@ class Engine:
     slow_s: tuple[float, ...]  # by router, of any stage: how long its rows are on their way
     results: list[pd.DataFrame] = field(default_factory=list)
     answered: dict[int, set[tuple[int, int, int]]] = field(default_factory=dict)  # version -> router, offset, position
-    markers: list[Said] = field(default_factory=list)
+    markers: list[SlotMarker] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     batches: int = 0
     moved: int = 0
@@ -179,7 +179,7 @@ class Engine:
                     if event[0] >= 0:  # not of a timer
                         self.answered.setdefault(version, set()).add(tuple(event))
             else:
-                self.markers.append(Said.from_json(meta))
+                self.markers.append(SlotMarker.from_json(meta))
 
     def end(self) -> None:
         """End all processes."""

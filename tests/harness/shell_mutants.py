@@ -31,9 +31,9 @@ from keyshift.state.timers import Timers
 from keyshift.wire import savepoint
 from keyshift.wire.nodes import PLAN
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.exits import Onward
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.client import StateClients
+from keyshift.worker.output import NextStage
 from keyshift.worker.router import Routing
 from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.host import SlotHost
@@ -151,8 +151,8 @@ def forgets_at_the_end_of_a_batch_what_was_drained(original: Original) -> Any:
 def takes_units_over_without_their_timers(original: Original) -> Any:
     """From the batch or savepoint before."""
 
-    def take(self: Any, parcels: list[Any]) -> list[bool]:
-        return original(self, [p if p.version else replace(p, timers=None) for p in parcels])  # type: ignore[no-any-return]
+    def take(self: Any, shipments: list[Any]) -> list[bool]:
+        return original(self, [p if p.version else replace(p, timers=None) for p in shipments])  # type: ignore[no-any-return]
 
     return take
 
@@ -196,20 +196,20 @@ def lets_time_pass_behind_a_savepoint(original: Original) -> Any:
 # -- slots: state that comes and goes ----------------------------------------------------------------------------------
 
 
-@mutant(SlotEffects, "_parcel", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
+@mutant(SlotEffects, "_shipment", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
 def keeps_what_it_sends(original: Original) -> Any:
-    def _parcel(self: Any, leave: Any) -> Any:
-        parcel = original(self, leave)
+    def _shipment(self: Any, leave: Any) -> Any:
+        shipment = original(self, leave)
         self._shared.core.states[leave.send.unit] = leave.state
-        return parcel
+        return shipment
 
-    return _parcel
+    return _shipment
 
 
 @mutant(Arrivals, "take", LOST, CALM, kind="push", slow_s=(0.0, 0.04), routers=2)
 def forgets_what_was_drained_between_two_rows(original: Original) -> Any:
-    def take(self: Any, parcels: list[Any]) -> Any:
-        taken = original(self, parcels)
+    def take(self: Any, shipments: list[Any]) -> Any:
+        taken = original(self, shipments)
         with self._shared.lock:
             self._shared.core.take_results()
         return taken
@@ -219,7 +219,7 @@ def forgets_what_was_drained_between_two_rows(original: Original) -> Any:
 
 @mutant(Arrivals, "_awaits", STUCK, ROUGH, kind="push")
 def takes_what_comes_twice(original: Original) -> Any:
-    return lambda self, parcel: True
+    return lambda self, shipment: True
 
 
 @mutant(Departures, "tell", STUCK, CALM, mode=LENT, strategy="all_at_once", routers=3)
@@ -252,11 +252,11 @@ def does_not_send_again_what_was_not_acknowledged(original: Original) -> Any:
 @mutant(Outbox, "acknowledged", STUCK, CALM, kind="push")
 def sends_again_what_was_acknowledged(original: Original) -> Any:
     def acknowledged(self: Any, unit: int) -> Any:
-        parcel = original(self, unit)
-        if parcel is not None:
+        shipment = original(self, unit)
+        if shipment is not None:
             with self._lock:
-                self._underway[unit] = parcel
-        return parcel
+                self._underway[unit] = shipment
+        return shipment
 
     return acknowledged
 
@@ -279,36 +279,36 @@ def does_not_hear_that_sending_failed(original: Original) -> Any:
     return push
 
 
-@mutant(messages, "parts", ("wrong",), CALM, kind="push", workload="windowcount")
+@mutant(messages, "fragments", ("wrong",), CALM, kind="push", workload="windowcount")
 def sends_units_without_their_timers(original: Original) -> Any:
-    def parts(about: Any, batches: Any, schema: Any, timers: Any = None) -> Any:
+    def fragments(about: Any, batches: Any, schema: Any, timers: Any = None) -> Any:
         return original(about, batches, schema)
 
-    return parts
+    return fragments
 
 
 # -- keys that are elsewhere -------------------------------------------------------------------------------------------
 
 
-@mutant(SlotEffects, "_parcel", ("wrong", *STUCK), CALM, kind="access")
+@mutant(SlotEffects, "_shipment", ("wrong", *STUCK), CALM, kind="access")
 def lends_nothing(original: Original) -> Any:
     """Keys that stay are nowhere."""
 
-    def _parcel(self: Any, leave: Any) -> Any:
-        parcel = original(self, leave)
+    def _shipment(self: Any, leave: Any) -> Any:
+        shipment = original(self, leave)
         self._shared.host.lent.pop((leave.send.unit, leave.send.version), None)
-        return parcel
+        return shipment
 
-    return _parcel
+    return _shipment
 
 
 @mutant(SlotHost, "message", ("wrong", *STUCK), CALM, kind="access")
 def drops_all_that_is_lent(original: Original) -> Any:
     """When one unit is asked for no more."""
 
-    def message(self: Any, kind: str, body: Any) -> None:
-        original(self, kind, body)
-        if kind == "drop":
+    def message(self: Any, message: Any) -> None:
+        original(self, message)
+        if isinstance(message, messages.KeysDropped):
             self.lent.clear()
 
     return message
@@ -383,7 +383,7 @@ def lets_results_of_a_new_slot_overtake_those_of_the_old_one(original: Original)
 
 
 @mutant(
-    Onward, "_announced", ("lost", "wrong"), CALM, workload="chain", snapshot_s=0.1, dies_at_s=1.5, slow_s=(0.3, 0.0)
+    NextStage, "_announced", ("lost", "wrong"), CALM, workload="chain", snapshot_s=0.1, dies_at_s=1.5, slow_s=(0.3, 0.0)
 )
 def begins_a_snapshot_wherever_the_results_of_the_slot_are_cut(original: Original) -> Any:
     def announced(self: Any, raw: Any) -> None:

@@ -344,16 +344,16 @@ class TellsTheTimeOfOneRouter(SlotCore[Any, Any]):
 
 
 class LosesATimerOnTheWay(SlotShell):
-    def parcel(self, leave: Any) -> State:
-        state = super().parcel(leave)
+    def shipment(self, leave: Any) -> State:
+        state = super().shipment(leave)
         return State(state.values, Timers(list(state.timers.items())[1:], state.timers.watermark))
 
 
 class KeepsTheTimersWithTheKeys(SlotShell):
     """Timers of a unit whose keys stay behind stay, too."""
 
-    def parcel(self, leave: Any) -> State:
-        state = super().parcel(leave)
+    def shipment(self, leave: Any) -> State:
+        state = super().shipment(leave)
         return State((), Timers((), state.timers.watermark)) if leave.keys_stay else state
 
 
@@ -364,15 +364,15 @@ class SendsTheTimersOfItsCopy(SlotShell):
         super().steps_published(value)
         self.copies = {unit: dict(state.timers) for unit, state in self.states.items()}
 
-    def parcel(self, leave: Any) -> State:
-        state = super().parcel(leave)
+    def shipment(self, leave: Any) -> State:
+        state = super().shipment(leave)
         copy = self.copies.get(leave.send.unit, {})
         return State(state.values, Timers(copy | state.timers, state.timers.watermark))
 
 
 class ForgetsHowFarTheUnitHasCome(SlotShell):
-    def parcel(self, leave: Any) -> State:
-        state = super().parcel(leave)
+    def shipment(self, leave: Any) -> State:
+        state = super().shipment(leave)
         return State(state.values, Timers(state.timers))
 
 
@@ -635,8 +635,8 @@ class TakesRowsWhileRecordsWaitForKeys(SlotCore[Any, Any]):
 class DropsTheKeysThatStayed(SlotShell):
     """Nobody can fetch them any more."""
 
-    def parcel(self, leave: Any) -> State:
-        state = super().parcel(leave)
+    def shipment(self, leave: Any) -> State:
+        state = super().shipment(leave)
         if self.core.modes[leave.send.version] == Mode(transfer="access", background=True):
             self.left[leave.send.unit, leave.send.version] = State()
         return state

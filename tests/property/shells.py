@@ -15,7 +15,7 @@ from keyshift.protocol.slot.phases import ON_LOAN
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Stay
 from keyshift.runtime.row import BARRIER, DATA, SNAPSHOT, Row
 from keyshift.runtime.slot import Captured, Cut, Leave, Moved
-from keyshift.runtime.snapshots import Part, Snapshots
+from keyshift.runtime.snapshots import SnapshotPart, Snapshots
 
 if TYPE_CHECKING:
     from simulation import Simulation
@@ -454,7 +454,7 @@ class SlotShell:
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
-    def parcel(self, leave: Leave) -> State:
+    def shipment(self, leave: Leave) -> State:
         """What leaves of a unit; its keys stay here if that is how the step moves it."""
         state: Any = leave.state
         if leave.keys_stay:
@@ -472,7 +472,7 @@ class SlotShell:
             sim.log("slot", self.slot, effect)
             match effect:
                 case Leave(slot.Send(unit, destination, _, routers) as send):
-                    state = self.sending[unit] = self.parcel(effect)
+                    state = self.sending[unit] = self.shipment(effect)
                     sim.deliver(sim.slots[destination].pushed, send, state, self, effect.keys_stay)
                     sim.seen["empty unit sent"] += not state.values
                     sim.seen["timers sent"] += len(state.timers)
@@ -516,7 +516,7 @@ class SlotShell:
                     sim.seen["snapshot skipped"] += 1
                     sim.acknowledge("captured", version, self.slot)
 
-    def write(self, units: list[int], parts: list[Part]) -> None:
+    def write(self, units: list[int], parts: list[SnapshotPart]) -> None:
         """A snapshot has of each unit all its parts, the later over the earlier."""
         for part in parts:
             whole: Any = part.whole

@@ -199,7 +199,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
 
     @rule(unit=units, version=versions, to=st.sets(st.integers(0, ROUTERS - 1)))
     def lent_or_returned(self, unit: int, version: int, to: set[int]) -> None:
-        """As ``parcel_arrived`` does it: only what is awaited."""
+        """As ``shipment_arrived`` does it: only what is awaited."""
         hop = self.hops.get((version, unit), 0) + 1
         if version not in self.prepared or not self.machine.awaits(unit, version, hop):
             return

@@ -10,7 +10,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
 from keyshift.state.memory import MemoryState
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import KeysDropped, Shipment
 
 VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
@@ -38,15 +38,15 @@ class Holder:
 
     def __init__(self, sealed=None, lent=None):
         self.left, self.lent = sealed or {}, lent or {}
-        self.parcels, self.copies, self.messages = [], [], []
+        self.shipments, self.copies, self.messages = [], [], []
         self.together = []  # units that came in one call
         self.numbers = []  # of what was written
         self.refuses: set[int] = set()
 
-    def receive(self, slot, parcels):
-        self.together.append([parcel.unit for parcel in parcels])
-        self.parcels += [(slot, parcel) for parcel in parcels]
-        return [parcel.unit not in self.refuses for parcel in parcels]
+    def receive(self, slot, shipments):
+        self.together.append([shipment.unit for shipment in shipments])
+        self.shipments += [(slot, shipment) for shipment in shipments]
+        return [shipment.unit not in self.refuses for shipment in shipments]
 
     def sealed(self, slot, unit):
         return self.left[slot, unit]
@@ -73,19 +73,19 @@ class Holder:
     def copy(self, slot, unit, part, batches, deleted):
         self.copies.append((slot, unit, tuple(part), content(batches), deleted))
 
-    def message(self, kind, body):
-        self.messages.append((kind, body))
+    def message(self, message):
+        self.messages.append(message)
 
 
-def push(clients, server, *parcels):
+def push(clients, server, *shipments):
     """What was acknowledged, and the sizes that were sent."""
     acknowledged, sizes = {}, {}
     clients.push(
         server.address,
         2,
         "here:1",
-        parcels,
-        lambda parcel, size: sizes.__setitem__(parcel.unit, size),
+        shipments,
+        lambda shipment, size: sizes.__setitem__(shipment.unit, size),
         acknowledged.update,
     )
     return acknowledged, sizes
@@ -154,11 +154,11 @@ class Wire:
 
 
 CALLS = {
-    "push": lambda c, a: c.push(a, 2, "here:1", [Parcel(3, state=state(1))], lambda *_: None, lambda *_: None),
+    "push": lambda c, a: c.push(a, 2, "here:1", [Shipment(3, state=state(1))], lambda *_: None, lambda *_: None),
     "pull": lambda c, a: c.pull(a, 1, [7], lambda *_: None),
     "keys": lambda c, a: c.keys(a, [(4, 9, [3])], [(4, 9, [4])]),
     "rest": lambda c, a: c.rest(a, [((4, 9), None)], lambda *_: None),
     "write": lambda c, a: c.keys(a, [], written=[((4, 9), [], [(3, (1, b"new"))])]),
     "copy": lambda c, a: c.copy(a, 2, 4, (88, 0), [], []),
-    "tell": lambda c, a: c.tell(a, "units", {}),
+    "tell": lambda c, a: c.tell(a, KeysDropped()),
 }

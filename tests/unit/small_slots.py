@@ -72,14 +72,26 @@ class SmallJob:
         self._tasks[-1].start()
         return self._tasks[-1]
 
+    def begun(self, host=None, keys=(), version=1, slot=0):
+        """A slot in a new batch, in a process of its own or that of ``host``: its state is there, all routers have said
+        their first barrier, and one of them events.
+        """
+        task = self.opened(slot, host or self.process())
+        until(lambda: task.shared.core.machine.settled)
+        for router in range(self.config.routers):
+            self.barrier(task, version, router)
+        if keys:
+            self.data(task, keys, version)
+        return task
+
     def end(self, task, then=lambda: None):
         """The end of its input, and of its batch; gives its last results."""
-        values = []
-        until(task.settled, lambda: values.extend(task.wait()))
+        batches = []
+        until(task.settled, lambda: batches.extend(task.wait()))
         then()
         task.seal()
         task.close()
-        return self.rows(values)
+        return self.rows(batches)
 
     def publish(self, version, *steps):
         """Steps, of which the last has this version."""
@@ -103,18 +115,22 @@ class SmallJob:
     def snapshot(self, task, version, name="sn", router=0):
         return self.say(task, SNAPSHOT, version, name.encode(), router=router)
 
-    def data(self, task, keys, version=1, router=0, watermark=BEGIN_US):
-        """A row of events, one for each of ``keys``."""
+    def data(self, task, keys, version=1, router=0, watermark=BEGIN_US, at=None):
+        """A row of events, one for each of ``keys``; their times are ``at``, or the watermark."""
         schema = slot_schema(self.workload.stages[0])
         columns = {"key": keys, "position": range(len(keys)), "unit": self.workload.units[list(keys)]}
-        events = pa.RecordBatch.from_arrays(
-            [pa.array(columns.get(field.name, [watermark] * len(keys)), field.type) for field in schema], schema=schema
-        )
+        times = [at or watermark] * len(keys)
+        arrays = [pa.array(columns.get(field.name, times), field.type) for field in schema]
+        events = pa.RecordBatch.from_arrays(arrays, schema=schema)
         return self.say(task, DATA, version, events.serialize().to_pybytes(), router, watermark)
 
-    def rows(self, values):
+    def frames(self, batches):
+        """The result frames in what a slot gives to Spark, and what is said with each."""
         schema = result_schema(self.workload.stages[0])
-        return [row for value in values for row in frames.decode(value, schema)[0].to_pylist()]
+        return [frames.decode(value.as_py(), schema) for batch in batches for value in batch.column(0)]
+
+    def rows(self, batches):
+        return [row for frame, _ in self.frames(batches) for row in frame.to_pylist()]
 
     def keys_of(self, unit):
         return [key for key in range(self.config.parameters["keys"]) if self.workload.units[key] == unit]

@@ -205,7 +205,9 @@ def test_a_path_of_a_machine_is_told_from_a_relative_one(folder):
 
 
 def test_the_core_loads_without_the_engine_or_any_client_of_a_service():
-    code = "import sys, keyshift.model.keys, keyshift.planner, keyshift.protocol; print(*sys.modules)"
+    code = (
+        "import sys, keyshift.model.keys, keyshift.ordering, keyshift.planner, keyshift.protocol; print(*sys.modules)"
+    )
     environment = {"PYTHONPATH": str(Path(jars.__file__).parents[2])}  # of the package that is tested
     run = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     loaded = set(run.stdout.split())

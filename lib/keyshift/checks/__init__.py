@@ -1,4 +1,5 @@
-"""Whether a strategy, a workload or a state backend of one's own keeps the promises of its kind; also from a notebook.
+"""Whether a strategy, a workload, a state backend or an order protocol of one's own keeps its promises; also from a
+notebook.
 
     >>> from keyshift.checks import check_strategy
     >>> from keyshift.planner import strategies
@@ -9,7 +10,8 @@ how many to look at; the same ``seed`` gives the same ones.
 """
 
 from keyshift.checks.backend import check_backend
+from keyshift.checks.ordering import check_ordering
 from keyshift.checks.strategy import check_plan, check_strategy
 from keyshift.checks.workload import check_workload
 
-__all__ = ["check_backend", "check_plan", "check_strategy", "check_workload"]
+__all__ = ["check_backend", "check_ordering", "check_plan", "check_strategy", "check_workload"]

@@ -50,7 +50,7 @@ for command in (
     *(experiments.run, experiments.notebook, experiments.batch, experiments.lab),
     jobs.resume,
     simulations.simulate,
-    *(lists.strategies, lists.plan, lists.workloads, lists.backends, lists.parameters),
+    *(lists.strategies, lists.plan, lists.workloads, lists.backends, lists.orderings, lists.parameters),
 ):
     app.command()(command)
 results.command("list")(stored.list_results)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.cli.options import STRATEGY, Json, Strategy, print_rows
+from keyshift.registry import named_values
 
 
 def strategies(as_json: Json = False) -> None:
@@ -44,7 +45,6 @@ def plan(
 
     from keyshift.model.keys import Assignment
     from keyshift.planner import change, in_units, make_plan, strategies, targets
-    from keyshift.registry import named_values
 
     chosen = change(strategies.get(strategy), named_values(overrides)).phase(phase)
     here = Assignment.contiguous(groups, before)
@@ -73,6 +73,18 @@ def backends(as_json: Json = False) -> None:
     from keyshift.state import backends as known
 
     _print_models("backend", [(n, b.summary, b.settings, b.settings.model_fields) for n, b in known.items()], as_json)
+
+
+def orderings(as_json: Json = False) -> None:
+    """How replicas of a job agree on an order."""
+    from keyshift.ordering import orderings as known
+
+    rows = [
+        {"ordering": name, "what": entry.summary, "source": entry.source}
+        | ({"agrees": entry.agrees, "leads": entry.leads} if as_json else {})
+        for name, entry in known.items()
+    ]
+    print_rows(rows, as_json)
 
 
 def _print_models(

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from keyshift.folders import locked, silent, state_folder, write_whole
+from keyshift.folders import locked, state_folder, write_whole
 from keyshift.model.errors import BadInput
+from keyshift.progress import silent
 from keyshift.registry import unknown
 from keyshift.services import processes
 

@@ -20,7 +20,7 @@ from keyshift.driver.stage_history import StageHistory
 from keyshift.driver.strikes import Services, Strikes
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
-from keyshift.model.markers import Sealed
+from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing, Note, Phase
 from keyshift.model.records import Installed, Released, StepRecord, UnitLeft
 from keyshift.registry import unknown
@@ -311,7 +311,7 @@ class Job:
         savepoint = Savepoint(name, manifest.offsets, manifest.unit_bytes)
         self.savepoints.append(savepoint)
         last = self.stages[-1]
-        sealed = Sealed(last.name, name)
+        sealed = StateWritten(last.name, name)
         self._output.await_slots(range(last.config.slots), sealed, self.check)
         return savepoint
 

@@ -13,7 +13,7 @@ from keyshift.driver.snapshotter import Said, Snapshotter
 from keyshift.driver.spark import start_query, telling_line
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import QueryDied
-from keyshift.model.markers import Marker, Ready
+from keyshift.model.markers import Marker, SlotStarted
 from keyshift.wire.config import JobConfig
 
 
@@ -63,7 +63,7 @@ class Query:
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
         started()
         for stage in self._stages:
-            ready = Ready(stage.name, config.attempt)
+            ready = SlotStarted(stage.name, config.attempt)
             self._output.await_slots(range(stage.config.slots), ready, self.check)
         for stage in self._stages:  # now: a step has a deadline
             stage.start()

@@ -11,7 +11,7 @@ from keyshift.driver.completed import CompletedSnapshots, Snapshot
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
-from keyshift.model.markers import Marker, Sealed
+from keyshift.model.markers import Marker, StateWritten
 from keyshift.model.records import SnapshotRecord
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
@@ -194,7 +194,7 @@ class Snapshotter:
     def _await_results(self, name: str) -> None:
         """Until all that came before the snapshot has come out: it is not repeated."""
         last = self._stages[-1]
-        marker = Sealed(last.name, name)
+        marker = StateWritten(last.name, name)
         slots = set(range(last.config.slots))
 
         def there() -> bool:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.wire import channel
+from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig
 from keyshift.worker import tasks
 
@@ -172,14 +172,14 @@ def _dataflow(events: DataFrame, router: tasks.Task, stages: Sequence[Slots]) ->
     slot.
     """
     pushed = _pushed(events.select("partition", "offset", "value"), _array(PUSHED))
-    rows = pushed.mapInArrow(router, channel.ROUTED)
-    alone = F.substring("value", 1, channel.KIND_BYTES).eqNullSafe(F.lit(channel.PRIMER_KIND))
+    rows = pushed.mapInArrow(router, spark_rows.ROUTED)
+    alone = F.substring("value", 1, spark_rows.KIND_BYTES).eqNullSafe(F.lit(spark_rows.PRIMER_KIND))
     *_, last = stages
     for stage in stages:
         slot, slots = stage
         values = rows.repartitionById(slots, F.col("slot")).select("value")  # a row goes to the partition it names
         pushed = _pushed(values, F.when(alone, _array(ALONE)).otherwise(_array(PUSHED_AFTER_ALONE)))
-        rows = pushed.mapInArrow(slot, channel.ANSWERED if stage is last else channel.ROUTED)
+        rows = pushed.mapInArrow(slot, spark_rows.ANSWERED if stage is last else spark_rows.ROUTED)
     return rows.withColumn("partition", F.spark_partition_id())
 
 

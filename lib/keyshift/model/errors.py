@@ -46,7 +46,9 @@ class PlanRejected(KeyshiftError):
 
 
 class ContractBroken(KeyshiftError):
-    """A strategy, a workload or a state backend does not do what its kind promises; the message says what."""
+    """A strategy, a workload, a state backend or an order protocol does not do what its kind promises; the message says
+    what.
+    """
 
 
 class ProtocolViolation(KeyshiftError):

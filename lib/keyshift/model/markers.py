@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class SlotStarted:
     """A first row has come to a slot of ``stage`` in a batch of this ``attempt``."""
 
     stage: str
@@ -14,19 +14,19 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class StateWritten:
     """The slot's part of a savepoint or snapshot is written; with a savepoint nothing comes out any more."""
 
     stage: str
     savepoint: str
 
 
-Marker = Ready | Sealed
-_KINDS: dict[str, type[Marker]] = {"ready": Ready, "sealed": Sealed}
+Marker = SlotStarted | StateWritten
+_KINDS: dict[str, type[Marker]] = {"ready": SlotStarted, "sealed": StateWritten}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-class Said(NamedTuple):
+class SlotMarker(NamedTuple):
     """``slot`` says ``marker``."""
 
     slot: int
@@ -37,7 +37,7 @@ class Said(NamedTuple):
         return {"marker": name_of(self.marker), "slot": self.slot} | asdict(self.marker)
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> "Said":
+    def from_json(cls, raw: Mapping[str, Any]) -> "SlotMarker":
         """The inverse of ``to_json``."""
         fields = {name: value for name, value in raw.items() if name not in ("marker", "slot")}
         return cls(raw["slot"], _KINDS[raw["marker"]](**fields))

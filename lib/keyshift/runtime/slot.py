@@ -18,7 +18,7 @@ from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
 from keyshift.runtime.operator import FrameOperator, Record, Where
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, Row
-from keyshift.runtime.snapshots import Part, Snapshots
+from keyshift.runtime.snapshots import SnapshotPart, Snapshots
 from keyshift.runtime.succession import Succession
 from keyshift.state import UnitState
 
@@ -46,7 +46,7 @@ class Captured:
     snapshot: str
     version: int
     units: list[int]
-    parts: list[Part]
+    parts: list[SnapshotPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class SlotCore(Generic[Events, Result]):
     @property
     def watermark(self) -> int:
         """No result that comes later is of an earlier event, or of a timer that was due earlier."""
-        reached = self.computation.reached if self.operator.uses_time else min(self.watermarks)
+        reached = self.computation.reached if self.operator.uses_time else self._met
         if not self.keys.waiting_bytes:
             waiting = (met for _, (*_, met) in self.machine.oldest())
             self._said = max(self._said, min((reached, *waiting)))
@@ -177,20 +177,28 @@ class SlotCore(Generic[Events, Result]):
 
     def on_rows(self, rows: Iterable[Row], now_us: int, in_time: Callable[[], bool]) -> None:
         """Rows of routers have come; what has waited goes first (see ``drain``)."""
-        machine = self.machine
         self.drain(now_us, in_time)
         for row in rows:
             self._take(row)
         if self._behind and self._behind_bytes + self.queued_bytes > self._queue_bytes:
-            self._follow(machine.skip())
-        # Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again, before
-        # its router tells how far time has come.
-        if not machine.stopping and len(self._told) == len(self.watermarks):
-            self.results += self.computation.timers_due(min(self.watermarks), now_us)
+            self._follow(self.machine.skip())
+        self._pass_time(now_us)
         self.queue_peak_bytes = max(self.queue_peak_bytes, self.queued_bytes)
         if self.queued_bytes > self._queue_bytes:
-            self._follow(machine.urge())
+            self._follow(self.machine.urge())
         self.keys.ask()
+
+    @property
+    def _met(self) -> int:
+        """The watermark that a record meets which comes now."""
+        return min(self.watermarks)
+
+    def _pass_time(self, now_us: int) -> None:
+        """Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again, before
+        its router tells how far time has come.
+        """
+        if not self.machine.stopping and len(self._told) == len(self.watermarks):
+            self.results += self.computation.timers_due(self._met, now_us)
 
     def _take(self, row: Row) -> None:
         kind, router, version, offset, watermark, payload = row
@@ -213,8 +221,7 @@ class SlotCore(Generic[Events, Result]):
             self._follow(machine.savepoint_barrier(router, bytes(payload).decode()))
         elif not machine.stopped(router):
             if kind == DATA:
-                met = min(self.watermarks)
-                self._admit(self.operator.events(payload), (router, version, offset, met))
+                self._admit(self.operator.events(payload), (router, version, offset, self._met))
             self.watermarks[router] = max(self.watermarks[router], watermark)  # for what comes behind
             if watermark:
                 self._told.add(router)
@@ -344,7 +351,7 @@ class SlotCore(Generic[Events, Result]):
                     self.keys.fetch_rest(unit)
                 case protocol.Freeze(savepoint):
                     if savepoint != self.savepoint:  # once, also if the barriers come again in the next batch
-                        self.results += self.computation.timers_due(min(self.watermarks), self._now_us, at_once=True)
+                        self.results += self.computation.timers_due(self._met, self._now_us, at_once=True)
                     self.savepoint = savepoint
                     self.computation.checkpoint()
                     self.results.append(Cut(savepoint, False))

@@ -18,7 +18,7 @@ MOST_PARTS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SnapshotPart:
     """The ``whole`` state of a unit, or the rows that were set and the keys that were deleted since its part before.
 
     The timers are all there are. ``number``: of the call of ``take``, from 1. ``follows``: the number of the part
@@ -51,7 +51,7 @@ class Snapshots:
         self._written: dict[int, _Written] = {}  # by unit
         self._number = 0
 
-    def take(self, states: Mapping[int, UnitState]) -> list[Part]:
+    def take(self, states: Mapping[int, UnitState]) -> list[SnapshotPart]:
         """What is to be written of ``states``, as they are now; a unit in which nothing has changed has no part."""
         self._number += 1
         parts = []
@@ -70,17 +70,17 @@ class Snapshots:
                 continue
             found = state.take(sorted(changes))
             deleted = sorted(changes - {key for key, _ in found})
-            parts.append(Part(unit, self._number, before.number, state.timers.copy(), None, found, deleted))
+            parts.append(SnapshotPart(unit, self._number, before.number, state.timers.copy(), None, found, deleted))
             before.number = self._number
         for unit in self._written.keys() - states.keys():
             del self._written[unit]
         return parts
 
-    def _whole(self, unit: int, state: UnitState) -> Part:
+    def _whole(self, unit: int, state: UnitState) -> SnapshotPart:
         self._written[unit] = _Written(weakref.ref(state), self._number, state.timers.edits, len(state))
-        return Part(unit, self._number, 0, state.timers.copy(), state.copy(), [], [])
+        return SnapshotPart(unit, self._number, 0, state.timers.copy(), state.copy(), [], [])
 
-    def forget(self, parts: list[Part]) -> None:
+    def forget(self, parts: list[SnapshotPart]) -> None:
         """They were not written: the next part of these units is the whole again."""
         for part in parts:
             self._written.pop(part.unit, None)

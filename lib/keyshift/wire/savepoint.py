@@ -26,7 +26,7 @@ from keyshift.model.errors import BadInput, Damaged, ProtocolViolation
 from keyshift.model.keys import Assignment
 from keyshift.objects import Bucket, Progress
 from keyshift.refusals import refusal
-from keyshift.runtime.snapshots import Part
+from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 from keyshift.wire.config import JobConfig
@@ -134,14 +134,14 @@ class SavepointStore:
         self,
         snapshot: str,
         slot: str,
-        parts: Iterable[Part],
+        parts: Iterable[SnapshotPart],
         schema: pa.Schema,
         chunk_bytes: int,
         progress: Progress = lambda more: None,
     ) -> list[Location]:
         """Write the parts of a slot's units, values with their keys in columns of ``schema``; see ``write``."""
 
-        def values(part: Part) -> Iterable[pa.RecordBatch]:
+        def values(part: SnapshotPart) -> Iterable[pa.RecordBatch]:
             if part.whole is not None:
                 return part.whole.export(chunk_bytes)
             return [rows.pack(schema, part.changed)] if part.changed else []

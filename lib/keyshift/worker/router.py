@@ -15,7 +15,7 @@ from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.router import RouterCore
 from keyshift.runtime.row import Row
-from keyshift.wire import channel, nodes, protocol_logs
+from keyshift.wire import nodes, protocol_logs, spark_rows
 from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
 
@@ -38,7 +38,7 @@ class Routing:
         schema = slot_schema(self.stage, first)
         split = ArrowSplit(schema, config.slots, config.key_groups, config.bins, placed=not first)
         self._core: RouterCore[pa.RecordBatch] = RouterCore(machine, config.slots, config.queue_bytes, split)
-        self._primers = [(slot, Row(channel.PRIMER, 0, 0, 0, 0)) for slot in range(config.slots)]  # not sent yet
+        self._primers = [(slot, Row(spark_rows.PRIMER, 0, 0, 0, 0)) for slot in range(config.slots)]  # not sent yet
         self.coordination.watch(nodes.ASSIGNMENT, self._announced)
         self.coordination.watch(nodes.LOG, self._log_wanted)
 
@@ -94,7 +94,8 @@ class Routing:
         """What was kept back, in its order."""
         return _packed(self._core.resume())
 
-    def stalled(self) -> bool:
+    @property
+    def full(self) -> bool:
         """Whether more is kept back than should be: no further frame is to be taken, they wait where they come from."""
         with self._lock:
             return self._core.full
@@ -106,4 +107,4 @@ class Routing:
 
 
 def _packed(rows: list[tuple[int, Row]]) -> list[Routed]:
-    return [(slot, channel.packed(row)) for slot, row in rows]
+    return [(slot, spark_rows.packed(row)) for slot, row in rows]

@@ -9,7 +9,7 @@ from keyshift.clock import now_us
 from keyshift.model import frames
 from keyshift.runtime.row import DATA
 from keyshift.trace import Trace
-from keyshift.wire import channel, nodes
+from keyshift.wire import nodes, spark_rows
 from keyshift.wire.config import JobConfig
 from keyshift.worker.router import Routed, Routing
 from keyshift.worker.slot.opening import make_slot
@@ -21,7 +21,7 @@ Task = Callable[[Batches], Batches]  # what runs in one task of a stage, for ``m
 
 
 def router(config: JobConfig, batch_s: float) -> Task:
-    """The router's task, in batches of ``batch_s``: rows of partition, offset, value in; rows ``channel.ROUTED`` out.
+    """The router's task, in batches of ``batch_s``: partition, offset, value in; ``spark_rows.ROUTED`` out.
 
     Here and in a slot, rows without a value have only pushed others.
     """
@@ -43,11 +43,11 @@ def router(config: JobConfig, batch_s: float) -> Task:
                     if trace:
                         trace.add(partition.as_py(), offset.as_py(), task.watermark, came_us, now_us())
                     if rows:
-                        yield channel.routed(rows)
-                    while task.stalled() and time.monotonic() < over:
+                        yield spark_rows.routed(rows)
+                    while task.full and time.monotonic() < over:
                         time.sleep(STALL_S)
             if rest := task.resume():
-                yield channel.routed(rest)
+                yield spark_rows.routed(rest)
         except Exception:  # not if Spark only needs the task no more
             task.report()
             raise
@@ -59,7 +59,7 @@ def router(config: JobConfig, batch_s: float) -> Task:
 
 def slot(config: JobConfig, batch_s: float) -> Task:
     """The slot's task, in batches of ``batch_s``: values of rows in, as routers made them. Out go rows
-    ``channel.ANSWERED`` or, if a stage is behind this one, ``channel.ROUTED``.
+    ``spark_rows.ANSWERED`` or, if a stage is behind this one, ``spark_rows.ROUTED``.
     """
 
     def run(batches: Batches) -> Batches:
@@ -76,22 +76,18 @@ def slot(config: JobConfig, batch_s: float) -> Task:
             task.start()
             for batch in batches:
                 came_us = now_us()
-                rows = list(channel.received(batch))
-                emitted = task.on_rows(rows)
+                rows = list(spark_rows.received(batch))
+                given = task.on_rows(rows)
                 if trace:
                     for row in rows:
                         if row.kind == DATA:
                             trace.add(number, row.router, row.offset, came_us, now_us())
-                if emitted:
-                    yield task.exit.batch(emitted)
+                yield from given
                 while task.stalled(time.monotonic() < over):
-                    if emitted := task.wait():
-                        yield task.exit.batch(emitted)
+                    yield from task.wait()
             while not task.settled():
-                if emitted := task.wait():
-                    yield task.exit.batch(emitted)
-            if emitted := task.rest():
-                yield task.exit.batch(emitted)
+                yield from task.wait()
+            yield from task.output.rest()
             task.seal()
         except Exception:
             task.report()

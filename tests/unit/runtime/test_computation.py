@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from small_job import CONFIG
 
-from keyshift.model.keys import Move, SlotId, Step, UnitId
 from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime import computation as module
 from keyshift.runtime.arrow import ArrowOperator
@@ -37,11 +36,11 @@ class Partial(list):
         self.touched.update(units)
 
 
-def computation_of(workload, machine, states, *partial):
+def computation_of(workload, machine, states, keys):
     [stage] = workload.stages
     operator = ArrowOperator(stage, slot_schema(stage), result_schema(stage))
     store = MemoryStore("", stage.operator().state_schema, None)
-    made = Computation(operator, machine, Partial(*partial), store, states, len(UNITS))
+    made = Computation(operator, machine, keys, store, states, len(UNITS))
     for unit in UNITS:
         made.begin(unit)
     return made
@@ -49,18 +48,18 @@ def computation_of(workload, machine, states, *partial):
 
 @pytest.fixture
 def make():
-    return lambda *partial: computation_of(WORKLOAD, SlotMachine(0, 1, UNITS, [], 1), {}, *partial)
+    return lambda keys=(): computation_of(WORKLOAD, SlotMachine(0, 1, UNITS, [], 1), {}, keys)
+
+
+def events_of(workload, keys, **columns):
+    """Events of one frame, as a router hands them on."""
+    schema = slot_schema(workload.stages[0])
+    columns |= {"key": keys, "position": range(len(keys)), "unit": workload.units[list(keys)]}
+    return pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names})
 
 
 def record(*keys, router=0, version=1, offset=0):
-    columns = {"key": keys, "t": [7] * len(keys), "position": range(len(keys)), "unit": WORKLOAD.units[list(keys)]}
-    schema = slot_schema(WORKLOAD.stages[0])
-    return pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names}), (
-        router,
-        version,
-        offset,
-        0,
-    )
+    return events_of(WORKLOAD, keys, t=[7] * len(keys)), (router, version, offset, 0)
 
 
 def rows(batches):
@@ -81,22 +80,22 @@ def test_records_that_waited_are_processed_at_once_with_the_results_of_one_by_on
 
 
 def test_what_was_done_for_partial_units_is_told(make):
-    computation = make(0)
-    computation.process_all(RECORDS, 1, keys_here=True)
-    assert computation._keys.touched == {int(WORKLOAD.units[key]) for key in (1, 2, 5)}
-    assert not computation._keys.held, "their keys are known to be here"
+    keys = Partial(0)
+    make(keys).process_all(RECORDS, 1, keys_here=True)
+    assert keys.touched == {int(WORKLOAD.units[key]) for key in (1, 2, 5)}
+    assert not keys.held, "their keys are known to be here"
 
 
 def test_queued_records_of_units_without_their_keys_are_looked_through_one_by_one(make):
-    computation = make(0)
-    results = computation.process_all(RECORDS, 1)
+    keys = Partial(0)
+    results = make(keys).process_all(RECORDS, 1)
     assert [row["key"] for row in rows(results)] == [2, 5]
-    assert computation._keys.held == [(2, (0, 1, 4, 0)), (1, (1, 1, 9, 0)), (1, (0, 2, 5, 0))]
+    assert keys.held == [(2, (0, 1, 4, 0)), (1, (1, 1, 9, 0)), (1, (0, 2, 5, 0))]
 
 
 def test_an_event_is_counted_once_however_often_it_waited(make):
     """In a queue for its unit, and then for its key."""
-    computation = make(0)
+    computation = make(Partial(0))
     assert len(rows(computation.process_all([record(1, 2, 1)], 1))) == 1
     computation.process_all([record(1, 1)], 1, keys_here=True)
     expected = np.zeros(len(computation.heat), int)
@@ -139,16 +138,13 @@ class TimedSlot:
         monkeypatch.setattr(module, "TIMERS_EVERY_US", 0)
         self.machine = SlotMachine(0, 2, UNITS, [], 1)
         self.states = {}
-        self.computation = computation_of(WINDOWS, self.machine, self.states)
+        self.computation = computation_of(WINDOWS, self.machine, self.states, ())
 
     def record(self, met_ms, *events, router=0, offset=0):
         """Events (key, at) of one frame that met a watermark."""
-        keys, ats = (np.array(column) for column in zip(*events, strict=True))
-        columns = {"key": keys, "t": ats * MS, "at": ats * MS, "position": range(len(keys))}
-        columns["unit"] = WINDOWS.units[keys]
-        schema = slot_schema(WINDOWS.stages[0])
-        batch = pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names})
-        return batch, (router, 1, offset, met_ms * MS)
+        keys, ats = zip(*events, strict=True)
+        times = [at * MS for at in ats]
+        return events_of(WINDOWS, keys, t=times, at=times), (router, 1, offset, met_ms * MS)
 
     def process(self, *record):
         return rows(self.computation.process(*self.record(*record), self.now_ms * MS))
@@ -203,27 +199,6 @@ def test_a_timer_that_an_event_puts_off_fires_at_its_new_time(slot):
     assert slot.timers_due(0) == [], "as the first event set it"
     slot.now_ms += 30
     assert [(row["kind"], row["start"]) for row in slot.timers_due(0)] == [(IDLE, 1030 * MS)]
-
-
-def test_timers_of_a_unit_that_leaves_wait_until_it_is_here_again(slot):
-    unit, other = 0, 1
-    keys = {int(WINDOWS.units[key]): key for key in range(8)}
-    slot.process(1000, (keys[unit], 1000), (keys[other], 1000))
-    slot.machine.prepare(2, Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)))
-    slot.machine.barrier(0, 2)
-    assert [row["key"] for row in slot.timers_due(1030)] == [keys[other]], "older records of router 1 are to come"
-    slot.machine.barrier(1, 2)
-    state = slot.states.pop(unit)
-    slot.computation.left(unit)
-    assert slot.timers_due(1040) == []
-    slot.machine.acknowledged(unit)
-    slot.machine.prepare(3, Step((Move(UnitId(unit), SlotId(1), SlotId(0)),)))
-    slot.machine.barrier(0, 3)
-    slot.machine.barrier(1, 3)
-    slot.machine.arrived(unit)
-    slot.states[unit] = state
-    slot.computation.came(unit)
-    assert [(row["key"], row["version"]) for row in slot.timers_due(1040)] == [(keys[unit], 3)]
 
 
 def test_a_timer_that_is_due_for_the_unit_but_not_yet_for_its_slot_fires(slot):

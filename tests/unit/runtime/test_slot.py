@@ -102,17 +102,6 @@ def test_a_slot_is_full_while_more_waits_than_there_is_room_for(slot):
     assert not slot.full
 
 
-def test_records_that_wait_for_keys_fill_a_slot_whatever_step_is_prepared(slot):
-    """Their keys come from where nobody reads, and the next step may be long in coming."""
-    slot.machine.arrived(0)
-    slot.published(3, [(3, Step((Move(0, 1, 0),)))])
-    assert not slot.machine.may_stall
-    slot.keys.waiting_bytes = MOST
-    assert slot.full
-    slot.keys.waiting_bytes -= 1
-    assert not slot.full
-
-
 def test_a_slot_that_is_full_asks_for_what_records_wait_for_also_if_it_was_fuller_before(slot):
     def requests():
         slot.on_rows([], 0, lambda: False)

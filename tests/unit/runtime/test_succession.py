@@ -27,13 +27,6 @@ def test_rows_behind_a_beginning_wait_for_the_end_that_the_old_slot_says():
     assert not succession.keep(row(1, 3))
 
 
-def test_nothing_waits_where_the_end_came_first():
-    succession = Succession()
-    assert succession.told(0, [], [CHANGE]) == []
-    assert succession.told(1, [CHANGE], []) == []
-    assert not succession.keep(row(1, 1))
-
-
 def test_an_end_counts_once():
     succession = Succession()
     succession.told(0, [], [CHANGE])

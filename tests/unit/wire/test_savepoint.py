@@ -14,7 +14,7 @@ from small_bucket import VALUE, state, store_of
 
 from keyshift.model.errors import BadInput, Damaged, NotThere, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment
-from keyshift.runtime.snapshots import Part
+from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire import savepoint
@@ -225,7 +225,7 @@ def test_deleting_removes_the_savepoints_of_this_job_only():
 
 
 def part(unit, whole=None, changed=(), deleted=(), timers=None, number=1, follows=0):
-    return Part(unit, number, follows, (timers or state(unit)).timers, whole, list(changed), list(deleted))
+    return SnapshotPart(unit, number, follows, (timers or state(unit)).timers, whole, list(changed), list(deleted))
 
 
 def test_a_unit_is_read_from_all_its_parts_the_later_over_the_earlier():

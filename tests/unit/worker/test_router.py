@@ -15,11 +15,11 @@ from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.router import AWAKE_US, TICK_US
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
 from keyshift.wire import nodes
-from keyshift.wire.channel import PRIMER, received
-from keyshift.wire.channel import answered as batch_of
 from keyshift.wire.config import slot_schema
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT, LOG, RouterSaved, logs, saved
+from keyshift.wire.spark_rows import PRIMER, received
+from keyshift.wire.spark_rows import answered as batch_of
 from keyshift.worker import router as routing
 from keyshift.worker import tasks
 from keyshift.worker.tasks import RouterTask
@@ -192,14 +192,13 @@ def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch)
     monkeypatch.setattr(tasks, "time", clock)
 
     class Full:
+        full = True
+
         def __init__(self, config):
             pass
 
         def frame(self, router, offset, value):
             return []
-
-        def stalled(self):
-            return True
 
         def resume(self):
             return [(0, b"kept")]

@@ -28,6 +28,7 @@ from keyshift.protocol.slot.effects import (
 )
 from keyshift.protocol.slot.machine import SlotMachine
 from keyshift.protocol.slot.phases import Phase
+from keyshift.protocol.slot.turn_machine import TurnMachine
 
 __all__ = [
     "Capture",
@@ -45,4 +46,5 @@ __all__ = [
     "Send",
     "Skip",
     "SlotMachine",
+    "TurnMachine",
 ]

@@ -19,7 +19,7 @@ from keyshift.runtime.key_access import Stay, Written
 from keyshift.state import rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import Acknowledged, CopyPart, KeysOf, Parcel
+from keyshift.worker.flight.messages import MESSAGE, Acknowledged, CopyPart, KeysOf, Message, Shipment
 from keyshift.worker.flight.stream import AWAY, BROKEN, Stream
 
 
@@ -56,9 +56,8 @@ class StateClients:
         self._streams: set[Stream] = set()
         self._questions: dict[str, Stream] = {}  # a call of its own for each request would cost four times as much
         self._numbers = itertools.count(1)  # of requests for keys
-        self._begun: dict[
-            tuple[str, int], messages.Begun
-        ] = {}  # address, slot -> what has come of units that are pulled
+        # By address and slot: what has come of units that are pulled.
+        self._begun: dict[tuple[str, int], messages.Begun] = {}
         self.moved_at = 0.0  # when the other side of any stream was heard last; by the monotonic clock
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -78,16 +77,12 @@ class StateClients:
             if self._closed.is_set():
                 raise ServiceUnavailable(f"{address} is not called any more")
             if address not in self._clients:
-                self._clients[address] = self._connected(address)
+                scheme, proof = "grpc", {}
+                if self._certificate is not None:
+                    scheme = "grpc+tls"
+                    proof = {"tls_root_certs": self._certificate.chain, "override_hostname": self._certificate.NAME}
+                self._clients[address] = flight.FlightClient(f"{scheme}://{address}", **proof)
             return self._clients[address]
-
-    def _connected(self, address: str) -> flight.FlightClient:
-        certificate = self._certificate
-        if certificate is None:
-            return flight.FlightClient(f"grpc://{address}")
-        return flight.FlightClient(
-            f"grpc+tls://{address}", tls_root_certs=certificate.chain, override_hostname=certificate.NAME
-        )
 
     def _open(self, address: str, request: dict[str, Any]) -> Stream:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())
@@ -119,54 +114,54 @@ class StateClients:
         address: str,
         slot: int,
         home: str,
-        parcels: Iterable[Parcel],
-        sent: Callable[[Parcel, int], None],
+        shipments: Iterable[Shipment],
+        sent: Callable[[Shipment, int], None],
         acknowledged: Callable[[Acknowledged], None],
     ) -> None:
-        """Send units to ``slot`` at ``address``: calls ``sent(parcel, bytes)`` before the last of each is written and
+        """Send units to ``slot`` at ``address``: calls ``sent(shipment, bytes)`` before the last of each is written and
         ``acknowledged`` as they are installed there (or refused, if it was a delta over nothing).
         """
 
-        def parts(parcel: Parcel) -> Iterator[messages.Part]:
-            assert parcel.state is not None
-            values, deleted = parcel.values(self._schema, self._chunk_bytes)
-            about, size = parcel.about(home) | {"deleted": deleted}, 0
-            for part in messages.parts(about, values, self._schema, parcel.state.timers.export()):
-                size += part.nbytes
-                if part.last:
-                    sent(parcel, size)  # now: the acknowledgement may be very quick
-                yield part
+        def fragments(shipment: Shipment) -> Iterator[messages.Fragment]:
+            assert shipment.state is not None
+            values, deleted = shipment.values(self._schema, self._chunk_bytes)
+            about, size = shipment.about(home) | {"deleted": deleted}, 0
+            for fragment in messages.fragments(about, values, self._schema, shipment.state.timers.export()):
+                size += fragment.nbytes
+                if fragment.last:
+                    sent(shipment, size)  # now: the acknowledgement may be very quick
+                yield fragment
 
-        self._put(address, {"kind": "units", "slot": slot}, map(parts, parcels), acknowledged)
+        self._put(address, {"kind": "units", "slot": slot}, map(fragments, shipments), acknowledged)
 
     def copy(
         self, address: str, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]
     ) -> None:
         """Send a part of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
         about = {"unit": unit, "part": part, "deleted": deleted}
-        parts = messages.parts(about, batches, self._schema)
-        self._put(address, {"kind": "copies", "slot": slot}, [parts], lambda _: None)
+        fragments = messages.fragments(about, batches, self._schema)
+        self._put(address, {"kind": "copies", "slot": slot}, [fragments], lambda _: None)
 
     def _put(
         self,
         address: str,
         request: dict[str, Any],
-        units: Iterable[Iterator[messages.Part]],
+        units: Iterable[Iterator[messages.Fragment]],
         acknowledged: Callable[[Acknowledged], None],
     ) -> None:
-        begun: dict[str, int] = {}  # what has come of units in streams that broke: number of parts
+        begun: dict[str, int] = {}  # what has come of units in streams that broke: number of fragments
         greeted = threading.Event()
         trouble: list[BaseException] = []
 
-        def parts() -> Iterator[messages.Part]:
+        def fragments() -> Iterator[messages.Fragment]:
             for unit in units:
                 come = 0
-                for part in unit:
-                    if part.number == 0 and not part.last:
+                for fragment in unit:
+                    if fragment.number == 0 and not fragment.last:
                         greeted.wait()
-                        come = begun.get(messages.journey(part.about), 0)
-                    if part.number >= come:
-                        yield part
+                        come = begun.get(messages.journey(fragment.about), 0)
+                    if fragment.number >= come:
+                        yield fragment
 
         with self._stream(address, request) as stream:
 
@@ -187,7 +182,7 @@ class StateClients:
             listener = threading.Thread(target=listen, name="keyshift-acks", daemon=True)
             listener.start()
             try:
-                went = all(stream.write(*chunk) for chunk in messages.chunks(parts(), self._chunk_bytes))
+                went = all(stream.write(*chunk) for chunk in messages.chunks(fragments(), self._chunk_bytes))
                 stream.done_writing()
             except BaseException:
                 stream.end()
@@ -199,13 +194,13 @@ class StateClients:
         if not went:
             raise ServiceUnavailable(f"{address} takes no more")
 
-    def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Parcel]], object]) -> None:
+    def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Shipment]], object]) -> None:
         """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
         begun = self._begun.setdefault((address, slot), {})
         wanted = [(unit, len(begun[unit][1]) if unit in begun else 0) for unit in units]
         for some in messages.units(self._get(address, {"kind": "sealed", "slot": slot, "units": wanted}), begun):
             if some:
-                arrived([Parcel(batches=batches, timers=timers, **about) for about, batches, timers in some])
+                arrived([Shipment(batches=batches, timers=timers, **about) for about, batches, timers in some])
 
     def keys(
         self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()
@@ -214,7 +209,7 @@ class StateClients:
         them as ``moved``. The values in ``written`` are stored there before the answer is made. If the call fails, a
         later one has to write these keys again, with the same values or newer ones.
         """
-        given, sizes = rows.join(self._schema, [part for *_, part in written])
+        given, sizes = rows.join(self._schema, [fragment for *_, fragment in written])
         about = [(*stay, deleted) for stay, deleted, _ in written]
         request = {"number": next(self._numbers), "stays": stays, "moved": moved, "written": about, "sizes": sizes}
         with self._lock:
@@ -246,8 +241,8 @@ class StateClients:
         """
         request = {"kind": "rest", "stays": [(*stay, after) for stay, after in stays]}
         for chunk in self._get(address, request):
-            for part in messages.unpack(chunk):
-                arrived((part.about["unit"], part.about["version"]), part.batch, part.last)
+            for fragment in messages.unpack(chunk):
+                arrived((fragment.about["unit"], fragment.about["version"]), fragment.batch, fragment.last)
 
     def _get(self, address: str, request: dict[str, Any]) -> Iterator[Any]:
         with self._stream(address, request) as stream:
@@ -256,12 +251,9 @@ class StateClients:
                 self.moved_at, stream.moved_at = time.monotonic(), None  # what is done with it now may take its time
                 yield chunk
 
-    def tell(self, address: str, kind: str, body: dict[str, Any]) -> None:
-        """A short message: ``units`` (slot; wanted: rows of unit, version, router, hop; opened: rows of unit, version),
-        ``taken`` (slot, units: what it had left there has come), ``copies`` (slot, units: of which it needs none) or
-        ``drop`` (stays: rows of unit, version; nobody will ask for their keys any more).
-        """
-        action = flight.Action(kind, json.dumps(body).encode())
+    def tell(self, address: str, message: Message) -> None:
+        """Say something short; it has arrived when this returns."""
+        action = flight.Action(message.kind, MESSAGE.dump_json(message))
         with service_errors(BROKEN, lambda error: f"a message could not be sent to {address}: {error}"):
             list(self._to(address).do_action(action, _options(self._token, self._deadline_s)))
 

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
+from pydantic import Field, TypeAdapter
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 
@@ -20,7 +22,49 @@ _LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class OfStep:
+    """Messages of a step for ``slot``: rows of unit, version, router and hop that are ``wanted``, and rows of unit and
+    version that are ``opened``; see ``protocol.slot.Request`` and ``Open``.
+    """
+
+    slot: int
+    wanted: tuple[tuple[int, int, int, int], ...] = ()
+    opened: tuple[tuple[int, int], ...] = ()
+    kind: Literal["of step"] = "of step"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What ``slot`` had left there at the end of a batch has come."""
+
+    slot: int
+    units: tuple[int, ...]
+    kind: Literal["taken"] = "taken"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesDropped:
+    """``slot`` needs no copies of these units."""
+
+    slot: int
+    units: tuple[int, ...]
+    kind: Literal["copies dropped"] = "copies dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class KeysDropped:
+    """Nobody will ask for keys of these units any more: rows of unit, and the version with which it left."""
+
+    stays: tuple[Stay, ...] = ()
+    kind: Literal["keys dropped"] = "keys dropped"
+
+
+Message = OfStep | Taken | CopiesDropped | KeysDropped
+MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
     """One unit on its way, or what changed in it since its copy was brought up to ``delta_of``.
 
     ``routers``: whose records a lent unit may meet (None: it comes for good). ``partial``: its keys stay at ``home``.
@@ -69,7 +113,7 @@ class Parcel:
         return [rows.pack(schema, found)], sorted(self.changed - {key for key, _ in found})
 
     @classmethod
-    def arrived(cls, about: dict[str, Any], batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> "Parcel":
+    def arrived(cls, about: dict[str, Any], batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> "Shipment":
         """A unit that has arrived: the inverse of ``about`` and ``values``."""
         about["routers"] = None if about["routers"] is None else frozenset(about["routers"])
         about["deleted"] = tuple(about["deleted"])
@@ -77,7 +121,7 @@ class Parcel:
         return cls(batches=batches, timers=timers, **about)
 
 
-class Part(NamedTuple):
+class Fragment(NamedTuple):
     """A batch of the state of one unit, with the unit's description; the last one has the timers, if they travel."""
 
     batch: pa.RecordBatch
@@ -91,20 +135,16 @@ class Part(NamedTuple):
 Chunk = tuple[pa.RecordBatch, pa.Buffer]  # state, metadata
 
 
-def parts(
+def fragments(
     about: dict[str, Any], batches: Iterable[pa.RecordBatch], schema: pa.Schema, timers: pa.RecordBatch | None = None
-) -> Iterator[Part]:
-    """The parts of one unit; a part without rows if there is no batch. The same state always gives the same parts."""
-    number = 0
-    held: pa.RecordBatch | None = None
-    for batch in batches:
-        if held is not None:
-            yield Part(held, held.nbytes, about, number, last=False)
-            number += 1
-        held = batch
-    if held is None:
-        held = frames.empty(schema)
-    yield Part(held, held.nbytes, about, number, last=True, timers=timers)
+) -> Iterator[Fragment]:
+    """The fragments of one unit, one without rows if there is no batch. The same state always gives the same ones."""
+    rest = iter(batches)
+    batch, number = next(rest, frames.empty(schema)), 0
+    for following in rest:
+        yield Fragment(batch, batch.nbytes, about, number, last=False)
+        batch, number = following, number + 1
+    yield Fragment(batch, batch.nbytes, about, number, last=True, timers=timers)
 
 
 def journey(about: dict[str, Any]) -> str:
@@ -112,35 +152,35 @@ def journey(about: dict[str, Any]) -> str:
     return json.dumps(about, sort_keys=True)
 
 
-def chunks(parts: Iterable[Part], chunk_bytes: int) -> Iterator[Chunk]:
-    """The parts in their order; small ones that follow each other share a chunk."""
+def chunks(fragments: Iterable[Fragment], chunk_bytes: int) -> Iterator[Chunk]:
+    """The fragments in their order; small ones that follow each other share a chunk."""
     most_bytes = min(SHARED_BYTES, chunk_bytes)
-    together: list[Part] = []
+    together: list[Fragment] = []
     size = 0
-    for part in parts:
-        if together and size + part.nbytes > most_bytes:
+    for fragment in fragments:
+        if together and size + fragment.nbytes > most_bytes:
             yield pack(together)
             together, size = [], 0
-        together.append(part)
-        size += part.nbytes
-        if size >= most_bytes:  # goes before the next part is made
+        together.append(fragment)
+        size += fragment.nbytes
+        if size >= most_bytes:  # goes before the next fragment is made
             yield pack(together)
             together, size = [], 0
     if together:
         yield pack(together)
 
 
-def pack(parts: list[Part]) -> Chunk:
-    """The parts as one message: their rows, and a description of each."""
-    timers = [part.timers for part in parts if part.timers is not None]
-    heads = [(part.about, part.batch.num_rows, len(part.timers or ()), part.number, part.last) for part in parts]
+def pack(together: list[Fragment]) -> Chunk:
+    """The fragments as one message: their rows, and a description of each."""
+    timers = [each.timers for each in together if each.timers is not None]
+    heads = [(each.about, each.batch.num_rows, len(each.timers or ()), each.number, each.last) for each in together]
     head = json.dumps(heads).encode()
     tail = frames.encode(pa.concat_batches(timers)) if timers else b""
-    batch = parts[0].batch if len(parts) == 1 else pa.concat_batches([part.batch for part in parts])
+    batch = together[0].batch if len(together) == 1 else pa.concat_batches([each.batch for each in together])
     return batch, pa.py_buffer(len(head).to_bytes(_LENGTH_BYTES, "big") + head + tail)
 
 
-def unpack(chunk: Any) -> Iterator[Part]:
+def unpack(chunk: Any) -> Iterator[Fragment]:
     """The inverse of ``pack``."""
     raw = chunk.app_metadata.to_pybytes()
     end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
@@ -149,7 +189,7 @@ def unpack(chunk: Any) -> Iterator[Part]:
     for about, rows_, timers_, number, last in json.loads(raw[_LENGTH_BYTES:end]):
         batch = chunk.data.slice(row, rows_)
         timers = all_timers.slice(timer, timers_) if all_timers is not None and timers_ else None
-        yield Part(batch, batch.nbytes, about, number, last, timers)
+        yield Fragment(batch, batch.nbytes, about, number, last, timers)
         row, timer = row + rows_, timer + timers_
 
 
@@ -160,22 +200,23 @@ Begun = dict[int, tuple[str, list[pa.RecordBatch]]]  # unit that is not complete
 def units(chunks: Iterable[Any], begun: Begun) -> Iterator[list[Unit]]:
     """The units that are complete with each chunk, as they come: the inverse of ``chunks``.
 
-    ``begun`` is what earlier streams left, and what this one leaves to the next. Raises ServiceUnavailable if parts are
-    missing.
+    ``begun`` is what earlier streams left, and what this one leaves to the next. Raises ServiceUnavailable if fragments
+    are missing.
     """
     for chunk in chunks:
         complete: list[Unit] = []
-        for part in unpack(chunk):
+        for fragment in unpack(chunk):
+            about, number = fragment.about, fragment.number
             before: list[pa.RecordBatch] = []
-            if part.number:
-                name, parts = begun.get(part.about["unit"], ("", []))
-                before = parts[: part.number] if name == journey(part.about) else []
-            if len(before) < part.number:
-                raise ServiceUnavailable(f"part {part.number} of a unit came behind {len(before)} others: {part.about}")
-            if part.last:
-                complete.append((part.about, [*before, part.batch], part.timers))
+            if number:
+                name, come = begun.get(about["unit"], ("", []))
+                before = come[:number] if name == journey(about) else []
+            if len(before) < number:
+                raise ServiceUnavailable(f"fragment {number} of a unit came behind {len(before)} others: {about}")
+            if fragment.last:
+                complete.append((about, [*before, fragment.batch], fragment.timers))
             else:
-                begun[part.about["unit"]] = journey(part.about), [*before, part.batch]
+                begun[about["unit"]] = journey(about), [*before, fragment.batch]
         yield complete
         for about, *_ in complete:  # not before they are installed
             begun.pop(about["unit"], None)

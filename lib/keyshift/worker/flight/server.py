@@ -13,7 +13,7 @@ from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import CopyPart, Parcel
+from keyshift.worker.flight.messages import MESSAGE, CopyPart, Message, Shipment
 
 
 class Holder(Protocol):
@@ -21,7 +21,7 @@ class Holder(Protocol):
 
     state_schema: pa.Schema  # with the key
 
-    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
+    def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:
         """The whole of these units has come for ``slot``. False for a delta over a copy that is not here."""
 
     def sealed(self, slot: int, unit: int) -> UnitState:
@@ -44,8 +44,8 @@ class Holder(Protocol):
     def copy(self, slot: int, unit: int, part: CopyPart, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
         """A part of a copy of ``unit`` that is kept for ``slot``; number 0 begins it anew."""
 
-    def message(self, kind: str, body: dict[str, Any]) -> None:
-        """A short message; see ``StateClients.tell``."""
+    def message(self, message: Message) -> None:
+        """What another slot says."""
 
 
 class _TokenFactory(flight.ServerMiddlewareFactory):
@@ -93,17 +93,17 @@ class StateServer(flight.FlightServerBase):
 
     def _take(self, request: dict[str, Any], reader: Any, writer: Any) -> None:
         """Units for one slot, or parts of copies for it; each is acknowledged when it is there. The first answer says
-        how many parts of incomplete units are here (of copies none: they may have changed since).
+        how many fragments of incomplete units are here (of copies none: they may have changed since).
         """
         slot = request["slot"]
         begun = self._begun.setdefault(slot, {}) if request["kind"] == "units" else {}
-        writer.write_metadata(json.dumps({name: len(parts) for name, parts in list(begun.values())}).encode())
+        writer.write_metadata(json.dumps({name: len(fragments) for name, fragments in list(begun.values())}).encode())
         # Each chunk is answered: it tells that somebody is there.
         for units in messages.units(self._moving(reader), begun):
             taken = [True] * len(units)
             match request["kind"]:
                 case "units" if units:
-                    taken = self._holder.receive(slot, [Parcel.arrived(*unit) for unit in units])
+                    taken = self._holder.receive(slot, [Shipment.arrived(*unit) for unit in units])
                 case "copies":
                     for about, batches, _ in units:
                         self._holder.copy(slot, about["unit"], about["part"], batches, about["deleted"])
@@ -115,9 +115,9 @@ class StateServer(flight.FlightServerBase):
             self.moved_at = time.monotonic()
             yield chunk
 
-    def _give(self, parts: Iterable[messages.Part], writer: Any) -> None:
+    def _give(self, fragments: Iterable[messages.Fragment], writer: Any) -> None:
         writer.begin(self._holder.state_schema)
-        for batch, metadata in messages.chunks(parts, self._chunk_bytes):
+        for batch, metadata in messages.chunks(fragments, self._chunk_bytes):
             writer.write_with_metadata(batch, metadata)
 
     def _answer(self, reader: Any, writer: Any) -> None:
@@ -129,13 +129,13 @@ class StateServer(flight.FlightServerBase):
             for unit, version, keys in request["moved"]:
                 holder.forget((unit, version), keys)
             written = rows.split(chunk.data, request["sizes"])
-            for (unit, version, deleted), part in zip(request["written"], written, strict=True):
-                holder.write((unit, version), request["number"], part, deleted)
+            for (unit, version, deleted), fragment in zip(request["written"], written, strict=True):
+                holder.write((unit, version), request["number"], fragment, deleted)
             answer, sizes = rows.join(schema, [holder.keys((unit, v), keys) for unit, v, keys in request["stays"]])
             writer.write_with_metadata(answer, json.dumps(sizes).encode())
 
-    def _sealed(self, request: dict[str, Any]) -> Iterator[messages.Part]:
-        """Units that a slot left here at the end of a batch, without the parts that have come."""
+    def _sealed(self, request: dict[str, Any]) -> Iterator[messages.Fragment]:
+        """Units that a slot left here at the end of a batch, without the fragments that have come."""
         slot, units = request["slot"], request["units"]
         for unit, come in units:
             try:
@@ -144,16 +144,16 @@ class StateServer(flight.FlightServerBase):
                 raise flight.FlightServerError(f"unit {unit} of slot {slot} is not here") from None
             values = () if state.shared else state.export(self._chunk_bytes)
             about = {"unit": unit, "reference": state.hand_over() or ""}
-            parts = messages.parts(about, values, self._holder.state_schema, state.timers.export())
-            yield from (part for part in parts if part.number >= come)
+            fragments = messages.fragments(about, values, self._holder.state_schema, state.timers.export())
+            yield from (fragment for fragment in fragments if fragment.number >= come)
 
-    def _rest(self, request: dict[str, Any]) -> Iterator[messages.Part]:
+    def _rest(self, request: dict[str, Any]) -> Iterator[messages.Fragment]:
         """All keys that are still here of units whose ownership has left."""
         for unit, version, after in request["stays"]:
             values = self._holder.rest((unit, version), after)
-            yield from messages.parts({"unit": unit, "version": version}, values, self._holder.state_schema)
+            yield from messages.fragments({"unit": unit, "version": version}, values, self._holder.state_schema)
 
     def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
         """A short message."""
-        self._holder.message(action.type, json.loads(action.body.to_pybytes()))
+        self._holder.message(MESSAGE.validate_json(action.body.to_pybytes()))
         return iter(())

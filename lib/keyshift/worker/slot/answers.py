@@ -46,8 +46,7 @@ class SlotAnswers:
 
     def _copies_wanted(self, order: nodes.CopiesWanted) -> None:
         with self._shared.lock:
-            ours = [(unit, holder) for unit, owner, holder in order.copies if owner == self._shared.slot]
-            self._effects.replicator.start(order.id, ours, order.every_s, order.lag_keys, order.whole)
+            self._effects.replicator.start(order, self._shared.slot)
 
     def _fault_wanted(self, wanted: nodes.FaultNow) -> None:
         if wanted.slot == self._shared.slot and now_us() - wanted.at_us < SOON_US:  # not once more in the next batch

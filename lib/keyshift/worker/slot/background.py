@@ -4,17 +4,18 @@ import queue
 import threading
 from collections.abc import Callable
 
-from keyshift.worker.slot.shared import Trouble
-
 Job = Callable[[], None]
 
 
 class Background:
-    """Jobs, one after the other from ``start`` on, and other work beside them. What goes wrong there is ``trouble``."""
+    """Jobs, one after the other from ``start`` on, and other work beside them. The task's thread raises what goes wrong
+    there, and the errors of any other thread of the slot that come to ``failed``.
+    """
 
-    def __init__(self, slot: int, trouble: Trouble) -> None:
-        self._slot, self._trouble = slot, trouble
+    def __init__(self, slot: int) -> None:
+        self._slot = slot
         self._jobs: queue.Queue[Job | None] = queue.Queue()
+        self.error: BaseException | None = None  # the last one
 
     def put(self, job: Job) -> None:
         """Do this when all jobs before are done."""
@@ -25,6 +26,15 @@ class Background:
         for work in (self._work, *works):
             threading.Thread(target=self._beside, args=(work,), name=f"keyshift-slot-{self._slot}", daemon=True).start()
 
+    def failed(self, error: BaseException) -> None:
+        """The task fails because of this error."""
+        self.error = error
+
+    def check(self) -> None:
+        """Raises the error, if there is one."""
+        if self.error is not None:
+            raise self.error
+
     def close(self) -> None:
         """No job comes any more."""
         self._jobs.put(None)
@@ -33,7 +43,7 @@ class Background:
         try:
             work()
         except BaseException as error:
-            self._trouble.tell(error)
+            self.failed(error)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -10,8 +10,8 @@ from keyshift.protocol.coordinator import Phase
 from keyshift.runtime.key_access import Errand
 from keyshift.runtime.slot import Captured, Leave
 from keyshift.wire.nodes import Acknowledgement, CopiesClose, Ready, ack, copied
-from keyshift.worker.exits import Results
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.output import Results
 from keyshift.worker.slot.cores import ArrowCore
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.slot.snapshots import SlotSnapshots
@@ -22,21 +22,19 @@ from keyshift.worker.state.replicator import Replicator
 
 
 class SlotEffects:
-    """With a courier for each kind of thing that leaves. ``promise(results)``: see ``Exit.promise``."""
+    """With a courier for each kind of thing that leaves. ``promise(results)``: see ``SlotOutput.promise``."""
 
-    def __init__(
-        self, shared: Shared, addresses: Addresses, snapshots: SlotSnapshots, promise: Callable[[Results], int]
-    ) -> None:
+    def __init__(self, shared: Shared, snapshots: SlotSnapshots, promise: Callable[[Results], int]) -> None:
         self._shared, self._snapshots, self._promise = shared, snapshots, promise
-        core, host, clients, turn, failed = shared.core, shared.host, shared.clients, self.turn, shared.trouble.tell
+        core, clients, failed = shared.core, shared.clients, shared.background.failed
+        addresses = Addresses(shared.coordination, shared.config.deadline_s)
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, tuple[int, int, int]] = {}  # unit -> bytes, aligned_us, sent_us
         self.incoming: dict[int, tuple[int, int]] = {}  # unit -> received_us, installed_us
-        self.couriers = KeyCouriers(clients, core.keys, turn, failed)
-        at = host.server.address
-        self.departures = Departures(shared.slot, at, clients, addresses, turn, self._sent, failed)
+        self.couriers = KeyCouriers(clients, core.keys, self.turn, failed)
+        self.departures = Departures(shared, addresses, self.turn, self._sent)
         self.replicator = Replicator(
-            host.state_schema, clients, core.states, shared.lock, addresses.of, self._acknowledge_copies, failed
+            shared.host.state_schema, clients, core.states, shared.lock, addresses.of, self._acknowledge_copies, failed
         )
 
     def close(self) -> None:
@@ -57,13 +55,13 @@ class SlotEffects:
         core, faults = self._shared.core, self._shared.faults
         if core.log.new:
             core.log.stamp(now_us())
-        leaving: dict[int, list[Parcel]] = {}  # by slot, as what goes together travels together
+        leaving: dict[int, list[Shipment]] = {}  # by slot, as what goes together travels together
         messages: dict[int, list[Message]] = {}
         for effect in core.take_effects():
             match effect:
                 case Leave():
                     faults.reached("transfer", effect.send.version)
-                    leaving.setdefault(effect.send.destination, []).append(self._parcel(effect))
+                    leaving.setdefault(effect.send.destination, []).append(self._shipment(effect))
                 case Errand():
                     self.couriers.send(effect)
                 case protocol.Prepared(version):
@@ -90,21 +88,21 @@ class SlotEffects:
                 case protocol.Skip(snapshot, version):
                     self._acknowledge(version, "captured", Ready(now_us()))
                     self._snapshots.skipped(snapshot)
-        for slot, parcels in leaving.items():
-            self.departures.send(slot, parcels)
+        for slot, shipments in leaving.items():
+            self.departures.send(slot, shipments)
         for slot, some in messages.items():
             self.departures.tell(slot, some, core.modes[some[0].version])
 
-    def _parcel(self, leave: Leave) -> Parcel:
+    def _shipment(self, leave: Leave) -> Shipment:
         send = leave.send
         self._aligned_us[send.unit] = now_us()
         routed = self._promise(self._shared.core.results)
-        parcel = Parcel(
+        shipment = Shipment(
             send.unit, send.version, send.hop, send.routers, leave.keys_stay, routed=routed, state=leave.state
         )
         if leave.keys_stay:  # for whoever asks
             self._shared.host.lent[send.unit, send.version] = leave.state
-        return self.replicator.shrink(parcel, send.destination)
+        return self.replicator.shrink(shipment, send.destination)
 
     def _sent(self, unit: int, size: int) -> None:
         self._outgoing[unit] = size, self._aligned_us[unit], now_us()

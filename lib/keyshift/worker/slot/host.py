@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
 from keyshift.wire.config import JobConfig
 from keyshift.wire.nodes import Location
-from keyshift.worker.flight.messages import CopyPart, Parcel
+from keyshift.worker.flight.messages import CopiesDropped, CopyPart, KeysDropped, Message, OfStep, Shipment, Taken
 from keyshift.worker.flight.server import StateServer
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
@@ -27,14 +27,14 @@ class Tenant(Protocol):
     def slot(self) -> int:
         """Its number."""
 
-    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
+    def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
         """See ``flight.server.Holder.receive``."""
 
-    def message(self, body: dict[str, Any]) -> None:
-        """See ``StateClients.tell``, kind ``units``."""
+    def message(self, message: OfStep) -> None:
+        """What another slot says."""
 
 
-class Sealed:
+class EndedSlot:
     """A slot whose batch is over: it acknowledges again what arrived before, as an acknowledgement may have been lost.
 
     Newer messages are for the next holder of the slot, who may be in another process: they are refused here, and
@@ -44,12 +44,12 @@ class Sealed:
     def __init__(self, slot: int, version: int) -> None:
         self.slot, self._version = slot, version
 
-    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
-        self._refuse_newer(parcel.version for parcel in parcels)
-        return [True] * len(parcels)
+    def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:  # noqa: D102
+        self._refuse_newer(shipment.version for shipment in shipments)
+        return [True] * len(shipments)
 
-    def message(self, body: dict[str, Any]) -> None:  # noqa: D102
-        self._refuse_newer(version for _, version, *_ in [*body["wanted"], *body["opened"]])
+    def message(self, message: OfStep) -> None:  # noqa: D102
+        self._refuse_newer(version for _, version, *_ in [*message.wanted, *message.opened])
 
     def _refuse_newer(self, versions: Iterable[int]) -> None:
         if (newest := max(versions, default=0)) > self._version:
@@ -102,7 +102,6 @@ class SlotHost:
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)
         operator = config.make_stage().operator()
-        self.uses_time = operator.uses_time
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
         self.left: dict[int, dict[int, UnitState]] = {}  # slot -> units it left here at the end of a batch
         self.lent: dict[Stay, UnitState] = {}  # units whose ownership has left, with the keys that did not
@@ -110,9 +109,8 @@ class SlotHost:
         self._open_store = partial(config.open_store, schema=operator.state_schema)
         self._stores: dict[int, Store] = {}
         self.copies = Copies(lambda slot, unit: self.store(slot).unit(unit))
-        self.snapshots: dict[
-            int, tuple[Snapshots, dict[int, list[Location]]]
-        ] = {}  # slot -> what of its state was written down, and where
+        # By slot: what of its state was written down, and where.
+        self.snapshots: dict[int, tuple[Snapshots, dict[int, list[Location]]]] = {}
         self.warm = False  # whether what is slow the first time was done
         self.tenants: dict[int, Tenant] = {}
         self._lock = threading.Lock()  # of what is lent
@@ -141,7 +139,7 @@ class SlotHost:
     def seal(self, slot: int, version: int, states: dict[int, UnitState]) -> None:
         """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it."""
         self.left[slot] = dict(states)
-        self.tenants[slot] = Sealed(slot, version)
+        self.tenants[slot] = EndedSlot(slot, version)
         self.copies.drop(slot)
 
     def left_behind(self) -> list[int]:
@@ -149,8 +147,8 @@ class SlotHost:
         with self._lock:
             return sorted({unit for unit, _ in self.lent})
 
-    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
-        return self._tenant(slot).parcels_arrived(parcels)
+    def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:  # noqa: D102
+        return self._tenant(slot).shipments_arrived(shipments)
 
     def sealed(self, slot: int, unit: int) -> UnitState:  # noqa: D102
         return self.left[slot][unit]
@@ -184,24 +182,24 @@ class SlotHost:
                     state.delete(key)
 
     def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:  # noqa: D102
-        if isinstance(self._tenant(slot), Sealed):
+        if isinstance(self._tenant(slot), EndedSlot):
             raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
         self.copies.add(slot, unit, part, batches, deleted)
 
-    def message(self, kind: str, body: dict[str, Any]) -> None:  # noqa: D102
-        match kind:
-            case "units":
-                self._tenant(body["slot"]).message(body)
-            case "copies":
-                self.copies.drop(body["slot"], body["units"])
-            case "taken":
-                for unit in body["units"]:
-                    self.left.get(body["slot"], {}).pop(unit, None)
-            case "drop":
+    def message(self, message: Message) -> None:  # noqa: D102
+        match message:
+            case OfStep(slot):
+                self._tenant(slot).message(message)
+            case CopiesDropped(slot, units):
+                self.copies.drop(slot, units)
+            case Taken(slot, units):
+                for unit in units:
+                    self.left.get(slot, {}).pop(unit, None)
+            case KeysDropped(stays):
                 with self._lock:
-                    for unit, version in body["stays"]:
-                        self.lent.pop((unit, version), None)
-                        self._written.pop((unit, version), None)
+                    for stay in stays:
+                        self.lent.pop(stay, None)
+                        self._written.pop(stay, None)
 
     def _tenant(self, slot: int) -> Tenant:
         tenant = self.tenants.get(slot)

@@ -2,7 +2,7 @@
 
 import time
 
-from keyshift.model.markers import Marker, Said, Sealed
+from keyshift.model.markers import Marker, SlotMarker, StateWritten
 
 SEALED_EVERY_S = 0.2
 
@@ -12,9 +12,9 @@ class Markers:
 
     def __init__(self, slot: int) -> None:
         self._slot = slot
-        self._once: list[Said] = []
+        self._once: list[SlotMarker] = []
         self._freezing = False  # a savepoint is being written, or nobody has been told that it is
-        self._sealed: Said | None = None  # the savepoint is written: said again and again
+        self._sealed: SlotMarker | None = None  # the savepoint is written: said again and again
         self._sealed_at = 0.0
 
     @property
@@ -24,9 +24,9 @@ class Markers:
 
     def say(self, marker: Marker) -> None:
         """Say this once."""
-        self.pass_on(Said(self._slot, marker))
+        self.pass_on(SlotMarker(self._slot, marker))
 
-    def pass_on(self, said: Said) -> None:
+    def pass_on(self, said: SlotMarker) -> None:
         """Say once what another slot has said."""
         self._once.append(said)
 
@@ -34,11 +34,11 @@ class Markers:
         """A savepoint begins: there will be a word when it is written."""
         self._freezing = True
 
-    def sealed(self, marker: Sealed) -> None:
+    def sealed(self, marker: StateWritten) -> None:
         """The savepoint is written."""
-        self._sealed, self._sealed_at = Said(self._slot, marker), 0.0
+        self._sealed, self._sealed_at = SlotMarker(self._slot, marker), 0.0
 
-    def take(self) -> list[Said]:
+    def take(self) -> list[SlotMarker]:
         """What is to be said now."""
         said, self._once = self._once, []
         if self._sealed and time.monotonic() >= self._sealed_at:

@@ -12,8 +12,9 @@ from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import FaultPoints
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.exits import make_exit
 from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.messages import KeysDropped
+from keyshift.worker.output import make_output
 from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.cores import Shape, make_core
@@ -24,7 +25,6 @@ from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.slot.snapshots import SlotSnapshots
 from keyshift.worker.slot.task import SlotTask
-from keyshift.worker.state.addresses import Addresses
 from keyshift.worker.state.arrivals import Arrivals
 
 
@@ -70,29 +70,28 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         coordination=coordination,
         clients=clients,
         faults=FaultPoints(config.faults, slot, config.attempt, tell),
+        background=Background(slot),
+        markers=Markers(slot),
     )
-    background, markers = Background(slot, shared.trouble), Markers(slot)
     measures = Measures(units, handover.measures if handover else None)
     savepoints = partial(SavepointStore, config.endpoints, config.job)
-    snapshots = SlotSnapshots(shared, savepoints, places, markers, background)
-    exit = make_exit(config, slot)
-    effects = SlotEffects(shared, Addresses(coordination, config.deadline_s), snapshots, exit.promise)
+    snapshots = SlotSnapshots(shared, savepoints, places)
+    output = make_output(config, slot)
+    effects = SlotEffects(shared, snapshots, output.promise)
     arrivals = Arrivals(shared, effects.turn, effects.incoming)
     if found.fetch is not None:
-        background.put(partial(found.fetch, arrivals))
+        shared.background.put(partial(found.fetch, arrivals))
     if not host.warm:
         host.warm = True
-        background.put(partial(_warm_up, shared))
+        shared.background.put(partial(_warm_up, shared))
     return SlotTask(
         shared=shared,
-        background=background,
-        markers=markers,
         measures=measures,
         snapshots=snapshots,
         effects=effects,
         arrivals=arrivals,
         answers=SlotAnswers(shared, effects, measures),
-        exit=exit,
+        output=output,
     )
 
 
@@ -124,5 +123,5 @@ def _warm_up(shared: Shared) -> None:
     reserve = b"\1" * shared.config.reserve_bytes
     del reserve
     own = shared.host.server.address
-    shared.clients.tell(own, "drop", {"stays": []})
+    shared.clients.tell(own, KeysDropped())
     shared.clients.keys(own, [])

@@ -10,26 +10,12 @@ from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import FaultPoints
 from keyshift.worker.flight.client import StateClients
+from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.cores import ArrowCore
 from keyshift.worker.slot.host import SlotHost
+from keyshift.worker.slot.markers import Markers
 
 DRAIN_S = 0.003  # so long queued work is processed between two rows, at least
-
-
-class Trouble:
-    """The last error of any thread of a slot. The task's thread raises it."""
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-
-    def tell(self, error: BaseException) -> None:
-        """The task fails because of this error."""
-        self.error = error
-
-    def check(self) -> None:
-        """Raises the error, if there is one."""
-        if self.error is not None:
-            raise self.error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +33,11 @@ class Shared:
     coordination: Coordination
     clients: StateClients
     faults: FaultPoints
+    background: Background
+    markers: Markers
     lock: threading.Lock = field(default_factory=threading.Lock)
     closed: threading.Event = field(default_factory=threading.Event)
     waits: threading.Event = field(default_factory=threading.Event)
-    trouble: Trouble = field(default_factory=Trouble)
 
     def end(self) -> None:
         """The batch is over."""

@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.markers import Sealed
+from keyshift.model.markers import StateWritten
 from keyshift.objects import Progress
 from keyshift.runtime.slot import Captured
 from keyshift.state import UnitState
 from keyshift.wire.nodes import WRITING, Location, SlotSaved, Writing, of_slot, saved
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.slot.background import Background
-from keyshift.worker.slot.markers import Markers
 from keyshift.worker.slot.shared import Shared
 
 Places = dict[int, list[Location]]  # of each unit, where its parts are: those of earlier snapshots first
@@ -29,16 +27,8 @@ class SlotSnapshots:
     wrong is the task's.
     """
 
-    def __init__(
-        self,
-        shared: Shared,
-        store: Callable[[], SavepointStore],
-        places: Places,
-        markers: Markers,
-        background: Background,
-    ) -> None:
+    def __init__(self, shared: Shared, store: Callable[[], SavepointStore], places: Places) -> None:
         self._shared, self._store, self._places = shared, store, places
-        self._markers, self._background = markers, background
         self._writing = threading.Lock()
         self.busy = False  # a snapshot is being written; under the slot's lock
 
@@ -58,15 +48,15 @@ class SlotSnapshots:
 
     def freeze(self, savepoint: str) -> None:
         """Write a savepoint of all state, in the background; under the slot's lock."""
-        self._markers.freeze()
-        self._background.put(partial(self._save, savepoint, sorted(self._shared.core.states.items())))
+        self._shared.markers.freeze()
+        self._shared.background.put(partial(self._save, savepoint, sorted(self._shared.core.states.items())))
 
     def _save(self, savepoint: str, states: Sequence[tuple[int, UnitState]]) -> None:
         with self._told(savepoint) as progress:
             places = self._store().write(savepoint, self._name, states, self._shared.config.chunk_bytes, progress)
             self._answer(savepoint, SlotSaved(tuple(places)))
         with self._shared.lock:
-            self._markers.sealed(Sealed(self._shared.config.stage, savepoint))
+            self._shared.markers.sealed(StateWritten(self._shared.config.stage, savepoint))
 
     @property
     def _name(self) -> str:
@@ -80,12 +70,12 @@ class SlotSnapshots:
                 self._answer(effect.snapshot, answer)
             complete = not answer.failed
         except BaseException as error:
-            self._shared.trouble.tell(error)
+            self._shared.background.failed(error)
         finally:
             with self._shared.lock:
                 self.busy = False
                 if complete:
-                    self._markers.say(Sealed(self._shared.config.stage, effect.snapshot))
+                    self._shared.markers.say(StateWritten(self._shared.config.stage, effect.snapshot))
 
     def _written(self, effect: Captured, progress: Progress) -> SlotSaved:
         """What there is to answer."""

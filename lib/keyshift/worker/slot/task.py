@@ -17,16 +17,14 @@ import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model.errors import MigrationFailed
-from keyshift.model.markers import Ready, Said
+from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.runtime.row import BARRIER, KINDS, Row
 from keyshift.wire import nodes, protocol_logs
-from keyshift.wire.channel import MARKER
-from keyshift.worker.exits import Exit
-from keyshift.worker.flight.messages import Parcel
+from keyshift.wire.spark_rows import MARKER
+from keyshift.worker.flight.messages import OfStep, Shipment
+from keyshift.worker.output import SlotOutput
 from keyshift.worker.slot.answers import SlotAnswers
-from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.effects import SlotEffects
-from keyshift.worker.slot.markers import Markers
 from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared, slice_of_time
 from keyshift.worker.slot.snapshots import SlotSnapshots
@@ -40,14 +38,12 @@ class SlotTask:
     """One slot during one batch, from its parts; ``opening.make_slot`` makes them."""
 
     shared: Shared
-    background: Background
-    markers: Markers
     measures: Measures
     snapshots: SlotSnapshots
     effects: SlotEffects
     arrivals: Arrivals
     answers: SlotAnswers
-    exit: Exit
+    output: SlotOutput
     deadline: float = field(default=0.0, init=False)  # by the monotonic clock, once the input has ended
     _progress: tuple[Any, ...] = field(default=(), init=False)  # since then: what changes while something comes or goes
 
@@ -65,8 +61,8 @@ class SlotTask:
         shared.host.open(self)
         shared.coordination.watch(nodes.STEPS, self._steps_published)
         shared.coordination.register(nodes.ADDRESSES[self.slot], shared.host.server.address)
-        self.markers.say(Ready(config.stage, config.attempt))
-        self.background.start(self.answers.listen, self._go_on)
+        self.shared.markers.say(SlotStarted(config.stage, config.attempt))
+        self.shared.background.start(self.answers.listen, self._go_on)
 
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
@@ -92,19 +88,19 @@ class SlotTask:
         """The task fails: what led to that goes into the log of its worker, and to the job."""
         with self.shared.lock:
             protocol_logs.report(self.shared.coordination, self.shared.core.log)
-        self.exit.report()
+        self.output.report()
 
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
         self.shared.end()
-        self.background.close()
+        self.shared.background.close()
         tenants = self.shared.host.tenants
         if tenants.get(self.slot) is self:
             del tenants[self.slot]
         threading.Thread(target=self._disconnect, name=f"keyshift-slot-{self.slot}-end", daemon=True).start()
 
     def _disconnect(self) -> None:
-        self.exit.close()
+        self.output.close()
         self.effects.close()
         self.shared.coordination.close(prepare_next=True)
         self.shared.clients.close()
@@ -112,8 +108,8 @@ class SlotTask:
 
     # -- the task's thread --------------------------------------------------------------------------------------------
 
-    def on_rows(self, rows: Sequence[Row]) -> list[Any]:
-        """Handle rows of routers; gives the rows to emit now, as ``exit`` has them."""
+    def on_rows(self, rows: Sequence[Row]) -> list[pa.RecordBatch]:
+        """Handle rows of routers; gives what is to be emitted now, see ``SlotOutput.give``."""
         with self.effects.turn() as core, self.measures.working():
             self._raise_trouble()
             core.on_rows((row for row in rows if row.kind in KINDS), now_us(), slice_of_time())
@@ -121,16 +117,16 @@ class SlotTask:
                 if row.kind == BARRIER:
                     self.shared.faults.reached("align", row.version)
                 elif row.kind == MARKER:
-                    self.markers.pass_on(Said.from_json(json.loads(bytes(row.payload))))
+                    self.shared.markers.pass_on(SlotMarker.from_json(json.loads(bytes(row.payload))))
             return self._emit()
 
     def stalled(self, in_time: bool = True) -> bool:
         """Whether more is queued here than should be: no further row is to be taken, they wait where they come from.
 
-        Not ``in_time``, when the batch is about to end, what the exit keeps back does not count.
+        Not ``in_time``, when the batch is about to end, what the output keeps back does not count.
         """
         with self.shared.lock:
-            return self.shared.core.full or (in_time and self.exit.full)
+            return self.shared.core.full or (in_time and self.output.full)
 
     def settled(self) -> bool:
         """Nothing is under way: the state can stay here and somebody else may continue."""
@@ -140,12 +136,12 @@ class SlotTask:
                 core.end_of_input()
             moved_at = self.shared.clients.moved_at, self.shared.host.server.moved_at
             progress = len(core.machine.expected), core.queued_bytes, *moved_at
-            writing = self.snapshots.busy or self.markers.pending
+            writing = self.snapshots.busy or self.shared.markers.pending
             if progress != self._progress or writing:  # the store has deadlines of its own
                 self._progress, self.deadline = progress, time.monotonic() + self.shared.config.deadline_s
-            return core.settled and not writing and not self.exit.holds
+            return core.settled and not writing and not self.output.holds
 
-    def wait(self) -> list[Any]:
+    def wait(self) -> list[pa.RecordBatch]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
         time.sleep(0.002)
         with self.effects.turn() as core:
@@ -159,17 +155,13 @@ class SlotTask:
                 core.drain(now_us(), slice_of_time())
                 return self._emit()
 
-    def _emit(self) -> list[Any]:
+    def _emit(self) -> list[pa.RecordBatch]:
         results, now = self.shared.core.take_results(), now_us()
         self.measures.answered((each for each in results if isinstance(each, pa.RecordBatch)), now)
-        return self.exit.give(results, self.markers.take(), self.shared.core.watermark, now)
-
-    def rest(self) -> list[Any]:
-        """What is to be emitted at the end of the batch, when the slot is settled."""
-        return self.exit.rest()
+        return self.output.give(results, self.shared.markers.take(), self.shared.core.watermark, now)
 
     def _raise_trouble(self) -> None:
-        self.shared.trouble.check()
+        self.shared.background.check()
         self.shared.coordination.check()
 
     # -- other threads ------------------------------------------------------------------------------------------------
@@ -181,23 +173,23 @@ class SlotTask:
             with self.effects.turn() as core:
                 new = core.published(told.version, told.steps)
             for step in new:
-                self.background.put(partial(self.effects.departures.greet, step))
+                self.shared.background.put(partial(self.effects.departures.greet, step))
         except BaseException as error:
-            self.shared.trouble.tell(error)
+            self.shared.background.failed(error)
             return False
         return True
 
-    def message(self, body: dict[str, Any]) -> None:
-        """From Flight's thread; see ``StateClients.tell``."""
+    def message(self, message: OfStep) -> None:
+        """From Flight's thread."""
         with self.effects.turn() as core:
-            for wanted in body["wanted"]:
+            for wanted in message.wanted:
                 core.requested(*wanted)
-            for opened in body["opened"]:
+            for opened in message.opened:
                 core.opened(*opened)
 
-    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
+    def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
         """From Flight's thread; see ``Arrivals.take``."""
-        return self.arrivals.take(parcels)
+        return self.arrivals.take(shipments)
 
     def _go_on(self) -> None:
         """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""

@@ -22,7 +22,7 @@ class Addresses:
     def of(self, slot: int, within_s: float | None = None) -> str:
         """The address of ``slot``; after a batch boundary it may take a moment until there is one.
 
-        A slot whose batch is over is where it was: it still says what it has (``slot_host.Sealed``). Raises
+        A slot whose batch is over is where it was: it still says what it has (``slot.host.EndedSlot``). Raises
         MigrationFailed if it did not say where it is for ``within_s`` (None: the deadline).
         """
         within_s = self._deadline_s if within_s is None else within_s

@@ -1,18 +1,19 @@
 """Units that come to a slot: from other slots, from the process that held it before, or from a savepoint."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
 from keyshift.clock import now_us
-from keyshift.model.errors import Damaged, NotThere
+from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.model.records import UnitCame
 from keyshift.state import UnitState
-from keyshift.wire.nodes import RESTORED, RESTORING, UNREADABLE, Restored, Unreadable
+from keyshift.wire.nodes import RESTORED, RESTORING, UNREADABLE, Location, Restored, Unreadable
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment, Taken
 from keyshift.worker.slot.shared import Shared, slice_of_time
 from keyshift.worker.state.departures import Turn
-from keyshift.worker.state.expected_units import ExpectedUnits
+from keyshift.worker.state.outbox import again
 
 SAY_S = 1.0  # between two words about what is being restored
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
@@ -23,73 +24,90 @@ class Arrivals:
 
     def __init__(self, shared: Shared, turn: Turn, times: dict[int, tuple[int, int]]) -> None:
         self._shared, self._turn, self._times = shared, turn, times
+        self._here: list[int] = []  # units that were fetched
 
-    def take(self, parcels: list[Parcel]) -> list[bool]:
+    def take(self, shipments: list[Shipment]) -> list[bool]:
         """Builds the states, then hands them to the core.
 
         False for a delta over a copy that is not here. What is not awaited (any more) came twice.
         """
         received = now_us()
         with self._shared.lock:
-            awaited = [parcel for parcel in parcels if self._awaits(parcel)]
-        states = {parcel.unit: self._built(parcel) for parcel in awaited}
+            awaited = [shipment for shipment in shipments if self._awaits(shipment)]
+        states = {shipment.unit: self._built(shipment) for shipment in awaited}
         try:
             with self._turn() as core:
-                for parcel in awaited:
-                    self._shared.faults.reached("install", parcel.version)
-                    if (state := states[parcel.unit]) is not None and self._awaits(parcel):
-                        home = parcel.home if parcel.partial else None
-                        about = parcel.unit, parcel.version, parcel.hop, parcel.routers
-                        core.arrived(*about, state, home, parcel.routed)
-                        self._times[parcel.unit] = received, now_us()
-                for parcel in awaited:
-                    self._shared.faults.reached("drain", parcel.version)
+                for shipment in awaited:
+                    self._shared.faults.reached("install", shipment.version)
+                    if (state := states[shipment.unit]) is not None and self._awaits(shipment):
+                        home = shipment.home if shipment.partial else None
+                        about = shipment.unit, shipment.version, shipment.hop, shipment.routers
+                        core.arrived(*about, state, home, shipment.routed)
+                        self._times[shipment.unit] = received, now_us()
+                for shipment in awaited:
+                    self._shared.faults.reached("drain", shipment.version)
                 core.drain(now_us(), slice_of_time())  # now: the step that ends with it does not wait for a row
         except BaseException as error:
-            self._shared.trouble.tell(error)  # what has arrived would not be taken again
+            self._shared.background.failed(error)  # what has arrived would not be taken again
             raise
-        return [states.get(parcel.unit, True) is not None for parcel in parcels]
+        return [states.get(shipment.unit, True) is not None for shipment in shipments]
 
-    def _awaits(self, parcel: Parcel) -> bool:
-        return self._shared.core.machine.awaits(parcel.unit, parcel.version, parcel.hop)
+    def _awaits(self, shipment: Shipment) -> bool:
+        return self._shared.core.machine.awaits(shipment.unit, shipment.version, shipment.hop)
 
-    def _built(self, parcel: Parcel) -> UnitState | None:
+    def _built(self, shipment: Shipment) -> UnitState | None:
         """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
         state: UnitState | None
-        if parcel.reference:
-            state = self._shared.store.adopt(parcel.unit, parcel.reference)
-        elif parcel.delta_of is None:
-            state = self._shared.store.unit(parcel.unit)
+        if shipment.reference:
+            state = self._shared.store.adopt(shipment.unit, shipment.reference)
+        elif shipment.delta_of is None:
+            state = self._shared.store.unit(shipment.unit)
         else:
-            state = self._shared.host.copies.take(self._shared.slot, parcel.unit, parcel.delta_of)
+            state = self._shared.host.copies.take(self._shared.slot, shipment.unit, shipment.delta_of)
             if state is None:
                 return None
-        if not parcel.reference:
-            state.install(parcel.batches)
-        for key in parcel.deleted:
+        if not shipment.reference:
+            state.install(shipment.batches)
+        for key in shipment.deleted:
             state.delete(key)
-        if parcel.timers is not None:
-            state.timers.install(parcel.timers)
+        if shipment.timers is not None:
+            state.timers.install(shipment.timers)
         return state
+
+    # -- units that the slot owns when it opens, and whose state is elsewhere ------------------------------------------
+    #
+    # All of them are fetched at once, in the background: Spark ends a Python process a minute after its last task, and
+    # with it what was left there. A call that fails is repeated. Raises ServiceUnavailable if nothing has come for the
+    # deadline.
 
     def pull(self, units: Sequence[int], address: str) -> None:
         """From the process at ``address``, which held the slot in the batch before."""
-        self._expected(units, self.take).pull(self._shared.clients, address)
+        slot, clients = self._shared.slot, self._shared.clients
+
+        def get(some: list[int]) -> None:
+            clients.pull(address, slot, some, self._came)
+            with contextlib.suppress(ServiceUnavailable):  # what was not told keeps its memory there, no more
+                clients.tell(address, Taken(slot, tuple(self._here)))
+
+        self._fetch(f"slot {slot} from {address}", units, get)
 
     def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
         """From a savepoint, and say so; also how far it is meanwhile, and that it is not there as it was written."""
-        begin_us, said_at, parts_came, shared = now_us(), time.monotonic(), 0, self._shared
+        begin_us, said_at, shared = now_us(), time.monotonic(), self._shared
+        places: dict[int, list[Location]] = {}
 
-        def took(parcels: list[Parcel]) -> None:
-            nonlocal said_at, parts_came
-            self.take(parcels)
-            parts_came += len(parcels)
-            if time.monotonic() - said_at >= SAY_S:
-                said_at = time.monotonic()
-                shared.coordination.publish(RESTORING[shared.slot], parts_came)
+        def get(some: list[int]) -> None:
+            nonlocal said_at
+            places.update(places or store.places(savepoint, shared.config.stage))
+            for unit in some:
+                batches, timers = store.read(*places[unit])
+                self._came([Shipment(unit, batches=batches, timers=timers)])
+                if time.monotonic() - said_at >= SAY_S:
+                    said_at = time.monotonic()
+                    shared.coordination.publish(RESTORING[shared.slot], len(self._here))
 
         try:
-            self._expected(units, took).restore(store, savepoint, shared.config.stage)
+            self._fetch(f"slot {shared.slot} from savepoint {savepoint}", units, get)
         except (Damaged, NotThere) as error:
             shared.coordination.publish(UNREADABLE[shared.slot], Unreadable(savepoint, str(error)))
             raise
@@ -97,11 +115,27 @@ class Arrivals:
             came = tuple(UnitCame(unit, *self._times[unit]) for unit in units if unit in self._times)
         shared.coordination.acknowledge(RESTORED[shared.slot], Restored(came, begin_us))
 
-    def _expected(self, units: Sequence[int], arrived: Callable[[list[Parcel]], object]) -> ExpectedUnits:
-        def wanted() -> list[int]:
-            with self._shared.lock:
-                return self._shared.core.machine.wanted
+    def _fetch(self, name: str, units: Sequence[int], get: Callable[[list[int]], None]) -> None:
+        """``get`` some units after others, those first that the slot waits for most."""
+        shared, most = self._shared, PULL_GROUPS * self._shared.config.bins
 
-        shared, config = self._shared, self._shared.config
-        most = PULL_GROUPS * config.bins
-        return ExpectedUnits(shared.slot, units, wanted, arrived, shared.closed, most, config.deadline_s)
+        def following() -> list[int]:
+            with shared.lock:
+                wanted = shared.core.machine.wanted
+            missing = set(units).difference(self._here)
+            return [unit for unit in wanted if unit in missing][:most]
+
+        def some() -> None:
+            here = len(self._here)
+            try:
+                get(following())
+            except ServiceUnavailable:
+                if len(self._here) == here:
+                    raise  # otherwise it goes on where it broke, and the deadline begins anew
+
+        while following() and not shared.closed.is_set():
+            again(name, shared.closed, some, shared.config.deadline_s)
+
+    def _came(self, shipments: list[Shipment]) -> None:
+        self.take(shipments)
+        self._here += (shipment.unit for shipment in shipments)

@@ -9,9 +9,9 @@ from functools import partial
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.keys import Mode, Step
 from keyshift.protocol.slot import Open, Request
-from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Acknowledged, Parcel
+from keyshift.worker.flight.messages import Acknowledged, KeysDropped, OfStep, Shipment
 from keyshift.worker.slot.cores import ArrowCore
+from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.addresses import Addresses
 from keyshift.worker.state.outbox import Courier, Outbox
 
@@ -20,20 +20,12 @@ Turn = Callable[[], AbstractContextManager[ArrowCore]]  # the core, for a moment
 
 
 class Departures:
-    """Of ``slot``, which is ``at`` an address. ``sent(unit, size)``: some state of this unit is on its way."""
+    """``sent(unit, size)``: some state of this unit is on its way."""
 
-    def __init__(
-        self,
-        slot: int,
-        at: str,
-        clients: StateClients,
-        addresses: Addresses,
-        turn: Turn,
-        sent: Callable[[int, int], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._slot, self._at, self._clients, self._addresses = slot, at, clients, addresses
-        self._turn, self._sent, self._failed = turn, sent, failed
+    def __init__(self, shared: Shared, addresses: Addresses, turn: Turn, sent: Callable[[int, int], None]) -> None:
+        self._slot, self._clients, self._failed = shared.slot, shared.clients, shared.background.failed
+        self._at, self._addresses = shared.host.server.address, addresses
+        self._turn, self._sent = turn, sent
         self._outboxes: dict[int, Outbox] = {}
         self._messengers: dict[int, Courier[Message]] = {}
         self._greeted: set[str] = set()  # addresses
@@ -44,15 +36,15 @@ class Departures:
         for slot in {slot for pair in pairs if self._slot in pair for slot in pair} - {self._slot}:
             with contextlib.suppress(KeyshiftError):  # whoever needs the slot will wait for it, and tell
                 if (address := self._addresses.of(slot, within_s=0)) not in self._greeted:
-                    self._clients.tell(address, "drop", {"stays": []})
+                    self._clients.tell(address, KeysDropped())
                     self._greeted.add(address)
 
-    def send(self, destination: int, parcels: list[Parcel]) -> None:
+    def send(self, destination: int, shipments: list[Shipment]) -> None:
         """Send these units."""
         if destination not in self._outboxes:
             name, push = f"slot {self._slot} to {destination}", partial(self._push, destination)
             self._outboxes[destination] = Outbox(name, push, self._failed)
-        self._outboxes[destination].put(*parcels)
+        self._outboxes[destination].put(*shipments)
 
     def hurry(self, unit: int) -> None:
         """Send this unit before all others, if it still waits."""
@@ -75,29 +67,28 @@ class Departures:
 
     # -- couriers' threads --------------------------------------------------------------------------------------------
 
-    def _push(self, destination: int, parcels: Iterator[Parcel]) -> None:
+    def _push(self, destination: int, shipments: Iterator[Shipment]) -> None:
         outbox = self._outboxes[destination]
 
-        def sent(parcel: Parcel, size: int) -> None:
-            self._sent(parcel.unit, size)
+        def sent(shipment: Shipment, size: int) -> None:
+            self._sent(shipment.unit, size)
 
         def acknowledged(answers: Acknowledged) -> None:
             known = [(unit, taken, outbox.acknowledged(unit)) for unit, taken in answers]
-            refused = [parcel for _, taken, parcel in known if parcel is not None and not taken]
+            refused = [shipment for _, taken, shipment in known if shipment is not None and not taken]
             if refused:  # the copies they were to be added to are gone: the whole, then
-                outbox.put(*(replace(parcel, delta_of=None) for parcel in refused))
+                outbox.put(*(replace(shipment, delta_of=None) for shipment in refused))
             with self._turn() as core:
-                for unit, taken, parcel in known:
-                    if parcel is not None and taken:
+                for unit, taken, shipment in known:
+                    if shipment is not None and taken:
                         core.acknowledged(unit)
 
-        self._clients.push(self._addresses.of(destination), destination, self._at, parcels, sent, acknowledged)
+        self._clients.push(self._addresses.of(destination), destination, self._at, shipments, sent, acknowledged)
 
     def _deliver(self, slot: int, messages: list[Message]) -> None:
-        wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, Request)]
-        opened = [[m.unit, m.version] for m in messages if isinstance(m, Open)]
-        body = {"slot": slot, "wanted": wanted, "opened": opened}
-        self._clients.tell(self._addresses.of(slot), "units", body)
+        wanted = tuple((m.unit, m.version, m.router, m.hop) for m in messages if isinstance(m, Request))
+        opened = tuple((m.unit, m.version) for m in messages if isinstance(m, Open))
+        self._clients.tell(self._addresses.of(slot), OfStep(slot, wanted, opened))
         with self._turn() as core:
             for unit, _ in opened:
                 core.acknowledged(unit)

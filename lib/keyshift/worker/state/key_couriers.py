@@ -8,7 +8,7 @@ import pyarrow as pa
 from keyshift.runtime.key_access import Errand, KeyAccess, Stay
 from keyshift.state import rows
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import KeysOf
+from keyshift.worker.flight.messages import KeysDropped, KeysOf
 from keyshift.worker.state.outbox import Courier
 
 
@@ -71,7 +71,7 @@ class KeyCouriers:
         if rests:
             self._clients.rest(address, rests, self._rest_arrived)
         if done := _stays(errands, "drop"):
-            self._clients.tell(address, "drop", {"stays": done})
+            self._clients.tell(address, KeysDropped(tuple(done)))
 
     def _rest_arrived(self, stay: Stay, batch: pa.RecordBatch, last: bool) -> None:
         """A slice at a time: nobody waits long for the lock."""

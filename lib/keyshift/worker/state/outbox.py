@@ -21,7 +21,7 @@ from tenacity import (
 )
 
 from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 
 Item = TypeVar("Item")
 RETRY_MOST_S = 2.0
@@ -100,31 +100,31 @@ def again(name: str, closed: threading.Event, act: Callable[[], None], within_s:
 class Outbox:
     """The units on their way to one slot: units that somebody waits for go first.
 
-    ``push(parcels)`` sends what the iterator gives until it ends, and returns when all of it is acknowledged.
+    ``push(shipments)`` sends what the iterator gives until it ends, and returns when all of it is acknowledged.
     """
 
     def __init__(
-        self, name: str, push: Callable[[Iterator[Parcel]], None], failed: Callable[[BaseException], None]
+        self, name: str, push: Callable[[Iterator[Shipment]], None], failed: Callable[[BaseException], None]
     ) -> None:
         self._push = push
-        self._waiting: dict[int, Parcel] = {}
-        self._underway: dict[int, Parcel] = {}
+        self._waiting: dict[int, Shipment] = {}
+        self._underway: dict[int, Shipment] = {}
         self._lock = threading.Lock()
         self._courier: Courier[None] = Courier(name, self._send, failed)
 
-    def put(self, *parcels: Parcel) -> None:
+    def put(self, *shipments: Shipment) -> None:
         """Send these units after those that wait already."""
         with self._lock:
-            self._waiting |= {parcel.unit: parcel for parcel in parcels}
+            self._waiting |= {shipment.unit: shipment for shipment in shipments}
         self._courier.send(None)
 
     def hurry(self, unit: int) -> None:
         """Send this unit before all others, if it still waits."""
         with self._lock:
-            if parcel := self._waiting.pop(unit, None):
-                self._waiting = {unit: parcel} | self._waiting
+            if shipment := self._waiting.pop(unit, None):
+                self._waiting = {unit: shipment} | self._waiting
 
-    def acknowledged(self, unit: int) -> Parcel | None:
+    def acknowledged(self, unit: int) -> Shipment | None:
         """``unit`` has arrived. Returns what was sent; None if that was known already."""
         with self._lock:
             return self._underway.pop(unit, None)
@@ -141,11 +141,11 @@ class Outbox:
                 return
         self._push(self._next())
 
-    def _next(self) -> Iterator[Parcel]:
+    def _next(self) -> Iterator[Shipment]:
         while True:
             with self._lock:
                 if not self._waiting:
                     return
                 unit = next(iter(self._waiting))
-                parcel = self._underway[unit] = self._waiting.pop(unit)
-            yield parcel
+                shipment = self._underway[unit] = self._waiting.pop(unit)
+            yield shipment

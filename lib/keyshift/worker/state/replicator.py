@@ -7,7 +7,7 @@ if anything in it has changed).
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -16,9 +16,9 @@ from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
-from keyshift.wire.nodes import CopiesClose
+from keyshift.wire.nodes import CopiesClose, CopiesWanted
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import CopiesDropped, Shipment
 
 COPIES = "copies"  # of whom the changes are tracked for
 
@@ -29,14 +29,6 @@ class _Copy:
     epoch: int = 0  # of this beginning: a part of an earlier one, also of a batch before, may still be on its way
     number: int = -1  # of the last part that is there
     pending: set[int] = field(default_factory=set)  # keys of the part that is on its way, perhaps
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    id: str
-    every_s: float
-    lag_keys: int
-    whole: bool
 
 
 class Replicator:
@@ -59,22 +51,23 @@ class Replicator:
         self._address_of, self._acknowledge, self._failed = address_of, acknowledge, failed
         self._copies: dict[int, _Copy] = {}
         self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
-        self._order: _Order | None = None
+        self._order: CopiesWanted | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._bytes = 0
 
-    def start(self, name: str, units: Sequence[tuple[int, int]], every_s: float, lag_keys: int, whole: bool) -> None:
-        """The order ``name``: keep a copy of each unit at its holder from now on; under the slot's lock.
-
-        It is close when a round over all of them had at most ``lag_keys`` changed keys; ``every_s`` between rounds.
-        """
-        if self._closed.is_set() or (self._order is not None and self._order.id == name):
+    def start(self, order: CopiesWanted, slot: int) -> None:
+        """Keep a copy of each unit of ``slot`` at its holder from now on; under the slot's lock."""
+        if self._closed.is_set() or (self._order is not None and self._order.id == order.id):
             return
-        self._order = _Order(name, every_s, lag_keys, whole)
+        self._order = order
         before = {(copy.holder, unit) for unit, copy in self._copies.items()}
         own = self._states  # no copies of what others reach anyway
-        self._copies = {unit: _Copy(holder) for unit, holder in units if unit in own and not own[unit].shared}
+        self._copies = {
+            unit: _Copy(holder)
+            for unit, owner, holder in order.copies
+            if owner == slot and unit in own and not own[unit].shared
+        }
         self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
         for unit in self._copies:
             self._states[unit].track(COPIES)
@@ -82,18 +75,18 @@ class Replicator:
             self._thread = threading.Thread(target=self._work, name="keyshift-copies", daemon=True)
             self._thread.start()
 
-    def shrink(self, parcel: Parcel, destination: int) -> Parcel:
+    def shrink(self, shipment: Shipment, destination: int) -> Shipment:
         """The unit leaves: only what changed, if its copy is where it goes; under the slot's lock."""
-        copy = self._copies.pop(parcel.unit, None)
+        copy = self._copies.pop(shipment.unit, None)
         if copy is None:
-            return parcel
-        if copy.holder == destination and copy.number >= 0 and parcel.routers is None and not parcel.partial:
-            assert parcel.state is not None and self._order is not None
-            changed = parcel.state.changes(COPIES) | copy.pending
+            return shipment
+        if copy.holder == destination and copy.number >= 0 and shipment.routers is None and not shipment.partial:
+            assert shipment.state is not None and self._order is not None
+            changed = shipment.state.changes(COPIES) | copy.pending
             if not (changed and self._order.whole):
-                return replace(parcel, delta_of=(copy.epoch, copy.number), changed=frozenset(changed))
-        self._useless.append((copy.holder, parcel.unit))
-        return parcel
+                return replace(shipment, delta_of=(copy.epoch, copy.number), changed=frozenset(changed))
+        self._useless.append((copy.holder, shipment.unit))
+        return shipment
 
     def stop(self) -> None:
         """Look at no state from now on, it is to be another one's; under the slot's lock."""
@@ -133,7 +126,7 @@ class Replicator:
             useless, self._useless = self._useless, []
         for holder, unit in useless:
             with contextlib.suppress(ServiceUnavailable):  # then it goes when the holder's batch ends
-                self._clients.tell(self._address_of(holder), "copies", {"slot": holder, "units": [unit]})
+                self._clients.tell(self._address_of(holder), CopiesDropped(holder, (unit,)))
 
     def _round(self, unit: int) -> int:
         """Bring one copy up to date; how many keys that took."""

@@ -16,7 +16,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments
 from keyshift.model.notes import Note
 from keyshift.results.verdict import Inventory, Judgement, Ownership
-from keyshift.runtime.snapshots import Part
+from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state.timers import EVENT
 from keyshift.wire.nodes import SlotSaved
 from keyshift.wire.savepoint import Manifest, Savepoint
@@ -139,7 +139,7 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     """With what counted then: versions before its own, and results that were not revoked by then."""
     store = store_of()
     monkeypatch.setattr(final_state, "SavepointStore", lambda endpoints, job: store)
-    whole, change = state(0, keys=3), Part(0, 2, 1, state(0, timers=1).timers, None, [(1, (9, b"x"))], [2])
+    whole, change = state(0, keys=3), SnapshotPart(0, 2, 1, state(0, timers=1).timers, None, [(1, (9, b"x"))], [2])
     places = [*store.write("snapshot-000-000001-aa", "counter-0", [(0, whole)], 10_000)]
     places += store.write_parts("snapshot-001-000002-bb", "counter-0", [change], KEYED, 10_000)
     for name, version, offset, some, revoked in (

@@ -12,174 +12,142 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
 from keyshift.state.timers import EVENT
 from keyshift.waiting import wait_until
-from keyshift.worker.flight import messages
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import CopiesDropped, KeysDropped, OfStep, Shipment, Taken
 from keyshift.worker.flight.server import StateServer
 
 # -- units -------------------------------------------------------------------------------------------------------------
 
 
 def test_pushed_units_arrive_whole_and_each_is_acknowledged(holder, server, clients):
-    parcels = [Parcel(3, 2, 1, state=state(*range(20))), Parcel(4, state=state()), Parcel(5, state=state(99))]
-    acknowledged, sizes = push(clients, server, *parcels)
+    shipments = [Shipment(3, 2, 1, state=state(*range(20))), Shipment(4, state=state()), Shipment(5, state=state(99))]
+    acknowledged, sizes = push(clients, server, *shipments)
     assert list(acknowledged.items()) == [(3, True), (4, True), (5, True)]
     assert sizes[3] > sizes[5] > sizes[4] == 0
-    assert [slot for slot, _ in holder.parcels] == [2, 2, 2]
-    assert [content(parcel.batches) for _, parcel in holder.parcels] == [
+    assert [slot for slot, _ in holder.shipments] == [2, 2, 2]
+    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
         {key: value(key) for key in range(20)},
         {},
         {99: value(99)},
     ]
-    assert len(holder.parcels[0][1].batches) > 5, "in parts of about the size that was asked for"
+    assert len(holder.shipments[0][1].batches) > 5, "in parts of about the size that was asked for"
 
 
 def test_what_is_said_of_a_unit_arrives_with_it(holder, server, clients):
     push(
         clients,
         server,
-        Parcel(3, 7, 2, routers=frozenset({0, 2}), state=state(1)),
-        Parcel(4, 7, 1, routers=frozenset(), state=state(1)),
-        Parcel(5, 8, 1, partial=True, state=state(1, 2)),
+        Shipment(3, 7, 2, routers=frozenset({0, 2}), state=state(1)),
+        Shipment(4, 7, 1, routers=frozenset(), state=state(1)),
+        Shipment(5, 8, 1, partial=True, state=state(1, 2)),
     )
-    lent, returned, partial = (parcel for _, parcel in holder.parcels)
+    lent, returned, partial = (shipment for _, shipment in holder.shipments)
     assert (lent.unit, lent.version, lent.hop, lent.routers, lent.partial) == (3, 7, 2, frozenset({0, 2}), False)
     assert returned.routers == frozenset(), "not the same as none"
     assert partial.partial and partial.home == "here:1" and partial.routers is None
     assert content(partial.batches) == {}, "its keys stay"
 
 
-def test_timers_travel_with_their_unit_even_if_its_keys_do_not(holder, server, clients):
-    whole, lazy = state(*range(20)), state(1)
-    whole.timers.set(EVENT, 50, 3)
-    whole.timers.reach(40, 7)
-    lazy.timers.set(EVENT, 60, 1)
-    push(clients, server, Parcel(3, state=whole), Parcel(4, partial=True, state=lazy), Parcel(5, state=state()))
-    there = []
-    for _, parcel in holder.parcels:
-        made = state()
-        made.timers.install(parcel.timers)
-        there.append(made.timers)
-    assert there[0].due(EVENT, 100) == [(50, 3)] and (there[0].watermark, there[0].clock) == (40, 7)
-    assert there[1].due(EVENT, 100) == [(60, 1)]
-    assert len(there[2]) == 0
-
-
 def test_connections_that_are_cut_break_what_is_under_way_and_the_next_call_connects_anew(holder, server, clients):
-    push(clients, server, Parcel(3, state=state(1)))
+    push(clients, server, Shipment(3, state=state(1)))
     acknowledged = []
 
-    def cut(parcel, size):
+    def cut(shipment, size):
         clients.cut("127.0.0.1:1")
 
     with pytest.raises(ServiceUnavailable):
-        clients.push(server.address, 2, "here:1", [Parcel(4, state=state(*range(20)))], cut, acknowledged.append)
+        clients.push(server.address, 2, "here:1", [Shipment(4, state=state(*range(20)))], cut, acknowledged.append)
     assert not any(acknowledged)
     assert wait_until(lambda: pushed_again(clients, server), 60)
-    assert holder.parcels[-1][1].unit == 4
+    assert holder.shipments[-1][1].unit == 4
 
 
 def pushed_again(clients, server):
     """Whether it goes now: a client hears of its connection's end a moment later."""
     try:
-        return push(clients, server, Parcel(4, state=state(*range(20))))[0] == {4: True}
+        return push(clients, server, Shipment(4, state=state(*range(20))))[0] == {4: True}
     except ServiceUnavailable:
         return False
 
 
-def test_small_units_travel_together_and_are_told_apart(holder, server, roomy):
+def test_small_units_travel_together_with_their_timers_even_if_their_keys_stay(holder, server, roomy):
     states = [state(*range(unit)) for unit in range(12)]
     for unit in range(0, 12, 2):
         states[unit].timers.set(EVENT, 100 + unit, unit)
-        states[unit].timers.reach(10 + unit)
+        states[unit].timers.reach(10 + unit, 7)
     holder.refuses = {7}
     answers, order, sizes = [], [], []
-    parcels = [Parcel(20 + unit, 3, 1, partial=unit == 5, state=each) for unit, each in enumerate(states)]
+    shipments = [Shipment(20 + unit, 3, 1, partial=unit == 4, state=each) for unit, each in enumerate(states)]
     roomy.push(
         server.address,
         2,
         "here:1",
-        parcels,
-        lambda parcel, size: order.append(parcel.unit) or sizes.append(size),
+        shipments,
+        lambda shipment, size: order.append(shipment.unit) or sizes.append(size),
         answers.append,
     )
     assert holder.together == [list(range(20, 32))], "in one call"
     assert answers == [[[unit, unit != 7] for unit in range(20, 32)]], "and acknowledged in one"
     assert order == list(range(20, 32))
-    assert sizes[0] == sizes[5] == 0 and sizes[6:] == sorted(sizes[6:]) and sizes[6] > 600
-    for unit, (_, parcel) in enumerate(holder.parcels):
-        expected = range(unit) if unit != 5 else ()
-        assert content(parcel.batches) == {key: value(key) for key in expected}
-        assert (parcel.unit, parcel.version, parcel.hop, parcel.partial) == (20 + unit, 3, 1, unit == 5)
+    assert sizes[0] == sizes[4] == 0 and sizes[6:] == sorted(sizes[6:]) and sizes[6] > 600
+    for unit, (_, shipment) in enumerate(holder.shipments):
+        expected = range(unit) if unit != 4 else ()
+        assert content(shipment.batches) == {key: value(key) for key in expected}
+        assert (shipment.unit, shipment.version, shipment.hop, shipment.partial) == (20 + unit, 3, 1, unit == 4)
         there = state()
-        there.timers.install(parcel.timers)
-        assert there.timers.watermark == (0 if unit % 2 else 10 + unit)
+        there.timers.install(shipment.timers)
+        assert (there.timers.watermark, there.timers.clock) == ((0, 0) if unit % 2 else (10 + unit, 7))
         assert there.timers.due(EVENT, 200) == ([] if unit % 2 else [(100 + unit, unit)])
 
 
 def test_units_that_have_arrived_together_leave_again_one_by_one(holder, server, roomy, clients):
-    push(roomy, server, *(Parcel(unit, state=state(unit, 50 + unit)) for unit in range(5)))
+    push(roomy, server, *(Shipment(unit, state=state(unit, 50 + unit)) for unit in range(5)))
     installed = []
-    for _, parcel in holder.parcels:
+    for _, shipment in holder.shipments:
         there = state()
-        there.install(parcel.batches)
+        there.install(shipment.batches)
         installed.append(there)
-    holder.parcels.clear()
-    push(clients, server, *(Parcel(unit, state=each) for unit, each in enumerate(installed)))
-    assert [content(parcel.batches) for _, parcel in holder.parcels] == [
+    holder.shipments.clear()
+    push(clients, server, *(Shipment(unit, state=each) for unit, each in enumerate(installed)))
+    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
         {unit: value(unit), 50 + unit: value(50 + unit)} for unit in range(5)
     ]
 
 
-def test_more_units_than_a_chunk_has_room_for_come_in_several(holder, server, roomy, monkeypatch):
-    monkeypatch.setattr(messages, "SHARED_BYTES", 1000)  # each of these has about 250, the large one ten times as much
-    units = [state(1, 2), state(3, 4), state(5, 6), state(*range(20)), state(7, 8), state(9, 10)]
-    acknowledged, _ = push(roomy, server, *(Parcel(unit, state=each) for unit, each in enumerate(units)))
-    assert holder.together == [[0, 1, 2], [3], [4, 5]]
-    assert [sorted(content(parcel.batches)) for _, parcel in holder.parcels] == [sorted(each.keys()) for each in units]
-    assert acknowledged == dict.fromkeys(range(6), True)
-
-
 def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, server, clients):
     changed = frozenset({2, 3, 77})
-    acknowledged, sizes = push(clients, server, Parcel(3, delta_of=(88, 4), changed=changed, state=state(*range(20))))
+    acknowledged, sizes = push(clients, server, Shipment(3, delta_of=(88, 4), changed=changed, state=state(*range(20))))
     assert acknowledged == {3: True}
-    (_, parcel) = holder.parcels[0]
-    assert content(parcel.batches) == {2: value(2), 3: value(3)}
-    assert parcel.deleted == (77,) and parcel.delta_of == (88, 4)
+    (_, shipment) = holder.shipments[0]
+    assert content(shipment.batches) == {2: value(2), 3: value(3)}
+    assert shipment.deleted == (77,) and shipment.delta_of == (88, 4)
     assert 200 < sizes[3] < 400, "two of twenty keys"
 
 
-def test_a_unit_that_is_refused_is_told_from_one_that_is_installed(holder, server, clients):
-    holder.refuses = {3}
-    acknowledged, _ = push(clients, server, Parcel(3, state=state(1)), Parcel(4, state=state(2)))
-    assert acknowledged == {3: False, 4: True}
-
-
 def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, server, clients):
-    """So that what somebody waits for can still be put first: the parcels are a queue, not a list."""
+    """So that what somebody waits for can still be put first: the shipments are a queue, not a list."""
     first_is_there, done = threading.Event(), []
 
-    def receive(slot, parcels):
+    def receive(slot, shipments):
         first_is_there.set()
-        return [True] * len(parcels)
+        return [True] * len(shipments)
 
-    def parcels():
+    def shipments():
         for unit in range(50):
             if unit == 40:
                 assert first_is_there.wait(60)
-            yield Parcel(unit, state=state(*range(20)))
+            yield Shipment(unit, state=state(*range(20)))
 
     holder.receive = receive
-    clients.push(server.address, 2, "here:1", parcels(), lambda *_: None, done.extend)
+    clients.push(server.address, 2, "here:1", shipments(), lambda *_: None, done.extend)
     assert done == [[unit, True] for unit in range(50)]
 
 
 def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came(holder, server, clients):
     holder.left[1, 7].timers.set(EVENT, 50, 1)
     got = {}
-    clients.pull(server.address, 1, [7, 8], lambda some: got.update((parcel.unit, parcel) for parcel in some))
-    assert {unit: content(parcel.batches) for unit, parcel in got.items()} == {7: {1: value(1), 2: value(2)}, 8: {}}
+    clients.pull(server.address, 1, [7, 8], lambda some: got.update((shipment.unit, shipment) for shipment in some))
+    assert {unit: content(shipment.batches) for unit, shipment in got.items()} == {7: {1: value(1), 2: value(2)}, 8: {}}
     made = state()
     made.timers.install(got[7].timers)
     assert made.timers.due(EVENT, 50) == [(50, 1)]
@@ -251,17 +219,6 @@ def test_a_request_for_keys_that_is_open_at_the_end_is_given_up(holder, server, 
     door.set()
 
 
-def test_a_request_for_keys_that_failed_can_be_repeated(holder, server, clients):
-    def fails(*_):
-        raise RuntimeError("the disk is full")
-
-    holder.keys, works = fails, holder.keys
-    with pytest.raises(ServiceUnavailable, match="the disk is full"):
-        clients.keys(server.address, [(4, 9, [3])])
-    holder.keys = works
-    assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
-
-
 def test_the_rest_of_units_comes_in_parts_ascending_and_is_marked_with_its_unit(server, clients):
     got = rest(clients, server, ((4, 9), None), ((5, 9), None))
     assert got == [*((4, 9, key, False) for key in range(20)), (4, 9, None, True), (5, 9, None, True)]
@@ -315,8 +272,10 @@ def test_parts_of_a_copy_arrive_with_their_number_and_the_keys_that_are_gone(hol
 
 
 def test_a_message_has_arrived_when_the_call_returns(holder, server, clients):
-    clients.tell(server.address, "units", {"slot": 2, "wanted": [[4, 9, 1, 0]], "opened": []})
-    assert holder.messages == [("units", {"slot": 2, "wanted": [[4, 9, 1, 0]], "opened": []})]
+    said = [OfStep(2, ((4, 9, 1, 0),), ((3, 9),)), Taken(1, (4, 5)), CopiesDropped(1, (3,)), KeysDropped(((4, 9),))]
+    for message in said:
+        clients.tell(server.address, message)
+    assert holder.messages == said
 
 
 def test_a_connection_that_is_in_use_outlives_the_end_and_one_that_is_not_goes(monkeypatch):
@@ -337,7 +296,7 @@ def test_a_connection_that_is_in_use_outlives_the_end_and_one_that_is_not_goes(m
 
     monkeypatch.setattr(flight, "FlightClient", Client)
     clients = StateClients("secret", 1.0, SCHEMA, 150)
-    teller = threading.Thread(target=clients.tell, args=("here:1", "drop", {}), daemon=True)
+    teller = threading.Thread(target=clients.tell, args=("here:1", KeysDropped()), daemon=True)
     teller.start()
     telling.wait()
     clients.close()

@@ -9,7 +9,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.state.memory import MemoryState
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import KeysDropped, Shipment
 from keyshift.worker.flight.server import StateServer
 
 
@@ -19,7 +19,7 @@ def test_without_the_token_of_the_job_nothing_is_given_or_taken(call, holder, se
     with pytest.raises(ServiceUnavailable, match="token"):
         call(stranger, server.address)
     stranger.close()
-    assert not holder.parcels and not holder.copies and not holder.messages
+    assert not holder.shipments and not holder.copies and not holder.messages
     assert (1, 7) in holder.left
     assert len(holder.lent[4, 9]) == 20 and holder.lent[4, 9].values[3] == value(3)
 
@@ -47,11 +47,11 @@ def test_state_of_another_shape_is_refused(holder, server):
     other = pa.schema([pa.field("key", pa.int64()), pa.field("sum", pa.float64())])
     clients = StateClients("secret", 10.0, other, 150)
     with pytest.raises(ServiceUnavailable, match="not those of this job"):
-        push(clients, server, Parcel(3, state=MemoryState(other.remove(0))))
+        push(clients, server, Shipment(3, state=MemoryState(other.remove(0))))
     with pytest.raises(ServiceUnavailable, match="not those of this job"):
         clients.keys(server.address, [], written=[((4, 9), [], [(3, (1.0,))])])
     clients.close()
-    assert not holder.parcels and holder.lent[4, 9].values[3] == value(3)
+    assert not holder.shipments and holder.lent[4, 9].values[3] == value(3)
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ def over_tls(holder):
 def test_over_tls_state_keys_and_messages_arrive_as_ever(holder, over_tls):
     server, connect = over_tls
     clients = connect(Certificate(CERTIFICATE, KEY))
-    assert push(clients, server, Parcel(4, state=state(1, 2, 3)))[0] == {4: True}
-    ((_, parcel),) = holder.parcels
-    assert content(parcel.batches) == {key: value(key) for key in (1, 2, 3)}
+    assert push(clients, server, Shipment(4, state=state(1, 2, 3)))[0] == {4: True}
+    ((_, shipment),) = holder.shipments
+    assert content(shipment.batches) == {key: value(key) for key in (1, 2, 3)}
     assert clients.keys(server.address, [(4, 9, [5])]).found == [[(5, value(5))]]
-    clients.tell(server.address, "drop", {"stays": []})
-    assert holder.messages == [("drop", {"stays": []})]
+    clients.tell(server.address, KeysDropped())
+    assert holder.messages == [KeysDropped()]
 
 
 def test_nothing_is_told_in_clear_to_a_server_that_wants_tls_nor_to_one_that_cannot_prove_who_it_is(
@@ -86,5 +86,5 @@ def test_nothing_is_told_in_clear_to_a_server_that_wants_tls_nor_to_one_that_can
     guarded, connect = over_tls
     for address, certificate in ((guarded.address, None), (server.address, Certificate(CERTIFICATE, KEY))):
         with pytest.raises(ServiceUnavailable):
-            connect(certificate).tell(address, "drop", {"stays": []})
+            connect(certificate).tell(address, KeysDropped())
     assert holder.messages == []

@@ -7,23 +7,15 @@ from small_flight import CALLS, SCHEMA, Slow, Wire, content, hold_up, push, rest
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 
 
-def test_a_unit_that_takes_longer_than_the_deadline_arrives(holder, server, hasty):
-    acknowledged, _ = push(hasty, server, Parcel(3, state=Slow(state(*range(20)), 0.1)))
-    assert acknowledged == {3: True}
-    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(20)}
-
-
-def test_a_unit_that_takes_longer_than_the_deadline_can_be_pulled(holder, server, hasty):
+def test_units_that_take_longer_than_the_deadline_arrive(holder, server, hasty):
+    whole, pulled = {key: value(key) for key in range(20)}, []
+    assert push(hasty, server, Shipment(3, state=Slow(state(*range(20)), 0.1)))[0] == {3: True}
     holder.left[1, 7] = Slow(state(*range(20)), 0.1)
-    got = []
-    hasty.pull(server.address, 1, [7], got.extend)
-    assert [content(parcel.batches) for parcel in got] == [{key: value(key) for key in range(20)}]
-
-
-def test_the_rest_of_units_may_take_longer_than_the_deadline(holder, server, hasty):
+    hasty.pull(server.address, 1, [7], pulled.extend)
+    assert [content(shipment.batches) for shipment in (holder.shipments[0][1], *pulled)] == [whole, whole]
     plain = holder.rest
     holder.rest = lambda *arguments: (time.sleep(0.1) or batch for batch in plain(*arguments))
     got = rest(hasty, server, ((4, 9), None), ((5, 9), None))
@@ -41,14 +33,14 @@ def test_silence_ends_a_stream(method, holder, server, hasty):
 
 def test_a_unit_goes_on_where_its_stream_broke(holder, server, clients, monkeypatch):
     wire = Wire(monkeypatch, 8, 15)
-    parcels = [Parcel(3, 2, 1, state=state(*range(20))), Parcel(4, state=state(99))]
+    shipments = [Shipment(3, 2, 1, state=state(*range(20))), Shipment(4, state=state(99))]
     for _ in range(2):
         with pytest.raises(ServiceUnavailable, match="the line breaks"):
-            push(clients, server, *parcels)
-        assert not holder.parcels
-    acknowledged, sizes = push(clients, server, *parcels)
+            push(clients, server, *shipments)
+        assert not holder.shipments
+    acknowledged, sizes = push(clients, server, *shipments)
     assert acknowledged == {3: True, 4: True}
-    assert [content(parcel.batches) for _, parcel in holder.parcels] == [
+    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
         {key: value(key) for key in range(20)},
         {99: value(99)},
     ]
@@ -64,19 +56,19 @@ def test_a_unit_that_could_not_be_installed_comes_again_without_its_parts(holder
     wire = Wire(monkeypatch)
     holder.receive, plain = fails, holder.receive
     with pytest.raises(ServiceUnavailable, match="the disk is full"):
-        push(clients, server, Parcel(3, state=state(*range(20))))
+        push(clients, server, Shipment(3, state=state(*range(20))))
     holder.receive = plain
-    assert push(clients, server, Parcel(3, state=state(*range(20))))[0] == {3: True}
-    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(20)}
+    assert push(clients, server, Shipment(3, state=state(*range(20))))[0] == {3: True}
+    assert content(holder.shipments[0][1].batches) == {key: value(key) for key in range(20)}
     assert 20 < wire.rows < 24, "the last part"
 
 
 def test_parts_of_another_journey_of_the_same_unit_do_not_count(holder, server, clients, monkeypatch):
     Wire(monkeypatch, 8)
     with pytest.raises(ServiceUnavailable, match="the line breaks"):
-        push(clients, server, Parcel(3, 2, 1, state=state(*range(20))))
-    push(clients, server, Parcel(3, 2, 3, state=state(*range(30, 50))))
-    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(30, 50)}
+        push(clients, server, Shipment(3, 2, 1, state=state(*range(20))))
+    push(clients, server, Shipment(3, 2, 3, state=state(*range(30, 50))))
+    assert content(holder.shipments[0][1].batches) == {key: value(key) for key in range(30, 50)}
     assert not any(server._begun.values())
 
 
@@ -88,7 +80,7 @@ def test_what_is_pulled_goes_on_where_its_stream_broke(holder, server, clients, 
             clients.pull(server.address, 1, [7, 8], got.extend)
         assert not got and holder.left
     clients.pull(server.address, 1, [7, 8], got.extend)
-    assert [(parcel.unit, content(parcel.batches)) for parcel in got] == [
+    assert [(shipment.unit, content(shipment.batches)) for shipment in got] == [
         (7, {key: value(key) for key in range(20)}),
         (8, {}),
     ]
@@ -109,8 +101,8 @@ def test_nothing_is_acknowledged_after_the_call(holder, server, clients):
     door, answers = hold_up(holder, "receive"), []
 
     def breaks():
-        yield Parcel(3, state=state(*range(20)))
-        yield Parcel(4, state=Slow(state(*range(20)), breaks_at=[3]))
+        yield Shipment(3, state=state(*range(20)))
+        yield Shipment(4, state=Slow(state(*range(20)), breaks_at=[3]))
 
     with pytest.raises(ServiceUnavailable, match="the line breaks"):
         clients.push(server.address, 2, "here:1", breaks(), lambda *_: None, answers.extend)

@@ -13,19 +13,17 @@ from small_job import DEADLINE_S, state
 from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.clock import now_us
-from keyshift.model import frames
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Move, Step
 from keyshift.runtime import computation
 from keyshift.wire import nodes
-from keyshift.wire.config import result_schema
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import Manifest
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.slot import opening
 from keyshift.worker.slot import task as slot_task
-from keyshift.worker.slot.host import Sealed
+from keyshift.worker.slot.host import EndedSlot
 from keyshift.worker.state import arrivals
 from keyshift.workloads.windowcount.operator import IDLE, WINDOW
 
@@ -72,31 +70,6 @@ def test_the_next_holder_goes_on_where_the_last_one_stopped(make, following):
     until(lambda: task.shared.host is first or not first.left[0])
 
 
-def test_state_whose_stream_breaks_is_still_there_and_comes_again(make, monkeypatch):
-    """The last holder had sent all of it; how much of that has arrived it cannot know."""
-    broken = []
-
-    class Breaking(StateClients):
-        def pull(self, address, slot, units, arrived):
-            if len(broken) < 2:
-                broken.append(units)
-                super().pull(address, slot, units, lambda parcels: None)
-                raise ServiceUnavailable("the stream broke")
-            super().pull(address, slot, units, arrived)
-
-    monkeypatch.setattr(opening, "StateClients", Breaking)
-    job = make(**ONE_SLOT)
-    task = job.opened(0, job.process())
-    job.barrier(task)
-    job.data(task, KEYS)
-    job.end(task)
-    task = job.opened(0, job.process())
-    job.barrier(task)
-    results = job.data(task, KEYS) + job.end(task)
-    assert len(broken) == 2
-    assert [row["count"] for row in results] == [2] * 8
-
-
 def test_a_process_that_is_gone_with_the_state_ends_the_query(make):
     job = make(**ONE_SLOT, deadline_s=0.2)
     gone = job.process()
@@ -127,19 +100,14 @@ def measured(job, name):
 def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, following):
     job = make(**ONE_SLOT)
     first = job.process()
-    task = job.opened(0, first)
-    job.barrier(task)
-    job.data(task, KEYS)
-    task.effects.couriers._count(1000, 10, 70)
+    task = job.begun(first, KEYS)
+    task.effects.couriers.measures = lambda: {"fetched_bytes": 1000, "fetched_keys": 10, "written_bytes": 70}
     with patch.object(type(task.shared.core), "queued_bytes", 12345):
         job.tick(task, BEGIN_US)
     before = measured(job, "one")
     job.end(task)
-    task = job.opened(0, following(job, first))
-    until(lambda: task.shared.core.machine.settled)
-    job.barrier(task)
-    job.data(task, [3])
-    task.effects.couriers._count(5, 0)
+    task = job.begun(following(job, first), [3])
+    task.effects.couriers.measures = lambda: {"fetched_bytes": 5}
     after = measured(job, "two")
     job.end(task)
     assert (after.fetched_bytes, after.fetched_keys, after.written_bytes) == (1005, 10, 70)
@@ -166,8 +134,7 @@ def test_a_slot_fails_in_the_phase_of_its_fault(make, monkeypatch, phase):
     ended = []
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
     job = make(**ONE_SLOT, faults=(Fault("kill", "slot", phase, None),))
-    task = job.opened(0, job.process())
-    job.barrier(task)
+    task = job.begun()
     job.publish(2, Step((), snapshot="one"))
     job.snapshot(task, 2, "one")
     assert bool(ended) == (phase == "snapshot")
@@ -205,9 +172,7 @@ def asked(job, name, place):
 
 def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
     job = make(slots=2, routers=1)
-    tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
-    for task in tasks:
-        job.barrier(task)
+    tasks = [job.begun(slot=slot) for slot in (0, 1)]
     job.publish(2, STEP)
     for task in tasks:
         job.barrier(task, 2)
@@ -237,20 +202,16 @@ def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
 def test_a_slots_log_goes_on_in_the_next_batch(make, following):
     job = make(**ONE_SLOT)
     first = job.process()
-    task = job.opened(0, first)
-    job.barrier(task)
+    task = job.begun(first)
     job.end(task)
-    task = job.opened(0, following(job, first))
-    until(lambda: task.shared.core.machine.settled)
-    job.barrier(task)
+    task = job.begun(following(job, first))
     events = [event for event, *_ in asked(job, "one", "slot-0") if event != "arrived"]
     assert events == ["begin", "barrier", "end of input", "begin", "barrier"]
 
 
 def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
     job = make(**ONE_SLOT)
-    task = job.opened(0, job.process())
-    job.barrier(task)
+    task = job.begun()
     with pytest.raises(ProtocolViolation):
         job.barrier(task, router=7)
     task.report()
@@ -276,9 +237,7 @@ def acknowledged(job, slot=0):
 def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_batch_boundary(make, following):
     job = make(**ONE_SLOT)
     host = job.process()
-    task = job.opened(0, host)
-    job.barrier(task)
-    job.data(task, KEYS)
+    task = job.begun(host, KEYS)
     job.savepoint(task)
     until(lambda: acknowledged(job))
     first = acknowledged(job)
@@ -303,10 +262,10 @@ def test_a_batch_does_not_end_before_its_savepoint_is_written_and_said(make, mon
     monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(60) and put(*what, **more))
     job.barrier(task)
     job.data(task, KEYS)
-    schema, said = result_schema(job.workload.stages[0]), []
+    said = []
 
     def wait():
-        said.extend(frames.decode(value, schema)[1].get("marker") for value in task.wait())
+        said.extend(meta.get("marker") for _, meta in job.frames(task.wait()))
 
     job.savepoint(task)
     slow = time.monotonic() + 2 * job.config.deadline_s
@@ -333,9 +292,7 @@ def clock(monkeypatch):
 def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, following, clock):
     job = make(**ONE_SLOT, **TIMED)
     host = job.process()
-    task = job.opened(0, host)
-    job.barrier(task)
-    job.data(task, KEYS)
+    task = job.begun(host, KEYS)
     job.savepoint(task)
     assert not job.tick(task, BEGIN_US * 2)
     job.end(task)
@@ -349,10 +306,7 @@ def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, fol
 def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, following, clock):
     job = make(slots=1, routers=2, **TIMED)
     host = job.process()
-    task = job.opened(0, host)
-    for router in (0, 1):
-        job.barrier(task, router=router)
-    job.data(task, KEYS)
+    task = job.begun(host, KEYS)
     job.end(task)
     task = job.opened(0, following(job, host))
     until(lambda: task.shared.core.machine.settled)
@@ -368,9 +322,7 @@ def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, fol
 def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_else_arrives(make, monkeypatch):
     """What comes from other slots meanwhile is written down by other threads."""
     job = make(slots=1, routers=1)
-    task = job.opened(0, job.process())
-    job.barrier(task)
-    job.data(task, KEYS)
+    task = job.begun(keys=KEYS)
     job.savepoint(task)
     until(lambda: acknowledged(job))
     manifest = Manifest()
@@ -418,9 +370,7 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
 
     monkeypatch.setattr(opening, "StateClients", Losing)
     job = make(slots=2, routers=1, deadline_s=60.0)
-    tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
-    for task in tasks:
-        job.barrier(task)
+    tasks = [job.begun(slot=slot) for slot in (0, 1)]
     key = job.keys_of(0)[0]
     job.data(tasks[0], [key])
     job.publish(2, STEP)
@@ -436,12 +386,12 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
 
 
 def test_a_slot_whose_batch_is_over_has_what_came_before_and_takes_nothing_newer():
-    slot = Sealed(1, 7)
-    assert slot.parcels_arrived([Parcel(3, 6), Parcel(4, 7)]) == [True, True]
-    slot.message({"wanted": [[3, 7, 0, 1]], "opened": [[4, 6]]})
-    for parcels in ([Parcel(3, 8)], [Parcel(3, 7), Parcel(4, 8)]):
+    slot = EndedSlot(1, 7)
+    assert slot.shipments_arrived([Shipment(3, 6), Shipment(4, 7)]) == [True, True]
+    slot.message(OfStep(1, ((3, 7, 0, 1),), ((4, 6),)))
+    for shipments in ([Shipment(3, 8)], [Shipment(3, 7), Shipment(4, 8)]):
         with pytest.raises(KeyshiftError, match="slot 1 ended its batch at version 7, this is of 8"):
-            slot.parcels_arrived(parcels)
-    for body in ({"wanted": [[3, 8, 0, 1]], "opened": []}, {"wanted": [], "opened": [[4, 6], [5, 8]]}):
+            slot.shipments_arrived(shipments)
+    for newer in (OfStep(1, ((3, 8, 0, 1),)), OfStep(1, (), ((4, 6), (5, 8)))):
         with pytest.raises(KeyshiftError, match="this is of 8"):
-            slot.message(body)
+            slot.message(newer)

@@ -7,11 +7,9 @@ import pytest
 from minio.error import MinioException
 from small_slots import SmallJob, until
 
-from keyshift.model import frames
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Step
-from keyshift.model.markers import Said, Sealed
-from keyshift.wire.config import result_schema
+from keyshift.model.markers import SlotMarker, StateWritten
 from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
 from keyshift.wire.savepoint import Manifest
 from keyshift.worker.slot import snapshots as slot_snapshots
@@ -30,13 +28,6 @@ def begin(job, version, name):
     job.publish(version, Step((), snapshot=name))
 
 
-def opened(job, host, version=1):
-    task = job.opened(0, host)
-    for router in (0, 1):
-        job.barrier(task, version, router=router)
-    return task
-
-
 def answer(job, name):
     until(lambda: job.nodes.read(saved(name)["slot-0"]))
     return job.nodes.read(saved(name)["slot-0"])
@@ -53,20 +44,24 @@ def counts(job, name):
 
 
 def markers(job, task):
-    schema = result_schema(job.workload.stages[0])
-    return [meta for value in task.wait() if (meta := frames.decode(value, schema)[1]).get("marker") == "sealed"]
+    return [meta for _, meta in job.frames(task.wait()) if meta.get("marker") == "sealed"]
 
 
-def snapshot(job, task, version, name):
+def captured(job, task, version, name):
+    """The coordinator has begun it, and every slot has captured it; for it the step is over."""
     begin(job, version, name)
     for router in (0, 1):
         job.snapshot(task, version, name, router)
+    assert job.nodes.read(ack(version, "captured", 0)) is not None
+
+
+def snapshot(job, task, version, name):
+    captured(job, task, version, name)
     return counts(job, name)
 
 
 def test_a_snapshot_has_what_came_before_its_barriers_and_what_comes_behind_waits_for_the_last_one(job):
-    task = opened(job, job.process())
-    job.data(task, KEYS)
+    task = job.begun(keys=KEYS)
     begin(job, 2, "one")
     until(lambda: job.nodes.read(ack(2, "prepared", 0)) is not None)
     assert job.snapshot(task, 2, "one", router=0) == []
@@ -79,19 +74,17 @@ def test_a_snapshot_has_what_came_before_its_barriers_and_what_comes_behind_wait
 
 
 def test_it_is_said_behind_the_results_when_it_is_written(job):
-    task = opened(job, job.process())
-    job.data(task, KEYS)
+    task = job.begun(keys=KEYS)
     snapshot(job, task, 2, "one")
     said = []
     until(lambda: said, lambda: said.extend(markers(job, task)))
-    assert list(map(Said.from_json, said)) == [Said(0, Sealed("counter", "one"))]
+    assert list(map(SlotMarker.from_json, said)) == [SlotMarker(0, StateWritten("counter", "one"))]
     assert markers(job, task) == [], "once"
 
 
 def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_batch_boundary(job):
     host = job.process()
-    task = opened(job, host)
-    job.data(task, KEYS)
+    task = job.begun(host, KEYS)
     snapshot(job, task, 2, "one")
     first = answer(job, "one")
     job.data(task, [3], version=2)
@@ -99,40 +92,24 @@ def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_bat
     second = answer(job, "two")
     assert second.bytes < first.bytes / 2 and len(second.places) == len(first.places) + 1
     job.end(task)
-    task = opened(job, host, version=3)
+    task = job.begun(host, version=3)
     job.data(task, [4], version=3)
     assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
     assert answer(job, "three").bytes < first.bytes / 2, "the state is in the same process"
     job.end(task)
-    task = opened(job, job.process(), version=4)
-    until(lambda: task.shared.core.machine.settled)
+    task = job.begun(version=4)
     assert snapshot(job, task, 5, "four") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
     assert len(answer(job, "four").places) == 4, "all anew, from another process"
 
 
-def test_a_snapshot_that_cannot_be_written_fails_and_the_slot_goes_on(job):
-    task = opened(job, job.process())
-    job.data(task, KEYS)
-    snapshot(job, task, 2, "one")
-    job.data(task, [3], version=2)
-    job.bucket.error = MinioException("away")
-    begin(job, 3, "two")
-    for router in (0, 1):
-        job.snapshot(task, 3, "two", router)
-    assert "away" in answer(job, "two").failed
-    job.bucket.error = None
-    job.data(task, [4], version=3)
-    assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
-
-
 def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_one(job):
     host = job.process()
-    task = opened(job, host)
+    task = job.begun(host)
     begin(job, 2, "one")
     job.snapshot(task, 2, "one", router=0)
     job.data(task, KEYS, version=2, router=0)
     assert len(job.end(task)) == len(KEYS), "what was kept back is not lost"
-    task = opened(job, host, version=2)
+    task = job.begun(host, version=2)
     assert "did not come to all routers" in answer(job, "one").failed
     assert job.nodes.read(ack(2, "captured", 0)) is not None
     assert len(job.data(task, [0], version=2)) == 1
@@ -141,7 +118,7 @@ def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_
 def test_a_slot_does_not_keep_back_more_than_it_may_wait(monkeypatch):
     job = SmallJob(monkeypatch, slots=1, routers=2, queue_bytes=10_000)
     try:
-        task = opened(job, job.process())
+        task = job.begun()
         begin(job, 2, "one")
         job.snapshot(task, 2, "one", router=0)
         rows = []
@@ -155,12 +132,10 @@ def test_a_slot_does_not_keep_back_more_than_it_may_wait(monkeypatch):
 
 
 def test_a_batch_does_not_end_before_its_snapshot_is_written(job, monkeypatch):
-    task, goes_on, put = opened(job, job.process()), threading.Event(), job.bucket.put_object
+    task, goes_on, put = job.begun(), threading.Event(), job.bucket.put_object
     monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(60) and put(*what, **more))
     job.data(task, KEYS)
-    begin(job, 2, "one")
-    for router in (0, 1):
-        job.snapshot(task, 2, "one", router)
+    captured(job, task, 2, "one")
     said = markers(job, task)
     assert not task.settled() and not said
     goes_on.set()
@@ -184,14 +159,6 @@ def hung(job, monkeypatch):
         event.set()
 
 
-def begun(job, task, version, name):
-    """The coordinator has begun it, and every slot has captured it; for it the step is over."""
-    begin(job, version, name)
-    for router in (0, 1):
-        job.snapshot(task, version, name, router)
-    assert job.nodes.read(ack(version, "captured", 0)) is not None
-
-
 def committed(job, name):
     manifest = Manifest()
     manifest.add("counter", {"slot-0": answer(job, name)}, Assignment(1, (0,) * 4))
@@ -200,7 +167,7 @@ def committed(job, name):
 
 def test_while_one_is_being_written_another_one_fails_and_the_next_one_is_right(job, hung):
     """The store hangs for longer than anybody waits: the first one of all, which is large, or a later one."""
-    task, all_of = opened(job, job.process()), dict.fromkeys(KEYS, 1)
+    task, all_of = job.begun(), dict.fromkeys(KEYS, 1)
     job.data(task, KEYS)
     for late, failed, following, key in (("one", "two", "three", 3), ("four", "five", "six", 5)):
         version = 2 if late == "one" else 6
@@ -209,9 +176,9 @@ def test_while_one_is_being_written_another_one_fails_and_the_next_one_is_right(
             assert snapshot(job, task, 5, "between") == all_of
             job.data(task, [7], version=5)
             all_of |= {7: 2}
-        begun(job, task, version, late)
+        captured(job, task, version, late)
         job.data(task, [key], version=version)
-        begun(job, task, version + 1, failed)
+        captured(job, task, version + 1, failed)
         assert answer(job, failed) == SlotSaved(failed="the one before is still being written")
         hung[late].set()
         assert counts(job, late) == all_of, "as it was then"
@@ -225,13 +192,12 @@ def test_while_one_is_being_written_another_one_fails_and_the_next_one_is_right(
 
 
 def test_what_follows_one_that_failed_is_the_whole(job):
-    task = opened(job, job.process())
-    job.data(task, KEYS)
+    task = job.begun(keys=KEYS)
     snapshot(job, task, 2, "one")
     job.data(task, KEYS, version=2)
     job.bucket.error = MinioException("away")
     until(lambda: not task.snapshots.busy)
-    begun(job, task, 3, "two")
+    captured(job, task, 3, "two")
     assert "away" in answer(job, "two").failed
     job.bucket.error = None
     until(lambda: not task.snapshots.busy)
@@ -240,8 +206,7 @@ def test_what_follows_one_that_failed_is_the_whole(job):
 
 
 def test_a_part_that_a_slot_loses_is_seen_when_the_snapshot_is_committed(job):
-    task = opened(job, job.process())
-    job.data(task, KEYS)
+    task = job.begun(keys=KEYS)
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.data(task, [3], version=2)
@@ -255,14 +220,13 @@ def test_a_part_that_a_slot_loses_is_seen_when_the_snapshot_is_committed(job):
 
 
 def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch):
-    task = opened(job, job.process())
-    job.data(task, KEYS)
+    task = job.begun(keys=KEYS)
 
     def broken(*_, **__):
         raise ZeroDivisionError("nobody has thought of that")
 
     monkeypatch.setattr(job.bucket, "put_object", broken)
-    begun(job, task, 2, "one")
+    captured(job, task, 2, "one")
     until(lambda: not task.snapshots.busy)
     with pytest.raises(ZeroDivisionError):
         task.settled()
@@ -270,7 +234,7 @@ def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch)
 
 def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch):
     monkeypatch.setattr(slot_snapshots, "SAY_S", 0.0)
-    task, told = opened(job, job.process()), []
+    task, told = job.begun(), []
     job.nodes.watch(WRITING[0], told.append)
     job.data(task, KEYS)
     snapshot(job, task, 2, "one")
@@ -285,10 +249,18 @@ def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch)
     assert {each.name for each in told} == {"last"} and len(told) > 4
 
 
+def stopped_behind_a_snapshot(job):
+    task = job.begun(keys=KEYS)
+    snapshot(job, task, 2, "one")
+    committed(job, "one")
+    job.end(task)
+    job.nodes.withdraw(HANDOVERS[0])
+
+
 def ended(task):
     """What ends a slot that begins from a snapshot."""
-    until(lambda: task.shared.trouble.error is not None)
-    return task.shared.trouble.error
+    until(lambda: task.shared.background.error is not None)
+    return task.shared.background.error
 
 
 @pytest.mark.parametrize(
@@ -299,12 +271,7 @@ def ended(task):
     ],
 )
 def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spoil, why):
-    task = opened(job, job.process())
-    job.data(task, KEYS)
-    snapshot(job, task, 2, "one")
-    committed(job, "one")
-    job.end(task)
-    job.nodes.withdraw(HANDOVERS[0])
+    stopped_behind_a_snapshot(job)
     (segment,) = [name for name in job.bucket.objects if "manifest" not in name]
     spoil(job.bucket.objects, segment)
     job.config = replace(job.config, restore="one", deadline_s=3600.0)  # nobody waits for what cannot become better
@@ -314,12 +281,7 @@ def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spo
 
 
 def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):
-    task = opened(job, job.process())
-    job.data(task, KEYS)
-    snapshot(job, task, 2, "one")
-    committed(job, "one")
-    job.end(task)
-    job.nodes.withdraw(HANDOVERS[0])
+    stopped_behind_a_snapshot(job)
     job.bucket.error = MinioException("away")
     job.config = replace(job.config, restore="one", deadline_s=0.2)
     assert "away" in str(ended(job.opened(0, job.process())))

@@ -12,7 +12,7 @@ from small_slots import SmallJob, until
 from keyshift.model.errors import MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move, Step
 from keyshift.runtime.slot import SlotCore
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
 
@@ -53,7 +53,7 @@ def test_behind_its_input_a_slot_waits_as_long_as_something_comes_or_goes(job, s
         case "goes":
             slot.shared.clients.moved_at += 1
         case "units":
-            assert slot.parcels_arrived([Parcel(2, 2, hop=1)]) == [True]
+            assert slot.shipments_arrived([Shipment(2, 2, hop=1)]) == [True]
     slot.settled()
     assert slot.wait() == []
     slot.deadline = time.monotonic() - 1
@@ -75,7 +75,7 @@ def test_what_can_be_done_is_done_without_a_row(slot, monkeypatch, something_wai
     with slot.effects.turn():
         pass
     assert drained.wait(60)
-    assert slot.shared.trouble.error is None
+    assert slot.shared.background.error is None
 
 
 def test_trouble_beside_the_rows_is_told(slot, monkeypatch, something_waits):
@@ -87,7 +87,7 @@ def test_trouble_beside_the_rows_is_told(slot, monkeypatch, something_waits):
     monkeypatch.setattr(slot.shared.core, "drain", fails)
     with slot.effects.turn():
         pass
-    until(lambda: slot.shared.trouble.error is error)
+    until(lambda: slot.shared.background.error is error)
     with pytest.raises(ValueError, match="a bug"):
         slot.wait()
 

@@ -4,19 +4,18 @@ import contextlib
 import itertools
 import random
 import threading
-import time
 from collections import Counter
 
 import pyarrow as pa
 import pytest
 from small_job import CONFIG, DEADLINE_S, counts, state
+from small_slots import until
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Mode
 from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.key_access import RECORD_BYTES, Home, KeyAccess
 from keyshift.state import rows
-from keyshift.state.timers import EVENT
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.state.key_couriers import KeyCouriers
@@ -25,14 +24,6 @@ UNIT = 3
 VERSIONS = itertools.count(9)  # each test has its own: what another one left under way does not reach it
 ACCESS, REMOTE = Mode(transfer="access", background=False), Mode(transfer="remote", background=False)
 CACHED = Mode(transfer="remote", background=False, cache=True)
-
-
-def until(condition, meanwhile=lambda: None):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        meanwhile()
-        time.sleep(0.001)
 
 
 class Recorded(StateClients):
@@ -169,10 +160,13 @@ MODES = [
     *(Mode(transfer="access", background=background) for background in (False, True)),
     *(Mode(transfer="remote", background=b, cache=c) for b in (False, True) for c in (False, True)),
 ]
+in_all_modes = pytest.mark.parametrize(
+    "mode", MODES, ids=lambda m: f"{m.transfer} {'background' * m.background} {'cache' * m.cache}"
+)
 
 
 @pytest.mark.parametrize("uses_time", [False, True], ids=["", "timers"])
-@pytest.mark.parametrize("mode", MODES, ids=lambda m: f"{m.transfer} {'background' * m.background} {'cache' * m.cache}")
+@in_all_modes
 def test_every_event_is_counted_once_and_in_order_and_the_unit_is_whole_in_the_end(make, mode, uses_time):
     rng = random.Random(7)
     there = {key: 100 * key for key in range(12)}
@@ -214,17 +208,6 @@ def test_records_of_other_keys_do_not_wait(make):
     assert [key for _, key in slot.done] == [1, 1, 1]
     slot.until_done()
     assert counts(slot.states[UNIT]) == {1: 13, 2: 22}
-
-
-def test_if_time_counts_records_of_the_same_unit_do_wait(make):
-    slot = make(ACCESS, {1: 10, 2: 20}, uses_time=True)
-    slot.events(1)
-    slot.until_done()
-    slot.events(2)
-    slot.events(1)
-    assert slot.done == [(0, 1)]
-    slot.until_done()
-    assert slot.done == [(0, 1), (1, 2), (2, 1)]
 
 
 def test_units_that_are_not_partial_are_not_held_back(make):
@@ -269,11 +252,14 @@ def test_a_key_lives_where_it_was_used_and_the_others_stay(make):
     assert not slot.whole
 
 
-def test_the_rest_follows_in_the_background_without_any_record(make):
-    slot = make(Mode(transfer="access"), {key: key for key in range(500)})
+@pytest.mark.parametrize("keys", [0, 500])
+def test_the_rest_follows_in_the_background_without_any_record(make, keys):
+    there = {key: key for key in range(keys)}
+    slot = make(Mode(transfer="access"), there)
     slot.until_whole()
-    assert counts(slot.states[UNIT]) == {key: key for key in range(500)}
+    assert counts(slot.states[UNIT]) == there
     assert [name for name, _ in slot.clients.calls] == ["rest"]
+    until(lambda: slot.home() is None)
 
 
 def test_the_rest_is_fetched_once_and_does_not_overwrite_what_was_used(make):
@@ -285,12 +271,6 @@ def test_the_rest_is_fetched_once_and_does_not_overwrite_what_was_used(make):
     slot.until_whole()
     assert counts(slot.states[UNIT]) == {1: 12, 2: 20}
     assert [name for name, _ in slot.clients.calls].count("rest") == 1
-
-
-def test_a_unit_that_has_no_keys_becomes_whole(make):
-    slot = make(Mode(transfer="access"), {})
-    slot.until_whole()
-    until(lambda: slot.home() is None)
 
 
 def test_answers_for_an_earlier_stay_are_not_taken(make):
@@ -358,52 +338,36 @@ def test_what_only_arrives_is_not_written_back(make):
     assert [name for name, _ in slot.clients.calls] == ["rest"]
 
 
-def test_a_copy_is_not_dropped_while_a_later_value_is_on_its_way(make):
-    slot = make(REMOTE, {1: 10})
-    slot.events(1)
-    slot.until_done()
-    slot.until_written()
-    for _ in range(50):
-        slot.events(1)
-        slot.drain()
-    slot.until_done()
-    slot.until_written()
-    assert slot.home() == {1: 61}
-
-
-# -- timers ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_timer_that_is_due_waits_for_its_key_and_asks_for_it(make):
-    slot = make(ACCESS, {1: 10, 2: 20}, uses_time=True)
-    slot.states[UNIT].timers.set(EVENT, 50, 2)
-    with slot.turn():
-        assert slot.keys.may_advance(UNIT, 49, 0)
-        assert not slot.keys.may_advance(UNIT, 50, 0)
-        slot.keys.ask()
-    until(lambda: slot.keys.may_advance(UNIT, 50, 0))
-    assert slot.clients.asked() == [2]
-    assert slot.states[UNIT].timers.due(EVENT, 50) == [(50, 2)], "nobody has taken it"
-
-
-def test_records_behind_a_timer_that_misses_its_key_wait_although_their_own_is_here(make):
-    slot = make(ACCESS, {1: 10, 2: 20}, uses_time=True)
-    slot.events(1)
-    slot.until_done()
-    slot.states[UNIT].timers.set(EVENT, 50, 2)
-    slot.events(1, watermark=49)
-    assert len(slot.done) == 2
-    slot.events(1, watermark=50)
-    assert len(slot.done) == 2
-    assert not slot.keys.may_advance(UNIT, 49, 0), "no time passes before they are processed"
-    slot.until_done()
-    assert slot.clients.asked() == [1, 2]
-
-
 # -- trouble -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda m: f"{m.transfer} {'background' * m.background} {'cache' * m.cache}")
+def held_up(slot):
+    """No request for keys goes out until the door is open."""
+    door, keys = threading.Event(), slot.clients.keys
+
+    def slow(*arguments):
+        assert door.wait(DEADLINE_S)
+        return keys(*arguments)
+
+    slot.clients.keys = slow
+    return door
+
+
+def queued(slot):
+    """Errands that the courier has not taken with it."""
+    (courier,) = slot.couriers._couriers.values()
+    return courier._items
+
+
+def busy(slot):
+    """The courier of ``slot`` is on its way, and gathers what else is to be done until the door is open."""
+    door = held_up(slot)
+    slot.events(999)
+    until(lambda: not queued(slot))
+    return door
+
+
+@in_all_modes
 def test_a_home_that_does_not_answer_for_a_while_costs_nothing(make, mode):
     slot = make(mode, dict.fromkeys(range(6), 100))
     for call in ("keys", "write", "rest"):
@@ -420,13 +384,7 @@ def test_a_home_that_does_not_answer_for_a_while_costs_nothing(make, mode):
 def test_what_was_written_before_a_failure_counts_as_written_once(make):
     """Or it is not known any more when the last value has arrived, and the copy may go."""
     slot = make(REMOTE, {2: 20})
-    door, keys = threading.Event(), slot.clients.keys
-
-    def slow(*arguments):
-        assert door.wait(DEADLINE_S)
-        return keys(*arguments)
-
-    slot.clients.keys = slow
+    door = held_up(slot)
     with slot.turn():
         slot.states[UNIT].values[9] = (1, b"payload")
         slot.keys.used([UNIT])
@@ -446,15 +404,9 @@ def test_what_was_written_before_a_failure_counts_as_written_once(make):
 def test_what_was_written_is_not_written_again_because_the_rest_does_not_come(make):
     """It would count as written twice, and a copy would go while a later value is on its way."""
     slot = make(REMOTE, {1: 10, 2: 20})
-    door, keys = threading.Event(), slot.clients.keys
-
-    def slow(*arguments):
-        assert door.wait(DEADLINE_S)
-        return keys(*arguments)
-
-    slot.clients.keys = slow
+    door = held_up(slot)
     slot.events(2)
-    until(lambda: not next(iter(slot.couriers._couriers.values()))._items)
+    until(lambda: not queued(slot))
     with slot.turn():
         slot.states[UNIT].values[9] = (1, b"payload")
         slot.keys.used([UNIT])
@@ -493,20 +445,6 @@ def test_a_write_that_is_stuck_there_does_not_overwrite_a_later_one(make, monkey
     assert slot.home() == {1: 12}
 
 
-def busy(slot):
-    """The courier of ``slot`` is on its way, and gathers what else is to be done until the door is open."""
-    door, keys = threading.Event(), slot.clients.keys
-
-    def slow(*arguments):
-        assert door.wait(DEADLINE_S)
-        return keys(*arguments)
-
-    slot.clients.keys = slow
-    slot.events(999)
-    until(lambda: not next(iter(slot.couriers._couriers.values()))._items)
-    return door
-
-
 def test_what_is_to_be_written_does_not_pile_up_while_a_home_does_not_answer(make):
     slot = make(CACHED, {1: 10, 2: 20})
     slot.events(1, 2)
@@ -515,7 +453,7 @@ def test_what_is_to_be_written_does_not_pile_up_while_a_home_does_not_answer(mak
     door, before = busy(slot), len(slot.clients.calls)
     for _ in range(200):
         slot.events(1, 2)
-    assert len(next(iter(slot.couriers._couriers.values()))._items) == 1
+    assert len(queued(slot)) == 1
     door.set()
     slot.until_done()
     slot.until_written()

@@ -7,24 +7,25 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from small_job import CONFIG, DEADLINE_S, VALUE, counts, state
+from small_slots import until
 
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.state import rows
 from keyshift.state.memory import MemoryState
+from keyshift.wire.nodes import CopiesWanted
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.slot.host import Copies, SlotHost
 from keyshift.worker.state.replicator import COPIES, Replicator
 
-HOLDER = 1
+OWNER, HOLDER = 0, 1
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
 
 
-def until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
+def wanted(request, units, every_s, lag_keys=0, whole=False):
+    """The order; units of another slot are in it, too."""
+    copies = [(unit, OWNER, holder) for unit, holder in units] + [(9, HOLDER, OWNER)]
+    return CopiesWanted(request, tuple(copies), every_s, lag_keys, whole)
 
 
 class Slot:
@@ -62,7 +63,7 @@ class Slot:
 
     def start(self, request="one", lag_keys=0, whole=False, units=((3, HOLDER), (4, HOLDER))):
         with self.lock:
-            self.replicator.start(request, list(units), 0.01, lag_keys, whole)
+            self.replicator.start(wanted(request, units, 0.01, lag_keys, whole), OWNER)
 
     def put(self, content, unit=3):
         with self.lock:
@@ -78,12 +79,16 @@ class Slot:
     def leave(self, destination=HOLDER, unit=3, **more):
         with self.lock:
             made = self.states.pop(unit)
-            return self.replicator.shrink(Parcel(unit, state=made, **more), destination)
+            return self.replicator.shrink(Shipment(unit, state=made, **more), destination)
 
-    def arrives(self, parcel, slot=HOLDER):
+    def arrives(self, shipment, slot=HOLDER):
         """The unit, as its destination builds it."""
-        made = self.host.copies.take(slot, parcel.unit, parcel.delta_of) if parcel.delta_of is not None else state({})
-        batches, deleted = parcel.values(SCHEMA, 1000)
+        made = (
+            self.host.copies.take(slot, shipment.unit, shipment.delta_of)
+            if shipment.delta_of is not None
+            else state({})
+        )
+        batches, deleted = shipment.values(SCHEMA, 1000)
         made.install(list(batches))
         for key in deleted:
             made.delete(key)
@@ -113,23 +118,27 @@ def slot(served):
     assert not slot.failures
 
 
-def test_a_copy_is_made_once_as_a_whole_and_then_of_what_changed(slot):
+@pytest.fixture
+def copied(slot):
+    """A slot of whose units there are copies."""
     slot.start()
     until(lambda: slot.acknowledged)
-    slot.put({5: 7, 6: 7, 1000: 1})
-    until(lambda: len(slot.parts) == 3)
-    assert sorted(slot.parts) == [(3, 0, 600), (3, 1, 3), (4, 0, 0)]
+    return slot
 
 
-def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.put({5: 7})
-    until(lambda: len(slot.parts) == 3)
-    ((request, answer),) = slot.acknowledged
+def test_a_copy_is_made_once_as_a_whole_and_then_of_what_changed(copied):
+    copied.put({5: 7, 6: 7, 1000: 1})
+    until(lambda: len(copied.parts) == 3)
+    assert sorted(copied.parts) == [(3, 0, 600), (3, 1, 3), (4, 0, 0)]
+
+
+def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(copied):
+    copied.put({5: 7})
+    until(lambda: len(copied.parts) == 3)
+    ((request, answer),) = copied.acknowledged
     assert request == "one"
     assert answer.units == 2 and answer.rounds >= 2
-    assert answer.bytes >= sum(batch.nbytes for batch in slot.states[3].export(1000))
+    assert answer.bytes >= sum(batch.nbytes for batch in copied.states[3].export(1000))
 
 
 def test_copies_are_not_close_while_more_keys_change_than_allowed(slot):
@@ -141,74 +150,63 @@ def test_copies_are_not_close_while_more_keys_change_than_allowed(slot):
     until(lambda: slot.acknowledged)
 
 
-def test_asking_for_the_same_again_changes_nothing(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.start()
-    slot.put({5: 7})
-    until(lambda: len(slot.parts) == 3)
-    assert [number for unit, number, _ in slot.parts if unit == 3] == [0, 1]
+def test_asking_for_the_same_again_changes_nothing(copied):
+    copied.start()
+    copied.put({5: 7})
+    until(lambda: len(copied.parts) == 3)
+    assert [number for unit, number, _ in copied.parts if unit == 3] == [0, 1]
 
 
-def test_another_request_begins_anew(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.start("two", units=((3, HOLDER),))
-    until(lambda: len(slot.acknowledged) == 2)
-    assert slot.parts[2:] == [(3, 0, 600)]
-    assert slot.acknowledged[1][0] == "two"
+def test_another_request_begins_anew(copied):
+    copied.start("two", units=((3, HOLDER),))
+    until(lambda: len(copied.acknowledged) == 2)
+    assert copied.parts[2:] == [(3, 0, 600)]
+    assert copied.acknowledged[1][0] == "two"
 
 
-def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    with slot.lock:  # a round cannot come between
-        state = slot.states[3]
+def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(copied):
+    with copied.lock:  # a round cannot come between
+        state = copied.states[3]
         state.values[5] = (7, b"payload")
         state.values[1000] = (1, b"payload")
         state.delete(6)
         expected = counts(state)
-        del slot.states[3]
-        parcel = slot.replicator.shrink(Parcel(3, 9, 1, state=state), HOLDER)
-    assert parcel.delta_of[1] == 0 and parcel.changed == {5, 6, 1000}
-    assert (parcel.unit, parcel.version, parcel.hop) == (3, 9, 1)
-    assert slot.arrives(parcel) == expected
+        del copied.states[3]
+        shipment = copied.replicator.shrink(Shipment(3, 9, 1, state=state), HOLDER)
+    assert shipment.delta_of[1] == 0 and shipment.changed == {5, 6, 1000}
+    assert (shipment.unit, shipment.version, shipment.hop) == (3, 9, 1)
+    assert copied.arrives(shipment) == expected
 
 
-def test_a_unit_of_which_nothing_changed_sends_nothing(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    parcel = slot.leave()
-    assert parcel.delta_of[1] == 0 and not parcel.changed
-    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1)
-
-
-def test_what_changed_while_a_part_was_on_its_way_is_sent_again_with_the_unit(slot):
+def test_what_changed_while_a_part_was_on_its_way_is_sent_again_with_the_unit(copied):
     """Nobody knows yet whether the part has arrived."""
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.door.clear()
-    slot.put({5: 7})
-    with slot.lock:
-        copy = slot.replicator._copies[3]
+    copied.door.clear()
+    copied.put({5: 7})
+    with copied.lock:
+        copy = copied.replicator._copies[3]
     until(lambda: copy.pending == {5})
-    slot.put({6: 8})
-    parcel = slot.leave()
-    assert parcel.changed == {5, 6}
-    slot.door.set()
-    until(lambda: (3, 1, 1) in slot.parts)
-    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7, 6: 8}
+    copied.put({6: 8})
+    shipment = copied.leave()
+    assert shipment.changed == {5, 6}
+    copied.door.set()
+    until(lambda: (3, 1, 1) in copied.parts)
+    assert copied.arrives(shipment) == dict.fromkeys(range(600), 1) | {5: 7, 6: 8}
+
+
+def kept(slot):
+    return set(slot.host.copies._copies)
 
 
 @pytest.mark.parametrize(
-    "leaves", [{"destination": HOLDER + 1}, {"routers": frozenset({0})}], ids=["elsewhere", "lent"]
+    "leaves",
+    [{"destination": HOLDER + 1}, {"routers": frozenset({0})}, {"partial": True}],
+    ids=["elsewhere", "lent", "without its keys"],
 )
-def test_a_unit_that_does_not_go_to_its_copy_for_good_is_sent_whole(slot, leaves):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    parcel = slot.leave(**leaves)
-    assert parcel.delta_of is None
-    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1)
+def test_a_unit_that_does_not_go_to_its_copy_for_good_is_sent_whole_and_the_copy_goes(copied, leaves):
+    shipment = copied.leave(**leaves)
+    assert shipment.delta_of is None
+    assert copied.arrives(shipment) == ({} if shipment.partial else dict.fromkeys(range(600), 1))
+    until(lambda: kept(copied) == {(HOLDER, 4)})
 
 
 def test_a_unit_without_a_copy_is_sent_whole(slot):
@@ -232,56 +230,23 @@ def test_if_so_wished_a_unit_that_has_changed_is_sent_whole(slot):
     with slot.lock:
         dirty, clean = slot.states.pop(3), slot.states.pop(4)
         dirty.values[5] = (7, b"payload")
-        assert slot.replicator.shrink(Parcel(3, state=dirty), HOLDER).delta_of is None
-        assert slot.replicator.shrink(Parcel(4, state=clean), HOLDER).delta_of[1] == 0
+        assert slot.replicator.shrink(Shipment(3, state=dirty), HOLDER).delta_of is None
+        assert slot.replicator.shrink(Shipment(4, state=clean), HOLDER).delta_of[1] == 0
 
 
-def test_a_unit_that_has_left_is_not_copied_any_more(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.leave()
-    slot.put({1: 1}, unit=4)
-    until(lambda: (4, 1, 1) in slot.parts)
-    assert [number for unit, number, _ in slot.parts if unit == 3] == [0]
+def test_a_unit_that_has_left_is_not_copied_any_more(copied):
+    copied.leave()
+    copied.put({1: 1}, unit=4)
+    until(lambda: (4, 1, 1) in copied.parts)
+    assert [number for unit, number, _ in copied.parts if unit == 3] == [0]
 
 
-def test_a_copy_that_was_lost_is_made_anew(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    assert slot.host.copies.take(HOLDER, 3, slot.part()) is not None
-    slot.put({5: 7})
-    until(lambda: slot.parts.count((3, 0, 600)) == 2)
-    parcel = slot.leave()
-    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7}
-
-
-def test_a_copy_under_load_arrives_as_the_unit_was(slot):
-    """Whatever part is under way when it leaves."""
-    done = threading.Event()
-
-    def load():
-        number = 0
-        while not done.is_set():
-            number += 1
-            with slot.lock:
-                unit = slot.states.get(3)
-                if unit is not None:
-                    unit.values[number % 700] = (number, b"payload")
-                    unit.delete((number * 7) % 700)
-            time.sleep(0.0005)
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    slot.start(lag_keys=10**6)
-    until(lambda: len([part for part in slot.parts if part[0] == 3]) > 4)
-    with slot.lock:
-        unit = slot.states.pop(3)
-        expected = counts(unit)
-        parcel = slot.replicator.shrink(Parcel(3, state=unit), HOLDER)
-    done.set()
-    thread.join()
-    assert parcel.delta_of is not None
-    assert slot.arrives(parcel) == expected
+def test_a_copy_that_was_lost_is_made_anew(copied):
+    assert copied.host.copies.take(HOLDER, 3, copied.part()) is not None
+    copied.put({5: 7})
+    until(lambda: copied.parts.count((3, 0, 600)) == 2)
+    shipment = copied.leave()
+    assert copied.arrives(shipment) == dict.fromkeys(range(600), 1) | {5: 7}
 
 
 # -- the end of a batch ------------------------------------------------------------------------------------------------
@@ -318,7 +283,7 @@ def test_a_replicator_that_is_closed_in_its_round_leaves_the_units_behind_to_who
     states, lock = {4: slot.states[4]}, threading.Lock()
     following = slot.made(served[1], states, lock)
     with lock:
-        following.start("two", [(4, HOLDER)], 60, 0, False)
+        following.start(wanted("two", [(4, HOLDER)], every_s=60), OWNER)
     until(lambda: len(slot.acknowledged) == 2)
     with lock:
         states[4].values[7] = (7, b"payload")
@@ -327,9 +292,9 @@ def test_a_replicator_that_is_closed_in_its_round_leaves_the_units_behind_to_who
     until(lambda: (3, 1, 1) in slot.parts)
     time.sleep(0.1)  # for what a thread of the batch before might do
     with lock:
-        parcel = following.shrink(Parcel(4, state=states.pop(4)), HOLDER)
+        shipment = following.shrink(Shipment(4, state=states.pop(4)), HOLDER)
     following.close()
-    assert slot.arrives(parcel) == {7: 7}
+    assert slot.arrives(shipment) == {7: 7}
 
 
 def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
@@ -367,40 +332,17 @@ def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_a
 # -- copies that nobody needs ------------------------------------------------------------------------------------------
 
 
-def kept(slot):
-    return set(slot.host.copies._copies)
+def test_copies_of_which_another_request_does_not_speak_go(copied):
+    copied.start("two", units=((3, HOLDER + 1), (4, HOLDER)))
+    until(lambda: kept(copied) == {(HOLDER + 1, 3), (HOLDER, 4)})
 
 
-def test_the_copy_of_a_unit_that_went_elsewhere_goes(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.leave(HOLDER + 1)
-    until(lambda: kept(slot) == {(HOLDER, 4)})
-
-
-def test_the_copy_of_a_unit_that_was_sent_whole_goes(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.leave(routers=frozenset({0}))
-    slot.leave(partial=True, unit=4)
-    until(lambda: not kept(slot))
-
-
-def test_copies_of_which_another_request_does_not_speak_go(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.start("two", units=((3, HOLDER + 1), (4, HOLDER)))
-    until(lambda: kept(slot) == {(HOLDER + 1, 3), (HOLDER, 4)})
-
-
-def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(slot, served):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.host.seal(HOLDER, 1, {})
-    assert not kept(slot)
+def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(copied, served):
+    copied.host.seal(HOLDER, 1, {})
+    assert not kept(copied)
     with pytest.raises(ServiceUnavailable, match=f"the batch of slot {HOLDER} is over"):
-        served[1].copy(slot.host.server.address, HOLDER, 3, (NEW, 0), part({1: 1}), [])
-    assert not kept(slot)
+        served[1].copy(copied.host.server.address, HOLDER, 3, (NEW, 0), part({1: 1}), [])
+    assert not kept(copied)
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------
@@ -418,50 +360,45 @@ def copies():
 OLD, NEW = 88, 5  # epochs: they are drawn, so that none is before another
 
 
-def test_parts_of_a_copy_follow_each_other(copies):
-    copies.add(1, 3, (NEW, 0), part({1: 1, 2: 1, 3: 1}), [])
-    copies.add(1, 3, (NEW, 1), part({1: 2, 9: 1}), [2])
-    assert counts(copies.take(1, 3, (NEW, 1))) == {1: 2, 3: 1, 9: 1}
+OF_PARTS = {  # parts that come, what is asked for, and what is there of it
+    "parts follow each other": (
+        [(NEW, 0, {1: 1, 2: 1, 3: 1}), (NEW, 1, {1: 2, 9: 1}, 2)],
+        (NEW, 1),
+        {1: 2, 3: 1, 9: 1},
+    ),
+    "it begins anew": ([(NEW, 0, {1: 1}), (NEW, 0, {2: 2})], (NEW, 0), {2: 2}),
+    "another beginning replaces it": ([(OLD, 0, {1: 1}), (NEW, 0, {1: 9})], (NEW, 0), {1: 9}),
+    "one that an earlier beginning has replaced": ([(NEW, 0, {1: 9}), (OLD, 0, {1: 1})], (NEW, 0), None),
+    "it has more than was asked for": ([(NEW, 0, {1: 1}), (NEW, 1, {1: 2})], (NEW, 0), {1: 2}),
+    "it has less than was asked for": ([(NEW, 0, {1: 1})], (NEW, 1), None),
+}
 
 
-@pytest.mark.parametrize("number", [0, 2, 3])
-def test_a_part_that_does_not_follow_is_refused_unless_it_is_the_first(copies, number):
-    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
-    if number:
-        with pytest.raises(KeyshiftError, match=f"part {number} of the copy of unit 3 came after part 0"):
-            copies.add(1, 3, (NEW, number), part({2: 2}), [])
-        assert counts(copies.take(1, 3, (NEW, 0))) == {1: 1}
-    else:
-        copies.add(1, 3, (NEW, 0), part({2: 2}), [])
-        assert counts(copies.take(1, 3, (NEW, 0))) == {2: 2}
+@pytest.mark.parametrize(("come", "asked", "there"), OF_PARTS.values(), ids=OF_PARTS)
+def test_a_copy_is_what_its_parts_make_from_its_beginning_on(copies, come, asked, there):
+    for epoch, number, content, *deleted in come:
+        copies.add(1, 3, (epoch, number), part(content), deleted)
+    copy = copies.take(1, 3, asked)
+    assert (copy and counts(copy)) == there
 
 
-def test_a_part_of_a_copy_that_is_not_there_is_refused(copies):
-    with pytest.raises(KeyshiftError, match="part 4 of the copy of unit 3 came after part -1"):
-        copies.add(1, 3, (NEW, 4), part({1: 1}), [])
-
-
-def test_a_part_of_a_copy_that_has_begun_anew_since_comes_too_late(copies):
-    """Its sender took it for lost, or belongs to a batch that is over; it brings what keys were then."""
-    copies.add(1, 3, (OLD, 0), part({1: 1, 2: 1}), [])
-    copies.add(1, 3, (NEW, 0), part({1: 9, 2: 9}), [])
-    with pytest.raises(KeyshiftError, match="part 1 of the copy of unit 3 came after part 0 of another one"):
-        copies.add(1, 3, (OLD, 1), part({1: 2}), [2])
-    assert counts(copies.take(1, 3, (NEW, 0))) == {1: 9, 2: 9}
-
-
-def test_a_copy_that_an_earlier_beginning_has_replaced_is_not_taken_for_the_later_one(copies):
-    copies.add(1, 3, (NEW, 0), part({1: 9}), [])
-    copies.add(1, 3, (OLD, 0), part({1: 1}), [])
-    assert copies.take(1, 3, (NEW, 0)) is None
-
-
-def test_a_copy_may_have_more_than_was_asked_for_but_not_less(copies):
-    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
-    copies.add(1, 3, (NEW, 1), part({1: 2}), [])
-    copies.add(1, 4, (NEW, 0), part({1: 1}), [])
-    assert counts(copies.take(1, 3, (NEW, 0))) == {1: 2}
-    assert copies.take(1, 4, (NEW, 1)) is None
+@pytest.mark.parametrize(
+    ("come", "late", "why"),
+    [
+        ([], (NEW, 4), "part 4 of the copy of unit 3 came after part -1"),
+        ([NEW], (NEW, 2), "part 2 of the copy of unit 3 came after part 0"),
+        ([NEW], (NEW, 3), "part 3 of the copy of unit 3 came after part 0"),
+        ([OLD, NEW], (OLD, 1), "part 1 of the copy of unit 3 came after part 0 of another one"),
+    ],
+)
+def test_a_part_that_does_not_follow_is_refused_and_changes_nothing(copies, come, late, why):
+    """Its sender took the copy for lost and has begun anew, or belongs to a batch that is over."""
+    for epoch in come:
+        copies.add(1, 3, (epoch, 0), part({1: 9, 2: 9}), [])
+    with pytest.raises(KeyshiftError, match=why):
+        copies.add(1, 3, late, part({1: 2}), [2])
+    if come:
+        assert counts(copies.take(1, 3, (NEW, 0))) == {1: 9, 2: 9}
 
 
 def test_a_copy_is_taken_once_and_by_the_slot_it_is_for(copies):
@@ -475,18 +412,20 @@ def test_copies_that_nobody_needs_are_dropped_and_no_others(copies):
     for slot, unit in ((1, 3), (1, 4), (1, 5), (2, 3)):
         copies.add(slot, unit, (NEW, 0), part({1: 1}), [])
     copies.drop(1, [3])
-    assert copies._copies.keys() == {(1, 4), (1, 5), (2, 3)}
+    assert copies.take(1, 3, (NEW, 0)) is None and copies.take(1, 4, (NEW, 0)) is not None
     copies.drop(1)
-    assert copies._copies.keys() == {(2, 3)}
+    assert copies.take(1, 5, (NEW, 0)) is None and copies.take(2, 3, (NEW, 0)) is not None
 
 
 def test_the_host_takes_what_is_for_its_slots_and_names_those_that_are_elsewhere(served):
     host, _ = served
     got = []
-    host.tenants[1] = SimpleNamespace(parcels_arrived=lambda parcels: got.extend(parcels) or [True], message=got.append)
-    assert host.receive(1, [Parcel(3)]) == [True]
-    host.message("units", {"slot": 1, "wanted": [], "opened": []})
-    assert got == [Parcel(3), {"slot": 1, "wanted": [], "opened": []}]
+    host.tenants[1] = SimpleNamespace(
+        shipments_arrived=lambda shipments: got.extend(shipments) or [True], message=got.append
+    )
+    assert host.receive(1, [Shipment(3)]) == [True]
+    host.message(OfStep(1))
+    assert got == [Shipment(3), OfStep(1)]
     with pytest.raises(KeyshiftError, match="slot 2 is not in this process"):
-        host.receive(2, [Parcel(3)])
+        host.receive(2, [Shipment(3)])
     del host.tenants[1]

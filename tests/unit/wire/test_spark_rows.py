@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from keyshift.driver.spark import ALONE, PUSHED, PUSHED_AFTER_ALONE, ROWS_PER_BATCH
 from keyshift.runtime.row import BARRIER, DATA, Row
-from keyshift.wire import channel
+from keyshift.wire import spark_rows
 
 
 def seen_by_python(rows: list[bool]) -> int:
@@ -13,17 +13,17 @@ def seen_by_python(rows: list[bool]) -> int:
 
 def test_a_row_says_to_the_slot_what_the_router_said():
     rows = [Row(DATA, 1, 7, 2**40, 2**50, b"events"), Row(BARRIER, 0, 8, 3, 0)]
-    batch = channel.routed([(3, channel.packed(rows[0])), (5, channel.packed(rows[1]))])
+    batch = spark_rows.routed([(3, spark_rows.packed(rows[0])), (5, spark_rows.packed(rows[1]))])
     assert batch["slot"].to_pylist() == [3, 5]
-    found = [row._replace(payload=bytes(row.payload)) for row in channel.received(batch.select(["value"]))]
+    found = [row._replace(payload=bytes(row.payload)) for row in spark_rows.received(batch.select(["value"]))]
     assert found == rows
 
 
 def test_rows_without_a_value_say_nothing():
-    batch = channel.answered([b"x", None, b"y"])
+    batch = spark_rows.answered([b"x", None, b"y"])
     assert [value.as_py() for value in batch.column(0)] == [b"x", None, b"y"]
-    empty = channel.answered([None, None])
-    assert list(channel.received(empty)) == []
+    empty = spark_rows.answered([None, None])
+    assert list(spark_rows.received(empty)) == []
 
 
 @given(st.integers(1, 50))

@@ -10,12 +10,12 @@ from keyshift.model.keys import Assignment
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT
 from keyshift.runtime.slot import Cut, Moved
-from keyshift.wire.channel import received, routed
 from keyshift.wire.config import result_schema
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT
+from keyshift.wire.spark_rows import received
 from keyshift.worker import router as routing
-from keyshift.worker.exits import Onward, make_exit
+from keyshift.worker.output import NextStage, make_output
 from keyshift.workloads import workloads
 
 CHAIN = workloads.get("chain")(**CONFIG.parameters, chain="counter,counter")
@@ -39,8 +39,8 @@ def onward(monkeypatch):
     driver = MemoryCoordination(memory, FIRST.next.root)
     driver.begin()
     driver.publish(ASSIGNMENT, published(1))
-    made = make_exit(FIRST, 0)
-    assert isinstance(made, Onward)
+    made = make_output(FIRST, 0)
+    assert isinstance(made, NextStage)
     made.publish = lambda *said: driver.publish(ASSIGNMENT, published(*said))
     return made
 
@@ -53,11 +53,8 @@ def result(key):
 
 def given(onward, results, at_ms):
     """Kind and version of what goes out, for one of the slots; ticks are left out."""
-    rows = onward.give(results, [], 0, at_ms * 1000)
-    if not rows:
-        return []
-    slots = routed(rows)
-    found = [row for row in received(slots.select(["value"])) if row.kind in SAID]
+    slots = onward.give(results, [], 0, at_ms * 1000)
+    found = [row for batch in slots for row in received(batch.select(["value"])) if row.kind in SAID]
     return [(row.kind, row.version) for row in found if row.kind == DATA] + sorted(
         {(row.kind, row.version) for row in found if row.kind != DATA}
     )

@@ -3,16 +3,15 @@
 import json
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import pyarrow as pa
 
 from keyshift.model import frames
-from keyshift.model.markers import Said
+from keyshift.model.markers import SlotMarker
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
 from keyshift.runtime.slot import Cut, Mark, Moved
-from keyshift.wire import channel
+from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.worker.router import Routed, Routing
 from keyshift.workloads import ORIGIN
@@ -21,31 +20,38 @@ Results = Sequence[pa.RecordBatch | Mark]
 CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
 
 
-class Exit(Protocol):
+class SlotOutput:
     """Of one slot during one batch; used by the task's thread alone, but for ``report`` and ``close``."""
 
-    def give(self, results: Results, markers: Sequence[Said], watermark: int, now_us: int) -> list[Any]:
-        """Rows to emit now. ``watermark``: of the results that come later; see ``SlotCore.watermark``."""
+    def give(
+        self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
+    ) -> list[pa.RecordBatch]:
+        """What goes out now, as Spark takes it: a batch of rows or nothing.
 
-    def rest(self) -> list[Any]:
-        """Rows to emit at the end of the batch, when nothing more comes."""
+        ``watermark``: of the results that come later; see ``SlotCore.watermark``.
+        """
+        raise NotImplementedError
+
+    def rest(self) -> list[pa.RecordBatch]:
+        """What goes out at the end of the batch, when nothing more comes."""
+        return []
 
     def promise(self, results: Results) -> int:
         """A unit leaves: the newest version under which results of it go on from here. Under the slot's lock.
 
         ``results``: that were not given yet.
         """
+        return 0
 
     @property
     def full(self) -> bool:
         """Whether more waits here than should: nothing is to be computed meanwhile."""
+        return False
 
     @property
     def holds(self) -> bool:
         """Whether something waits here that has to go out in this batch, and cannot yet."""
-
-    def batch(self, rows: list[Any]) -> pa.RecordBatch:
-        """Rows as Spark takes them."""
+        return False
 
     def report(self) -> None:
         """The task fails."""
@@ -54,38 +60,23 @@ class Exit(Protocol):
         """Nothing goes out any more."""
 
 
-class Sink:
+class Sink(SlotOutput):
     """Behind the last stage: result frames and markers, for the partition of the slot."""
-
-    full = holds = False
 
     def __init__(self, config: JobConfig) -> None:
         self._schema = result_schema(config.make_stage())
 
-    def give(self, results: Results, markers: Sequence[Said], watermark: int, now_us: int) -> list[bytes]:  # noqa: D102
+    def give(  # noqa: D102
+        self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
+    ) -> list[pa.RecordBatch]:
         values: list[bytes] = []
         if some := [result for result in results if isinstance(result, pa.RecordBatch)]:
-            merged = some[0] if len(some) == 1 else pa.concat_batches(some)
-            values += map(frames.encode, frames.cut(merged))
-        return [*values, *(frames.encode(frames.empty(self._schema), said.to_json()) for said in markers)]
-
-    def rest(self) -> list[bytes]:  # noqa: D102
-        return []
-
-    def promise(self, results: Results) -> int:  # noqa: D102
-        return 0
-
-    def batch(self, rows: list[bytes]) -> pa.RecordBatch:  # noqa: D102
-        return channel.answered(rows)
-
-    def report(self) -> None:  # noqa: D102
-        pass
-
-    def close(self) -> None:  # noqa: D102
-        pass
+            values += map(frames.encode, frames.cut(pa.concat_batches(some)))
+        values += (frames.encode(frames.empty(self._schema), said.to_json()) for said in markers)
+        return [spark_rows.answered(values)] if values else []
 
 
-class Onward(Routing):
+class NextStage(Routing, SlotOutput):
     """To the stage of ``config``. Results are gathered for ``hop_us``: each row between stages costs more than its
     bytes do.
 
@@ -126,14 +117,16 @@ class Onward(Routing):
             self._promised = max(self._core.machine.newest, self._promised, *wanted, 0)
             return self._promised
 
-    def give(self, results: Results, markers: Sequence[Said], watermark: int, now_us: int) -> list[Routed]:  # noqa: D102
+    def give(  # noqa: D102
+        self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
+    ) -> list[pa.RecordBatch]:
         self._pending += results
-        rows = [(self._slot % self._slots, channel.packed(_row(said))) for said in markers]
+        rows = [(self._slot % self._slots, spark_rows.packed(_row(said))) for said in markers]
         marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
         if marked or now_us - self._given_us >= self._hop_us:
             self._given_us = now_us
             rows += self._up_to_date(watermark, now_us)
-        return rows
+        return _batch(rows)
 
     def _up_to_date(self, watermark: int, now_us: int) -> list[Routed]:
         rows: list[Routed] = []
@@ -193,34 +186,27 @@ class Onward(Routing):
 
     def _frame(self, results: list[pa.RecordBatch], watermark: int, now_us: int) -> list[Routed]:
         self._frames += 1
-        events = self._events(results) if results else self._nothing
+        events = self.stage.from_results(pa.concat_batches(results)) if results else self._nothing
         rows, _ = self.routed(self._slot, self._frames, events, watermark, now_us)
         return rows
 
-    def _events(self, results: list[pa.RecordBatch]) -> pa.RecordBatch:
-        return self.stage.from_results(results[0] if len(results) == 1 else pa.concat_batches(results))
-
-    def rest(self) -> list[Routed]:  # noqa: D102
-        rows = self._up_to_date(0, self._given_us)
-        return rows + self.resume()
-
-    @property
-    def full(self) -> bool:  # noqa: D102
-        return self.stalled()
+    def rest(self) -> list[pa.RecordBatch]:  # noqa: D102
+        return _batch(self._up_to_date(0, self._given_us) + self.resume())
 
     @property
     def holds(self) -> bool:  # noqa: D102
         return bool(self._waits_since)
 
-    def batch(self, rows: list[Routed]) -> pa.RecordBatch:  # noqa: D102
-        return channel.routed(rows)
 
-
-def make_exit(config: JobConfig, slot: int) -> Exit:
+def make_output(config: JobConfig, slot: int) -> SlotOutput:
     """Of a slot of the stage of ``config``."""
     following = config.next
-    return Onward(following, slot) if following else Sink(config)
+    return NextStage(following, slot) if following else Sink(config)
 
 
-def _row(said: Said) -> Row:
-    return Row(channel.MARKER, 0, 0, 0, 0, json.dumps(said.to_json()).encode())
+def _batch(rows: list[Routed]) -> list[pa.RecordBatch]:
+    return [spark_rows.routed(rows)] if rows else []
+
+
+def _row(said: SlotMarker) -> Row:
+    return Row(spark_rows.MARKER, 0, 0, 0, 0, json.dumps(said.to_json()).encode())

@@ -1,0 +1,188 @@
+"""What every order protocol promises: replicas of a slot deliver the same turns, whatever comes when."""
+
+import random
+from collections.abc import Callable, Sequence
+
+from keyshift.checks.replicas import H_US, Input, Replica, by_key, events_of, hear, run_together
+from keyshift.model.errors import ProtocolViolation, require
+from keyshift.ordering import OrderProtocol, Position, Record
+from keyshift.runtime.row import DATA, TICK, Row
+from keyshift.runtime.turn import Turn
+
+
+def check_ordering(protocol: OrderProtocol, examples: int = 40, seed: int = 1) -> None:
+    """Try ``protocol`` with replicas of one slot behind up to three routers. Of a protocol that does not promise to
+    agree, it wants to see replicas that differ: else the check would see nothing. Raises ContractBroken.
+    """
+    for what, text in (("summary", protocol.summary), ("source", protocol.source)):
+        require(bool(text.strip()) and "\n" not in text, f"{what} {text!r}: must be one line")
+    rng = random.Random(seed)
+    differ = 0
+    for _ in range(examples):
+        given = Input.draw(rng, later=rng.random() < 0.3)
+        differ += _check_together(protocol, given, rng)
+        if protocol.agrees:
+            _check_flood(protocol, given, rng)
+            _check_missing_rows(protocol, given)
+            if not protocol.leads:
+                _check_owners(protocol, given, rng)
+    require(protocol.agrees or differ > 0, f"replicas never differ in {examples} examples, though nothing orders them")
+
+
+def _check_together(protocol: OrderProtocol, given: Input, rng: random.Random) -> bool:
+    """Three replicas, one of which goes on in another machine after each call. Gives whether they differ."""
+    rows = given.rows()
+    habits = ((0.0, 0.0), (1.0, 0.0), (0.1, 0.3))
+    replicas = [Replica(protocol, given, rows, random.Random(rng.random()), *habit) for habit in habits]
+    log: list[Record] = []
+    _guarded(lambda: run_together(replicas, rng, log))
+    for number, replica in enumerate(replicas):
+        passed, sent = replica.markers_passed, replica.markers_sent
+        require(passed == sent, f"{passed} of {sent} rows passed by that are not for the core")
+        _check_complete(protocol, replica, rows)
+        if protocol.agrees:
+            _check_times(replica.turns)
+            _check_same(replicas[0].turns, replica.turns, number)
+    if protocol.leads:
+        _check_log(protocol, given, rows, log, replicas[0].turns, rng)
+    return len({replica.turns[-1].chain if replica.turns else 0 for replica in replicas}) > 1
+
+
+def _guarded(run: Callable[[], None]) -> None:
+    try:
+        run()
+    except ProtocolViolation as error:
+        require(False, f"nothing was wrong, and the machine says: {error}")
+
+
+def _check_same(first: Sequence[Turn], other: Sequence[Turn], number: int) -> None:
+    for one, another in zip(first, other, strict=False):
+        require(one == another, f"turn {one.number} differs between replicas 0 and {number}: {one} and {another}")
+    require(len(first) == len(other), f"replica 0 has delivered {len(first)} turns, replica {number} {len(other)}")
+
+
+def _check_complete(protocol: OrderProtocol, replica: Replica, rows: Sequence[Sequence[Row]]) -> None:
+    """Each event once, in the order of its channel; and nothing waits for ever."""
+    delivered = [row for turn in replica.turns for row in (*turn.control, *turn.rows)]
+    for channel, sent in enumerate(rows):
+        expected = [(offset, event) for _, offset, event in events_of(sent)]
+        found = [(offset, event) for router, offset, event in events_of(delivered) if router == channel]
+        if sorted(found) == sorted(expected):
+            require(found == expected, f"channel {channel}: events are delivered in another order than they came")
+        lost, twice = len(set(expected) - set(found)), len(found) - len(set(found))
+        require(found == expected, f"channel {channel}: {lost} events are lost, {twice} are delivered twice")
+        said = [row for row in sent if row.kind not in (DATA, TICK)]
+        barriers = [row for row in delivered if row.router == channel and row in said]
+        require(barriers == said or not protocol.agrees, f"channel {channel}: not each barrier is delivered once")
+    left, machine = replica.machine.waiting_bytes, replica.machine
+    require(left == 0, f"all channels have passed epoch {machine.epoch}, all rows are here, and {left} bytes wait")
+    at_barriers = [turn for turn in replica.turns if turn.control]
+    for turn in at_barriers:
+        routers = [row.router for row in turn.control]
+        require(sorted(routers) == list(range(len(rows))), f"control behind turn {turn.number} is of routers {routers}")
+        require(not turn.rows, f"control behind turn {turn.number} has rows")
+
+
+def _check_times(turns: Sequence[Turn]) -> None:
+    number = time = clock = 0
+    for turn in turns:
+        follows = turn.number == number + (not turn.control)
+        require(follows, f"turn {turn.number} comes behind turn {number}")
+        require(turn.met == time, f"turn {turn.number} meets {turn.met}, and the turn before has reached {time}")
+        require(turn.reached >= time and turn.reached % H_US == 0, f"turn {turn.number} reaches {turn.reached}")
+        require(turn.clock >= clock, f"the clock of turn {turn.number} falls from {clock} to {turn.clock}")
+        number, time, clock = turn.number, turn.reached, turn.clock
+
+
+def _check_flood(protocol: OrderProtocol, given: Input, rng: random.Random) -> None:
+    """One channel has everything before the others have anything: it is taken, and counted as long as it waits."""
+    rows = given.rows()
+    replica = Replica(protocol, given, rows, rng, saves=0.0, noise=0.0)
+    first = rng.randrange(len(rows))
+    _guarded(lambda: replica.receive(first, len(rows[first])))
+    size, waits = sum(len(row.payload) for row in rows[first]), replica.machine.waiting_bytes
+    require(waits >= size, f"{size} bytes of one channel wait, and waiting_bytes is {waits}")
+    _guarded(replica.deliver)
+    if len(rows) > 1:
+        require(not replica.turns, "a turn is delivered of one channel, and the others have said nothing")
+
+
+def _check_missing_rows(protocol: OrderProtocol, given: Input) -> None:
+    """In a later stage a row that is missing ends the replica; in the first one an offset means nothing."""
+    channel = next((rows for rows in given.rows() if len(rows) > 3 and given.later), None)
+    if channel is None:
+        return
+    setting = given.setting()
+    machine = protocol.open(setting, Position.begin(setting, 1))
+    missing = channel[1].offset
+    try:
+        machine.arrived(row for row in channel if row.offset != missing)
+    except ProtocolViolation:
+        return
+    require(channel[-1].offset == missing, f"turn {missing} of a sender is missing, and the machine goes on")
+
+
+def _check_owners(protocol: OrderProtocol, given: Input, rng: random.Random) -> None:
+    """Two slots own the keys. Whether these change hands at the appointments or not, each key has its events in the
+    same order: it depends on the log alone.
+    """
+    orders = []
+    for moves in (False, True):
+        turns = []
+        for slot in range(2):
+            rows = given.rows(lambda version, event: (event.key + version * moves) % 2 == slot)  # noqa: B023
+            replica = Replica(protocol, given, rows, rng)
+            run_together([replica], rng, [])
+            turns += replica.turns
+        orders.append(by_key(sorted(turns, key=lambda turn: turn.number)))
+    require(orders[0] == orders[1], "the order of a key's events depends on the slot that owns it")
+
+
+def _check_log(
+    protocol: OrderProtocol,
+    given: Input,
+    rows: list[list[Row]],
+    log: Sequence[Record],
+    turns: Sequence[Turn],
+    rng: random.Random,
+) -> None:
+    """Who reads the log later delivers the same, whatever a deposed leader has added; and ends behind a gap."""
+    last = max(record.term for record in log)
+    begins, first = log.index(Record(last, 0)), min(record.term for record in log)
+    late = list(log)
+    if first < last:
+        everything = tuple((channel, 1 << 60) for channel in range(len(rows)))
+        late.insert(rng.randint(begins + 1, len(log)), Record(first, 1_000, 0, everything))
+    reader = Replica(protocol, given, rows, rng, saves=0.0)
+    _guarded(lambda: _read(reader, late))
+    _check_same(turns, reader.turns, 3)
+    for term, number in _followed(log)[:1]:
+        torn = [record for record in log if record[:2] != (term, number)]
+        try:
+            _read(Replica(protocol, given, rows, rng, saves=0.0), torn)
+        except ProtocolViolation:
+            return
+        require(False, f"record {number} of term {term} is missing in the log, and the machine goes on")
+
+
+def _followed(log: Sequence[Record]) -> list[tuple[int, int]]:
+    """Term and number of records that count, and behind which another one of their term does."""
+    term = number = 0
+    found = []
+    for record in log:
+        if record.number == 0 and record.term > term:
+            term, number = record.term, 0
+        elif record[:2] == (term, number + 1):
+            number += 1
+            if number > 1:
+                found.append((term, number - 1))
+    return found
+
+
+def _read(reader: Replica, log: Sequence[Record]) -> None:
+    for channel, rows in enumerate(reader.rows):
+        reader.receive(channel, len(rows))
+    while reader.read < len(log):
+        hear(reader, log, reader.rng.randint(1, 4))
+        reader.deliver()
+    reader.take_effects()

@@ -1,0 +1,188 @@
+"""KaZoo: one leader per slot decides, and writes its decisions into an order log, from which all replicas deliver.
+
+*Reading.* A term begins with a record that says so. From there on records of other terms are dropped, until a higher
+one begins. Within a term records have numbers: one that was there is dropped, and behind a gap the replica ends, since
+others may have read what is missing here.
+
+*Delivering.* A record says up to which sequence it orders channels. It is delivered when the own channels are that far,
+as one turn. The leader delivers from the log, as all do, and never what it has only proposed. A channel that stands at
+a barrier in this order waits until all do; what was ordered behind its barrier comes after them, one turn for what is
+left of each record. A record of which nothing is left makes no turn. So turns are a function of the log, and a reader
+that begins in the middle makes the same ones: it reads again from the first record of which something was left.
+
+*Leading.* A new leader writes that its term begins, and reads up to there before it decides anything. To read to the
+end first would not do: the old leader may write in between. The published system had no such fence, and a new leader
+could order again what was ordered.
+
+What is better than in the design, and why:
+
+- One record is under way at a time. So no leader can make a gap, whatever becomes of an append: whoever appends may
+  repeat it, late or twice. What comes meanwhile is gathered, for one turn of the log, which takes about as long as the
+  design would have gathered anyway.
+- A record has at most 1000 *elements*, not entries: a turn is delivered as a whole, and a leader that catches up would
+  make one of all that waits. It has an entry per channel, not one per row. Who came first within those milliseconds
+  means nothing.
+- With absolute sequences all readers would agree even if they obeyed two leaders in turn, as the log is one order.
+  Terms are for the rest: nothing is ordered twice, times do not jump between two clocks, and a gap is seen.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+from keyshift.model.errors import ProtocolViolation
+from keyshift.ordering.channels import Element
+from keyshift.ordering.machine import Ordering
+from keyshift.ordering.model import LogPlace, Position, Propose, Record, Resign, Setting
+from keyshift.runtime.row import Row
+from keyshift.runtime.turn import Turn
+
+MOST = 1000  # elements that one record orders
+
+
+class _Lead(NamedTuple):
+    """Of a leader: its term, and the record that is under way; since when, once ``propose`` has told the time."""
+
+    term: int
+    record: Record | None
+    since_us: int | None
+
+
+class Kazoo(Ordering):
+    """The processing time of a turn is the leader's, and never less than before."""
+
+    def __init__(self, setting: Setting, position: Position) -> None:
+        super().__init__(setting, position)
+        self._delivered = position.log  # up to here nothing is left of any record
+        self._read = position.log
+        self._open: deque[tuple[LogPlace, Record]] = deque()  # behind that, with the place behind each
+        self._ordered = [place.sequence for place in position.places]
+        self._unordered: list[deque[int]] = [deque() for _ in position.places]  # sequences that have come
+        self._lead: _Lead | None = None
+        self._proposed_us = 0
+
+    def _came(self, channel: int, element: Element) -> None:
+        if element.sequence > self._ordered[channel]:
+            self._unordered[channel].append(element.sequence)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def heard(self, records: Iterable[tuple[int, Record]]) -> None:
+        """See ``Ordering.heard``. Raises ProtocolViolation behind a gap."""
+        for offset, record in records:
+            if offset > self._read.offset and self._counts(record):
+                self._read = LogPlace(offset, record.term, record.number)
+                self._open.append((self._read, record))
+                self._order(record)
+
+    def _counts(self, record: Record) -> bool:
+        _, term, number = self._read
+        if not record.number:
+            return record.term > term
+        if record.term != term or record.number <= number:
+            return False
+        if record.number > number + 1:
+            raise ProtocolViolation(f"the order log goes from record {number} of term {term} to {record.number}")
+        return True
+
+    def _order(self, record: Record) -> None:
+        for channel, sequence in record.entries:
+            self._ordered[channel] = max(self._ordered[channel], sequence)
+            unordered = self._unordered[channel]
+            while unordered and unordered[0] <= sequence:
+                unordered.popleft()
+        if lead := self._lead:
+            if record.term > lead.term:
+                self._resign()
+            elif record == lead.record:
+                self._lead = _Lead(lead.term, None, None)
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def elected(self, term: int) -> None:
+        """See ``Ordering.elected``. A term that is over by now is given back."""
+        if term <= self._read.term:
+            self._resign()
+        else:
+            self._ask(Record(term, 0), None)
+
+    def deposed(self) -> None:
+        """See ``Ordering.deposed``. What is under way counts if it comes into the log before another term begins."""
+        self._lead = None
+
+    def propose(self, now_us: int) -> None:
+        """See ``Ordering.propose``. Without its own record for ``session_us`` a leader cannot lead: it resigns."""
+        if (lead := self._lead) is None:
+            return
+        if lead.record:
+            if lead.since_us is None:
+                self._lead = lead._replace(since_us=now_us)
+            elif now_us - lead.since_us > self.setting.session_us:
+                self._resign()
+        elif now_us - self._proposed_us >= self.setting.order_us and (entries := self._entries()):
+            self._proposed_us = now_us
+            self._ask(Record(lead.term, self._read.number + 1, now_us, entries), now_us)
+
+    def _entries(self) -> tuple[tuple[int, int], ...]:
+        entries, room, channels = [], MOST, len(self.channels)
+        for number in range(self._read.number, self._read.number + channels):  # another one first each time
+            some = list(islice(self._unordered[number % channels], room))
+            if some:
+                entries.append((number % channels, some[-1]))
+                room -= len(some)
+        return tuple(entries)
+
+    def _ask(self, record: Record, now_us: int | None) -> None:
+        self._lead = _Lead(record.term, record, now_us)
+        self._effects.append(Propose(record))
+
+    def _resign(self) -> None:
+        self._lead = None
+        self._effects.append(Resign())
+
+    # -- delivering ---------------------------------------------------------------------------------------------------
+
+    def take(self, ready: bool) -> Turn | None:
+        """See ``Ordering.take``."""
+        if all(self._stands(channel) for channel in range(len(self.channels))):
+            control = self._control()
+            self._forget()
+            return control
+        met = self._time
+        for _, record in self._open:
+            if any(self.channels[channel].came < sequence for channel, sequence in record.entries):
+                return None
+            if any(self._free(channel, sequence) for channel, sequence in record.entries):
+                if not ready:
+                    return None
+                rows = [row for channel, sequence in record.entries for row in self._up_to(channel, sequence)]
+                self._forget()
+                return self._rows(rows, met, record.clock_us)
+        return None
+
+    def _stands(self, channel: int) -> bool:
+        """Whether a barrier is next on the channel, and was ordered."""
+        here = self.channels[channel]
+        return here.stands and here.waiting[0].sequence <= self._ordered[channel]
+
+    def _free(self, channel: int, sequence: int) -> bool:
+        """Whether something of the channel can be delivered up to ``sequence``."""
+        here = self.channels[channel]
+        return bool(here.waiting) and here.waiting[0].sequence <= sequence and not here.stands
+
+    def _up_to(self, channel: int, sequence: int) -> list[Row]:
+        rows = []
+        while self._free(channel, sequence):
+            rows.append(self.channels[channel].deliver())
+        return rows
+
+    def _forget(self) -> None:
+        """Records of which nothing is left."""
+        while self._open and all(
+            self.channels[channel].sequence >= sequence for channel, sequence in self._open[0][1].entries
+        ):
+            self._delivered, _ = self._open.popleft()
+
+    def _log_place(self) -> LogPlace:
+        return self._delivered

@@ -1,0 +1,139 @@
+"""What all order protocols have in common: channels go in, turns come out, and it can go on elsewhere.
+
+    arrived(rows)      rows as they came
+    take(ready)        the next turn, again and again until there is none
+    take_effects()     what is to be done beside that
+    save()             where it stands, and what waits
+
+With a leader (``kazoo``) there are also ``elected``, ``deposed``, ``heard`` and ``propose``.
+
+*Time.* A channel has closed an epoch when an element with a watermark of that epoch, or a later one, was delivered. A
+slot is in the least of its channels' epochs. Which rows lie between two marks depends on the assignment; marks do not.
+
+*Control.* A router sends the barrier of an appointment right behind the mark with which it closes the appointed epoch.
+Barriers wait until all channels stand at theirs. Then they are delivered at once, between two turns. They come whether
+the slot is ready for rows or not: state that is awaited may be what follows from them.
+
+*Going on.* A machine is a function of its position and of what came behind it. So there is no ``restore``: a machine
+that is opened at the position and is given what waited, is the one that was saved, in the next batch. One that is
+opened at a position alone gets the rest from its channels, in another incarnation.
+
+``take`` gives one turn at a time, where the design has a list: whether the slot is ready for a turn of rows depends on
+the control before it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from keyshift.model.errors import ProtocolViolation
+from keyshift.ordering.channels import Channel, Element
+from keyshift.ordering.digest import chained
+from keyshift.ordering.model import Effect, Local, LogPlace, Position, Record, Setting
+from keyshift.runtime.row import KINDS, Row
+from keyshift.runtime.turn import Turn
+
+
+class Ordering:
+    """The machine of one slot during one batch. Not thread-safe: one call at a time."""
+
+    def __init__(self, setting: Setting, position: Position) -> None:
+        self.setting = setting
+        self.channels = [Channel(number, setting, place) for number, place in enumerate(position.places)]
+        self.turn, self.clock, self.chain = position.turn, position.clock, position.chain
+        self._effects: list[Effect] = []
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def arrived(self, rows: Iterable[Row]) -> None:
+        """Rows have come. It takes all of them: whoever stops reading may wait for a mark behind what is not read.
+
+        Raises ProtocolViolation if one cannot be there: this replica has to end.
+        """
+        for row in rows:
+            if row.kind not in KINDS:
+                self._effects.append(Local(row))
+            elif element := self.channels[row.router].come(row):
+                self._came(row.router, element)
+
+    def _came(self, channel: int, element: Element) -> None:
+        """An element is new."""
+
+    # -- the order log, if there is one -------------------------------------------------------------------------------
+
+    def heard(self, records: Iterable[tuple[int, Record]]) -> None:
+        """Records of the order log with their offsets, in the order of the log. What was there before may come again.
+
+        Raises ProtocolViolation if one is missing: this replica has to end.
+        """
+
+    def elected(self, term: int) -> None:
+        """The replica leads, in ``term``."""
+
+    def deposed(self) -> None:
+        """The replica does not lead any more: another one may, or the batch is about to end."""
+
+    def propose(self, now_us: int) -> None:
+        """To be called now and then, and when something has come: a leader decides about what is here."""
+
+    # -- what comes out -----------------------------------------------------------------------------------------------
+
+    def take(self, ready: bool) -> Turn | None:
+        """The next turn, if it is known. ``ready``: whether it may have rows. Raises ProtocolViolation."""
+        raise NotImplementedError
+
+    def take_effects(self) -> list[Effect]:
+        """What is to be done since the last call, in its order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def save(self) -> tuple[Position, list[Row]]:
+        """Where this machine stands, and the rows that wait: behind a mark that has not come, or a barrier."""
+        places = tuple(channel.place for channel in self.channels)
+        position = Position(places, self.turn, self.clock, self.chain, self._log_place())
+        return position, [element.row for channel in self.channels for element in channel.waiting]
+
+    def _log_place(self) -> LogPlace:
+        return LogPlace()
+
+    # -- for status and flow control ----------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The last one that was closed on all channels by what was delivered."""
+        return min(channel.closed for channel in self.channels)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory of the rows that wait."""
+        return sum(channel.bytes for channel in self.channels)
+
+    @property
+    def repeated(self) -> int:
+        """How many rows came again, and were dropped."""
+        return sum(channel.repeated for channel in self.channels)
+
+    # -- what protocols are made of -----------------------------------------------------------------------------------
+
+    @property
+    def _time(self) -> int:
+        """How far time has come, in microseconds."""
+        return self.epoch * self.setting.heartbeat_us
+
+    def _control(self) -> Turn:
+        """All channels stand at a barrier: these are delivered."""
+        barriers = [channel.waiting[0].row for channel in self.channels]
+        kinds = {(barrier.kind, barrier.version, bytes(barrier.payload)) for barrier in barriers}
+        if len(kinds) > 1:
+            what = ", ".join(f"{kind} of version {version}" for kind, version, _ in sorted(kinds))
+            raise ProtocolViolation(f"behind turn {self.turn} channels stand at different barriers: kinds {what}")
+        control = tuple(channel.deliver() for channel in self.channels)
+        return self._made(control, (), self._time)
+
+    def _rows(self, rows: Sequence[Row], met: int, clock: int) -> Turn:
+        """A turn of ``rows``, which were delivered."""
+        self.turn += 1
+        self.clock = max(self.clock, clock)
+        return self._made((), tuple(rows), met)
+
+    def _made(self, control: tuple[Row, ...], rows: tuple[Row, ...], met: int) -> Turn:
+        self.chain = chained(self.chain, self.turn, met, self.clock, control, rows)
+        return Turn(self.turn, control, rows, met, self._time, self.clock, self.chain)

@@ -1,0 +1,69 @@
+"""A slot that works in turns: what ``SlotCore`` does beside ``on_rows`` when its job is replicated.
+
+State and results are a function of the turns. So nothing of a turn waits in here: it is delivered only when ``ready``.
+All its rows meet one watermark and one processing time, which are those of the turn, and then timers fire, once. What a
+slot knows of its own watermark, ticks, calls and clock counts for nothing.
+
+Refused under an order are lending, keys that stay behind, and gates: state comes with ``push``, or is fetched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from keyshift.model.errors import ProtocolViolation
+from keyshift.protocol.slot import TurnMachine
+from keyshift.runtime.operator import Record
+from keyshift.runtime.row import DATA
+from keyshift.runtime.slot import SlotCore
+from keyshift.runtime.turn import Turn
+
+Events = TypeVar("Events")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """Among results: those before it are of turn ``number``, and no later one is of an earlier time than ``reached``.
+
+    ``chain``: see ``Turn``.
+    """
+
+    number: int
+    reached: int
+    chain: int
+
+
+class TurnCore(SlotCore[Events, Result | TurnEnd]):
+    """One slot during one batch. ``watermarks`` and the position of its order machine are handed over together."""
+
+    machine: TurnMachine[Record[Events]]
+
+    @property
+    def ready(self) -> bool:
+        """Whether a turn of rows may be delivered. Control may at any time."""
+        return self.machine.all_here
+
+    def begin(self, versions: Sequence[int]) -> None:
+        """The version of each router in the position of the order machine, which keeps the barriers of a new batch."""
+        for router, version in enumerate(versions):
+            self._follow(self.machine.barrier(router, version))
+
+    def deliver(self, turn: Turn) -> None:
+        """Work on the rows of ``turn``, or on its control. Raises ProtocolViolation if there are rows, and state that
+        they may need is elsewhere.
+        """
+        self._now_us = turn.clock
+        for barrier in turn.control:
+            self._take(barrier)
+        if turn.control:
+            return
+        if not self.ready:
+            missing = sorted(self.machine.expected)
+            raise ProtocolViolation(f"turn {turn.number} is delivered, and state of units {missing[:5]} is elsewhere")
+        for kind, router, version, offset, _, payload in turn.rows:
+            if kind == DATA:
+                self._admit(self.operator.events(payload), (router, version, offset, turn.met))
+        self.results += self.computation.timers_due(turn.reached, turn.clock, at_once=True)
+        self.watermarks = [turn.reached] * len(self.watermarks)
+        self.results.append(TurnEnd(turn.number, turn.reached, turn.chain))

@@ -1,0 +1,146 @@
+"""Every registered order protocol makes replicas of a slot deliver the same turns, or is known not to."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyshift.checks import check_ordering
+from keyshift.model.errors import ContractBroken
+from keyshift.ordering import Ordering, OrderProtocol, Propose, orderings
+from keyshift.ordering.kazoo import Kazoo
+from keyshift.ordering.live_robin import LiveRobin
+from keyshift.ordering.none import Unordered
+from keyshift.registry import Registry
+from keyshift.runtime.row import DATA
+
+
+@pytest.mark.parametrize("name", orderings.names())
+def test_it_passes_the_check_that_anybody_can_call(name):
+    check_ordering(orderings.get(name))
+
+
+@pytest.mark.parametrize("name", [name for name, protocol in orderings.items() if protocol.agrees])
+@given(seed=st.integers(0, 2**32))
+def test_it_passes_with_any_seed(name, seed):
+    check_ordering(orderings.get(name), examples=1, seed=seed)
+
+
+# -- a protocol of one's own -------------------------------------------------------------------------------------------
+
+
+class Backwards(LiveRobin):
+    """The last channel first, always."""
+
+    def _in_turn(self):
+        return self.channels[::-1]
+
+
+def test_a_new_protocol_is_one_class_and_one_line():
+    known: Registry[OrderProtocol] = Registry("order protocol")
+    known.register("backwards", OrderProtocol(Backwards, "the last channel first", "this test"))
+    check_ordering(known.get("backwards"))
+
+
+class LosesAnEvent(LiveRobin):
+    def _ordered(self, rows):
+        first = next((row for row in rows if row.kind == DATA), None)
+        return [row for row in rows if row is not first]
+
+
+class TurnsAround(LiveRobin):
+    """Events of a channel overtake each other."""
+
+    def _ordered(self, rows):
+        return rows[::-1]
+
+
+class Swallows(LiveRobin):
+    """What is not for the core is nobody's."""
+
+    def take_effects(self):
+        self._effects = [effect for effect in self._effects if isinstance(effect, Propose)]
+        return super().take_effects()
+
+
+class StandsStill(LiveRobin):
+    """Delivers nothing once control came."""
+
+    stands = False
+
+    def take(self, ready):
+        turn = None if self.stands else super().take(ready)
+        self.stands = self.stands or bool(turn and turn.control)
+        return turn
+
+
+class GoesBack(LiveRobin):
+    """The clock falls now and then."""
+
+    def _rows(self, rows, met, clock):
+        return super()._rows(rows, met, clock)._replace(clock=self.clock - (self.turn % 3) * 100_000)
+
+
+class DependsOnTheOwner(LiveRobin):
+    """A slot takes first from the channel that has most for it."""
+
+    def _in_turn(self):
+        return sorted(self.channels, key=lambda each: sum(len(element.row.payload) for element in each.waiting))
+
+
+class Forgets(LiveRobin):
+    def save(self):
+        position, _ = super().save()
+        return position, []
+
+
+class CountsNothing(LiveRobin):
+    waiting_bytes = 0
+
+
+class Believes(Kazoo):
+    """Whoever writes is obeyed."""
+
+    def _counts(self, record):
+        return record.number > 900 or super()._counts(record)
+
+
+class GoesOn(Kazoo):
+    """Over a gap."""
+
+    def _counts(self, record):
+        ahead = record.term == self._read.term and record.number > self._read.number
+        return ahead or super()._counts(record)
+
+
+def of(machine: type[Ordering], **changes) -> OrderProtocol:
+    leads = issubclass(machine, Kazoo)
+    return OrderProtocol(machine, "somebody's own order", "this test", leads=leads)._replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        (of(Unordered), "differs between replicas|not each barrier|bytes"),
+        (of(LiveRobin, agrees=False), "replicas never differ in 40 examples, though nothing orders them"),
+        (of(LosesAnEvent), "events are lost, 0 are delivered twice"),
+        (of(TurnsAround), "events are delivered in another order than they came"),
+        (of(Swallows), "0 of [0-9]+ rows passed by that are not for the core"),
+        (of(StandsStill), "events are lost|not each barrier is delivered once|bytes wait"),
+        (of(GoesBack), "the clock of turn [0-9]+ falls from"),
+        (
+            of(DependsOnTheOwner),
+            "the order of a key's events depends on the slot that owns it|differs between replicas",
+        ),
+        (of(Forgets), "events are lost|nothing was wrong, and the machine says|not each barrier"),
+        (of(CountsNothing), "bytes of one channel wait, and waiting_bytes is 0"),
+        (of(Believes), "differs between replicas 0 and 3|replica 0 has delivered [0-9]+ turns, replica 3|nothing was"),
+        (of(GoesOn), "record [0-9]+ of term [0-9]+ is missing in the log, and the machine goes on"),
+        (of(LiveRobin, summary=""), "summary '': must be one line"),
+        (of(LiveRobin, source="two\nlines"), "source 'two.*lines': must be one line"),
+    ],
+    ids=lambda value: value.open.__name__ if isinstance(value, OrderProtocol) else "",
+)
+def test_the_check_says_in_plain_words_what_a_protocol_does_not_keep(protocol, words):
+    with pytest.raises(ContractBroken, match=words) as broken:
+        check_ordering(protocol)
+    assert "\n" not in str(broken.value)

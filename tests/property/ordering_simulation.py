@@ -1,0 +1,734 @@
+"""Replicas of a chain of stages in one event loop, with one seed and virtual time. ``simulate(seed, name)`` replays it.
+
+All replicas read the same frames. Each has delays of its own on each channel, batches that end, and deaths: it comes
+back from a snapshot of any of them. Each slot has the order machine and a made-up core, whose state is a number per
+key. For a protocol with leaders each slot has an order log: appends come late, twice or not, answers get lost, sessions
+end, and a replica that was stopped wakes up as a leader of before.
+"""
+
+import heapq
+import random
+import traceback
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from keyshift.checks.replicas import BEGIN_US, H_US, Event, Input, by_time, events_of, payload_of
+from keyshift.model.errors import ProtocolViolation
+from keyshift.ordering import Local, Ordering, Position, Propose, Record, Resign, Setting, machine, orderings
+from keyshift.ordering.channels import Channel
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.runtime.turn import Turn
+
+SESSION_MS, ORDER_MS = 50.0, 2.0
+CALM_MS = 200.0  # from the last frame until nothing goes wrong any more
+END_MS = 60_000.0  # virtual; the longest of 2000 runs took 3900
+MARKER = 7
+KEYS = 6
+Rows = list[Row]
+
+
+def owner(version: int, key: int, slots: int) -> int:
+    """Each version has another owner for each key."""
+    return (key + version) % slots
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the seed decides before the run begins. Times are virtual milliseconds."""
+
+    given: Input
+    replicas: int
+    slots: tuple[int, ...]  # of each stage
+    channel_ms: float
+    spread: float  # by how much more some channels of some replicas take
+    outcome_ms: float  # until a router knows that an appointment holds
+    state_ms: float
+    batch_ms: float | None  # None: the run is one batch
+    dies: float  # probability that a replica does, once or twice
+    stops: float  # probability that it is stopped for a while
+    append_ms: float
+    fails: float  # probability that an append fails, comes late, or has no answer
+    expires: float  # probability that a leader's session ends, at each of its frames
+
+    @classmethod
+    def draw(cls, rng: random.Random, calm: bool) -> "Shape":
+        def maybe(value: float) -> float:
+            return 0.0 if calm else rng.choice((0.0, value))
+
+        return cls(
+            given=Input.draw(rng, epochs=9),
+            replicas=rng.choice((1, 2, 2, 3)),
+            slots=tuple(rng.randint(1, 3) for _ in range(rng.choice((1, 1, 2, 3)))),
+            channel_ms=rng.choice((0.2, 2.0, 20.0)),
+            spread=rng.choice((1.0, 10.0)),
+            outcome_ms=rng.choice((0.0, 5.0, 50.0)),
+            state_ms=rng.choice((0.5, 10.0, 60.0)),
+            batch_ms=None if calm else rng.choice((None, 30.0, 100.0)),
+            dies=maybe(0.7),
+            stops=maybe(0.01),
+            append_ms=rng.choice((0.5, 3.0)),
+            fails=maybe(0.3),
+            expires=maybe(0.02),
+        )
+
+
+@dataclass
+class Outcome:
+    """``problems``: check -> what it saw first. ``story``: the last events before the end."""
+
+    seed: int
+    name: str
+    shape: Shape
+    problems: dict[str, str] = field(default_factory=dict)
+    story: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=40))
+    seen: Counter[str] = field(default_factory=Counter)
+    differ: bool = False  # whether two replicas have delivered different turns
+
+    def __str__(self) -> str:
+        story = "\n".join(f"  {at:9.2f} {' '.join(map(str, what))}" for at, *what in self.story)
+        problems = "\n".join(f"  {check}: {what}" for check, what in self.problems.items())
+        replay = f"replay: simulate({self.seed}, {self.name!r})"
+        return f"{replay}\n{self.shape}\nlast events (virtual ms):\n{story}\nproblems:\n{problems}"
+
+
+class OrderLog:
+    """Of one slot in all replicas, with its election."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.term = 0
+        self.leader = -1
+
+
+class Slot:
+    """One slot of one incarnation of a replica: its machine, and a core that is made up."""
+
+    def __init__(self, replica: "Replica", stage: int, number: int, position: Position, state: dict[int, int]) -> None:
+        self.replica, self.stage, self.number, self.state = replica, stage, number, dict(state)
+        self.world, self.place = replica.world, (stage, number)
+        senders = replica.world.senders(stage)
+        self.setting = Setting(senders, H_US, stage > 0, by_time, int(SESSION_MS * 1000), int(ORDER_MS * 1000))
+        self.leads = self.awaits_others = False
+        self.version = position.places[0].version
+        self.open(position, [])
+
+    def open(self, position: Position, waiting: Rows) -> None:
+        self.machine = self.world.machine(self.setting, position)
+        self.read = position.log.offset + 1  # in the order log
+        self.turn = position.turn
+        self.machine.arrived(waiting)
+        self.busy_until = 0.0  # state is on its way until then
+        self.wait_for_state()
+
+    def wait_for_state(self) -> None:
+        self.busy_until = self.world.now + self.world.delay(self.world.shape.state_ms)
+        self.replica.later(self.busy_until - self.world.now, self.pump)
+
+    @property
+    def ready(self) -> bool:
+        return self.world.now >= self.busy_until and not self.awaits_others
+
+    def pump(self) -> None:
+        """Deliver what there is, and carry out what follows."""
+        while (turn := self.machine.take(self.ready)) is not None:
+            self.deliver(turn)
+        if not self.ready and self.world.leaderless and all(channel.stands for channel in self.machine.channels):
+            self.world.problem("control", f"slot {self.place} has all barriers, and keeps them")
+        self.machine.propose(self.world.now_us)
+        for effect in self.machine.take_effects():
+            match effect:
+                case Propose(record):
+                    self.world.append(self, record)
+                case Resign():
+                    self.world.seen["resigned"] += 1
+                    self.leads = False
+                    self.world.vacant(self.place, self.replica.number)
+                case Local():
+                    self.world.seen["passed by"] += 1
+
+    def deliver(self, turn: Turn) -> None:
+        self.world.check_turn(self, turn)
+        self.turn = turn.number
+        following = self.stage + 1 < len(self.world.shape.slots)
+        if turn.control:
+            kind, _, self.version, *_, payload = turn.control[0]
+            if following:
+                self.send_on(
+                    [[Row(kind, self.number, self.version, turn.number, 0, payload)]] * self.world.slots_behind(self)
+                )
+            if kind == SNAPSHOT:
+                self.replica.captured(self, bytes(payload))
+            if kind == BARRIER:
+                self.awaits_others = True
+                self.replica.switched(self.stage, self.version)
+            return
+        for _, _, event in events_of(turn.rows):
+            self.state[event.key] = hash((self.state.get(event.key, 0), event, turn.met, turn.clock))
+        if following:
+            self.send_on([[row] for row in self.results(turn)])
+
+    def results(self, turn: Turn) -> Rows:
+        """One row for each slot of the next stage."""
+        slots = self.world.slots_behind(self)
+        parts: list[list[Event]] = [[] for _ in range(slots)]
+        for position, (_, _, event) in enumerate(events_of(turn.rows)):
+            result = Event(event.t, (event.key * 5 + 1) % KEYS, position)
+            parts[owner(self.version, result.key, slots)].append(result)
+        return [
+            Row(DATA if part else TICK, self.number, self.version, turn.number, turn.reached, payload_of(part))
+            for part in parts
+        ]
+
+    def send_on(self, rows: list[Rows]) -> None:
+        for slot, some in enumerate(rows):
+            self.replica.send(self.stage + 1, self.number, slot, some)
+
+    def go_on(self) -> None:
+        """In the next batch: what is saved goes to the next holder."""
+        self.machine.deposed()
+        self.leads = False
+        self.pump()
+        self.world.vacant(self.place, self.replica.number)
+        position, waiting = self.world.saved(self.machine)
+        self.world.seen["rows handed over"] += len(waiting)
+        self.open(position, waiting)
+
+
+class Replica:
+    """One incarnation: its routers, channels and slots."""
+
+    def __init__(self, world: "Simulation", number: int, incarnation: int, snapshot: "Snapshot | None") -> None:
+        self.world, self.number, self.incarnation = world, number, incarnation
+        self.alive, self.stopped_until = True, 0.0
+        self.parts: dict[bytes, dict[tuple[int, int], tuple[Position, dict[int, int]]]] = defaultdict(dict)
+        self.router_places: dict[bytes, dict[int, int]] = defaultdict(dict)
+        self.stand: Counter[tuple[int, int]] = Counter()  # slots of a stage that have switched to a version
+        self.channels: dict[tuple[int, int, int], deque[Row]] = defaultdict(deque)
+        self.due: dict[tuple[int, int, int], float] = {}
+        self.usual: dict[tuple[int, int, int], float] = {}
+        self.slots = {}
+        self.begun = snapshot.parts[0, 0][0].places[0].version if snapshot else 1  # whatever is read again
+        for stage, slots in enumerate(world.shape.slots):
+            for slot in range(slots):
+                begin = Position.begin(Setting(world.senders(stage), H_US, stage > 0), 1)
+                position, state = snapshot.parts[stage, slot] if snapshot else (begin, {})
+                if snapshot and world.forgets_positions:
+                    position = begin
+                self.slots[stage, slot] = Slot(self, stage, slot, position, state)
+        self.frames = [0] * len(world.frames)
+        if snapshot:  # some frames are read again
+            self.frames = [max(0, at - world.rng.randint(0, 2)) for at in snapshot.frames]
+        self.left: list[list[Rows]] = [[] for _ in world.frames]  # of a frame whose mark has gone out: the barriers
+        for router in range(len(world.frames)):
+            self.next_frame(router)
+        for slot in self.slots.values():
+            self.read_on(slot)
+        if world.shape.batch_ms:
+            self.later(world.delay(world.shape.batch_ms), self.end_batch)
+
+    def later(self, after_ms: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.world.at(after_ms, self.run, call, *arguments)
+
+    def run(self, call: Callable[..., None], *arguments: Any) -> None:
+        if not self.alive:
+            return
+        if self.stopped_until > self.world.now:
+            self.world.at(self.stopped_until - self.world.now, self.run, call, *arguments)
+            return
+        call(*arguments)
+
+    # -- routers and channels -----------------------------------------------------------------------------------------
+
+    def next_frame(self, router: int) -> None:
+        frames = self.world.given.frames[router]
+        if self.frames[router] < len(frames):
+            due_ms = (frames[self.frames[router]].watermark - BEGIN_US) / 1000
+            self.later(max(0.0, due_ms - self.world.now) + self.world.delay(1.0), self.take_frame, router)
+
+    def take_frame(self, router: int) -> None:
+        world, rng = self.world, self.world.rng
+        if self.left[router]:
+            return
+        at = self.frames[router]
+        self.frames[router] += 1
+        rows = world.frames[router][at]
+        barriers: list[Rows] = []
+        for slot, some in enumerate(rows):
+            first, *rest = some
+            barriers.append(rest)
+            if first.kind == DATA or world.marks(router, at) or rng.random() < 0.3:
+                noise = [Row(MARKER, 0, 0, 0, 0)] if rng.random() < 0.05 else []
+                self.send(0, router, slot, [*noise, first])
+        for barrier in barriers[0]:
+            if barrier.kind == SNAPSHOT:
+                self.router_places[bytes(barrier.payload)][router] = at + 1
+        if barriers[0]:
+            self.left[router] = barriers
+            wait_ms = world.rng.choice((0.0, world.delay(world.shape.outcome_ms)))
+            self.later(wait_ms, self.outcome, router)
+            if world.passes_on:
+                self.left[router] = []
+                self.next_frame(router)
+                self.later(wait_ms, self.send_barriers, router, barriers)
+        else:
+            self.next_frame(router)
+        world.accidents(self)
+
+    def outcome(self, router: int) -> None:
+        """The appointment holds: barriers go out right behind the mark."""
+        barriers, self.left[router] = self.left[router], []
+        if barriers:
+            self.send_barriers(router, barriers)
+            self.next_frame(router)
+
+    def send_barriers(self, router: int, barriers: list[Rows]) -> None:
+        for slot, some in enumerate(barriers):
+            self.send(0, router, slot, some)
+
+    def send(self, stage: int, sender: int, slot: int, rows: Rows) -> None:
+        world, place = self.world, (stage, sender, slot)
+        if place not in self.usual:
+            self.usual[place] = world.shape.channel_ms * world.rng.choice((1.0, world.shape.spread))
+        due = max(world.now + world.delay(self.usual[place]), self.due.get(place, 0.0))
+        if not self.channels[place] or due > self.due[place]:
+            self.later(due - world.now, self.receive, place)
+        self.due[place] = due
+        self.channels[place] += rows
+
+    def receive(self, place: tuple[int, int, int]) -> None:
+        rows, stage, slot = self.channels[place], place[0], self.slots[place[0], place[2]]
+        most = self.world.rng.randint(1, 4)
+        some = [rows.popleft() for _ in range(min(most, len(rows)))]
+        if rows:
+            self.later(self.world.delay(self.usual[place]), self.receive, place)
+        if some:
+            self.world.log("replica", self.number, "stage", stage, "slot", slot.number, "gets", len(some), "rows")
+            slot.machine.arrived(some)
+            slot.pump()
+
+    # -- batches, snapshots, the order log ----------------------------------------------------------------------------
+
+    def end_batch(self) -> None:
+        """All that is on its way arrives. Then routers and slots begin anew."""
+        self.world.seen["batches"] += 1
+        self.world.log("replica", self.number, "ends a batch")
+        for stage in range(len(self.world.shape.slots)):
+            places = [place for place, rows in self.channels.items() if place[0] == stage and rows]
+            self.world.rng.shuffle(places)
+            for _, sender, slot in places:
+                here, rows = self.slots[stage, slot], self.channels[stage, sender, slot]
+                here.machine.arrived(rows)
+                rows.clear()
+                here.pump()
+        for slot in self.slots.values():
+            slot.go_on()
+        for (stage, number), slot in self.slots.items():
+            for sender in range(self.world.senders(stage)):
+                behind = self.slots[stage - 1, sender].turn + 1 if stage else self.next_offset(sender)
+                version = self.slots[stage - 1, sender].version if stage else self.router_version(sender)
+                self.send(stage, sender, number, [Row(BARRIER, sender, version, behind, 0)])
+            self.read_on(slot)
+        assert self.world.shape.batch_ms
+        if not self.world.over:
+            self.later(self.world.shape.batch_ms * (0.5 + self.world.rng.random()), self.end_batch)
+
+    def next_offset(self, router: int) -> int:
+        frames, at = self.world.given.frames[router], self.frames[router]
+        return frames[at].offset if at < len(frames) else frames[-1].offset + 1
+
+    def router_version(self, router: int) -> int:
+        """Of what this router has said last: barriers that are kept back were not said."""
+        at = self.frames[router]
+        said = [row.version for frame in self.world.frames[router][:at] for row in frame[0]]
+        kept = [row.version for row in (self.left[router] or [[]])[0] if row.kind != SAVEPOINT]
+        return max(self.begun, min([*kept, max(said, default=1) + 1]) - 1)
+
+    def captured(self, slot: Slot, name: bytes) -> None:
+        position, _ = self.world.saved(slot.machine)
+        self.parts[name][slot.place] = position, dict(slot.state)
+        if len(self.parts[name]) == len(self.slots) and len(self.router_places[name]) == len(self.frames):
+            frames = [at for _, at in sorted(self.router_places[name].items())]
+            self.world.snapshots.append(Snapshot(self.parts[name], frames))
+            self.world.seen["snapshots"] += 1
+
+    def switched(self, stage: int, version: int) -> None:
+        """Units go from each slot of the stage to each other: all of them have to be there first."""
+        self.stand[stage, version] += 1
+        if self.stand[stage, version] == self.world.shape.slots[stage]:
+            for (of, _), slot in self.slots.items():
+                if of == stage:
+                    slot.awaits_others = False
+                    slot.wait_for_state()
+
+    def read_on(self, slot: Slot) -> None:
+        self.later(self.world.delay(self.world.shape.append_ms), self.hear, slot)
+
+    def hear(self, slot: Slot) -> None:
+        log = self.world.logs[slot.place].records
+        most = self.world.rng.choice((1, 3, 100))
+        some = list(enumerate(log))[slot.read :][:most]
+        if not some:
+            return
+        slot.read += len(some)
+        slot.machine.heard(some)
+        self.world.check_term(slot)
+        slot.pump()
+        if slot.read < len(log):
+            self.read_on(slot)
+
+    def elected(self, slot: Slot, term: int) -> None:
+        slot.leads = True
+        slot.machine.elected(term)
+        slot.pump()
+        self.lead(slot)
+
+    def lead(self, slot: Slot) -> None:
+        """Looks again and again at what is here."""
+        if slot.leads:
+            slot.pump()
+            self.later(2 * ORDER_MS, self.lead, slot)
+
+    def deposed(self, slot: Slot) -> None:
+        if self.world.logs[slot.place].leader != self.number:  # or it leads again
+            slot.leads = False
+            slot.machine.deposed()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Of one replica: position and state of each slot, and the next frame of each router."""
+
+    parts: dict[tuple[int, int], tuple[Position, dict[int, int]]]
+    frames: list[int]
+
+
+class Simulation:
+    """The event loop, the order logs with their elections, accidents, and the checks."""
+
+    def __init__(
+        self,
+        seed: int,
+        name: str,
+        ordering: type[Ordering] | None = None,
+        channel: type[Channel] = Channel,
+        forgets_positions: bool = False,
+        passes_on: bool = False,
+        switches_when_told: bool = False,
+        loses_rows: bool = False,
+    ) -> None:
+        """``ordering``, ``channel``: in place of those of ``name``. The others are bugs around a machine."""
+        protocol = orderings.get(name)
+        self.rng = random.Random(seed)
+        self.leaderless, self.agrees = not protocol.leads, protocol.agrees
+        self.shape = Shape.draw(self.rng, calm=not protocol.agrees)
+        self.given = self.shape.given if protocol.agrees else Input(self.shape.given.frames, (), False)
+        self.machine: Callable[[Setting, Position], Ordering] = ordering or protocol.open
+        self.channel, self.name = channel, name
+        self.forgets_positions, self.passes_on, self.loses_rows = forgets_positions, passes_on, loses_rows
+        self.outcome = Outcome(seed, name, self.shape)
+        self.seen = self.outcome.seen
+        self.now, self.count, self.over = 0.0, 0, False
+        self.due: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.frames = [self.rows_of(router, switches_when_told) for router in range(len(self.given.frames))]
+        self.last_ms = max(frames[-1].watermark - BEGIN_US for frames in self.given.frames) / 1000
+        self.logs: dict[tuple[int, int], OrderLog] = defaultdict(OrderLog)
+        self.snapshots: list[Snapshot] = []
+        self.turns: dict[tuple[int, int], dict[tuple[int, int], Turn]] = defaultdict(dict)  # of whoever came first
+        self.replicas: list[Replica] = []
+
+    def rows_of(self, router: int, at_any_time: bool) -> list[list[Rows]]:
+        """By frame and slot: what the router says, first the frame's row, then barriers."""
+        slots = self.shape.slots[0]
+        by_frame: list[list[Rows]] = []
+        for slot in range(slots):
+            said = self.given.rows(lambda version, event: owner(version, event.key, slots) == slot)[router]  # noqa: B023
+            frames: list[Rows] = []
+            for row in said:
+                if row.kind in (DATA, TICK):
+                    frames.append([])
+                named = row.kind == SNAPSHOT
+                frames[-1].append(row._replace(payload=str(row.version).encode()) if named else row)
+            by_frame.append(frames)
+        if at_any_time:  # each router at another frame, whatever the appointment says
+            for frames in by_frame:
+                barriers = [row for frame in frames for row in frame[1:]]
+                frames[:] = [frame[:1] for frame in frames]
+                for number, row in enumerate(barriers):
+                    at = min(len(frames) - 1, number * 2 + router)
+                    frames[at].append(row._replace(offset=frames[at][0].offset))
+        return [list(frame) for frame in zip(*by_frame, strict=True)]
+
+    def marks(self, router: int, at: int) -> bool:
+        frames = self.given.frames[router]
+        before = frames[at - 1].watermark if at else 0
+        return frames[at].watermark // H_US > before // H_US
+
+    def senders(self, stage: int) -> int:
+        return self.shape.slots[stage - 1] if stage else len(self.given.frames)
+
+    def slots_behind(self, slot: Slot) -> int:
+        return self.shape.slots[slot.stage + 1]
+
+    def saved(self, machine: Ordering) -> tuple[Position, Rows]:
+        position, waiting = machine.save()
+        return position, [] if self.loses_rows else waiting
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        try:
+            with patch.object(machine, "Channel", self.channel):
+                self.replicas = [Replica(self, number, 0, None) for number in range(self.shape.replicas)]
+                for place in self.replicas[0].slots if not self.leaderless else ():
+                    self.elect(place)
+                for number in range(self.shape.replicas):
+                    while self.rng.random() < self.shape.dies / 2:
+                        self.at(self.rng.uniform(0.3, 1.0) * (self.last_ms + CALM_MS), self.die, number)
+                self.at(self.last_ms + CALM_MS, self.calm)
+                while self.due and not self.over_and_done() and self.now < END_MS:
+                    self.now, _, call, arguments = heapq.heappop(self.due)
+                    call(*arguments)
+                self.check_end()
+        except ProtocolViolation as error:
+            self.problem("violation", str(error))
+        except Exception:  # what a broken machine does to its shell
+            self.problem("crash", traceback.format_exc(limit=-3))
+        return self.outcome
+
+    def at(self, after_ms: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.count += 1
+        heapq.heappush(self.due, (self.now + max(0.0, after_ms), self.count, call, arguments))
+
+    @property
+    def now_us(self) -> int:
+        return BEGIN_US + int(self.now * 1000)
+
+    def delay(self, usual_ms: float) -> float:
+        """Mostly below ``usual_ms``, sometimes far above."""
+        draw = self.rng.random()
+        return usual_ms * draw * (6 if draw > 0.95 else 1)
+
+    def log(self, *what: Any) -> None:
+        self.outcome.story.append((self.now, *what))
+
+    def problem(self, check: str, what: str) -> None:
+        self.outcome.problems.setdefault(check, what)
+
+    def calm(self) -> None:
+        """Nothing new goes wrong from here on."""
+        self.over = True
+
+    def over_and_done(self) -> bool:
+        if self.outcome.problems:
+            return True
+        return self.over and all(
+            replica.alive
+            and replica.frames == [len(frames) for frames in self.frames]
+            and not any(replica.left)
+            and not any(replica.channels.values())
+            and not any(slot.machine.waiting_bytes for slot in replica.slots.values())
+            for replica in self.replicas
+        )
+
+    # -- accidents ----------------------------------------------------------------------------------------------------
+
+    def accidents(self, replica: Replica) -> None:
+        rng, shape = self.rng, self.shape
+        if self.over:
+            return
+        if rng.random() < shape.stops:
+            self.seen["stopped"] += 1
+            self.log("replica", replica.number, "is stopped")
+            replica.stopped_until = self.now + self.delay(3 * SESSION_MS)
+            for place in replica.slots:
+                self.vacant(place, replica.number, SESSION_MS)
+        elif rng.random() < shape.expires:
+            for place, log in self.logs.items():
+                if log.leader == replica.number:
+                    self.seen["expired"] += 1
+                    self.vacant(place, replica.number)
+                    told_ms = self.delay(100.0)  # it may read the next term before
+                    replica.later(told_ms, replica.deposed, replica.slots[place])
+
+    def die(self, number: int) -> None:
+        replica = self.replicas[number]
+        if replica.alive:
+            self.seen["died"] += 1
+            self.log("replica", number, "dies")
+            replica.alive = False
+            for place in replica.slots:
+                self.vacant(place, number, SESSION_MS)
+            self.at(self.delay(50.0), self.come_back, replica)
+
+    def come_back(self, dead: Replica) -> None:
+        if not self.snapshots and not self.over and self.rng.random() < 0.7:
+            self.at(self.delay(50.0), self.come_back, dead)
+            return
+        snapshot = self.rng.choice([*self.snapshots[-3:], *(() if self.snapshots[1:] else (None,))])
+        self.seen["back from a snapshot" if snapshot else "back from the beginning"] += 1
+        self.log("replica", dead.number, "comes back")
+        self.replicas[dead.number] = Replica(self, dead.number, dead.incarnation + 1, snapshot)
+
+    def vacant(self, place: tuple[int, int], leader: int, after_ms: float = 1.0) -> None:
+        """The leader's session has ended, or will; another one is elected."""
+        if not self.leaderless and self.logs[place].leader == leader:
+            self.logs[place].leader = -1
+            self.at(after_ms, self.elect, place)
+
+    def elect(self, place: tuple[int, int]) -> None:
+        log, here = self.logs[place], [replica for replica in self.replicas if replica.alive]
+        if log.leader >= 0:
+            return
+        if not here:
+            self.at(SESSION_MS, self.elect, place)
+            return
+        replica = self.rng.choice(here)
+        log.term, log.leader = log.term + 1, replica.number
+        self.seen["elections"] += 1
+        self.log("replica", replica.number, "leads", place, "in term", log.term)
+        replica.later(self.delay(1.0), replica.elected, replica.slots[place], log.term)
+
+    def append(self, slot: Slot, record: Record, tries: int = 0) -> None:
+        """What is on its way comes whatever becomes of its leader; it is repeated as long as nobody has answered."""
+        draw, shape = self.rng.random(), self.shape
+        bad = shape.fails if not self.over and tries < 5 else 0.0
+        late_ms = 100.0 if draw < bad / 3 else shape.append_ms
+        if not bad / 3 < draw < bad / 2:
+            self.at(self.delay(late_ms), self.appended, slot.place, record)
+        if draw < bad:
+            self.seen["append repeated"] += 1
+            slot.replica.later(self.delay(20.0), self.append, slot, record, tries + 1)
+
+    def appended(self, place: tuple[int, int], record: Record) -> None:
+        self.logs[place].records.append(record)
+        for replica in self.replicas:
+            if replica.alive:
+                replica.read_on(replica.slots[place])
+
+    # -- the checks ---------------------------------------------------------------------------------------------------
+
+    def check_turn(self, slot: Slot, turn: Turn) -> None:
+        at = turn.number, turn.control[0].kind if turn.control else 0  # there are no two of a kind
+        first = self.turns[slot.place].setdefault(at, turn)
+        if first != turn:
+            self.outcome.differ = True
+            if self.agrees:
+                self.problem("order", f"slot {slot.place} of replica {slot.replica.number}: {turn} instead of {first}")
+        if not self.agrees:
+            return
+        if turn.number != slot.turn + (not turn.control):
+            self.problem("number", f"slot {slot.place} delivers turn {turn.number} behind {slot.turn}")
+        if turn.met % H_US or turn.reached % H_US or turn.met > turn.reached:
+            self.problem("time", f"turn {turn.number} of slot {slot.place} meets {turn.met}, reaches {turn.reached}")
+        if turn.control and sorted(row.router for row in turn.control) != list(range(slot.setting.channels)):
+            self.problem("control", f"slot {slot.place}: barriers of {turn.control}")
+        if self.name == "time_merge":
+            order = [(event.t, router, offset, event.position) for router, offset, event in events_of(turn.rows)]
+            if order != sorted(order):
+                self.problem("sorted", f"turn {turn.number} of slot {slot.place}")
+
+    def check_term(self, slot: Slot) -> None:
+        """What counts at an offset is of the highest term that has begun."""
+        offset, term, _ = slot.machine._read  # type: ignore[attr-defined]
+        begun = [record.term for record in self.logs[slot.place].records[: offset + 1] if not record.number]
+        if term != max(begun, default=0):
+            self.problem("term", f"slot {slot.place}, offset {offset}: {term} instead of {max(begun, default=0)}")
+
+    def check_end(self) -> None:
+        if self.now >= END_MS or not self.over_and_done():
+            self.problem("stuck", f"turns {[{p: s.turn for p, s in r.slots.items()} for r in self.replicas]}")
+        if not self.agrees or self.outcome.problems:
+            return
+        for place in self.replicas[0].slots:
+            self.check_complete(place)
+            self.check_log(place)
+        states = [{place: slot.state for place, slot in replica.slots.items()} for replica in self.replicas]
+        if any(state != states[0] for state in states):
+            self.problem("state", f"{states}")
+        if self.leaderless:
+            self.check_owners()
+        self.seen["turns"] += sum(map(len, self.turns.values()))
+        self.seen["control"] += sum(kind > 0 for turns in self.turns.values() for _, kind in turns)
+
+    def check_complete(self, place: tuple[int, int]) -> None:
+        """Each event that was sent to the slot, once, and in the order of its channel."""
+        stage, slot = place
+        got = [row for _, turn in sorted(self.turns[place].items()) for row in turn.rows]
+        for channel in range(self.senders(stage)):
+            sent: Iterable[Row]
+            if stage:
+                sent = (row for row in self.sent_by(stage - 1, channel, slot))
+            else:
+                sent = (row for frame in self.frames[channel] for row in frame[slot])
+            expected = [(offset, event) for _, offset, event in events_of(sent)]
+            found = [(offset, event) for router, offset, event in events_of(got) if router == channel]
+            if lost := set(expected) - set(found):
+                self.problem("lost", f"slot {place}, channel {channel}: {sorted(lost)[:3]}")
+            elif len(found) > len(expected):
+                self.problem("doubled", f"slot {place}, channel {channel}")
+            elif found != expected:
+                self.problem("reordered", f"slot {place}, channel {channel}")
+
+    def sent_by(self, stage: int, number: int, slot: int) -> Iterable[Row]:
+        sender = self.replicas[0].slots[stage, number]
+        now = sender.version
+        sender.version = 1
+        for _, turn in sorted(self.turns[stage, number].items()):
+            if turn.control:
+                sender.version = turn.control[0].version
+            else:
+                yield sender.results(turn)[slot]
+        sender.version = now
+
+    def check_log(self, place: tuple[int, int]) -> None:
+        """No record orders what one before it has ordered, and behind a gap a machine ends."""
+        term = number = 0
+        ordered: Counter[int] = Counter()
+        counted: list[Record] = []
+        for record in self.logs[place].records if not self.leaderless else ():
+            if record.term > term and not record.number:
+                term, number = record.term, 0
+            elif record.term == term and record.number == number + 1:
+                number += 1
+            else:
+                continue
+            counted.append(record)
+            for channel, sequence in record.entries:
+                if sequence <= ordered[channel]:
+                    self.problem("ordered twice", f"slot {place}: {record}")
+                ordered[channel] = sequence
+        if len(counted) < 3 or not counted[-1].number or not counted[-2].number:
+            return
+        setting = self.replicas[0].slots[place].setting
+        reader = self.machine(setting, Position.begin(setting, 1))
+        try:
+            reader.heard(enumerate([*counted[:-2], counted[-1]]))
+        except ProtocolViolation:
+            return
+        self.problem("gap", f"slot {place} goes on over {counted[-2]}")
+
+    def check_owners(self) -> None:
+        """In the first stage each key has the order that it would have in a slot that owns all of them."""
+        setting = self.replicas[0].slots[0, 0].setting
+        alone = self.machine(setting, Position.begin(setting, 1))
+        for rows in self.given.rows():
+            alone.arrived(rows)
+        expected = defaultdict(list)
+        while (turn := alone.take(True)) is not None:
+            for router, offset, event in events_of(turn.rows):
+                expected[event.key].append((router, offset, event.t))
+        found = defaultdict(list)
+        everywhere = [item for (stage, _), turns in self.turns.items() if not stage for item in turns.items()]
+        for _, turn in sorted(everywhere, key=lambda item: item[0]):
+            for router, offset, event in events_of(turn.rows):
+                found[event.key].append((router, offset, event.t))
+        if found != expected:
+            self.problem("owner", f"{dict(found)} instead of {dict(expected)}")
+
+
+def simulate(seed: int, name: str, **changes: Any) -> Outcome:
+    """One run with the order protocol ``name``. ``changes``: see ``Simulation``; they are there to be caught."""
+    return Simulation(seed, name, **changes).run()

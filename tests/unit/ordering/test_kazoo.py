@@ -1,0 +1,169 @@
+"""Turns of kazoo, by hand: two channels, a log that the test writes, and a leader that is asked what it proposes."""
+
+import pytest
+
+from keyshift.model.errors import ProtocolViolation
+from keyshift.ordering import LogPlace, Position, Propose, Record, Resign, Setting
+from keyshift.ordering.kazoo import MOST, Kazoo
+from keyshift.ordering.model import sequence_of
+from keyshift.runtime.row import BARRIER, DATA, Row
+
+SETTING = Setting(2, 10, session_us=50_000, order_us=1_000)
+
+
+def data(router, offset, watermark=0, version=1):
+    return Row(DATA, router, version, offset, watermark, b"event")
+
+
+def up_to(router, offset):
+    return router, sequence_of(data(router, offset))
+
+
+def opened():
+    return Kazoo(SETTING, Position.begin(SETTING, 1))
+
+
+def taken(machine):
+    turns = []
+    while (turn := machine.take(True)) is not None:
+        turns.append([(row.router, row.offset) for row in turn.rows] or "control")
+    return turns
+
+
+def proposed(machine):
+    (effect,) = machine.take_effects()
+    assert isinstance(effect, Propose)
+    return effect.record
+
+
+def leader(term=1):
+    machine = opened()
+    machine.elected(term)
+    machine.heard([(0, proposed(machine))])
+    return machine
+
+
+def test_a_record_is_delivered_as_one_turn_when_the_own_channels_are_as_far():
+    machine = opened()
+    machine.arrived([data(0, 0, 12), data(1, 0)])
+    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 77, (up_to(1, 1), up_to(0, 0))))])
+    assert taken(machine) == []
+    machine.arrived([data(1, 1, 25)])
+    turn = machine.take(True)
+    assert [(row.router, row.offset) for row in turn.rows] == [(1, 0), (1, 1), (0, 0)]
+    assert (turn.number, turn.met, turn.reached, turn.clock) == (1, 0, 10, 77)
+
+
+def test_the_clock_does_not_fall_when_another_leader_is_behind():
+    machine = opened()
+    machine.arrived([data(0, 0), data(0, 1)])
+    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 77, (up_to(0, 0),)))])
+    machine.heard([(2, Record(2, 0)), (3, Record(2, 1, 50, (up_to(0, 1),)))])
+    assert [machine.take(True).clock for _ in range(2)] == [77, 77]
+
+
+def test_a_leader_orders_nothing_before_it_has_read_that_its_term_begins():
+    machine = opened()
+    machine.arrived([data(0, 0)])
+    machine.elected(2)
+    begins = proposed(machine)
+    assert begins == Record(2, 0)
+    machine.propose(5_000)
+    assert machine.take_effects() == []
+    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 4_000, (up_to(0, 0),))), (2, begins)])
+    machine.propose(6_000)
+    assert machine.take_effects() == [], "what the leader before has ordered is not ordered again"
+    machine.arrived([data(0, 1)])
+    machine.propose(7_000)
+    assert proposed(machine) == Record(2, 1, 7_000, (up_to(0, 1),))
+
+
+def test_a_leader_has_one_record_under_way_and_gathers_meanwhile():
+    machine = leader()
+    machine.arrived([data(0, 0)])
+    machine.propose(10_000)
+    first = proposed(machine)
+    machine.arrived([data(1, 0), data(0, 1)])
+    machine.propose(12_000)
+    assert machine.take_effects() == []
+    assert taken(machine) == [], "nothing is delivered that was only proposed"
+    machine.heard([(1, first), (2, first)])
+    assert taken(machine) == [[(0, 0)]]
+    machine.propose(13_000)
+    assert proposed(machine) == Record(1, 2, 13_000, (up_to(1, 0), up_to(0, 1)))
+
+
+def test_a_record_orders_at_most_a_thousand_elements():
+    machine = leader()
+    machine.arrived([data(0, offset) for offset in range(MOST - 1)] + [data(1, offset) for offset in range(5)])
+    machine.propose(10_000)
+    assert proposed(machine).entries == (up_to(0, MOST - 2), up_to(1, 0))
+
+
+def test_a_leader_without_its_record_resigns_when_its_session_is_over():
+    machine = leader()
+    machine.arrived([data(0, 0)])
+    machine.propose(10_000)
+    proposed(machine)
+    machine.propose(60_000)
+    assert machine.take_effects() == []
+    machine.propose(60_001)
+    assert machine.take_effects() == [Resign()]
+    machine.propose(90_000)
+    assert machine.take_effects() == []
+
+
+def test_a_leader_that_wakes_resigns_when_it_reads_another_term_and_its_records_are_dropped():
+    machine = leader()
+    machine.arrived([data(0, 0)])
+    machine.propose(10_000)
+    late = proposed(machine)
+    machine.heard([(1, Record(2, 0)), (2, late)])
+    assert machine.take_effects() == [Resign()]
+    assert taken(machine) == []
+    machine.elected(2)
+    assert machine.take_effects() == [Resign()], "that term is another one's"
+
+
+def test_a_gap_ends_the_replica():
+    machine = opened()
+    with pytest.raises(ProtocolViolation, match="the order log goes from record 1 of term 3 to 3"):
+        machine.heard([(0, Record(3, 0)), (1, Record(3, 1)), (2, Record(3, 3))])
+
+
+def test_what_is_ordered_behind_a_barrier_waits_for_the_barriers_of_all_and_comes_record_by_record():
+    def barrier(router):
+        return Row(BARRIER, router, 2, 0, 0)
+
+    rows = [
+        data(0, 0, 10),
+        barrier(0),
+        data(0, 1, 20, 2),
+        data(0, 2, 20, 2),
+        data(1, 0, 10),
+        barrier(1),
+        data(1, 1, 20, 2),
+    ]
+    log = [
+        (0, Record(1, 0)),
+        (1, Record(1, 1, 5, (up_to(0, 1),))),
+        (2, Record(1, 2, 6, (up_to(0, 2),))),
+        (3, Record(1, 3, 7, (up_to(1, 1),))),
+    ]
+    expected = [[(0, 0)], [(1, 0)], "control", [(0, 1)], [(0, 2)], [(1, 1)]]
+    machine = opened()
+    machine.arrived(rows)
+    machine.heard(log)
+    assert taken(machine) == expected
+    for turns in range(len(expected)):  # the same if it goes on elsewhere anywhere
+        machine = opened()
+        machine.arrived(rows)
+        machine.heard(log)
+        begun = [machine.take(True) for _ in range(turns)]
+        position, waiting = machine.save()
+        assert position.log.offset < 1 or turns > 3, "some of what the first record orders is left"
+        machine = Kazoo(SETTING, position)
+        machine.arrived(waiting)
+        machine.heard(log[position.log.offset + 1 :])
+        assert len(begun) + len(taken(machine)) == len(expected)
+    assert machine.save()[0].log == LogPlace(3, 1, 3)
