@@ -25,7 +25,7 @@ def slot_events(schema, rows) -> pa.RecordBatch:
 
 def verdict(workload, made, **changes):
     """The verdict on a run, of which some tables may be others."""
-    names = ("events", "results", "final", "assignments", "times", "earlier")
+    names = ("events", "results", "final", "ownership", "times")
     return judge(workload, **{name: getattr(made, name) for name in names} | changes)
 
 

@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
-    "keyshift.analysis.changes": ("changes",),
+    "keyshift.analysis.differences": ("changes",),
     "keyshift.analysis.conclusions": ("sentences", "tradeoff_sentences"),
-    "keyshift.analysis.plots.strategies": ("ccdf_figure", "panels", "pareto"),
-    "keyshift.analysis.firing": ("fired", "fired_sentences"),
+    "keyshift.analysis.plots.strategies": ("ccdf_figure", "pareto"),
+    "keyshift.analysis.fired_windows": ("fired", "fired_sentences"),
     "keyshift.analysis.interruptions": ("interruption_sentences", "interruptions"),
     "keyshift.analysis.plots.live": ("exploration", "exploration_sentences"),
     "keyshift.analysis.plots.plans": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
-    "keyshift.analysis.plots.runs": ("resource_panels", "throughput_panels"),
+    "keyshift.analysis.plots.timelines": ("panels", "resource_panels", "throughput_panels"),
     "keyshift.analysis.plots.sweeps": ("phase_bars", "sweep_bars", "sweep_lines"),
     "keyshift.analysis.sweeps": ("ranking", "ranking_sentences", "sweep"),
     "keyshift.analysis.tables": ("comparison_table", "tradeoffs"),

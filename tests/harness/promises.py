@@ -17,7 +17,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.live.journal import journal_from_json
 from keyshift.model import frames
-from keyshift.results.verdict import Course
+from keyshift.results.verdict import Ownership
 from keyshift.traffic import topics
 from keyshift.wire.config import result_schema
 from keyshift.wire.savepoint import SavepointStore
@@ -82,7 +82,7 @@ def broken(promise: Promise, given: Input) -> str:
         return f"{missing} of it is not there"
     past = journal_from_json(promise.journal).past
     stages = [
-        StageEnd(name, Course(stage.assignments), stage.begins, {}, stage.records)
+        StageEnd(name, Ownership(stage.assignments), stage.begins, {}, stage.records)
         for name, stage in past.stages.items()
     ]
     final = FinalState({}, lambda timers: iter(()), stages, past.revoked, ())

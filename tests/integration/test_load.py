@@ -18,7 +18,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, units_of
-from keyshift.results.verdict import judge
+from keyshift.results.verdict import Ownership, judge
 from keyshift.state.memory import MemoryState
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
 from keyshift.traffic.process import JsonProcess
@@ -303,7 +303,7 @@ def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, to
     assert collector.wait() == (0, "")
 
     results = pq.read_table(output).to_pandas()
-    found = judge(WORKLOAD, events, results, final, [assignment])
+    found = judge(WORKLOAD, events, results, final, [Ownership([assignment])])
     assert found.ok, found.examples
     assert len(results) == RATE * SECONDS
     assert (results["arrived_us"] > results["t"]).all()

@@ -82,21 +82,33 @@ def _about(group: list[Point]) -> list[str]:
         said = [f"{how_many} correct: nothing lost, duplicated, reordered or wrong."]
     if not correct:
         return said
-    said += _compare_spike(correct)
+    said += _compare(
+        correct,
+        lambda row: ratio(row, "spike_ms", "p99_ms"),
+        one="{best} kept the P99 spike at {best_spike}, {low} its value before.",
+        several="{best} kept the P99 spike at {best_spike}, {low} its value before; {worst} reached {worst_spike}, "
+        "{high}: {times}.",
+        same="The P99 spike is about the same everywhere, {high} its value before.",
+        show=lambda value: f"{digits(value)} ×",
+        much="much",
+    )
+    unknown = [point.label for point in correct if not point.values(lambda row: ratio(row, "spike_ms", "p99_ms"))]
+    if unknown:
+        said.append(f"P99 before and at its spike are not both known for {enumerated(unknown)}.")
     said += _compare(
         correct,
         lambda row: row.get("silence_ms"),
-        one="{best} left at most {value} without a result.",
-        two="{best} left at most {value} without a result; {worst} up to {worst_value}: {times}.",
-        tie="The longest time without a result is about the same everywhere, {value}.",
+        one="{best} left at most {low} without a result.",
+        several="{best} left at most {low} without a result; {worst} up to {high}: {times}.",
+        same="The longest time without a result is about the same everywhere, {low}.",
         show=_ms,
     )
     said += _compare(
         correct,
         lambda row: row.get("completion_s"),
-        one="{best} completed in {value}.",
-        two="{best} completed first, in {value}; {worst} took {worst_value}: {times}.",
-        tie="All took about the same time to complete, {value}.",
+        one="{best} completed in {low}.",
+        several="{best} completed first, in {low}; {worst} took {high}: {times}.",
+        same="All took about the same time to complete, {low}.",
         show=_s,
     )
     unfinished = [point.label for point in correct if not point.all_know("completion_s")]
@@ -116,60 +128,36 @@ def _wrong(point: Point) -> str:
     return f"{point.label} is not correct{of} ({what}): it is left out of the comparison."
 
 
-def _compare_spike(group: list[Point]) -> list[str]:
-    def factor(row: Row) -> float | None:
-        return ratio(row, "spike_ms", "p99_ms")
-
-    def spike(point: Point) -> str:
-        return _ms(point.mean(lambda row: row.get("spike_ms")) or nan)
-
-    known = _ranked(group, factor)
-    said = []
-    if len(known) == 1:
-        point, value = known[0]
-        said = [f"{point.label} kept the P99 spike at {spike(point)}, {_times(value)} its value before."]
-    elif known:
-        (best, low), (worst, high) = known[0], known[-1]
-        if high <= TIE * low:
-            said = [f"The P99 spike is about the same everywhere, {_times(high)} its value before."]
-        else:
-            said = [
-                f"{best.label} kept the P99 spike at {spike(best)}, {_times(low)} its value before; "
-                f"{worst.label} reached {spike(worst)}, {_times(high)}: {_contrast(best, worst, factor, 'much')}."
-            ]
-    left_out = [point.label for point in group if point not in [ranked for ranked, _ in known]]
-    return said + ([f"P99 before and at its spike are not both known for {enumerated(left_out)}."] if left_out else [])
-
-
 def _compare(
     group: list[Point],
     measure: Callable[[Row], float | None],
     *,
     one: str,
-    two: str,
-    tie: str,
+    several: str,
+    same: str,
     show: Callable[[float], str],
+    much: str = "long",
 ) -> list[str]:
-    known = _ranked(group, measure)
+    """The sentence for those of ``group`` that know the measure, if there are any."""
+    known = sorted(
+        ((point, mean) for point in group if (mean := point.mean(measure)) is not None), key=lambda pair: pair[1]
+    )
     if not known:
         return []
     (best, low), (worst, high) = known[0], known[-1]
-    text = one if len(known) == 1 else tie if high <= TIE * low else two
+    text = one if len(known) == 1 else same if high <= TIE * low else several
+    best_spike, worst_spike = (_ms(point.mean(lambda row: row.get("spike_ms")) or nan) for point in (best, worst))
     return [
         text.format(
             best=best.label,
+            low=show(low),
+            best_spike=best_spike,
             worst=worst.label,
-            value=show(low),
-            worst_value=show(high),
-            times=_contrast(best, worst, measure, "long"),
+            high=show(high),
+            worst_spike=worst_spike,
+            times=_contrast(best, worst, measure, much),
         )
     ]
-
-
-def _ranked(group: list[Point], measure: Callable[[Row], float | None]) -> list[tuple[Point, float]]:
-    """Points with their means, smallest first; those with no value left out."""
-    known = [(point, mean) for point in group if (mean := point.mean(measure)) is not None]
-    return sorted(known, key=lambda pair: pair[1])
 
 
 def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None], word: str) -> str:
@@ -187,7 +175,3 @@ def _ms(value: float) -> str:
 
 def _s(value: float) -> str:
     return f"{digits(value)} s" if value >= 1 else f"{digits(value * 1e3)} ms"
-
-
-def _times(value: float) -> str:
-    return f"{digits(value)} ×"

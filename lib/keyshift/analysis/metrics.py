@@ -24,7 +24,7 @@ MOMENTS = ("switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
 MOMENT_PHASES = ("prepare", "align", "transfer", "install", "catch_up")
 
 
-class Load(NamedTuple):
+class Offered(NamedTuple):
     """What was offered to a job. Times in seconds relative to the trigger."""
 
     begin_s: float
@@ -51,14 +51,8 @@ def per_second(latency: pd.DataFrame) -> pd.DataFrame:
     need(latency, ["created_s", "latency_ms"], "per_second")
     second = np.floor(latency["created_s"]).astype("int64").rename("second")
     groups = latency["latency_ms"].astype("float64").groupby(second)
-    return pd.DataFrame(
-        {
-            "count": groups.size(),
-            "p50_ms": groups.quantile(0.5),
-            "p99_ms": groups.quantile(0.99),
-            "max_ms": groups.max(),
-        }
-    ).reset_index()
+    measures = {"p50_ms": groups.quantile(0.5), "p99_ms": groups.quantile(0.99), "max_ms": groups.max()}
+    return pd.DataFrame({"count": groups.size(), **measures}).reset_index()
 
 
 def over_repetitions(runs: list[pd.DataFrame]) -> pd.DataFrame:
@@ -70,13 +64,11 @@ def over_repetitions(runs: list[pd.DataFrame]) -> pd.DataFrame:
         raise BadInput("over_repetitions: no run given")
     for run in runs:
         need(run, ["second", "p50_ms", "p99_ms", "max_ms"], "over_repetitions")
-    groups = pd.concat(runs).groupby("second")
-    columns = {"runs": groups.size()}
-    for measure in ("p50", "p99", "max"):
-        values = groups[f"{measure}_ms"]
-        columns |= {f"{measure}_ms": values.median(), f"{measure}_low_ms": values.min()}
-        columns |= {f"{measure}_high_ms": values.max()}
-    return pd.DataFrame(columns).reset_index()
+    seconds = pd.concat(runs).groupby("second")
+    values = seconds[["p50_ms", "p99_ms", "max_ms"]]
+    low = values.min().rename(columns=lambda name: name.replace("_ms", "_low_ms"))
+    high = values.max().rename(columns=lambda name: name.replace("_ms", "_high_ms"))
+    return pd.concat([seconds.size().rename("runs"), values.median(), low, high], axis=1).reset_index()
 
 
 def before(latency: pd.DataFrame, since_s: float) -> tuple[float | None, float | None]:
@@ -85,7 +77,8 @@ def before(latency: pd.DataFrame, since_s: float) -> tuple[float | None, float |
     warm = latency.loc[(latency["created_s"] >= since_s) & (latency["created_s"] < 0), "latency_ms"]
     if warm.empty:
         return None, None
-    return float(np.percentile(warm, 50)), float(np.percentile(warm, 99))
+    p50, p99 = np.percentile(warm, (50, 99)).tolist()
+    return p50, p99
 
 
 def objective_ms(p99_before_ms: float) -> float:
@@ -219,7 +212,7 @@ def peak(metrics: pd.DataFrame, metric: str) -> float | None:
     return _known(largest.groupby(level=0).sum().max())
 
 
-def pace(latency: pd.DataFrame, load: Load) -> dict[str, Any]:
+def pace(latency: pd.DataFrame, load: Offered) -> dict[str, Any]:
     """How a job kept pace with its load, under the names of ``results.manifest.Summary``.
 
     ``backlog``: events without a result at the end of the load; some are always on their way. ``worked_off_s``: from
@@ -269,7 +262,7 @@ def summarise(
     bytes_by_key: int = 0,
     bytes_copied: int | None = None,
     copy_bytes_per_s: float | None = None,
-    load: Load | None = None,
+    load: Offered | None = None,
 ) -> dict[str, Any]:
     """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
 

@@ -5,7 +5,7 @@ Runs whose verdict is not ok never count: ``left_out`` says how many, and who dr
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from math import inf
+from math import inf, nan
 from typing import Any
 
 import pandas as pd
@@ -36,37 +36,30 @@ def sweep(
     Raises BadInput for a name that is not known, naming those that are.
     """
     wanted = dict(measures) if isinstance(measures, Mapping) else {name: _measure(name) for name in measures}
-    groups: dict[Hashable, dict[Hashable, list[Row]]] = {}
+    runs: dict[tuple[Hashable, Hashable], list[Row]] = {}
     for row in summaries:
-        groups.setdefault(value_of(row, group), {}).setdefault(value_of(row, parameter), []).append(row)
-    values = in_order(parameter, [value_of(row, parameter) for row in summaries])
-    names = in_order(group, groups)
+        runs.setdefault((value_of(row, group), value_of(row, parameter)), []).append(row)
+    names, values = in_order(group, (name for name, _ in runs)), in_order(parameter, (value for _, value in runs))
     rows = []
-    for name in names:
-        for value in values:
-            if value not in groups[name]:
-                continue
-            good = [row for row in groups[name][value] if row["verdict"] == "ok"]
-            left_out = len(groups[name][value]) - len(good)
-            first = [row for row in groups[names[0]].get(value, []) if row["verdict"] == "ok"]
-            for measure, function in wanted.items():
-                found, of_first = measured(good, function), measured(first, function)
-                mean, low, high = interval(found, confidence)[:3] if found else (float("nan"),) * 3
-                other = name != names[0] and found and of_first
-                rows.append(
-                    {
-                        "group": name,
-                        "value": value,
-                        "measure": measure,
-                        "mean": mean,
-                        "low": low,
-                        "high": high,
-                        "runs": len(found),
-                        "left_out": left_out,
-                        "unknown": len(good) - len(found),
-                        "differs": differ(of_first, found, confidence) if other else None,
-                    }
-                )
+    for name, value in sorted(runs, key=lambda point: (names.index(point[0]), values.index(point[1]))):
+        good, of_first = _correct(runs[name, value]), _correct(runs.get((names[0], value), []))
+        for measure, function in wanted.items():
+            found, first = measured(good, function), measured(of_first, function)
+            mean, low, high = interval(found, confidence)[:3] if found else (nan, nan, nan)
+            rows.append(
+                {
+                    "group": name,
+                    "value": value,
+                    "measure": measure,
+                    "mean": mean,
+                    "low": low,
+                    "high": high,
+                    "runs": len(found),
+                    "left_out": len(runs[name, value]) - len(good),
+                    "unknown": len(good) - len(found),
+                    "differs": differ(first, found, confidence) if name != names[0] and found and first else None,
+                }
+            )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -136,6 +129,10 @@ def in_order(name: str, values: Iterable[Any]) -> list[Any]:
 def _parts(text: str) -> list[tuple[float, str]]:
     """For sorting: the numbers in a text, and what is between them."""
     return [(float(part), "") if part.isdecimal() else (inf, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def _correct(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row["verdict"] == "ok"]
 
 
 def _measure(name: str) -> Measure:

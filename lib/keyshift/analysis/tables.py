@@ -100,13 +100,12 @@ def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
     Runs of a point differ in nothing but the seed or the number of the repetition.
     Raises BadInput for a row that is not a summary with a verdict, as that of a run that died.
     """
+    by_strategy: dict[tuple[str, str], list[Row]] = {}
     for row in summaries:
         if missing := NEEDED - set(row):
             raise BadInput(f"summary of run {row.get('run_id')!r}: no {', '.join(sorted(missing))}")
         if row["verdict"] not in ("ok", "bad"):
             raise BadInput(f"run {row['run_id']!r} has the verdict {row['verdict']!r}: leave out runs that did not end")
-    by_strategy: dict[tuple[str, str], list[Row]] = {}
-    for row in summaries:
         by_strategy.setdefault((row["workload"], row["strategy"]), []).append(row)
     result: dict[str, list[Point]] = {}
     for (workload, strategy), rows in by_strategy.items():
@@ -129,24 +128,24 @@ def comparison_table(summaries: Sequence[Row]) -> pd.DataFrame:
     The headers carry the units. If a point was repeated, columns ``<measure> 95 %`` hold the confidence interval as
     text; measures that no run has are left out. A point of which any run is not correct has the verdict "bad".
     """
+    every = [point for group in points(summaries).values() for point in group]
+    repeated = any(len(point.rows) > 1 for point in every)
+    known = {
+        name: measure for name, measure in OF_A_COMPARISON.items() if any(point.values(measure) for point in every)
+    }
     rows: list[dict[str, Any]] = []
-    grouped = points(summaries)
-    repeated = any(len(point.rows) > 1 for group in grouped.values() for point in group)
-    for workload, group in grouped.items():
-        for point in group:
-            row: dict[str, Any] = {"workload": workload, "strategy": point.rows[0]["strategy"], **point.parameters}
-            row |= {"verdict": _verdict(point), "runs": len(point.rows)}
-            for name, measure in OF_A_COMPARISON.items():
-                mean = point.mean(measure)
-                row[name] = nan if mean is None else mean
-                if repeated and name in _WITH_INTERVAL:
-                    row[f"{name} 95 %"] = _interval_text(point.values(measure))
-            rows.append(row)
+    for point in every:
+        row = {name: point.rows[0][name] for name in ("workload", "strategy")} | point.parameters
+        row |= {"verdict": _verdict(point), "runs": len(point.rows)}
+        for name, measure in known.items():
+            mean = point.mean(measure)
+            row[name] = nan if mean is None else mean
+            if repeated and name in _WITH_INTERVAL:
+                row[f"{name} 95 %"] = _interval_text(point.values(measure))
+        rows.append(row)
+    parameters = dict.fromkeys(name for point in every for name in point.parameters)
+    first = ["workload", "strategy", *parameters] if rows else []
     table = pd.DataFrame(rows)
-    unknown = [name for name in OF_A_COMPARISON if name in table and table[name].isna().all()]
-    table = table.drop(columns=[*unknown, *(f"{name} 95 %" for name in unknown if f"{name} 95 %" in table)])
-    parameters = [name for group in grouped.values() for point in group for name in point.parameters]
-    first = [*dict.fromkeys(["workload", "strategy", *parameters])] if rows else []
     return table[[*first, *(name for name in table if name not in first)]]
 
 

@@ -173,7 +173,7 @@ def _unit_of(workload: Workload, key: int) -> int:
 
 def _judged(workload: Workload, run: SequentialRun, **changes: Any) -> Judgement:
     """The verdict on a run, of which some tables may be others."""
-    names = ("events", "results", "final", "assignments", "times", "earlier")
+    names = ("events", "results", "final", "ownership", "times")
     given = {name: getattr(run, name) for name in names}
     return judge(workload, **(given | changes))
 

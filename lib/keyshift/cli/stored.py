@@ -60,7 +60,7 @@ def compare_results(
     as_json: Json = False,
 ) -> None:
     """What changed between two runs: parameters, versions, machine, figures."""
-    from keyshift.analysis.changes import changes
+    from keyshift.analysis.differences import changes
     from keyshift.studies.stored_runs import open_store
 
     with open_store(profile) as store:

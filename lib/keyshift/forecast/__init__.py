@@ -14,7 +14,7 @@ Not modelled: deadlines, faults, keys that move one by one (transfers ``access``
 """
 
 from keyshift.forecast.engine import Simulated, require_possible, simulated
-from keyshift.forecast.fitting import Fit, Measured, fit
+from keyshift.forecast.fitting import Fit, MeasuredRun, fit
 from keyshift.forecast.model import Cluster, Costs, Load
 
-__all__ = ["Cluster", "Costs", "Fit", "Load", "Measured", "Simulated", "fit", "require_possible", "simulated"]
+__all__ = ["Cluster", "Costs", "Fit", "Load", "MeasuredRun", "Simulated", "fit", "require_possible", "simulated"]

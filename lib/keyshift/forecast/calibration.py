@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from keyshift.experiment.spec import RunSpec, make_spec
-from keyshift.forecast import Cluster, Costs, Fit, Load, Measured, Simulated, fit, require_possible, simulated
+from keyshift.forecast import Cluster, Costs, Fit, Load, MeasuredRun, Simulated, fit, require_possible, simulated
 from keyshift.forecast.cost import cpu_us_per_event
 from keyshift.forecast.model import LEVELS
 from keyshift.model.errors import BadInput
@@ -41,11 +41,11 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _SimulatedRun:
     manifest: Manifest
     spec: RunSpec
     point: Strategy
-    measured: Measured
+    measured: MeasuredRun
 
     def simulated(self, costs: Costs) -> Simulated:
         """The same run, with the plan that the planner makes for it, on the machine that it was measured on."""
@@ -104,13 +104,13 @@ def _spec(manifest: Manifest) -> RunSpec:
     return spec
 
 
-def _run(manifest: Manifest, tables: Tables) -> _Run:
+def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
     spec = _spec(manifest)
     latency, metrics = tables["latency"], tables["metrics"]
     before = latency.loc[latency["created_s"] < 0, "latency_ms"]
     workers = metrics[(metrics["metric"] == "cpu_cores") & (metrics["instance"] == "python_workers")]
     point = spec.point().phase(0)
-    measured = Measured(
+    measured = MeasuredRun(
         restarts=point.restarts,
         routers=spec.job.routers,
         frame_s=spec.run.frame_ms / 1000,
@@ -122,7 +122,7 @@ def _run(manifest: Manifest, tables: Tables) -> _Run:
         latency_ms=np.quantile(before.to_numpy("float64"), LEVELS),
         migration=tables["migration"],
     )
-    return _Run(manifest, spec, point, measured)
+    return _SimulatedRun(manifest, spec, point, measured)
 
 
 def _event_s(workload: Any) -> float:
@@ -152,7 +152,7 @@ def _load(spec: RunSpec, manifest: Manifest) -> Load:
     return Load(rates, keys * key_bytes, keys, spec.job.routers, spec.run.frame_ms / 1000, spec.job.copy_every_s)
 
 
-def _validated(run: _Run, known: Sequence[_Run], everything: Fit) -> dict[str, Any]:
+def _validated(run: _SimulatedRun, known: Sequence[_SimulatedRun], everything: Fit) -> dict[str, Any]:
     summary = run.manifest.summary
     assert summary is not None
     alone = run.measured.restarts

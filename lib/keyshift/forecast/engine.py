@@ -71,7 +71,7 @@ def simulated(
     require_possible(strategy)
     if strategy.restarts and math.isnan(costs.restart_s):
         raise BadInput("gate = query: no run that restarts was measured, so nobody knows what that costs")
-    run = _Run(strategy, current, load, cluster, costs, slots, seed)
+    run = _Migration(strategy, current, load, cluster, costs, slots, seed)
     if strategy.restarts:
         run.restart(plan, target)
     else:
@@ -96,7 +96,7 @@ def simulated(
     )
 
 
-class _Run:
+class _Migration:
     """``begin_s`` is the first switch, ``end_s`` when the last unit is in place; the trigger is 0."""
 
     def __init__(

@@ -21,7 +21,7 @@ SIZES = 1.5  # times as much state as in another restart tells what state costs
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredRun:
     """A run, as far as costs follow from it. ``migration``: its table (docs/results.md)."""
 
     restarts: bool  # the strategy stops the query
@@ -49,7 +49,7 @@ class Fit:
     table: pd.DataFrame
 
 
-def fit(runs: Sequence[Measured]) -> Fit:
+def fit(runs: Sequence[MeasuredRun]) -> Fit:
     """The costs that explain ``runs`` best: each run counts once, with the medians over its steps.
 
     What depends on something else (how many answer, what is handed over, what is stored) is the least squares of the
@@ -65,7 +65,7 @@ def fit(runs: Sequence[Measured]) -> Fit:
             f"calibrate: none of {len(runs)} runs has several steps; measure one of fluid, too, or all that "
             "notebooks/compare/04_simulate_clusters.ipynb measures"
         )
-    table = _Table()
+    table = _CostTable()
     notify_s = table.median("notify_s", steps["notice"], "runs")
     answered = several[["ack_s"]].assign(answer_s=1.0)
     ack_s, answer_s = table.least_squares(answered, several["gap"], "runs of several steps")
@@ -90,7 +90,7 @@ def fit(runs: Sequence[Measured]) -> Fit:
     return Fit(costs, table.frame())
 
 
-class _Table:
+class _CostTable:
     """What is found, and from what."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class _Table:
         self._rows.append(shown | {"from": of, "off by (%)": 100 * off})
 
 
-def _typical(run: Measured) -> dict[str, float]:
+def _typical(run: MeasuredRun) -> dict[str, float]:
     """Medians over the steps of a run, and when it switched first.
 
     What is handed over is what the model takes it to be: the streams, units and bytes of all slots by the cores, or
@@ -159,7 +159,7 @@ def _typical(run: Measured) -> dict[str, float]:
     return medians | {"first": float(steps["switched_s"].iloc[0]), "handover_s": 1.0}
 
 
-def _restarts(runs: Sequence[Measured], table: _Table) -> list[float]:
+def _restarts(runs: Sequence[MeasuredRun], table: _CostTable) -> list[float]:
     """What a restart takes, and each byte of it; NaN unless their state is of different sizes."""
     sizes = pd.Series([float(run.migration["bytes"].sum()) for run in runs], dtype="float64")
     if len(runs) < 2 or sizes.max() < SIZES * max(sizes.min(), 1.0):

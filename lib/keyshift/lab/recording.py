@@ -100,7 +100,7 @@ class Recording:
         return self._store.put_file(stored.run_id, PROTOCOL_LOG, to_lines(log).encode())
 
 
-def pace_notes(load: analysis.Load, catch_up_s: float, figures: Mapping[str, Any]) -> list[str]:
+def pace_notes(load: analysis.Offered, catch_up_s: float, figures: Mapping[str, Any]) -> list[str]:
     """Notes for a run in which generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
     notes, load_s, offered = [], load.end_s - load.begin_s, figures["offered_per_s"]
     wanted = load.planned / load_s

@@ -26,7 +26,7 @@ from keyshift.model.keys import Assignment
 from keyshift.model.records import Measured, StepRecord, UnitCame, restart_record
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.planner import Strategy
-from keyshift.results.verdict import Course
+from keyshift.results.verdict import Ownership
 from keyshift.traffic import lines
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
@@ -213,14 +213,14 @@ class FlinkJob:
         Who owned what is Flink's affair: for the verdict one slot answers for all.
         """
         groups = self._workload.key_groups
-        course = Course([Assignment.contiguous(groups, 1, each.version) for each in self._assignments])
+        ownership = Ownership([Assignment.contiguous(groups, 1, each.version) for each in self._assignments])
         return FinalState(
             offsets=dict.fromkeys(range(self._events.partitions), ALL),  # nothing is left out, if it is overloaded
             parts=lambda timers: iter(()),
             stages=[
                 StageEnd(
                     self._stage,
-                    course,
+                    ownership,
                     begins=[each.version for each in self._assignments],
                     unit_bytes=dict.fromkeys(range(groups), self._unit_bytes),
                     records=self._records,

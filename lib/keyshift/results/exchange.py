@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -36,10 +36,6 @@ Kind = Literal["parquet", "csv"]
 RUN_ID = pa.field("run_id", pa.string(), nullable=False)
 
 
-class _Writer(Protocol):
-    def write_table(self, table: pa.Table) -> None: ...
-
-
 def export_runs(
     store: ResultStore,
     run_ids: Sequence[str],
@@ -56,7 +52,7 @@ def export_runs(
     folder.mkdir(parents=True, exist_ok=True)
     columns: list[dict[str, str]] = []
     with ExitStack() as stack:
-        writers: dict[str, _Writer] = {}
+        writers: dict[str, Any] = {}
         for manifest in manifests:
             for name in _tables_of(manifest):
                 schema = TABLES[name].insert(0, RUN_ID)
@@ -93,7 +89,7 @@ def read_export(folder: Path) -> Exported:
         raise BadInput(f"manifests.jsonl has run {again[0]} more than once")
     for name in TABLES:
         having = {manifest.run_id for manifest in found.manifests if name in _tables_of(manifest)}
-        if having and (others := set(_run_ids(found, name)) - having):
+        if having and (others := set(_parsed(found, name, ["run_id"])["run_id"].unique().to_pylist()) - having):
             raise BadInput(f"{name}.{found.kind} has rows of run {min(others)!r}, which is not in manifests.jsonl")
     for manifest in found.manifests:
         _tables(found, manifest)
@@ -213,11 +209,11 @@ def _tables(exported: Exported, manifest: Manifest) -> dict[str, pa.Table]:
     for name in _tables_of(manifest):
         tables[name] = upgraded(name, _of_run(exported, name, manifest.run_id))
         _check(exported.kind, name, tables[name])
-    if manifest.status != "died":  # one that was stored before there were these tables
-        tables |= {name: TABLES[name].empty_table() for name in LATER if name not in tables}
-    if manifest.status != "died" and (missing := TABLES.keys() - tables.keys()):
+    if manifest.status == "died":
+        return tables
+    if missing := TABLES.keys() - tables.keys() - set(LATER):
         raise BadInput(f"run {manifest.run_id} has no table {', '.join(sorted(missing))}: the export is not whole")
-    return tables
+    return {name: TABLES[name].empty_table() for name in LATER} | tables  # it may be older than these
 
 
 def _check(kind: Kind, name: str, table: pa.Table) -> None:
@@ -225,11 +221,6 @@ def _check(kind: Kind, name: str, table: pa.Table) -> None:
         check_table(name, table)
     except BadInput as error:
         raise BadInput(f"{name}.{kind}: {error}") from None
-
-
-def _run_ids(exported: Exported, name: str) -> list[str]:
-    found: list[str] = _parsed(exported, name, ["run_id"])["run_id"].unique().to_pylist()
-    return found
 
 
 def _of_run(exported: Exported, name: str, run_id: str) -> pa.Table:

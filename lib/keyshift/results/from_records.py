@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from keyshift.analysis.firing import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
+from keyshift.analysis.fired_windows import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
 from keyshift.clock import SECOND_US
 from keyshift.histogram import quantile
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
@@ -56,16 +56,24 @@ def metrics_table(
     ``measured_at``.
     ``seconds``: what the collector said of each. Times in seconds since the epoch.
     """
-    rows = [(*sample, NO_STAGE) for sample in samples]
+    rows: list[dict[str, Any]] = []
+
+    def add(at_s: float, metric: str, instance: str, value: float, stage: int = NO_STAGE) -> None:
+        t_s = at_s - trigger_us / SECOND_US
+        rows.append({"t_s": t_s, "metric": metric, "instance": instance, "value": float(value), "stage": stage})
+
+    for sample in samples:
+        add(*sample)
     for stage, slots in enumerate(measures):
         for slot, measured in slots.items():
-            rows += [(measured_at, name, f"slot-{slot}", float(getattr(measured, name)), stage) for name in OF_A_SLOT]
+            for name in OF_A_SLOT:
+                add(measured_at, name, f"slot-{slot}", getattr(measured, name), stage)
         counts = latencies(slots)
-        rows += [
-            (measured_at, f"latency_p{share}_ms", "slots", quantile(counts, share / 100), stage) for share in SHARES
-        ]
-    rows += [(s["second"], "throughput_per_s", "collector", float(s["results"]), NO_STAGE) for s in seconds]
-    return _of_rows("metrics", [(at_s - trigger_us / SECOND_US, *row) for at_s, *row in rows])
+        for share in SHARES:
+            add(measured_at, f"latency_p{share}_ms", "slots", quantile(counts, share / 100), stage)
+    for each in seconds:
+        add(each["second"], "throughput_per_s", "collector", each["results"])
+    return _of_rows("metrics", rows)
 
 
 def fired(results: pd.DataFrame) -> list[tuple[float, str, str, float]]:
@@ -116,7 +124,7 @@ def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) ->
     def since(us: float | None) -> float:
         return math.nan if us is None else (us - trigger_us) / SECOND_US
 
-    rows: list[tuple[Any, ...]] = []
+    rows = []
     begun = [(record, stage) for stage, some in enumerate(records) for record in some]
     begun.sort(key=lambda each: each[0].published_us)
     for number, (record, stage) in enumerate(begun):
@@ -124,22 +132,30 @@ def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) ->
             released, installed = record.released.get(move.source), record.installed.get(move.destination)
             left = next((unit for unit in (released.units if released else ()) if unit.unit == move.unit), None)
             came = next((unit for unit in (installed.units if installed else ()) if unit.unit == move.unit), None)
-            rows.append((
-                number, move.unit, move.source, move.destination, left.bytes if left else 0,
-                since(record.prepared_us), since(record.switched_us),
-                since(left.aligned_us if left else None), since(left.sent_us if left else None),
-                since(came.received_us if came else None), since(came.installed_us if came else None),
-                since(installed.drained_us if installed else None), stage,
-            ))  # fmt: skip
+            rows.append(
+                {
+                    "step": number,
+                    **move._asdict(),
+                    "bytes": left.bytes if left else 0,
+                    "prepared_s": since(record.prepared_us),
+                    "switched_s": since(record.switched_us),
+                    "aligned_s": since(left.aligned_us if left else None),
+                    "sent_s": since(left.sent_us if left else None),
+                    "received_s": since(came.received_us if came else None),
+                    "installed_s": since(came.installed_us if came else None),
+                    "drained_s": since(installed.drained_us if installed else None),
+                    "stage": stage,
+                }
+            )
     return _of_rows("migration", rows)
 
 
 def decisions_table(decisions: Sequence[Iterable[tuple[int, Decision]]]) -> pa.Table:
     """Each decision of a plan, with the number of the migration that it was made for. ``decisions``: of each stage."""
     rows = [
-        (number, d.unit, -1 if d.step is None else d.step, d.reason, stage)
+        asdict(decision) | {"migration": number, "step": -1 if decision.step is None else decision.step, "stage": stage}
         for stage, some in enumerate(decisions)
-        for number, d in some
+        for number, decision in some
     ]
     return _of_rows("decisions", rows)
 
@@ -148,14 +164,8 @@ def scaling_table(scalings: Iterable[Scaling], trigger: float) -> pa.Table:
     """Each look of an autoscaler, stage by stage. ``trigger``: seconds since the epoch, as in ``Look.at_s``."""
     rows = []
     for made in scalings:
-        for number, stage in enumerate(made.stages):
-            row = {"t_s": made.look.at_s - trigger, "stage": number, "reason": made.reason}
-            row |= {name: getattr(made.look, name) for name in ("migrating", "offered_per_s", "backlog", "missed_s")}
-            row |= {
-                name: getattr(made, name) for name in ("stay_cost", "move_cost", "migration_s", "migration_missed_s")
-            }
-            row |= asdict(stage)
-            rows.append(tuple(row[name] for name in TABLES["scaling"].names))
+        told = {"t_s": made.look.at_s - trigger, **asdict(made.look), **asdict(made)}
+        rows += [told | asdict(stage) | {"stage": number} for number, stage in enumerate(made.stages)]
     return _of_rows("scaling", rows)
 
 
@@ -163,20 +173,27 @@ def snapshots_table(
     taken: Iterable[SnapshotRecord], stages: Sequence[str], trigger_us: int, judged: Mapping[str, bool]
 ) -> pa.Table:
     """Each complete snapshot, stage by stage. ``stages``: their names. ``judged``: by name, whether it is ok."""
-    rows = []
-    for number, one in enumerate(taken):
-        begun, completed = ((us - trigger_us) / SECOND_US for us in (one.begun_us, one.completed_us))
-        verdict = {True: "ok", False: "bad", None: NOT_JUDGED}[judged.get(one.name)]
-        for place, stage in enumerate(stages):
-            rows.append((number, begun, completed, one.written[stage], one.state[stage], place, verdict))
+    verdicts = {True: "ok", False: "bad", None: NOT_JUDGED}
+    rows = [
+        {
+            "snapshot": number,
+            "begun_s": (one.begun_us - trigger_us) / SECOND_US,
+            "completed_s": (one.completed_us - trigger_us) / SECOND_US,
+            "bytes_written": one.written[stage],
+            "bytes_state": one.state[stage],
+            "stage": place,
+            "verdict": verdicts[judged.get(one.name)],
+        }
+        for number, one in enumerate(taken)
+        for place, stage in enumerate(stages)
+    ]
     return _of_rows("snapshots", rows)
 
 
-def _of_rows(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """The table ``name`` from rows that have a value for each of its columns, in their order, but for ``replica``."""
-    names = [column for column in TABLES[name].names if column != "replica"]
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return make_table(name, {column: list(values) for column, values in zip(names, columns, strict=True)})
+def _of_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The table ``name`` of the one query that there is, from rows that have a value for each column."""
+    columns = [column for column in TABLES[name].names if column != "replica"]
+    return make_table(name, {column: [row[column] for row in rows] for column in columns})
 
 
 def moved_units(migration: pd.DataFrame) -> set[int]:

@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import secrets
-import shutil
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
@@ -289,9 +288,7 @@ def describe_versions() -> dict[str, str]:
 
 def _java_version() -> str | None:
     home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None:
-        return None
+    java = str(Path(home, "bin", "java")) if home else "java"
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True).stderr
     except (OSError, subprocess.SubprocessError):

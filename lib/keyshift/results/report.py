@@ -14,13 +14,13 @@ import jinja2
 import matplotlib as mpl
 import pandas as pd
 from markupsafe import Markup
-from matplotlib.figure import Figure
+from matplotlib.figure import FigureBase
 
 from keyshift.analysis import metrics
 from keyshift.analysis.conclusions import sentences, tradeoff_sentences
-from keyshift.analysis.plots import runs as run_figures
-from keyshift.analysis.plots.strategies import ccdf_figure, panels, pareto, steps_gantt
+from keyshift.analysis.plots.strategies import ccdf_figure, pareto, steps_gantt
 from keyshift.analysis.plots.style import theme
+from keyshift.analysis.plots.timelines import panels, resource_panels, throughput_panels
 from keyshift.analysis.tables import MEASURES, comparison_table, tradeoffs
 from keyshift.analysis.timelines import faults, tail
 from keyshift.results.anonymous import anonymous_all
@@ -101,22 +101,17 @@ def _facts(told: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _drawn(strategy: str, tables: Mapping[str, pd.DataFrame]) -> Iterator[Figure]:
+def _drawn(strategy: str, tables: Mapping[str, pd.DataFrame]) -> Iterator[FigureBase | None]:
     latency, migration = tables["latency"], tables["migration"]
     if len(latency):
         struck = {strategy: [at_s for at_s, _ in faults(tables["metrics"])]}
         yield panels({strategy: (metrics.per_second(latency), migration)}, title="Latency per second", faults=struck)
-        yield run_figures.throughput_panels({strategy: tables})
-        yield _figure(ccdf_figure({strategy: metrics.ccdf(latency)}).figure)
+        yield throughput_panels({strategy: tables})
+        yield ccdf_figure({strategy: metrics.ccdf(latency)}).figure
     if len(migration):
-        yield _figure(steps_gantt(migration).figure)
+        yield steps_gantt(migration).figure
     if {"cpu_cores", "rss_mib"} <= set(tables["metrics"]["metric"]):
-        yield run_figures.resource_panels({strategy: tables})
-
-
-def _figure(figure: Any) -> Figure:
-    assert isinstance(figure, Figure)
-    return figure
+        yield resource_panels({strategy: tables})
 
 
 def _svg(figure: Any) -> Markup:

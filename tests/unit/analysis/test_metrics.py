@@ -51,24 +51,20 @@ def test_before_leaves_out_the_warm_up_and_the_migration():
 
 def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_then():
     results = latency((-2.0, 100), (-1.0, 100), (0.0, 100), (1.5, 400), (1.9, 200), (1.9, 2600))
-    load = metrics.Load(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=0, due=8)
-    found = metrics.pace(results, load)
-    assert found["sustained_per_s"] == 4 / 4
-    assert found["backlog"] == 4
-    assert found["worked_off_s"] == pytest.approx(2.5)
-    assert found["offered_per_s"] == 8 / 4
-    assert (found["unprocessed"], found["overloaded"], found["results_due"]) == (0, False, 8)
-    late = metrics.pace(results, load._replace(took_s=5.0))
-    assert late["offered_per_s"] == 8 / 5
-
-
-def test_a_run_that_did_not_wait_for_its_backlog_is_overloaded():
-    load = metrics.Load(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=6, due=2)
-    found = metrics.pace(latency((0.0, 100), (1.9, 3000)), load)
-    assert found["overloaded"]
-    assert (found["unprocessed"], found["results_due"]) == (6, 2)
-    assert found["backlog"] == 7
-    assert found["worked_off_s"] is None
+    offered = metrics.Offered(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=0, due=8)
+    assert metrics.pace(results, offered) == {
+        "offered_per_s": 8 / 4,
+        "sustained_per_s": 4 / 4,
+        "results_due": 8,
+        "backlog": 4,
+        "worked_off_s": pytest.approx(2.5),
+        "unprocessed": 0,
+        "overloaded": False,
+    }
+    assert metrics.pace(results, offered._replace(took_s=5.0))["offered_per_s"] == 8 / 5
+    not_waited_for = metrics.pace(latency((0.0, 100), (1.9, 3000)), offered._replace(unprocessed=6, due=2))
+    told = ("overloaded", "unprocessed", "results_due", "backlog", "worked_off_s")
+    assert [not_waited_for[name] for name in told] == [True, 6, 2, 7, None]
 
 
 def test_the_objective_is_relative_for_a_slow_job_and_absolute_for_a_fast_one():
@@ -103,14 +99,17 @@ def test_the_spike_is_looked_for_between_trigger_and_recovery_only():
     assert metrics.spike_ms(seconds({-1: 5.0}), None) is None
 
 
-def test_silence_is_between_arrivals_not_between_creations():
-    # Arrivals at -3.0, -1.0, 2.0, 2.1 and, though created first, 2.6.
-    assert metrics.silence_ms(latency((-3, 0), (-1, 0), (1, 1000), (2, 100), (0, 2600))) == pytest.approx(3000)
-
-
-def test_silence_before_the_trigger_does_not_count():
-    assert metrics.silence_ms(latency((-9, 0), (-1, 0), (0.5, 0), (1, 0))) == pytest.approx(1500)
-    assert metrics.silence_ms(latency((-9, 0), (-1, 0))) is None
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        pytest.param([(-3, 0), (-1, 0), (1, 1000), (2, 100), (0, 2600)], 3000, id="between arrivals, not creations"),
+        pytest.param([(-9, 0), (-1, 0), (0.5, 0), (1, 0)], 1500, id="not before the trigger"),
+        pytest.param([(-9, 0), (-1, 0)], None, id="nothing came after the trigger"),
+    ],
+)
+def test_silence_is_the_longest_time_between_two_results(results, expected):
+    found = metrics.silence_ms(latency(*results))
+    assert found == (expected and pytest.approx(expected))
 
 
 def test_completion_is_from_the_first_switch_to_the_last_install():
@@ -155,16 +154,11 @@ def test_peak_memory_is_the_largest_sum_over_processes_within_a_second():
 
 def test_the_ccdf_counts_ties_and_ends_at_the_maximum():
     found = metrics.ccdf(latency((0, 5), (0, 1), (0, 5), (0, 2)))
-    assert found["latency_ms"].tolist() == [1, 2, 5]
-    assert found["fraction"].tolist() == [1.0, 0.75, 0.5]
-
-
-def test_the_ccdf_of_many_results_is_short_and_keeps_the_tail():
-    values = np.arange(1, 100_001)
-    found = metrics.ccdf(pd.DataFrame({"latency_ms": values}))
-    assert len(found) <= metrics.CCDF_POINTS
-    assert found["latency_ms"].iloc[[0, -2, -1]].tolist() == [1, 99_999, 100_000]
-    assert np.allclose(found["fraction"], (100_001 - found["latency_ms"]) / 100_000)
+    assert found.to_numpy().tolist() == [[1, 1.0], [2, 0.75], [5, 0.5]]
+    many = metrics.ccdf(pd.DataFrame({"latency_ms": np.arange(1, 100_001)}))
+    assert len(many) <= metrics.CCDF_POINTS
+    assert many["latency_ms"].iloc[[0, -2, -1]].tolist() == [1, 99_999, 100_000]
+    assert np.allclose(many["fraction"], (100_001 - many["latency_ms"]) / 100_000)
     assert metrics.ccdf(latency()).empty
 
 

@@ -3,24 +3,22 @@
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
-from small_store import row as summary
+import small_store
 
-from keyshift.analysis import sweeps
-from keyshift.analysis.plots import runs as run_figures
+from keyshift.analysis import metrics, sweeps
 from keyshift.analysis.plots import style
 from keyshift.analysis.plots import sweeps as sweep_figures
 from keyshift.model.errors import BadInput
 
-PHASES = {"plan": 0.1, "prepare": 0.2, "align": 0.3, "transfer": 1.0, "install": 0.4, "catch_up": 0.5, "replicate": 2.0}
+PHASES = dict(zip(metrics.PHASES, (0.1, 2.0, 0.2, 0.3, 1.0, 0.4, 0.5), strict=True))
 
 
 def row(strategy, rate, spike=10.0, repetition=0, **changes):
     parameters = {"rate": rate, "seed": repetition, "size": "all" if rate > 1000 else 4}
     usual = {"run_id": f"{strategy}-{rate}-{repetition}", "workload": "micro", "parameters": parameters}
     usual |= {"spike_ms": spike, "completion_s": 2.0, "floor_s": 0.5, "phases": PHASES}
-    return summary(strategy, **usual | changes)
+    return small_store.row(strategy, **usual | changes)
 
 
 def repeated(strategy, rate, *spikes):
@@ -130,51 +128,6 @@ def test_a_phase_that_nobody_knows_is_not_drawn_as_nothing():
     with pytest.raises(BadInput, match="nothing to draw"):
         sweep_figures.sweep_lines(rows, "rate", ["align (s)"])
     assert "align" not in legend(sweep_figures.phase_bars(rows))
-
-
-@pytest.fixture
-def tables():
-    created = np.arange(-500, 500) / 50
-    seconds = np.arange(-10, 10)
-    samples = [
-        pd.DataFrame({"t_s": seconds + 0.5, "metric": metric, "instance": instance, "value": value})
-        for metric, instance, value in (
-            ("cpu_cores", "spark_jvm", 0.5),
-            ("cpu_cores", "python_workers", 1.0),
-            ("rss_mib", "spark_jvm", 700.0),
-            ("rss_mib", "python_workers", 300.0),
-        )
-    ]
-    fault = pd.DataFrame({"t_s": [1.5], "metric": ["fault"], "instance": ["kill slot"], "value": [1.0]})
-    return {
-        "latency": pd.DataFrame({"created_s": created, "latency_ms": 5.0}),
-        "migration": pd.DataFrame({"switched_s": [0.5], "installed_s": [2.0]}),
-        "metrics": pd.concat([*samples, fault]),
-    }
-
-
-@pytest.mark.parametrize("count", [1, 3, 4])
-def test_throughput_has_a_panel_per_run_with_migration_and_fault(tables, count):
-    runs = {f"run {number}": tables for number in range(count)}
-    figure = run_figures.throughput_panels(runs)
-    assert len(figure.axes) == (4 if count == 4 else count)
-    for ax in figure.axes:
-        line, trigger, fault = ax.lines
-        assert set(line.get_ydata()) == {50}
-        assert (trigger.get_xdata()[0], fault.get_xdata()[0]) == (0, 1.5)
-        assert (ax.patches[0].get_x(), ax.patches[0].get_width()) == (0.5, 1.5)
-        assert ax.get_ylim()[0] == 0
-    assert legend(figure) == ["trigger", "migration", "fault"]
-
-
-def test_resources_have_their_units_and_a_total(tables):
-    figure = run_figures.resource_panels({"fluid": tables, "matched": tables})
-    assert [ax.get_ylabel() for ax in figure.axes[::2]] == ["CPU (%)", "RSS (MiB)"]
-    totals = [next(line for line in ax.lines if line.get_color() == "#000000") for ax in figure.axes]
-    assert [line.get_ydata()[0] for line in totals] == [150, 150, 1000, 1000]
-    assert figure.axes[0].get_ylim()[1] > 150
-    with pytest.raises(BadInput, match="no run given"):
-        run_figures.resource_panels({})
 
 
 def test_the_ranking_says_who_is_first_and_who_may_be_as_good():

@@ -138,7 +138,7 @@ def test_a_script_presses_and_stops(job, load):
     seen = []
 
     def look(job):
-        seen.append(len(job.history.looks))
+        seen.append(len(job.history.samples))
         if load.seconds == 4:
             assert wait_until(lambda: outcomes(job) == ["complete"], DEADLINE_S)
         load.passes()

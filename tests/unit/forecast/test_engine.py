@@ -13,62 +13,58 @@ HERE, THERE = assignment(0, 0), assignment(0, 1)  # unit 1 moves
 PAIR = load([10.0, 10.0])
 
 
-def test_a_unit_takes_its_bytes_by_the_bandwidth():
-    found = carried_out("all_at_once", HERE, THERE, PAIR)
-    assert found.completion_s == pytest.approx(1.0)
+def host(slots: int, cores: int) -> Cluster:
+    """One host, which needs no link; at 0.02 s for each byte a core sends 100 bytes/s, another one receives them."""
+    return Cluster(host_slots=slots, cores=cores, link_bytes_per_s=1.0)
+
+
+ONE, TWO = (HERE, THERE), (assignment(0, 0, 0), assignment(0, 1, 2))  # units that move, to as many slots
+SLOW = replace(FREE, byte_s=0.02)
+
+
+@pytest.mark.parametrize(
+    ("moves", "cluster", "costs", "seconds"),
+    [
+        pytest.param(ONE, ONE_LINK, FREE, 1.0, id="its bytes by the bandwidth"),
+        pytest.param(TWO, ONE_LINK, FREE, 2.0, id="two share the link of their source"),
+        # Switched at 5.5 s, heard at 5.7 s, which is when the router has its next frame.
+        pytest.param(
+            ONE,
+            ONE_LINK,
+            replace(FREE, request_s=5.0, notify_s=0.2, answer_s=0.3, handover_s=0.05),
+            0.2 + 0.05 + 1.0,
+            id="and all times of a step before it",
+        ),
+        # Published at 0, prepared and switched at 0.03, heard at 0.06, next frame at 0.1.
+        pytest.param(ONE, ONE_LINK, replace(FREE, notify_s=0.03), 0.1 - 0.03 + 1.0, id="between two frames"),
+        pytest.param(ONE, host(2, 2), SLOW, 1.0, id="a core each"),
+        pytest.param(ONE, host(2, 1), SLOW, 2.0, id="slots of a host share its cores"),
+        pytest.param(ONE, host(2, 2), replace(SLOW, unit_s=0.5), 1.25, id="a unit, whatever its size"),
+        pytest.param(TWO, host(3, 3), replace(SLOW, stream_s=0.5), 2.5, id="a stream, whatever it sends"),
+        pytest.param(
+            (assignment(0, 0, 0), assignment(0, 1, 1)), host(3, 3), replace(SLOW, stream_s=0.5), 2.25, id="one stream"
+        ),
+    ],
+)
+def test_a_step_takes(moves, cluster, costs, seconds):
+    found = carried_out("all_at_once", *moves, load([10.0] * len(moves[0].owner)), cluster, costs)
+    assert found.completion_s == pytest.approx(seconds)
+
+
+def test_what_a_migration_has_moved_and_the_least_that_it_could_have_taken_are_told():
+    found = carried_out("all_at_once", *ONE, PAIR)
     assert found.completion_s == pytest.approx(found.floor_s)
     assert (found.bytes_moved, found.bytes_minimum, found.units_moved, found.steps) == (100, 100, 1, 1)
 
 
-def test_and_all_times_of_a_step_before_it():
-    costs = replace(FREE, request_s=5.0, notify_s=0.2, answer_s=0.3, handover_s=0.05)
-    found = carried_out("all_at_once", HERE, THERE, PAIR, costs=costs)
-    # Switched at 5.5 s, heard at 5.7 s, which is when the router has its next frame.
-    assert found.completion_s == pytest.approx(0.2 + 0.05 + 1.0)
-
-
-def test_a_router_switches_between_two_frames():
-    found = carried_out("all_at_once", HERE, THERE, PAIR, costs=replace(FREE, notify_s=0.03))
-    # Published at 0, prepared and switched at 0.03, heard at 0.06, next frame at 0.1.
-    assert found.completion_s == pytest.approx(0.1 - 0.03 + 1.0)
-
-
-def test_units_to_two_destinations_share_the_link_of_their_source():
-    one, other = assignment(0, 0, 0), assignment(0, 1, 2)
-    three = load([1.0, 1.0, 1.0])
-    assert carried_out("all_at_once", one, other, three).completion_s == pytest.approx(2.0)
-    apart = carried_out("fluid", one, other, three)
+def test_steps_follow_each_other_and_the_coordinator_hears_one_answer_after_the_other():
+    apart = carried_out("fluid", *TWO, load([1.0] * 3))
     assert apart.completion_s == pytest.approx(2.0, abs=0.11)  # and the wait for a frame
     assert (apart.steps, apart.step_s) == (2, pytest.approx(1.0))
-
-
-def test_slots_of_one_host_need_no_link_and_share_its_cores():
-    costs = replace(FREE, byte_s=0.02)  # a core sends 100 bytes/s, another one receives them
-    for cores, seconds in ((2, 1.0), (1, 2.0)):
-        host = Cluster(host_slots=2, cores=cores, link_bytes_per_s=1.0)
-        assert carried_out("all_at_once", HERE, THERE, PAIR, host, costs).completion_s == pytest.approx(seconds)
-
-
-def test_each_unit_costs_its_time_whatever_its_size():
-    costs = replace(FREE, byte_s=0.02, unit_s=0.5)
-    host = Cluster(host_slots=2, cores=2, link_bytes_per_s=1.0)
-    assert carried_out("all_at_once", HERE, THERE, PAIR, host, costs).completion_s == pytest.approx(1.25)
-
-
-def test_a_stream_costs_its_time_whatever_it_sends():
-    costs = replace(FREE, byte_s=0.02, stream_s=0.5)
-    host = Cluster(host_slots=3, cores=3, link_bytes_per_s=1.0)
-    alone = carried_out("all_at_once", assignment(0, 0, 0), assignment(0, 1, 1), load([1.0] * 3), host, costs)
-    apart = carried_out("all_at_once", assignment(0, 0, 0), assignment(0, 1, 2), load([1.0] * 3), host, costs)
-    assert (alone.completion_s, apart.completion_s) == (pytest.approx(2.25), pytest.approx(2.5))
-
-
-def test_the_coordinator_hears_one_answer_after_the_other():
-    found = carried_out(
-        "fluid", assignment(0, 0, 0), assignment(0, 1, 1), load([1.0] * 3), costs=replace(FREE, ack_s=0.2)
-    )
+    costs = replace(FREE, ack_s=0.2)
+    slowly = carried_out("fluid", assignment(0, 0, 0), assignment(0, 1, 1), load([1.0] * 3), costs=costs)
     # Two have prepared by 0.4 s; done at 1.4, two have ended and prepared by 2.2; switched then.
-    assert found.completion_s == pytest.approx(3.2 - 0.4)
+    assert slowly.completion_s == pytest.approx(3.2 - 0.4)
 
 
 def test_records_of_the_unit_wait_for_it_and_no_others():

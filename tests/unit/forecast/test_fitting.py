@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from small_cluster import FREE
 
-from keyshift.forecast import Costs, Measured, fit
+from keyshift.forecast import Costs, MeasuredRun, fit
 from keyshift.forecast.model import LEVELS
 from keyshift.model.errors import BadInput
 
@@ -33,7 +33,7 @@ def run(steps, units, unit_bytes, frame_s=0.02, routers=2, pairs=1, restarts=Fal
         # Two slots of each pair end this step, and have prepared the next.
         now = installed + TRUE.answer_s + 4 * pairs * TRUE.ack_s
     names = ["step", "unit", "source", "destination", "bytes", "switched_s", "aligned_s", "installed_s", "drained_s"]
-    return Measured(
+    return MeasuredRun(
         restarts=restarts,
         routers=routers,
         frame_s=frame_s,

@@ -1,10 +1,10 @@
 from types import SimpleNamespace
 
-from keyshift.analysis.metrics import Load
+from keyshift.analysis.metrics import Offered
 from keyshift.lab.recording import Recording, pace_notes
 from keyshift.runtime.protocol_log import Event
 
-LOAD = Load(begin_s=-6.0, end_s=6.0, took_s=12.0, events=3_600_000, unprocessed=0, due=3_600_000, planned=3_600_000)
+LOAD = Offered(begin_s=-6.0, end_s=6.0, took_s=12.0, events=3_600_000, unprocessed=0, due=3_600_000, planned=3_600_000)
 KEPT_UP = {
     "events": 3_600_000,
     "offered_per_s": 299_000.0,

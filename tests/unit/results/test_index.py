@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_bucket import Bucket
+from small_bucket import Bucket, s3_error
 from small_store import result_store, run, tables
 
 from keyshift.model.errors import ServiceUnavailable
@@ -14,11 +14,21 @@ TABLES = tables(seconds=2, per_s=2)
 
 
 class Counting(Bucket):
-    """Counts the objects that are read, by what they are."""
+    """Counts the manifests that are read. ``refuses``: it writes and removes nothing below that."""
 
     def __init__(self):
         super().__init__()
-        self.manifests = 0
+        self.manifests, self.refuses = 0, "nothing"
+
+    def put_object(self, bucket, name, data, length, part_size):
+        if name.startswith(self.refuses):
+            raise s3_error("XMinioStorageFull")
+        super().put_object(bucket, name, data, length, part_size)
+
+    def remove_object(self, bucket, name):
+        if name.startswith(self.refuses):
+            raise s3_error("AccessDenied")
+        super().remove_object(bucket, name)
 
     def get_object(self, bucket, name, offset=0, length=0):
         self.manifests += name.endswith("manifest.json")
@@ -112,10 +122,11 @@ def test_a_deleted_run_is_gone_and_its_name_can_be_used_again(store):
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_run_that_is_deleted_by_half_is_listed_only_if_its_manifest_is_there(store, client, left, monkeypatch):
+def test_a_run_that_is_deleted_by_half_is_listed_only_if_its_manifest_is_there(store, client, left):
     stored = store.put_run(run(), tables()).run_id
-    monkeypatch.setattr(store._files.bucket, "remove", lambda names: None)
-    store.delete_run(stored)  # killed after it was taken out of the index
+    client.refuses = "runs/"
+    with pytest.raises(ServiceUnavailable):
+        store.delete_run(stored)  # it was taken out of the index
     if not left:
         del client.objects[f"runs/{stored}/manifest.json"]
     assert len(ids(store)) == len(ids(store)) == left
@@ -129,11 +140,8 @@ def test_a_damaged_index_is_as_none(store, client, damage):
     assert ids(store) == [stored]
 
 
-def test_a_run_is_stored_though_the_index_cannot_be_written(store, client, monkeypatch):
-    def refused(*_):
-        raise ServiceUnavailable("no space left")
-
-    monkeypatch.setattr(store._index._bucket, "put", refused)
+def test_a_run_is_stored_though_the_index_cannot_be_written(store, client):
+    client.refuses = "runs-index/"
     stored = store.put_run(run(), tables()).run_id
     assert ids(store) == [stored]
     assert not client.index()

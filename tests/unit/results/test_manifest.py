@@ -1,6 +1,5 @@
 """The stored form of a run: what is accepted, what is refused, and what docs/ say about it."""
 
-import copy
 import json
 import socket
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from small_store import run
 
 from keyshift.model.errors import KeyshiftError
 from keyshift.results import manifest as m
@@ -16,44 +16,17 @@ from keyshift.results.tables import TABLES
 
 DOCS = Path(__file__).parents[3] / "docs"
 VERSION_1 = Path(__file__).parent / "version_1"  # a run that keyshift stored when schema_version was 1
-RUN = "20260101T120000-keycount-fluid-0a1b2c"
-FIGURES = ("events", "rate_per_s", "p50_ms", "p99_ms", "spike_ms", "silence_ms", "completion_s", "recover_s")
-MORE_FIGURES = ("bytes_moved", "bytes_minimum", "units_moved", "steps", "floor_s", "peak_rss_mib")
+PARAMETERS = {"skew": 0.5, "order": "id", "cache": True, "cap": None}
 
 
 def good() -> dict[str, Any]:
-    counts = {"lost": 0, "duplicated": 0, "reordered": 0, "wrong": 0}
-    return {
-        "schema_version": 3,
-        "run_id": RUN,
-        "status": "ok",
-        "started_at": "2026-01-01T13:00:00+01:00",
-        "finished_at": "2026-01-01T12:01:00Z",
-        "workload": "keycount",
-        "strategy": "fluid",
-        "parameters": {"rate": 2000, "skew": 0.5, "order": "id", "cache": True, "cap": None},
-        "versions": {"python": "3.11.7"},
-        "machine": {"cpus": 2, "memory_mib": 4096, "system": "Linux", "cpu": "some"},
-        "seeds": {"generator": 7},
-        "stages": [{"name": "keycount", "due": "event"}],
-        "verdict": {**counts, "ownership_violations": 0},
-        "summary": {
-            "run_id": RUN,
-            "workload": "keycount",
-            "strategy": "fluid",
-            "verdict": "ok",
-            **counts,
-            **dict.fromkeys((*FIGURES, *MORE_FIGURES), 1),
-            "phases": {"align": 0.5, "plan": None},
-            "parameters": {"rate": 2000},
-        },
-    }
+    """A run as JSON has it."""
+    return run(parameters=PARAMETERS).model_dump(mode="json")
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    raw = copy.deepcopy(good())
+    raw = inner = good()
     *parents, last = path.split(".")
-    inner = raw
     for name in parents:
         inner = inner[name]
     inner[last] = value
@@ -78,10 +51,9 @@ def test_the_description_has_every_column_and_measure_with_its_meaning(table):
 
 
 def test_a_manifest_comes_back_as_it_was_with_times_in_utc():
-    manifest = m.validate(good())
-    assert m.validate(json.loads(manifest.model_dump_json())) == manifest
+    manifest = m.validate(changed("started_at", "2026-01-01T13:00:00+01:00"))
+    assert m.validate(json.loads(manifest.model_dump_json())) == manifest == run(parameters=PARAMETERS)
     assert manifest.model_dump(mode="json")["started_at"] == "2026-01-01T12:00:00Z"
-    assert manifest.parameters == good()["parameters"]
     assert manifest.parameters["cache"] is True
 
 

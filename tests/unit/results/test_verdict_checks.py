@@ -41,7 +41,7 @@ ORIGIN = ["router", "offset", "position"]
 
 @dataclass
 class Run:
-    """A good run, to be spoilt; ``more`` and ``known`` are for ``judge`` and for ``Times``."""
+    """A good run, to be spoilt; ``known`` is for ``Times``."""
 
     workload: Any
     events: pd.DataFrame
@@ -49,12 +49,15 @@ class Run:
     final: pd.DataFrame
     frames: pd.DataFrame
     timers: pd.DataFrame
-    more: dict[str, Any] = field(default_factory=dict)
     known: dict[str, Any] = field(default_factory=dict)
+    ownership: verdict.Ownership = field(default_factory=lambda: verdict.Ownership(TWO))
+    unread: int = 0
 
     def judged(self) -> verdict.Judgement:
         known = times.Times(self.frames, [self.timers], TWO, **self.known)
-        return verdict.judge(self.workload, self.events, self.results, [self.final], TWO, times=known, **self.more)
+        return verdict.judge(
+            self.workload, self.events, self.results, [self.final], [self.ownership], times=known, unread=self.unread
+        )
 
     @property
     def answers(self) -> pd.DataFrame:
@@ -115,7 +118,7 @@ def without(monkeypatch, module: ModuleType, snippet: str, instead: str) -> None
 @pytest.mark.parametrize("of", WORKLOADS)
 def test_a_good_run_is_ok(of):
     run = copied(good(of))
-    run.more = {"savepoints": [run.inventory(), run.inventory()]}
+    run.ownership = verdict.Ownership(TWO, [run.inventory(), run.inventory()])
     found = run.judged()
     assert found.ok, found.examples
 
@@ -123,7 +126,7 @@ def test_a_good_run_is_ok(of):
 # -- verdict.py --------------------------------------------------------------------------------------------------------
 
 
-@check(verdict, "        place < 0,\n", "        place < -9,\n", "counts", "unexpected")
+@check(verdict, 'results["_place"] < 0,', 'results["_place"] < -9,', "counts", "unexpected")
 def a_result_of_an_event_never_offered(run):
     run.add(7, position=99)
 
@@ -151,7 +154,7 @@ def a_result_with_another_key_of_its_unit(run):
     run.results.loc[row, "key"] = next(key for key in keys[unit] if key != run.results.loc[row, "key"])
 
 
-@check(verdict, "same & (np.diff(place[by_log]) < 0)", "same & False", "counts", "reordered")
+@check(verdict, "return in_log | by_version", "return by_version", "counts", "reordered")
 def two_results_that_change_places_in_the_log(run):
     groups = run.results.groupby(["slot", "router", "key"])["log_offset"]
     first = run.results.index[groups.shift(-1) > run.results["log_offset"]][0]
@@ -161,7 +164,7 @@ def two_results_that_change_places_in_the_log(run):
     run.results.loc[[first, second], "log_offset"] = places
 
 
-@check(verdict, "same & (np.diff(version[by_event]) < 0)", "same & False", "counts", "reordered")
+@check(verdict, "return in_log | by_version", "return in_log", "counts", "reordered")
 def an_event_routed_under_an_older_version_than_one_before(run):
     stays = run.results[(run.results["slot"] == 0) & (run.results["version"] == 2)]
     row = next(rows.index[1] for _, rows in stays.groupby(["router", "key"]) if len(rows) > 1)
@@ -173,7 +176,7 @@ def a_result_of_a_slot_that_is_not_the_owner(run):
     run.results.loc[7, "slot"] = 2
 
 
-LAST = 'Inventory("the final state", assignments[-1], sorted(homes))'
+LAST = 'Inventory("the final state", owned.assignments[-1], sorted(homes))'
 
 
 @check(verdict, LAST, LAST.replace("sorted(homes)", "[]"), "counts", "foreign")
@@ -182,38 +185,38 @@ def a_unit_that_lives_at_its_old_owner(run):
     run.timers.loc[run.timers["unit"] == 7, "slot"] = 1
 
 
-@check(verdict, "set() if earlier else times.homes()", "set()", "counts", "foreign")
+@check(verdict, "times.homes() if last == 0 else", "", "counts", "foreign")
 def a_unit_without_keys_that_its_old_owner_still_has(run):
     left = {"unit": 7, "slot": 1, "kind": WATERMARK, "time": 0, "key": 0}
     run.timers = pd.concat([run.timers, pd.DataFrame([left])])
 
 
-@check(verdict, "(written[:-1] if savepoints else written)", "written[:0]", "counts", "foreign")
+@check(verdict, "(written[:-1] if owned.savepoints else written)", "written[:0]", "counts", "foreign")
 def a_unit_that_its_old_owner_has_written_to_an_intermediate_savepoint(run):
     whole = run.inventory()
-    run.more = {"savepoints": [verdict.Inventory("first", TWO[1], [*whole.units, (7, 1)]), whole]}
+    run.ownership = verdict.Ownership(TWO, [verdict.Inventory("first", TWO[1], [*whole.units, (7, 1)]), whole])
 
 
 @check(verdict, "- {unit for unit, _ in written}", "- set(range(99))", "counts")
 def an_intermediate_savepoint_without_a_unit(run):
     whole = run.inventory()
-    run.more = {"savepoints": [verdict.Inventory("first", TWO[1], whole.units[1:]), whole]}
+    run.ownership = verdict.Ownership(TWO, [verdict.Inventory("first", TWO[1], whole.units[1:]), whole])
 
 
 @check(verdict, "if count > 1:", "if count > 9:", "counts")
 def a_savepoint_with_a_unit_twice(run):
     whole = run.inventory()
-    run.more = {"savepoints": [verdict.Inventory("last", TWO[1], [*whole.units, whole.units[3]])]}
+    run.ownership = verdict.Ownership(TWO, [verdict.Inventory("last", TWO[1], [*whole.units, whole.units[3]])])
 
 
-@check(verdict, "for course in courses:", "for course in courses[:-1]:", "counts", "foreign")
+@check(verdict, "for of_stage in ownership:", "for of_stage in ownership[:-1]:", "counts", "foreign")
 def keys_that_stay_where_their_unit_has_left(run):
-    run.more = {"left_behind": {(3, 0)}}
+    run.ownership = verdict.Ownership(TWO, left_behind={(3, 0)})
 
 
 @check(verdict, "if unread:", "if False:", "counts", "unread")
 def events_that_were_offered_and_not_read_back(run):
-    run.more = {"unread": 7}
+    run.unread = 7
 
 
 # -- times.py ----------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from keyshift.analysis.plots.style import heading, theme
 
-KEPT = 20_000  # looks: two hours of them
-FADES = 0.8  # of a unit's colour in a slot it has left, per look
+KEPT = 20_000  # samples: two hours of them
+FADES = 0.8  # of a unit's colour in a slot it has left, per picture
 DPI = 72
 MIB = 1 << 20
 LINES = (("-", "#0072B2"), ("--", "#D55E00"))
@@ -30,8 +30,8 @@ TIMELINES = (
 Owners = Mapping[str, tuple[int, ...]]
 
 
-class Look(NamedTuple):
-    """One look at a job. ``at_s``: seconds of its life; ``owners``: of each stage, the slot of each unit."""
+class StatusSample(NamedTuple):
+    """What a status of a job said. ``at_s``: seconds of its life; ``owners``: of each stage, the slot of each unit."""
 
     at_s: float
     p50_ms: float
@@ -46,31 +46,31 @@ class History:
     """What was seen of a job. ``marks``: when something was asked of it, in seconds of its life, and what."""
 
     def __init__(self) -> None:
-        self.looks: deque[Look] = deque(maxlen=KEPT)
+        self.samples: deque[StatusSample] = deque(maxlen=KEPT)
         self.marks: list[tuple[float, str]] = []
         self.slots: dict[str, int] = {}  # of each stage, those that are provisioned
 
     def add(self, status: Mapping[str, Any]) -> None:
-        """One more look; ``status``: of a job that runs, as ``LiveJob.status`` gives it."""
+        """Keep a ``status`` of a job that runs, as ``LiveJob.status`` gives it."""
         waiting = [of.get("queue_bytes", 0) for s in status["stages"].values() for of in s["of_slot"].values()]
         owners = {name: tuple(stage["owners"]) for name, stage in status["stages"].items()}
-        if self.looks and owners == self.looks[-1].owners:
-            owners = dict(self.looks[-1].owners)  # the same tuples again
+        if self.samples and owners == self.samples[-1].owners:
+            owners = dict(self.samples[-1].owners)  # the same tuples again
         self.slots = {name: stage["provisioned"] for name, stage in status["stages"].items()}
         p50, p99 = (np.nan if status[name] is None else status[name] for name in ("p50_ms", "p99_ms"))
         at_s, rates = max(0.0, status["running_s"]), (status["rate"], status["results_per_s"])
-        self.looks.append(Look(at_s, p50, p99, *rates, sum(waiting) / MIB, owners))
+        self.samples.append(StatusSample(at_s, p50, p99, *rates, sum(waiting) / MIB, owners))
 
     def mark(self, what: str) -> None:
         """Something is asked of the job now."""
-        self.marks.append((self.looks[-1].at_s if self.looks else 0.0, what))
+        self.marks.append((self.samples[-1].at_s if self.samples else 0.0, what))
 
     def table(self) -> pd.DataFrame:
-        """A row per look: its numbers, by name, and ``moved``, how many units have changed their slot since the one
+        """A row per sample: its numbers, by name, and ``moved``, how many units have changed their slot since the one
         before.
         """
-        numbers = pd.DataFrame([look[:-1] for look in self.looks], columns=list(Look._fields[:-1]))
-        owners = [np.concatenate([[], *look.owners.values()]) for look in self.looks]
+        numbers = pd.DataFrame([sample[:-1] for sample in self.samples], columns=list(StatusSample._fields[:-1]))
+        owners = [np.concatenate([[], *sample.owners.values()]) for sample in self.samples]
         moved = [0, *(int((now != then).sum()) for then, now in pairwise(owners))]
         return numbers.assign(moved=moved[: len(numbers)])
 
@@ -93,13 +93,13 @@ class LiveFigure:
 
     def png(self) -> bytes:
         """As it is now."""
-        looks = self._history.looks
-        now = looks[-1].at_s if looks else 0.0
+        samples = self._history.samples
+        now = samples[-1].at_s if samples else 0.0
         content = io.BytesIO()
         with theme():
             self._times.show(self._history, max(0.0, now - self._seconds), max(now, self._seconds))
-            if looks:
-                self._show_owners(owned(looks[-1].owners, self._history.slots))
+            if samples:
+                self._show_owners(owned(samples[-1].owners, self._history.slots))
             self._figure.savefig(content, format="png", dpi=DPI)
         return content.getvalue()
 
@@ -132,17 +132,17 @@ def exploration(history: History) -> Figure:
 
     Of a chain the units of its stages are one above the other.
     """
-    looks = list(history.looks)
-    end = looks[-1].at_s if looks else 1.0
+    samples = list(history.samples)
+    end = samples[-1].at_s if samples else 1.0
     with theme():
         figure = plt.figure(figsize=(11, 6), layout="constrained")
         grid = figure.add_gridspec(2, 3)
         _Timelines([figure.add_subplot(grid[0, column]) for column in range(3)]).show(history, 0.0, end)
         ax = figure.add_subplot(grid[1, :])
         heading(ax, "Slot of each unit over time")
-        if looks:
-            slot_of = np.array([np.concatenate(list(look.owners.values())) for look in looks]).T
-            edges = np.append([look.at_s for look in looks], end + 0.5)
+        if samples:
+            slot_of = np.array([np.concatenate(list(sample.owners.values())) for sample in samples]).T
+            edges = np.append([sample.at_s for sample in samples], end + 0.5)
             most = max(history.slots.values())
             mesh = ax.pcolormesh(
                 edges,
@@ -206,12 +206,12 @@ class _Timelines:
 
     def show(self, history: History, begin: float, end: float) -> None:
         """What was seen from ``begin`` to ``end``."""
-        looks = [look for look in history.looks if look.at_s >= begin - 1]
-        numbers = np.array([look[:-1] for look in looks], float).reshape(-1, len(Look._fields) - 1)
+        samples = [sample for sample in history.samples if sample.at_s >= begin - 1]
+        numbers = np.array([sample[:-1] for sample in samples], float).reshape(-1, len(StatusSample._fields) - 1)
         for name, line in self._lines.items():
-            line.set_data(numbers[:, 0], numbers[:, Look._fields.index(name)])
+            line.set_data(numbers[:, 0], numbers[:, StatusSample._fields.index(name)])
         for ax, (_, _, names) in zip(self._axes, TIMELINES, strict=True):
-            columns = numbers[:, [Look._fields.index(name) for name in names]]
+            columns = numbers[:, [StatusSample._fields.index(name) for name in names]]
             seen = columns[np.isfinite(columns) & (columns > 0)]
             least, most = (seen.min(), seen.max()) if len(seen) else (1.0, 1.0)
             log = ax.get_yscale() == "log"  # there is room for the legend above the lines

@@ -1,6 +1,7 @@
 """Plans as Gantt charts, from ``plans.modelled``: what goes where in which step. Nothing in them is measured."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,13 +9,12 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from keyshift.analysis.metrics import need
 from keyshift.analysis.plans import COLUMNS
-from keyshift.analysis.plots.style import finish, heading, label_lowest, panel_grid
+from keyshift.analysis.plots.style import finish, heading, label_lowest, legend_line, panel_grid
 from keyshift.model.errors import BadInput
 
 Colour = tuple[float, float, float]
@@ -61,39 +61,21 @@ def _gantt(ax: Axes, plan: pd.DataFrame, colours: Mapping[int, Colour], rows: Ma
     for _, step in plan.groupby("step"):
         if (gate := step["gate"].iloc[0]) != "none":
             ax.axvspan(step["step_begin_s"].iloc[0], step["end_s"].max(), color=_WAITING[gate], linewidth=0, zorder=0)
-    taken = (
-        plan[plan["gate"] != "query"].groupby(["step", "destination"])[["step_begin_s", "begin_s"]].min().reset_index()
-    )
-    ax.barh(
-        taken["destination"].map(rows),
-        taken["begin_s"] - taken["step_begin_s"],
-        left=taken["step_begin_s"],
-        height=0.7,
-        color=_AGREEING,
-        linewidth=0,
-        zorder=1,
-    )
+    steps = plan[plan["gate"] != "query"].groupby(["step", "destination"])
+    taken = steps[["step_begin_s", "begin_s"]].min().reset_index()
+    _bars(ax, taken["destination"].map(rows), taken["step_begin_s"], taken["begin_s"], color=_AGREEING, zorder=1)
     moving, changing = plan[~plan["asked_for"]], plan[plan["asked_for"]]
-    ax.barh(
-        moving["destination"].map(rows),
-        moving["end_s"] - moving["begin_s"],
-        left=moving["begin_s"],
-        height=0.7,
-        color=[colours[source] for source in moving["source"]],
-        linewidth=0,
-        zorder=2,
-    )
+    source_colours = [colours[source] for source in moving["source"]]
+    _bars(ax, moving["destination"].map(rows), moving["begin_s"], moving["end_s"], color=source_colours, zorder=2)
     # Owners of many units change at the same moment: side by side, each can still be seen.
     offset = changing.groupby("destination").cumcount() / changing.groupby("destination")["unit"].transform("size")
-    ax.scatter(
-        changing["begin_s"],
-        changing["destination"].map(rows) + 0.7 * (offset - 0.5),
-        marker="_",
-        s=80,
-        linewidths=1,
-        color=[colours[source] for source in changing["source"]],
-        zorder=2,
-    )
+    places = changing["destination"].map(rows) + 0.7 * (offset - 0.5)
+    source_colours = [colours[source] for source in changing["source"]]
+    ax.scatter(changing["begin_s"], places, s=80, marker="_", linewidths=1, color=source_colours, zorder=2)
+
+
+def _bars(ax: Axes, rows: pd.Series, begins: pd.Series, ends: pd.Series, **how: Any) -> None:
+    ax.barh(rows, ends - begins, 0.7, begins, linewidth=0, **how)
 
 
 def _colours(sources: Sequence[int]) -> dict[int, Colour]:
@@ -114,5 +96,5 @@ def _handles(plans: list[pd.DataFrame], colours: Mapping[int, Colour]) -> list[A
     shades = {_WAITING[gate] for plan in plans for gate in plan["gate"].unique() if gate != "none"}
     handles += [Patch(color=shade, label=text) for shade, text in _WAITS.items() if shade in shades]
     if any(plan["asked_for"].any() for plan in plans):
-        handles.append(Line2D([], [], color="#444444", linewidth=1.5, label="owner changes, state when asked for"))
+        handles.append(legend_line("owner changes, state when asked for", color="#444444", linewidth=1.5))
     return handles

@@ -6,16 +6,14 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
 from keyshift.analysis.metrics import completion_s, migration_of, need, spike_ms
-from keyshift.analysis.plots.strategies import plain_log
-from keyshift.analysis.plots.style import heading, style_of, theme
+from keyshift.analysis.plots.style import heading, plain_log, style_of, theme
+from keyshift.analysis.tables import MIB
 from keyshift.model.errors import BadInput
 
 _WIDTH = 0.6  # of the points of a migration, side by side; 1 is the distance to the next migration
-_MIB = 2**20
 
 
 def rescalings(
@@ -38,7 +36,7 @@ def rescalings(
                 "number": number,
                 "requested_s": begin,
                 "units": int(mine["installed_s"].notna().sum()),
-                "moved_mib": mine["bytes"].sum() / _MIB,
+                "moved_mib": mine["bytes"].sum() / MIB,
                 "completion_s": completion_s(mine),
                 "spike_ms": spike_ms(later, np.floor(end) - np.floor(begin)),
             }
@@ -71,6 +69,6 @@ def rescaling_figure(tables: Mapping[str, pd.DataFrame], names: list[str]) -> Fi
             ax.grid(visible=True, axis="x", which="minor")
             ax.set_xlabel("migration (slots before → after)")
             heading(ax, f"{title} of each migration")
-        handles = [Line2D([], [], **style_of(name).sign, label=style_of(name).label) for name in tables]
+        handles = [style_of(name).in_legend for name in tables]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
     return figure

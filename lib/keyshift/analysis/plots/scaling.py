@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from keyshift.analysis.metrics import need, per_second
-from keyshift.analysis.plots.strategies import plain_log
-from keyshift.analysis.plots.style import heading, theme
+from keyshift.analysis.plots.style import heading, plain_log, theme
 
 _GRID = 20  # points per second at which numbers of slots are averaged
 _LINES = (("#0072B2", "-"), ("#777777", "--"), ("#D55E00", (0, (1, 1))), ("#009E73", "-."), ("#882255", (0, (4, 1))))
@@ -108,7 +106,8 @@ def scaling_figure(
             slots.plot(middle, seconds["slots"], label=name, **how)
             latency.plot(middle, seconds["p99_ms"], **how)
             backlog.plot(middle, seconds["backlog"].clip(lower=1), **how)
-            _strip(missed, number, seconds, colour)
+            late = [(float(second), 1.0) for second in seconds.loc[seconds["missed"], "second"]]
+            missed.broken_barh(late, (number - 0.35, 0.7), color=colour, linewidth=0)
         latency.axhline(slo_ms, color="black", linewidth=1, linestyle=":")
         latency.annotate(
             f"objective: {slo_ms:g} ms", (0.005, slo_ms), xycoords=("axes fraction", "data"), xytext=(0, 3),
@@ -128,11 +127,6 @@ def scaling_figure(
         figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
         figure.suptitle(title, fontsize="large", fontweight="bold", x=0.01, ha="left")
     return figure
-
-
-def _strip(ax: Axes, row: int, seconds: pd.DataFrame, colour: str) -> None:
-    late = seconds.loc[seconds["missed"], "second"]
-    ax.broken_barh([(float(second), 1.0) for second in late], (row - 0.35, 0.7), color=colour, linewidth=0)
 
 
 def scaling_sentences(costs: pd.DataFrame) -> list[str]:

@@ -3,19 +3,17 @@
 ``table`` is from ``forecast.simulation.simulate``, ``validation`` from ``forecast.calibration.calibrate``.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from keyshift.analysis.conclusions import digits, enumerated
 from keyshift.analysis.metrics import need
-from keyshift.analysis.plots.strategies import pareto, plain_log
-from keyshift.analysis.plots.style import finish, heading, panel_grid, style_of
+from keyshift.analysis.plots.strategies import pareto
+from keyshift.analysis.plots.style import finish, heading, legend_line, panel_grid, plain_log, style_of
 from keyshift.analysis.tables import on_front
 
 COMPARED = {"completion_s": ("completion (s)", "Completion"), "spike_ms": ("P99 spike (ms)", "P99 spike")}
@@ -65,8 +63,7 @@ def validation_figure(validation: pd.DataFrame) -> Figure:
         ax.set(xlim=ends, ylim=ends)
         ax.set(xlabel=f"measured {label}", ylabel=f"simulated {label}")
         heading(ax, title)
-    names = validation["strategy"].unique()
-    handles = [Line2D([], [], label=style_of(name).label, **style_of(name).sign) for name in names]
+    handles = [style_of(name).in_legend for name in validation["strategy"].unique()]
     notes = ["grey: off by a factor of at most 2"]
     if (validation["held_out"] == "").any():
         notes.append("empty: the costs are from this run, too")
@@ -84,7 +81,7 @@ def simulated_pareto(table: pd.DataFrame, validation: pd.DataFrame) -> Axes:
     for name, off in model_error(validation).items():
         measure, _, unit = name.rpartition("_")
         least = np.minimum(table[name], table["floor_s"]) if name == "completion_s" else table["p99_ms"]
-        least = np.where([_moves_all(row) for row in table.to_dict("records")], least, 0.0)
+        least = np.where(_moves_all(table), least, 0.0)
         frame[f"{measure}_low_{unit}"] = np.maximum(table[name] * min(off.low, 1.0), least)
         frame[f"{measure}_high_{unit}"] = table[name] * max(off.high, 1.0)
     ax = pareto(frame)
@@ -106,8 +103,8 @@ def simulated_lines(table: pd.DataFrame, over: str, label: str, title: str, scal
         plain_log(ax, "y")
         ax.set(xlabel=label, ylabel=f"simulated {unit}")
         heading(ax, heading_)
-    handles = [Line2D([], [], label=style_of(name).label, **_line(name)) for name in table["strategy"].unique()]
-    return finish(figure, title, [*handles, Line2D([], [], label="floor: a bare copy over the links", **FLOOR)])
+    handles = [legend_line(style_of(name).label, **_line(name)) for name in table["strategy"].unique()]
+    return finish(figure, title, [*handles, legend_line("floor: a bare copy over the links", **FLOOR)])
 
 
 def simulation_sentences(table: pd.DataFrame, validation: pd.DataFrame) -> list[str]:
@@ -115,33 +112,30 @@ def simulation_sentences(table: pd.DataFrame, validation: pd.DataFrame) -> list[
     need(table, ["point", *OVER, *NEEDED], "simulation_sentences")
     off = model_error(validation)["completion_s"]
     said = simulation_doubts(validation)
-    rows = sorted(table.to_dict("records"), key=lambda row: float(row["completion_s"]))
-    if whole := [row for row in rows if _moves_all(row)]:
-        took, floor = whole[0]["completion_s"], whole[0]["floor_s"]
-        first = [str(row["point"]) for row in whole if row["completion_s"] <= 1.01 * took]
+    table = table.sort_values("completion_s", kind="stable", ignore_index=True)
+    whole = table[_moves_all(table)]
+    if len(whole):
+        took, floor = whole["completion_s"].iloc[0], whole["floor_s"].iloc[0]
+        first = whole.loc[whole["completion_s"] <= 1.01 * took, "point"].tolist()
         low, high = max(min(floor, took), took * off.low), took * off.high
         between = f", or {_s(low)} to {_s(high)} if the simulator is as far off as above" if off.runs else ""
         said.append(
             f"Of what moves everything {enumerated(first)} would complete first, in {_s(took)}{between}; a bare copy "
             f"over the links takes {_s(floor)}."
         )
-        calm = min((row for row in whole if row["completion_s"] <= 2 * took), key=lambda row: float(row["longest_s"]))
+        calm = whole[whole["completion_s"] <= 2 * took].nsmallest(1, "longest_s").iloc[0]
         said.append(
             f"Of those that take at most twice as long a record would wait least with {calm['point']}: up to "
             f"{_s(calm['longest_s'])}, and it completes after {_s(calm['completion_s'])}."
         )
-    least, most = (choose(rows, key=lambda row: float(row["longest_s"])) for choose in (min, max))
+    least, most = table.iloc[table["longest_s"].argmin()], table.iloc[table["longest_s"].argmax()]
     if most["longest_s"] > least["longest_s"]:
         said.append(
             f"A record would wait longest with {most['point']}, up to {_s(most['longest_s'])}; with {least['point']} "
             f"up to {_s(least['longest_s'])}, and that completes after {_s(least['completion_s'])}."
         )
-    hidden = [
-        str(row["point"])
-        for row in rows
-        if row["spike_ms"] < 1.5 * row["p99_ms"] and 1000 * row["longest_s"] > 2 * row["p99_ms"]
-    ]
-    if hidden:
+    calm_p99 = (table["spike_ms"] < 1.5 * table["p99_ms"]) & (1000 * table["longest_s"] > 2 * table["p99_ms"])
+    if hidden := table.loc[calm_p99, "point"].tolist():
         said.append(
             f"P99 of all events hardly shows {enumerated(hidden)}: in no second does one event in a hundred wait for "
             "long. Those few wait all the same: see the longest wait."
@@ -167,14 +161,13 @@ def simulation_doubts(validation: pd.DataFrame) -> list[str]:
     return said
 
 
-def _moves_all(row: Mapping[Any, Any]) -> bool:
-    """Nothing is copied before, so that it cannot be faster than the floor."""
-    return bool(row["bytes_moved"] >= row["bytes_minimum"] * (1 - 1e-9))
+def _moves_all(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Where nothing is copied before, so that it cannot be faster than the floor."""
+    return table["bytes_moved"] >= table["bytes_minimum"] * (1 - 1e-9)
 
 
 def _line(strategy: str) -> dict[str, Any]:
-    how = style_of(strategy)
-    return {"color": how.colour, "marker": how.marker, "markersize": 6, "linestyle": how.line, "linewidth": 1.6}
+    return style_of(strategy).marked_line | {"markersize": 6, "linewidth": 1.6}
 
 
 def _s(value: float) -> str:

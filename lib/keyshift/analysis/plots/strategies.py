@@ -3,29 +3,27 @@
 How a strategy looks, in every figure, is in ``style``.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Hashable, Mapping
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
-from keyshift.analysis.marks import handles, mark, migration_spans
-from keyshift.analysis.metrics import need
+from keyshift.analysis.metrics import MOMENTS, need
 from keyshift.analysis.plots.style import (
     LEGEND_COLUMNS,
-    columns_for,
-    finish,
     heading,
-    label_lowest,
     legend_below,
+    legend_line,
     new_axes,
-    panel_grid,
+    plain_log,
+    plain_numbers,
     style_of,
 )
 from keyshift.model.errors import BadInput
@@ -35,74 +33,9 @@ PHASE_COLOURS = {  # light to dark in the order they happen, so that they also r
     "align": "#F0C75E",
     "transfer": "#56B4E9",
     "install": "#0072B2",
-    "catch up": "#332244",
+    "catch_up": "#332244",
 }
-_PHASE_ENDS = ("prepared_s", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
-Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
-
-
-def panels(
-    runs: Mapping[str, Timeline],
-    *,
-    title: str = "Latency while state moves",
-    notes: Mapping[str, str] | None = None,
-    objective_ms: float | None = None,
-    faults: Mapping[str, Sequence[float]] | None = None,
-) -> Figure:
-    """Per-second P50 and P99 on a log axis, the trigger at 0, the migration shaded, faults dotted. A panel each.
-
-    Latency per second is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range of P99 over
-    the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit; where nothing
-    is on its way for a second, there is none. All panels have the same axes.
-    ``notes``: strategy to a text below its title. ``faults``: strategy to their moments (s).
-    """
-    if not runs:
-        raise BadInput("panels: no run given")
-    columns = columns_for(len(runs))
-    figure, axes = panel_grid(len(runs), columns, (4.3, 3.0), sharex=True, sharey=True)
-    limits = []
-    for ax, (strategy, (seconds, migration)) in zip(axes, runs.items(), strict=True):
-        need(seconds, ["second", "p50_ms", "p99_ms"], f"panels, {strategy}")
-        drawn = style_of(strategy)
-        limits.append(_timeline(ax, seconds, drawn.colour))
-        mark(ax, migration, (faults or {}).get(strategy, ()))
-        if objective_ms is not None:
-            ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle="-.", zorder=1)
-        heading(ax, drawn.label, (notes or {}).get(strategy, ""))
-        ax.set_ylabel("latency (ms)")
-        ax.label_outer()
-    spans = [span for _, migration in runs.values() for span in migration_spans(migration)]
-    axes[0].set_xlim(min(begin for begin, _ in limits), max(end for _, end in [*limits, *spans]))
-    # The first panels fixed the axis that all share, before the others had drawn anything on it.
-    axes[0].autoscale(axis="y")
-    plain_log(axes[0], "y")
-    label_lowest(axes, columns, "time since the trigger (s)")
-    ranged = any("p99_low_ms" in seconds for seconds, _ in runs.values())
-    marks = handles(bool(spans), any((faults or {}).values()))
-    return finish(figure, title, _timeline_handles(marks, objective_ms, ranged))
-
-
-def _timeline(ax: Axes, seconds: pd.DataFrame, colour: str) -> tuple[float, float]:
-    """Draws P50 and P99 of each second, as steps; gives from when to when, the trigger included."""
-    every = seconds.set_index("second").sort_index()
-    if len(every):  # a second without results breaks the line
-        every = every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1))
-    # Steps, not slopes: a line from second to second would rise before the trigger.
-    middle = every.index.to_numpy("float64") + 0.5
-    for measure, width, dots in (("p50", 1.2, (0, (1, 1))), ("p99", 2.0, "-")):
-        ax.plot(
-            middle,
-            every[f"{measure}_ms"],
-            color=colour,
-            linewidth=width,
-            linestyle=dots,
-            drawstyle="steps-mid",
-            zorder=3,
-        )
-    if "p99_low_ms" in every:
-        low, high = every["p99_low_ms"], every["p99_high_ms"]
-        ax.fill_between(middle, low, high, step="mid", color=colour, alpha=0.25, linewidth=0, zorder=2)
-    return (min(middle[0] - 0.5, 0.0), float(middle[-1] + 0.5)) if len(every) else (0.0, 1.0)
+_PHASE_ENDS = ("prepared_s", *MOMENTS)
 
 
 def ccdf_figure(curves: Mapping[str, pd.DataFrame]) -> Axes:
@@ -117,33 +50,16 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame]) -> Axes:
     for strategy, curve in curves.items():
         need(curve, ["latency_ms", "fraction"], f"ccdf_figure, {strategy}")
         drawn = style_of(strategy)
-        drawn_lines += ax.plot(
-            curve["latency_ms"],
-            curve["fraction"],
-            color=drawn.colour,
-            linestyle=drawn.line,
-            linewidth=1.8,
-            marker=drawn.marker,
-            markevery=[-1] if len(curve) else [],
-            label=drawn.label,
-        )
+        how = drawn.marked_line | {"linewidth": 1.8, "markevery": [-1] if len(curve) else []}
+        drawn_lines += ax.plot(curve["latency_ms"], curve["fraction"], label=drawn.label, **how)
     ax.set_yscale("log")
     ax.set_xscale("log")
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    plain_numbers(ax.xaxis)
     for fraction, name in ((0.5, "P50"), (0.1, "P90"), (0.01, "P99"), (1e-3, "P99.9"), (1e-4, "P99.99")):
         if fraction >= ax.get_ylim()[0]:
             ax.axhline(fraction, color="#999999", linewidth=0.8, linestyle=":", zorder=1)
-            ax.annotate(
-                name,
-                (1, fraction),
-                xycoords=("axes fraction", "data"),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize="small",
-                color="#555555",
-            )
+            beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+            ax.annotate(name, (1, fraction), (4, 0), va="center", fontsize="small", color="#555555", **beside)
     ax.set(xlabel="latency (ms)", ylabel="fraction of results at least as slow")
     heading(ax, "Latency distribution")
     legend_below(ax, drawn_lines)
@@ -159,18 +75,11 @@ def steps_gantt(migration: pd.DataFrame) -> Axes:
     ax = new_axes((7.5, 4.5))
     units = migration.sort_values(["step", "switched_s", "installed_s", "unit"]).reset_index(drop=True)
     rows = np.arange(len(units))
-    for (name, colour), begin, end in zip(PHASE_COLOURS.items(), _PHASE_ENDS, _PHASE_ENDS[1:], strict=False):
+    height = 1 if len(units) > 40 else 0.8
+    for colour, (begin, end) in zip(PHASE_COLOURS.values(), pairwise(_PHASE_ENDS), strict=True):
         width = units[end] - units[begin]
         there = (width > 0).to_numpy()
-        ax.barh(
-            rows[there],
-            width[there],
-            left=units.loc[there, begin],
-            height=1 if len(units) > 40 else 0.8,
-            color=colour,
-            linewidth=0,
-            label=name,
-        )
+        ax.barh(rows[there], width[there], height, units.loc[there, begin], color=colour, linewidth=0)
     for row in rows[1:][np.diff(units["step"]) != 0] if units["step"].nunique() <= 12 else []:
         ax.axhline(row - 0.5, color="#888888", linewidth=0.6)
     if len(units) <= 24:
@@ -185,7 +94,7 @@ def steps_gantt(migration: pd.DataFrame) -> Axes:
     ax.grid(visible=False, axis="y")
     ax.set_xlabel("time since the trigger (s)")
     heading(ax, "Units on their way")
-    legend_below(ax, [Patch(color=colour, label=name) for name, colour in PHASE_COLOURS.items()])
+    legend_below(ax, [Patch(color=colour, label=name.replace("_", " ")) for name, colour in PHASE_COLOURS.items()])
     return ax
 
 
@@ -209,16 +118,16 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
         if pd.notna(value):
             style: dict[str, Any] = {"color": "#444444", "linestyle": dashes, "linewidth": 1.2}
             line(value, zorder=1, **style)
-            signs.append(Line2D([], [], label=text.format(value), **style))
+            signs.append(legend_line(text.format(value), **style))
     if len(front) > 1:
         ribbon: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.5, "linewidth": 6, "solid_capstyle": "round"}
         ax.plot(front["completion_s"], front["spike_ms"], zorder=1, **ribbon)
-        signs.append(Line2D([], [], label="nobody is better in both", **ribbon))
+        signs.append(legend_line("nobody is better in both", **ribbon))
     if drawn["stays"].any():
-        signs.append(Line2D([], [], linestyle="", label="* part of the state stays behind"))
+        signs.append(legend_line("* part of the state stays behind", linestyle=""))
     for row in tradeoffs[~tradeoffs.index.isin(drawn.index)].to_dict("records"):
         reason = "not correct" if row["verdict"] != "ok" else "spike or completion not known"
-        signs.append(Line2D([], [], linestyle="", label=f"{_name(row)}: {reason}"))
+        signs.append(legend_line(f"{_name(row)}: {reason}", linestyle=""))
     plain_log(ax, "x")
     plain_log(ax, "y")
     ax.set(xlabel="completion: first switch to last unit in place (s)", ylabel="P99 spike (ms)")
@@ -230,51 +139,15 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
 def _cost(ax: Axes, row: dict[Hashable, Any]) -> Line2D:
     """One strategy of ``pareto``, and its handle for the legend."""
     how = style_of(row["strategy"])
-    ax.errorbar(
-        row["completion_s"],
-        row["spike_ms"],
-        xerr=[[row["completion_s"] - row["completion_low_s"]], [row["completion_high_s"] - row["completion_s"]]],
-        yerr=[[row["spike_ms"] - row["spike_low_ms"]], [row["spike_high_ms"] - row["spike_ms"]]],
-        color=how.colour,
-        marker=how.marker,
-        markersize=8,
-        linewidth=1.2,
-        zorder=3,
-    )
+    took, spike = row["completion_s"], row["spike_ms"]
+    across = [[took - row["completion_low_s"]], [row["completion_high_s"] - took]]
+    up = [[spike - row["spike_low_ms"]], [row["spike_high_ms"] - spike]]
+    look: dict[str, Any] = {"color": how.colour, "marker": how.marker, "markersize": 8, "linewidth": 1.2, "zorder": 3}
+    ax.errorbar(took, spike, up, across, **look)
     name = _name(row) + (" *" if row["stays"] else "")
-    return Line2D([], [], color=how.colour, marker=how.marker, linestyle="", label=name)
+    return legend_line(name, color=how.colour, marker=how.marker, linestyle="")
 
 
 def _name(row: dict[Hashable, Any]) -> str:
     """The strategy's name for readers; with its parameters, if there are several points of it."""
     return style_of(row["strategy"]).label + str(row["label"]).removeprefix(row["strategy"])
-
-
-def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
-    """A log axis with plain numbers, which spans at least a decade so that it has labels to read."""
-    axis = ax.xaxis if which == "x" else ax.yaxis
-    ax.set(**{f"{which}scale": "log"})
-    low, high = axis.get_view_interval()
-    if low <= 0:  # nothing was drawn
-        ax.set(**{f"{which}lim": (1, 1000)})
-    elif high / low < 20:
-        middle = np.sqrt(low * high)
-        ax.set(**{f"{which}lim": (middle / 5, middle * 5)})
-    axis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _timeline_handles(marks: list[Artist], objective_ms: float | None, ranged: bool) -> list[Artist]:
-    colour = "#444444"  # for all strategies
-    found: list[Artist] = [
-        Line2D([], [], color=colour, linewidth=2.0, label="P99"),
-        Line2D([], [], color=colour, linewidth=1.2, linestyle=(0, (1, 1)), label="P50"),
-    ]
-    if ranged:
-        found.append(Patch(color=colour, alpha=0.25, label="P99, range of repetitions"))
-    found += marks
-    if objective_ms is not None:
-        text = f"objective ({objective_ms:.3g} ms)"
-        found.append(Line2D([], [], color="#444444", linewidth=1, linestyle="-.", label=text))
-    return found

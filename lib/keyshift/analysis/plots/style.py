@@ -7,17 +7,20 @@ share one, line and marker tell them apart.
 import io
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import matplotlib as mpl
+import numpy as np
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 LEGEND_COLUMNS = 3
 
@@ -31,9 +34,19 @@ class Style(NamedTuple):
     label: str
 
     @property
+    def marked_line(self) -> dict[str, Any]:
+        """A line with markers, as matplotlib takes it."""
+        return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
+
+    @property
     def sign(self) -> dict[str, Any]:
         """A marker without a line, as matplotlib takes it."""
-        return {"color": self.colour, "marker": self.marker, "linestyle": "", "markersize": 8}
+        return self.marked_line | {"linestyle": "", "markersize": 8}
+
+    @property
+    def in_legend(self) -> Line2D:
+        """The marker with the name, for a legend."""
+        return legend_line(self.label, **self.sign)
 
 
 _VERMILLION, _ORANGE, _BLUE, _SKY, _GREEN = "#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73"
@@ -136,6 +149,31 @@ def heading(ax: Axes, text: str, note: str = "") -> None:
         ax.text(0, 1.02, note, transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
 
 
+def plain_numbers(axis: Axis) -> None:
+    """The labels of a log axis as plain numbers."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
+    """A log axis with plain numbers, which spans at least a decade so that it has labels to read."""
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    ax.set(**{f"{which}scale": "log"})
+    low, high = axis.get_view_interval()
+    if low <= 0:  # nothing was drawn
+        ax.set(**{f"{which}lim": (1, 1000)})
+    elif high / low < 20:
+        middle = np.sqrt(low * high)
+        ax.set(**{f"{which}lim": (middle / 5, middle * 5)})
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=12))
+    plain_numbers(axis)
+
+
+def legend_line(label: str, **how: Any) -> Line2D:
+    """A sign for a legend, drawn as a line or marker is that has these properties."""
+    return Line2D([], [], label=label, **how)
+
+
 def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
     """A legend outside the Axes; more than one row of it goes by fewer columns, or wide names squeeze the figure."""
     columns = len(handles) if len(handles) <= 5 else LEGEND_COLUMNS
@@ -177,7 +215,7 @@ def label_lowest(axes: Sequence[Axes], columns: int, text: str) -> None:
 
 def finish(figure: Figure, title: str, handles: Sequence[Artist], notes: Sequence[str] = ()) -> Figure:
     """Title and legend of a figure of panels; ``notes`` are lines of the legend without a sign."""
-    handles = [*handles, *(Line2D([], [], linestyle="", label=note) for note in notes)]
+    handles = [*handles, *(legend_line(note, linestyle="") for note in notes)]
     with theme():
         if handles:
             wide = max(len(str(handle.get_label())) for handle in handles) > 40

@@ -10,17 +10,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from keyshift.analysis.conclusions import enumerated
-from keyshift.analysis.plots.strategies import PHASE_COLOURS, plain_log
-from keyshift.analysis.plots.style import Style, columns_for, finish, heading, panel_grid, shown, style_of, styles
+from keyshift.analysis.plots.strategies import PHASE_COLOURS
+from keyshift.analysis.plots.style import (
+    Style,
+    columns_for,
+    finish,
+    heading,
+    legend_line,
+    panel_grid,
+    plain_log,
+    shown,
+    style_of,
+    styles,
+)
 from keyshift.analysis.sweeps import in_order, sweep
 from keyshift.analysis.tables import MEASURES, Measure, Row, phase_name
 from keyshift.model.errors import BadInput
@@ -29,11 +38,9 @@ MEASURED = ("P99 spike (ms)", "completion (s)")
 LOG_SPAN = 8.0  # a parameter, or a measure, that varies by this factor is drawn on a log axis
 DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))  # so that lines stay apart in grey, too
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "++", "oo", "--")
-PHASE_STYLES = {  # colour and hatch, in the order they happen
-    "plan": ("#FFFFFF", "..."),
-    **{name.replace(" ", "_"): (colour, "") for name, colour in PHASE_COLOURS.items()},
-}
-_ASIDE = ("#FFFFFF", "////")  # replication, which runs beside the phases
+PHASE_STYLES = {"plan": ("#FFFFFF", "..."), **{name: (colour, "") for name, colour in PHASE_COLOURS.items()}}
+# Of replication, which runs beside the phases.
+_ASIDE: dict[str, Any] = {"facecolor": "#FFFFFF", "hatch": "////", "edgecolor": "#555555"}
 _TOTAL = "total"
 _PHASE_MEASURES: dict[str, Measure] = {name: MEASURES[phase_name(name)] for name in (*PHASE_STYLES, "replicate")}
 
@@ -52,25 +59,26 @@ def sweep_lines(
     ``label``: the name of the parameter with its unit, for the axis. Numbers stand at their place, on a log axis if
     they span a factor of eight; other values side by side.
     """
-    points = _points(summaries, parameter, measures, group)
-    drawn = styles(list(points["group"].unique()), group)
-    values = in_order(parameter, points["value"])
+    swept = _Swept(summaries, parameter, measures, group, label)
+    values = swept.values
     numeric = all(isinstance(value, (int, float, np.number)) for value in values)
-    panels = points["measure"].nunique()
-    figure, axes = panel_grid(panels, columns_for(panels), (4.6, 3.4))
+    figure, panels = swept.panels("measure", (4.6, 3.4))
     drawn_as: dict[Hashable, dict[str, Any]] = {
-        name: {"color": how.colour, "marker": how.marker, "markersize": 7, "linestyle": DASHES[number % len(DASHES)]}
-        for number, (name, how) in enumerate(drawn.items())
+        name: how.marked_line | {"markersize": 7, "linestyle": DASHES[number % len(DASHES)]}
+        for number, (name, how) in enumerate(swept.styles.items())
     }
-    for ax, (measure, of_measure) in zip(axes, points.groupby("measure", sort=False), strict=True):
+    for ax, measure, of_measure in panels:
         for name, line in of_measure.groupby("group", sort=False):
             where = line["value"].astype("float64") if numeric else line["value"].map(values.index)
             more: dict[str, Any] = {"linewidth": 1.6, "elinewidth": 1.1, "capsize": 3}
             ax.errorbar(where, line["mean"], yerr=_reach(line), **drawn_as[name], **more)
-        _value_axis(ax, values, numeric, parameter, label)
-        _measure_axis(ax, of_measure, str(measure))
-    handles = [Line2D([], [], label=drawn[name].label, **drawn_as[name]) for name in drawn]
-    return finish(figure, title or _title(points, label or parameter), handles, _notes(points))
+        if numeric:
+            swept.place_numbers(ax)
+        else:
+            swept.place_names(ax)
+        _measure_axis(ax, of_measure, measure)
+    handles = [legend_line(how.label, **drawn_as[name]) for name, how in swept.styles.items()]
+    return finish(figure, title or swept.title, handles, _notes(swept.points))
 
 
 def sweep_bars(
@@ -86,31 +94,27 @@ def sweep_bars(
 
     A star above a bar: it differs from the first group at the same value by more than chance (Welch, 95 %).
     """
-    points = _points(summaries, parameter, measures, group)
-    drawn = styles(list(points["group"].unique()), group)
-    values = in_order(parameter, points["value"])
-    width = 0.8 / len(drawn)
-    figure, axes = panel_grid(
-        points["measure"].nunique(),
-        columns_for(points["measure"].nunique()),
-        (max(4.6, 0.28 * len(drawn) * len(values) + 1.5), 3.4),
-    )
-    for ax, (measure, of_measure) in zip(axes, points.groupby("measure", sort=False), strict=True):
-        for number, (name, bars) in enumerate(of_measure.groupby("group", sort=False)):
-            places = bars["value"].map(values.index) + (number - (len(drawn) - 1) / 2) * width
-            _bars(ax, places, bars, width, drawn[name], HATCHES[number % len(HATCHES)])
-        _value_axis(ax, values, False, parameter, label)
+    swept = _Swept(summaries, parameter, measures, group, label)
+    values, groups = swept.values, list(swept.styles)
+    hatches = {name: HATCHES[number % len(HATCHES)] for number, name in enumerate(groups)}
+    width = 0.8 / len(groups)
+    figure, panels = swept.panels("measure", (max(4.6, 0.28 * len(groups) * len(values) + 1.5), 3.4))
+    for ax, measure, of_measure in panels:
+        for name, bars in of_measure.groupby("group", sort=False):
+            places = bars["value"].map(values.index) + (groups.index(name) - (len(groups) - 1) / 2) * width
+            _bars(ax, places, bars, width, swept.styles[name], hatches[name])
+        swept.place_names(ax)
         ax.set_xlim(-0.6, len(values) - 0.4)
         ax.grid(visible=False, axis="x")
         ax.margins(y=0.12)  # for the stars
-        _measure_axis(ax, of_measure, str(measure))
-    handles: list[Artist] = [
-        Patch(facecolor=how.colour, edgecolor="white", hatch=HATCHES[number % len(HATCHES)], label=how.label)
-        for number, how in enumerate(drawn.values())
+        _measure_axis(ax, of_measure, measure)
+    handles = [
+        Patch(facecolor=how.colour, edgecolor="white", hatch=hatches[name], label=how.label)
+        for name, how in swept.styles.items()
     ]
-    first = next(iter(drawn.values())).label
-    stars = [f"* differs from {first} (95 %, Welch)"] if points["differs"].eq(True).any() else []
-    return finish(figure, title or _title(points, label or parameter), handles, [*stars, *_notes(points)])
+    differs = swept.points["differs"].eq(True).any()
+    stars = [f"* differs from {swept.styles[groups[0]].label} (95 %, Welch)"] if differs else []
+    return finish(figure, title or swept.title, handles, [*stars, *_notes(swept.points)])
 
 
 def phase_bars(
@@ -127,52 +131,32 @@ def phase_bars(
     whose interval is drawn. Without ``group``, runs of several workloads have a panel each.
     Making copies ahead is in no sum: it has a slim bar of its own, beside them. A phase that no run knows is missing.
     """
-    points = _points(summaries, parameter, {**_PHASE_MEASURES, _TOTAL: _total}, group or "workload")
-    values = in_order(parameter, points["value"])
-    groups = points["group"].unique()
-    figure, axes = panel_grid(
-        len(groups), columns_for(len(groups)), (max(3.6, 0.55 * len(values) + 1.2), 3.4), sharey=True
-    )
-    shown = set()
-    for ax, name in zip(axes, groups, strict=True):
-        of_group_rows = points[points["group"] == name]
-        of_group = of_group_rows.set_index(["value", "measure"])["mean"]
-        base = np.zeros(len(values))
-        for phase in (*PHASE_STYLES, "replicate"):
-            heights = np.array([of_group.get((value, phase), np.nan) for value in values])
-            if not (heights > 0).any():
-                continue
-            shown.add(phase)
-            aside = phase == "replicate"
-            colour, hatch = _ASIDE if aside else PHASE_STYLES[phase]
-            ax.bar(
-                np.arange(len(values)) + (0.38 if aside else 0),
-                heights,
-                0.12 if aside else 0.6,
-                bottom=0 if aside else base,
-                color=colour,
-                hatch=hatch,
-                edgecolor="#555555",
-                linewidth=0.6,
-            )
-            base += 0 if aside else np.nan_to_num(heights)
-        totals = of_group_rows[of_group_rows["measure"] == _TOTAL].set_index("value").reindex(values)
-        reach = _reach(totals)
-        if reach is not None:
-            ax.errorbar(range(len(values)), totals["mean"], yerr=reach, fmt="none", ecolor="#333333", capsize=3)
-        _value_axis(ax, values, False, parameter, label)
+    swept = _Swept(summaries, parameter, {**_PHASE_MEASURES, _TOTAL: _total}, group or "workload", label)
+    places = np.arange(len(swept.values))
+    figure, panels = swept.panels("group", (max(3.6, 0.55 * len(places) + 1.2), 3.4), sharey=True)
+    signs: dict[str, Patch] = {}
+    for ax, name, of_group in panels:
+        means = of_group.pivot(index="value", columns="measure", values="mean").reindex(swept.values)
+        heights = means[[*PHASE_STYLES]]
+        bases = heights.fillna(0).cumsum(axis=1).shift(axis=1, fill_value=0)
+        for phase, (colour, hatch) in PHASE_STYLES.items():
+            if (heights[phase] > 0).any():
+                look: dict[str, Any] = {"facecolor": colour, "hatch": hatch, "edgecolor": "#555555"}
+                ax.bar(places, heights[phase], 0.6, bases[phase], linewidth=0.6, **look)
+                signs[phase] = Patch(label=phase.replace("_", " "), **look)
+        if (means["replicate"] > 0).any():
+            ax.bar(places + 0.38, means["replicate"], 0.12, linewidth=0.6, **_ASIDE)
+            signs["replicate"] = Patch(label="copies (beside)", **_ASIDE)
+        totals = of_group[of_group["measure"] == _TOTAL].set_index("value").reindex(swept.values)
+        if (reach := _reach(totals)) is not None:
+            ax.errorbar(places, totals["mean"], yerr=reach, fmt="none", ecolor="#333333", capsize=3)
+        swept.place_names(ax)
         ax.grid(visible=False, axis="x")
-        heading(ax, styles([name], group)[name].label if group else "")
-    for ax in axes[:: columns_for(len(groups))]:
+        heading(ax, swept.styles[name].label if group else "")
+    for ax, _, _ in panels[:: columns_for(len(panels))]:
         ax.set_ylabel("time (s)")
-    handles: list[Artist] = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor="#555555", label=phase.replace("_", " "))
-        for phase, (colour, hatch) in PHASE_STYLES.items()
-        if phase in shown
-    ]
-    if "replicate" in shown:
-        handles.append(Patch(facecolor=_ASIDE[0], hatch=_ASIDE[1], edgecolor="#555555", label="copies (beside)"))
-    return finish(figure, title, handles, _notes(points[points["measure"] == _TOTAL]))
+    handles = [signs[phase] for phase in (*PHASE_STYLES, "replicate") if phase in signs]
+    return finish(figure, title, handles, _notes(swept.points[swept.points["measure"] == _TOTAL]))
 
 
 def _total(row: Row) -> float | None:
@@ -181,22 +165,63 @@ def _total(row: Row) -> float | None:
     return None if None in found[1:] else sum(value or 0.0 for value in found)
 
 
-def _title(points: pd.DataFrame, over: str) -> str:
-    names = [name.partition(" (")[0] for name in points["measure"].unique()]
-    return f"{enumerated(names)} over {over}"
+class _Swept:
+    """What a figure draws: ``points`` of ``sweeps.sweep``, the values of the parameter, and how groups look.
 
+    Raises BadInput if there is nothing to draw.
+    """
 
-def _points(
-    summaries: Sequence[Row], parameter: str, measures: Sequence[str] | Mapping[str, Measure], group: str
-) -> pd.DataFrame:
-    if not summaries:
-        raise BadInput(f"no run given: a figure over {parameter} needs at least one")
-    points = sweep(summaries, parameter, measures, group)
-    if points.empty or not points["runs"].any():
-        raise BadInput(
-            f"nothing to draw over {parameter}: of {len(summaries)} runs none is correct and knows a measure"
-        )
-    return points
+    def __init__(
+        self,
+        summaries: Sequence[Row],
+        parameter: str,
+        measures: Sequence[str] | Mapping[str, Measure],
+        group: str,
+        label: str | None,
+    ) -> None:
+        if not summaries:
+            raise BadInput(f"no run given: a figure over {parameter} needs at least one")
+        self.points = sweep(summaries, parameter, measures, group)
+        if self.points.empty or not self.points["runs"].any():
+            raise BadInput(
+                f"nothing to draw over {parameter}: of {len(summaries)} runs none is correct and knows a measure"
+            )
+        self.values = in_order(parameter, self.points["value"])
+        self.styles = styles(list(self.points["group"].unique()), group)
+        self._parameter, self._label = parameter, label or parameter
+
+    @property
+    def title(self) -> str:
+        """Of a figure that has none."""
+        names = [name.partition(" (")[0] for name in self.points["measure"].unique()]
+        return f"{enumerated(names)} over {self._label}"
+
+    def panels(
+        self, by: str, size: tuple[float, float], **shared: Any
+    ) -> tuple[Figure, list[tuple[Axes, Any, pd.DataFrame]]]:
+        """A figure with a panel for each value of a column, and the points of each."""
+        parts = list(self.points.groupby(by, sort=False))
+        figure, axes = panel_grid(len(parts), columns_for(len(parts)), size, **shared)
+        return figure, [(ax, name, part) for ax, (name, part) in zip(axes, parts, strict=True)]
+
+    def place_numbers(self, ax: Axes) -> None:
+        """The values at their places on the axis, a log axis if they are far apart."""
+        ax.set_xlabel(self._label)
+        numbers = [float(value) for value in self.values]
+        if numbers[0] > 0 and numbers[-1] / numbers[0] >= LOG_SPAN:
+            ax.set_xscale("log")
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xticks(numbers, [f"{number:g}" for number in numbers])
+
+    def place_names(self, ax: Axes) -> None:
+        """The values side by side, strategies by the names that readers know."""
+        ax.set_xlabel(self._label)
+        strategies = self._parameter == "strategy"
+        names = [style_of(str(value)).label if strategies else shown(value) for value in self.values]
+        ax.set_xticks(range(len(names)), names)
+        if max(len(name) for name in names) * len(names) > 40:
+            ax.tick_params(axis="x", rotation=30)
+            plt.setp(ax.get_xticklabels(), ha="right", rotation_mode="anchor")
 
 
 def _bars(ax: Axes, places: pd.Series, bars: pd.DataFrame, width: float, how: Style, hatch: str) -> None:
@@ -216,23 +241,6 @@ def _reach(points: pd.DataFrame) -> np.ndarray | None:
         return None
     reach = np.array([points["mean"] - points["low"].clip(lower=0), points["high"] - points["mean"]])
     return np.nan_to_num(reach)
-
-
-def _value_axis(ax: Axes, values: Sequence[Hashable], numeric: bool, parameter: str, label: str | None) -> None:
-    """Numbers at their place, other values side by side, strategies by the names that readers know."""
-    ax.set_xlabel(label or parameter)
-    if numeric:
-        numbers = [float(str(value)) for value in values]
-        if numbers[0] > 0 and numbers[-1] / numbers[0] >= LOG_SPAN:
-            ax.set_xscale("log")
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.set_xticks(numbers, [f"{number:g}" for number in numbers])
-        return
-    names = [style_of(str(value)).label if parameter == "strategy" else shown(value) for value in values]
-    ax.set_xticks(range(len(values)), names)
-    if max(len(name) for name in names) * len(names) > 40:
-        ax.tick_params(axis="x", rotation=30)
-        plt.setp(ax.get_xticklabels(), ha="right", rotation_mode="anchor")
 
 
 def _measure_axis(ax: Axes, points: pd.DataFrame, measure: str) -> None:

@@ -13,7 +13,7 @@ from keyshift.driver.stage import LedStage
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
-from keyshift.results.verdict import Course, Inventory, Judgement, judge
+from keyshift.results.verdict import Inventory, Judgement, Ownership, judge
 from keyshift.runtime.router import TICK_US
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
 from keyshift.workloads import Workload
@@ -22,10 +22,10 @@ from keyshift.workloads.times import Times
 
 @dataclass(frozen=True)
 class StageEnd:
-    """The end of one keyed stage, with the way there. ``course``: see ``results.verdict``."""
+    """The end of one keyed stage, with the way there."""
 
     name: str
-    course: Course
+    ownership: Ownership
     begins: Sequence[int]
     unit_bytes: Mapping[int, int]
     records: Sequence[StepRecord]
@@ -64,8 +64,9 @@ def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) ->
 
     def end(stage: LedStage, left_behind: Collection[tuple[int, int]], **fields: Any) -> StageEnd:
         saved = [_inventory(f"savepoint {name}", each.stages[stage.name]) for name, each in manifests.items()]
-        past, course = stage.history, Course(stage.history.assignments, saved, left_behind)
-        return StageEnd(stage.name, course, past.begins, final.unit_bytes[stage.name], past.records, **fields)
+        past = stage.history
+        owned = Ownership(past.assignments, saved, left_behind)
+        return StageEnd(stage.name, owned, past.begins, final.unit_bytes[stage.name], past.records, **fields)
 
     state = FinalState(
         offsets=final.offsets,
@@ -92,9 +93,13 @@ def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState:
     def end(stage: StageEnd) -> StageEnd:
         found = _inventory(name, manifest.stages[stage.name])
         last = found.assignment.version
-        before = [each for each in stage.course.assignments if each.version < last]
-        course = Course([*before, found.assignment], [replace(found, units=sorted(set(found.units)))])  # several parts
-        return replace(stage, course=course, begins=[each for each in stage.begins if each <= last])
+        before = [each for each in stage.ownership.assignments if each.version < last]
+        once = replace(found, units=sorted(set(found.units)))  # it has several parts
+        return replace(
+            stage,
+            ownership=Ownership([*before, found.assignment], [once]),
+            begins=[each for each in stage.begins if each <= last],
+        )
 
     return replace(
         final,
@@ -115,12 +120,12 @@ def judged(
     final: FinalState,
 ) -> Judgement:
     """The verdict. ``offered``: how many events, as the generator says; ``events``, ``frames``: see ``Topic.read``."""
-    first, last = final.stages[0], final.stages[-1]
+    first = final.stages[0]
     timers: list[pd.DataFrame] = []
     times = Times(
         frames,
         timers,
-        first.course.assignments,
+        first.ownership.assignments,
         ends=dict(final.offsets),
         begins=first.begins,
         lending={record.version for record in first.records if record.step.mode.fetch_back},
@@ -132,13 +137,10 @@ def judged(
         events,
         results,
         final.parts(timers),
-        last.course.assignments,
+        [stage.ownership for stage in final.stages],
         final.revoked,
         times,
-        last.course.savepoints,
-        last.course.left_behind,
-        unread=offered - int(frames["events"].sum()),
-        earlier=[stage.course for stage in final.stages[:-1]],
+        offered - int(frames["events"].sum()),
     )
 
 
@@ -157,7 +159,7 @@ def _judged_cut(
     workload: Workload, events: pd.DataFrame, frames: pd.DataFrame, results: pd.DataFrame, cut: FinalState
 ) -> Judgement:
     events, frames = (each[each["offset"] < each["router"].map(cut.offsets)] for each in (events, frames))
-    before = results[results["version"] < cut.stages[-1].course.assignments[-1].version]
+    before = results[results["version"] < cut.stages[-1].ownership.assignments[-1].version]
     try:
         return judged(workload, int(frames["events"].sum()), events, frames, before, cut)
     except ServiceUnavailable as error:

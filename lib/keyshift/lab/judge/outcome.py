@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from keyshift.analysis.metrics import Load
+from keyshift.analysis.metrics import Offered
 from keyshift.analysis.timelines import FAULT
 from keyshift.clock import SECOND_US
 from keyshift.lab.judge.final_state import FinalState, judged, judged_cuts
@@ -174,7 +174,7 @@ def outcome(
         "bytes_by_key": bytes_by_key(measures),
         "bytes_copied": final.bytes_copied,
         "since_s": span.measured - span.trigger,
-        "load": Load(
+        "load": Offered(
             begin_s=span.start - span.trigger,
             end_s=span.end - span.trigger,
             took_s=feed.took_s,

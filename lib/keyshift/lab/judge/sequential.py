@@ -8,7 +8,7 @@ What a new workload is tried with before it meets a cluster, and what the tests 
     >>> from keyshift.workloads import workloads
     >>> w = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
     >>> run = run_sequentially(w, [Assignment.contiguous(8, 2)])
-    >>> judge(w, run.events, run.results, run.final, run.assignments, times=run.times).ok
+    >>> judge(w, run.events, run.results, run.final, run.ownership, times=run.times).ok
     True
 """
 
@@ -26,7 +26,7 @@ import pyarrow as pa
 from keyshift.model.frames import RESULT_FIELDS, empty
 from keyshift.model.keys import Assignment, Step
 from keyshift.protocol.router import RouterMachine
-from keyshift.results.verdict import Course
+from keyshift.results.verdict import Ownership
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.router import RouterCore
 from keyshift.runtime.slot import Cut, Leave, Moved
@@ -57,7 +57,7 @@ class SequentialRun:
     assignments: list[Assignment]
     frames: pd.DataFrame
     timers: list[pd.DataFrame]  # of the first stage
-    earlier: list[Course]
+    ownership: list[Ownership]  # of each stage
 
     @property
     def times(self) -> Times:
@@ -139,7 +139,7 @@ def _run_in(
             for number, unit, slot, state in units
             if number == 0
         ],
-        [Course(assignments)] * (len(chain) - 1),
+        [Ownership(assignments)] * len(chain),
     )
 
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from keyshift.analysis import metrics
-from keyshift.analysis.metrics import Load
+from keyshift.analysis.metrics import Offered
 from keyshift.experiment.scenario import Map, ScenarioPart
 from keyshift.experiment.spec import Choice, RunSpec
 from keyshift.lab.display import Display
@@ -177,7 +177,7 @@ def _outcome(ended: Ended, lap: Lap, verdict: Verdict) -> Outcome:
     tables = ended.tables(span, lap.numbers)
     within = span.of(ended.events["t"])
     events = int(within.sum())
-    load = Load(
+    load = Offered(
         begin_s=span.start - span.trigger,
         end_s=span.end - span.trigger,
         took_s=span.end - span.start,

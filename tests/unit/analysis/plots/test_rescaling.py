@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from keyshift.analysis import metrics
-from keyshift.analysis.plots import strategies as figures
 from keyshift.analysis.plots import style
 from keyshift.analysis.plots.rescaling import rescaling_figure, rescalings
 from keyshift.model.errors import BadInput
@@ -60,11 +59,3 @@ def test_the_figure_has_a_marker_for_each_strategy_and_migration(run):
     assert [text.get_text() for text in completion.get_xticklabels()] == ["4 → 1", "1 → 3", "3 → 2"]
     with pytest.raises(BadInput, match="no run given"):
         rescaling_figure({}, [])
-
-
-def test_each_migration_has_a_shade_of_its_own(run):
-    seconds, migration, _ = run
-    [ax] = figures.panels({"fluid": (seconds, migration)}).axes
-    shades = [patch.get_x() for patch in ax.patches]
-    assert shades == [0.5, 12.5]
-    assert [patch.get_width() for patch in ax.patches] == [1.0, 1.0]

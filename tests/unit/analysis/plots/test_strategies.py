@@ -13,35 +13,12 @@ from keyshift.analysis import metrics, tables
 from keyshift.analysis.plots import strategies as figures
 from keyshift.analysis.plots import style
 from keyshift.model.errors import BadInput
+from keyshift.planner import strategies
 
-PRESETS = [
-    "stop_restart",
-    "pause_resume",
-    "order_unaware",
-    "all_at_once",
-    "fluid",
-    "fluid_per_source",
-    "matched",
-    "chunked",
-    "hot_first",
-    "replicated",
-    "rhino",
-    "meces",
-    "lazy",
-    "hybrid",
-    "spacker_dynamic",
-    "drrs",
-]
-MOMENTS = ["prepared_s", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s"]
+PRESETS = strategies.names()
+MOMENTS = ["prepared_s", *metrics.MOMENTS]
 # Linear-RGB simulation of a reader without green cones. Source: Machado, Oliveira, Fernandes 2009, severity 1.
 DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
-
-
-@pytest.fixture
-def seconds():
-    created = np.arange(-10, 20, 0.05)
-    slow = np.where((created >= 0) & (created < 3), 2000.0, 20.0)
-    return metrics.per_second(pd.DataFrame({"created_s": created, "latency_ms": slow}))
 
 
 @pytest.fixture
@@ -92,71 +69,9 @@ def test_an_unknown_strategy_gets_the_same_look_every_time_and_not_that_of_a_pre
     assert mine.line not in {style.style_of(name).line for name in PRESETS}
 
 
-def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, migration):
-    [ax] = figures.panels({"fluid": (seconds, migration)}, objective_ms=70).axes
-    p50, p99, trigger, objective = ax.lines
-    assert p99.get_ydata().tolist() == seconds["p99_ms"].tolist()
-    assert p50.get_ydata().tolist() == seconds["p50_ms"].tolist()
-    assert p99.get_xdata().tolist() == (seconds["second"] + 0.5).tolist()
-    assert p99.get_color() == style.style_of("fluid").colour
-    assert (trigger.get_xdata()[0], objective.get_ydata()[0]) == (0, 70)
-    (shade,) = ax.patches
-    assert (shade.get_x(), shade.get_width()) == pytest.approx((0.6, 1.3))
-    assert ax.get_yscale() == "log"
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("time since the trigger (s)", "latency (ms)")
-
-
-def test_faults_are_marked_in_the_panel_of_their_strategy(seconds, migration):
-    runs = {"fluid": (seconds, migration), "lazy": (seconds, None)}
-    figure = figures.panels(runs, faults={"lazy": [2.5]})
-    marked = [[line.get_xdata()[0] for line in panel.lines].count(2.5) for panel in figure.axes]
-    assert marked == [0, 1]
-    assert legend_of(figure.legends[0])[-3:] == ["trigger", "migration", "fault"]
-
-
-def test_a_second_without_results_breaks_the_line(seconds):
-    [ax] = figures.panels({"fluid": (seconds[seconds["second"] != 1], None)}).axes
-    assert np.isnan(ax.lines[1].get_ydata()).sum() == 1
-
-
-def test_repetitions_show_their_range(seconds):
-    other = seconds.assign(p99_ms=seconds["p99_ms"] * 2)
-    figure = figures.panels({"fluid": (metrics.over_repetitions([seconds, other]), None)})
-    assert len(figure.axes[0].collections) == 1
-    assert "P99, range of repetitions" in legend_of(figure.legends[0])
-
-
-@pytest.mark.parametrize("count", [1, 2, 4, 5])
-def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migration, count):
-    names = PRESETS[:count]
-    flat, higher = seconds.assign(p99_ms=30.0, p50_ms=20.0), seconds.assign(p99_ms=seconds["p99_ms"] * 50)
-    runs = {name: (higher if name == names[-1] else flat, migration) for name in names}
-    figure = figures.panels(runs, notes={names[0]: "spike 2 s"})
-    shown = [ax for ax in figure.axes if ax.get_visible()]
-    assert [ax.get_title(loc="left") for ax in shown] == [style.style_of(name).label for name in names]
-    assert len({ax.get_ylim() for ax in shown}) == len({ax.get_xlim() for ax in shown}) == 1
-    assert shown[0].get_ylim()[1] > 100_000
-    assert "spike 2 s" in [text.get_text() for text in shown[0].texts]
-
-
-def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
-    runs = dict.fromkeys(PRESETS[:5], (seconds, migration))
-    figure = figures.panels(
-        runs, notes=dict.fromkeys(runs, "spike 123 ms · silence 2.3 s · verdict ok"), objective_ms=9
-    )
-    figure.canvas.draw()
-    shown = [ax for ax in figure.axes if ax.get_visible()]
-    boxes = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]
-    boxes += [text.get_window_extent() for ax in shown for text in (ax._left_title, ax.xaxis.label, *ax.texts)]
-    boxes = [box for box in boxes if box.width > 1]
-    assert not [(one, other) for one, other in combinations(boxes, 2) if one.overlaps(other)]
-    assert not [box for box in boxes for ax in shown if box.overlaps(ax.get_window_extent().shrunk(0.98, 0.98))]
-
-
 def test_the_ccdf_marks_the_slowest_result_of_each_strategy():
-    curves = {
-        name: metrics.ccdf(pd.DataFrame({"latency_ms": np.arange(1, n)})) for name, n in [("lazy", 9), ("mine", 99)]
-    }
+    ends = {"lazy": 9, "mine": 99}
+    curves = {name: metrics.ccdf(pd.DataFrame({"latency_ms": np.arange(1, end)})) for name, end in ends.items()}
     ax = figures.ccdf_figure(curves)
     lines = [line for line in ax.lines if line.get_label() in ("lazy", "mine")]
     assert [line.get_xdata()[-1] for line in lines] == [8, 98]
@@ -218,26 +133,13 @@ def test_points_of_one_strategy_are_told_apart_by_their_parameters():
     assert legend_of(ax.get_legend())[:2] == ["fluid (size=1)", "fluid (size=2)"]
 
 
-def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
+def test_nothing_to_draw_is_drawn_empty_or_refused(migration):
     assert len(figures.steps_gantt(migration.iloc[:0]).patches) == 0
-    assert len(figures.panels({"fluid": (seconds.iloc[:0], migration.iloc[:0])}).axes[0].patches) == 0
     assert len(figures.pareto(costs()).collections) == 0
-    with pytest.raises(BadInput, match="no run"):
-        figures.panels({})
     with pytest.raises(BadInput, match="no curve"):
         figures.ccdf_figure({})
-
-
-def test_a_missing_column_is_named(seconds, migration):
-    with pytest.raises(BadInput, match="panels, fluid: no column p99_ms"):
-        figures.panels({"fluid": (seconds.drop(columns="p99_ms"), None)})
     with pytest.raises(BadInput, match="steps_gantt: no column drained_s"):
         figures.steps_gantt(migration.drop(columns="drained_s"))
-
-
-def test_the_same_figure_gives_the_same_bytes(seconds):
-    one, other = (style.png(figures.panels({"fluid": (seconds, None)})) for _ in range(2))
-    assert one.startswith(b"\x89PNG") and one == other
 
 
 def test_the_theme_leaves_other_figures_alone():

@@ -15,7 +15,7 @@ from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments
 from keyshift.model.notes import Note
-from keyshift.results.verdict import Course, Inventory, Judgement
+from keyshift.results.verdict import Inventory, Judgement, Ownership
 from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state.timers import EVENT
 from keyshift.wire.nodes import SlotSaved
@@ -64,12 +64,12 @@ def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_sl
 
 def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the_final_state(final):
     (counter,) = final.stages
-    first, last = counter.course.savepoints
+    first, last = counter.ownership.savepoints
     assert (first.name, last.name) == ("savepoint first", "savepoint last")
     assert (last.assignment, sorted(last.units)) == (AFTER, [(0, 2), (1, 1), (2, 1)])
     assert final.offsets == {0: 9} and counter.unit_bytes == {0: 10, 1: 20, 2: 0}
     assert counter.to_move == {1}
-    assert (counter.course.left_behind, final.revoked, final.notes) == ({(1, 0)}, {2}, ["late"])
+    assert (counter.ownership.left_behind, final.revoked, final.notes) == ({(1, 0)}, {2}, ["late"])
     assert final.planned_s == 0.5 and final.snapshots == ["one that is complete"]
 
 
@@ -92,8 +92,8 @@ class Ran:
     def judged(self, **changes: Any) -> Judgement:
         """The snapshot."""
         units = [(unit, slot) for unit, slot in enumerate(HERE.owner)]
-        course = Course([HERE, LATER], [Inventory("snapshot-a", LATER, units)])
-        stages = [StageEnd(stage.name, course, [1], {}, []) for stage in self.workload.stages]
+        ownership = Ownership([HERE, LATER], [Inventory("snapshot-a", LATER, units)])
+        stages = [StageEnd(stage.name, ownership, [1], {}, []) for stage in self.workload.stages]
         offsets = dict.fromkeys(range(ROUTERS), BEFORE)
         cut = FinalState(offsets, lambda timers: iter(self.state), stages, (), (), stopped=False)
         final = replace(cut, cuts={"snapshot-a": replace(cut, **changes)})
@@ -165,12 +165,12 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     assert list(final.cuts) == ["snapshot-000-000001-aa", "snapshot-001-000002-bb"]
     assert final.stopped and not first.stopped
     assert (first.offsets, first.revoked, second.offsets, second.revoked) == ({0: 5}, [], {0: 8}, [2, 3])
-    courses = [(cut.stages[0].course, cut.stages[0].begins) for cut in (first, second)]
-    assert [([each.version for each in course.assignments], begins) for course, begins in courses] == [
+    found = [(cut.stages[0].ownership, cut.stages[0].begins) for cut in (first, second)]
+    assert [([each.version for each in ownership.assignments], begins) for ownership, begins in found] == [
         ([1, 2], [1]),
         ([1, 2, 3, 4, 5], [1, 4]),
     ]
-    assert courses[1][0].savepoints[0].units == [(0, 0)], "of two parts"
+    assert found[1][0].savepoints[0].units == [(0, 0)], "of two parts"
     timers = []
     (found,) = [pd.concat(second.parts(timers))]
     assert dict(zip(found["key"], found["count"], strict=True)) == {0: 0, 1: 9}

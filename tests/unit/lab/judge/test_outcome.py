@@ -10,7 +10,7 @@ from keyshift.lab.judge.outcome import Ended, Span
 from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.keys import Assignment
 from keyshift.model.records import SnapshotRecord
-from keyshift.results.verdict import Course, Judgement
+from keyshift.results.verdict import Judgement, Ownership
 from keyshift.workloads import workloads
 
 GOOD = Judgement(0, 0, 0, 0, 0, 0, 0)
@@ -28,7 +28,7 @@ def ended(monkeypatch):
         run = run_sequentially(workload, [Assignment.contiguous(8, 2)])
         frames = run.frames.assign(events=len(run.events) // len(run.frames))
         traffic = SimpleNamespace(offered=lambda before: (run.events, frames), results=lambda: run.results, seconds=[])
-        stage = StageEnd("counter", Course(run.assignments), [1], {}, [])
+        stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
         final = FinalState({0: 10, 1: 10}, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
         return Ended(workload, traffic, SimpleNamespace(offered=len(run.events)), final, [])
 

@@ -19,7 +19,7 @@ WORKLOADS = {
 
 def verdict(name):
     run = run_sequentially(WORKLOADS[name], TWO, frames=12)
-    return judge(WORKLOADS[name], run.events, run.results, run.final, run.assignments, times=run.times), run
+    return judge(WORKLOADS[name], run.events, run.results, run.final, run.ownership, times=run.times), run
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -10,6 +10,7 @@ from keyshift.analysis.metrics import need
 # Rows of the table ``metrics``, by the tenth of a second in which timers were due: results, and different moments.
 TIMER_RESULTS, TIMER_MOMENTS = "timer_results", "timer_moments"
 BIN_S = 0.1
+COUNTED = {"windows": TIMER_MOMENTS, "results": TIMER_RESULTS}
 PARTS = ("before", "during", "after")
 
 
@@ -27,17 +28,14 @@ def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
         need(metrics, ["t_s", "metric", "value"], f"fired, {name}")
         need(migration, ["switched_s", "drained_s"], f"fired, {name}")
         begin, end = migration["switched_s"].min(), migration["drained_s"].max()
-        counts: dict[str, float] = {}
-        for words, metric in (("windows", TIMER_MOMENTS), ("results", TIMER_RESULTS)):
-            mine = metrics[metrics["metric"] == metric]
-            early, late = mine["t_s"] + BIN_S <= begin, mine["t_s"] > end
-            parts = (early, ~(early | late), late)
-            counts |= {
-                f"{words} {part}": int(mine.loc[there, "value"].sum()) for part, there in zip(PARTS, parts, strict=True)
-            }
-        windows, results = (sum(counts[f"{words} {part}"] for part in PARTS) for words in ("windows", "results"))
+        when = np.select([metrics["t_s"] + BIN_S <= begin, metrics["t_s"] > end], ["before", "after"], "during")
+        sums = metrics.groupby(["metric", when])["value"].sum()
+        counts = {
+            f"{what} {part}": int(sums.get((metric, part), 0)) for what, metric in COUNTED.items() for part in PARTS
+        }
+        windows, results = (sum(counts[f"{what} {part}"] for part in PARTS) for what in COUNTED)
         rows[name] = counts | {"results per window": results / windows if windows else np.nan}
-    columns = [f"{words} {part}" for words in ("windows", "results") for part in PARTS]
+    columns = [f"{what} {part}" for what in COUNTED for part in PARTS]
     return pd.DataFrame([*rows.values()], index=[*rows], columns=[*columns, "results per window"])
 
 

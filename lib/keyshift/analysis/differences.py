@@ -10,10 +10,9 @@ from keyshift.analysis.tables import MEASURES
 
 _OF_RUN = ("workload", "strategy", "status", "error")
 COLUMNS = ["kind", "name", "one", "other", "ratio"]
-Manifest = Mapping[str, Any]
 
 
-def changes(one: Manifest, other: Manifest) -> pd.DataFrame:
+def changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
     """One row per thing that differs between two manifests, and per figure that either of them has.
 
     Columns: kind ("run", "parameter", "version", "machine", "figure"), name, one and other (the values; None: has
@@ -29,7 +28,7 @@ def changes(one: Manifest, other: Manifest) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _pairs(one: Manifest, other: Manifest) -> Iterator[tuple[str, str, Any, Any]]:
+def _pairs(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
     for name in _OF_RUN:
         yield "run", name, one.get(name), other.get(name)
     for kind, part in (("parameter", "parameters"), ("version", "versions"), ("machine", "machine")):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from keyshift.analysis.firing import fired, fired_sentences
+from keyshift.analysis.fired_windows import fired, fired_sentences
 from keyshift.model.errors import BadInput
 
 MIGRATION = pd.DataFrame({"switched_s": [0.25, 0.5], "drained_s": [0.75, 1.05]})

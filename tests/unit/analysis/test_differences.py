@@ -3,7 +3,7 @@
 import numpy as np
 from small_store import run
 
-from keyshift.analysis.changes import changes
+from keyshift.analysis.differences import changes
 
 
 def rows(one, other):

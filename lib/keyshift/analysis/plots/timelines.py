@@ -1,0 +1,190 @@
+"""Figures of runs over time: a panel for each, with the trigger at 0, the migration shaded and faults dotted.
+
+``runs``: strategy, or another name, to what is drawn of a run.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from keyshift.analysis.metrics import need
+from keyshift.analysis.plots.style import (
+    columns_for,
+    finish,
+    heading,
+    label_lowest,
+    legend_line,
+    panel_grid,
+    plain_log,
+    style_of,
+)
+from keyshift.analysis.timelines import faults as faults_of
+from keyshift.analysis.timelines import resources, throughput
+from keyshift.model.errors import BadInput
+
+Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
+Tables = Mapping[str, pd.DataFrame]  # of a run, by name, as ``ResultStore.get_tables`` gives them
+_SIZE = (4.3, 2.8)  # of a panel, in inches
+_GREY = "#444444"  # for all strategies
+_PROCESSES: dict[str, tuple[Any, Any, str]] = {  # colour, dashes and name
+    "spark_jvm": ("#0072B2", "-", "Spark's JVM"),
+    "python_workers": ("#E69F00", "--", "Python workers"),
+    "total": ("#000000", (0, (1, 1)), "together"),
+}
+_RESOURCES = (("cpu_cores", "CPU (%)", 100.0), ("rss_mib", "RSS (MiB)", 1.0))  # metric, axis, factor
+
+_PAUSE_S = 1.0  # shorter pauses are those between steps, and not to be seen beside latency per second
+_TRIGGER: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": "--"}
+_FAULT: dict[str, Any] = {"color": "#D55E00", "linewidth": 1.6, "linestyle": ":"}
+_MIGRATION: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.45, "linewidth": 1.2}  # its edge shows a short one
+_OBJECTIVE: dict[str, Any] = {"color": _GREY, "linewidth": 1, "linestyle": "-."}
+_P50: dict[str, Any] = {"linewidth": 1.2, "linestyle": (0, (1, 1))}
+_P99: dict[str, Any] = {"linewidth": 2.0}
+
+
+def panels(
+    runs: Mapping[str, Timeline],
+    *,
+    title: str = "Latency while state moves",
+    notes: Mapping[str, str] | None = None,
+    objective_ms: float | None = None,
+    faults: Mapping[str, Collection[float]] | None = None,
+) -> Figure:
+    """Per-second P50 and P99 on a log axis, a panel each, all with the same axes.
+
+    Latency per second is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range of P99 over
+    the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit; where nothing
+    is on its way for a second, there is none.
+    ``notes``: strategy to a text below its title. ``faults``: strategy to their moments (s).
+    """
+    _require(runs)
+    columns, notes, faults = columns_for(len(runs)), notes or {}, faults or {}
+    figure, axes = panel_grid(len(runs), columns, (4.3, 3.0), sharex=True, sharey=True)
+    limits = []
+    for ax, (name, (seconds, migration)) in zip(axes, runs.items(), strict=True):
+        need(seconds, ["second", "p50_ms", "p99_ms"], f"panels, {name}")
+        limits += [_draw_latency(ax, seconds, style_of(name).colour), *_migration_spans(migration)]
+        heading(ax, style_of(name).label, notes.get(name, ""))
+        ax.set_ylabel("latency (ms)")
+    migrations = [migration for _, migration in runs.values()]
+    marks = _mark(axes, columns, migrations, [faults.get(name, ()) for name in runs])
+    axes[0].set_xlim(min(begin for begin, _ in limits), max(end for _, end in limits))
+    # The first panels fixed the axis that all share, before the others had drawn anything on it.
+    axes[0].autoscale(axis="y")
+    plain_log(axes[0], "y")
+    signs: list[Artist] = [legend_line("P99", color=_GREY, **_P99), legend_line("P50", color=_GREY, **_P50)]
+    if any("p99_low_ms" in seconds for seconds, _ in runs.values()):
+        signs.append(Patch(color=_GREY, alpha=0.25, label="P99, range of repetitions"))
+    signs += marks
+    if objective_ms is not None:
+        for ax in axes:
+            ax.axhline(objective_ms, zorder=1, **_OBJECTIVE)
+        signs.append(legend_line(f"objective ({objective_ms:.3g} ms)", **_OBJECTIVE))
+    return finish(figure, title, signs)
+
+
+def _draw_latency(ax: Axes, seconds: pd.DataFrame, colour: str) -> tuple[float, float]:
+    """P50 and P99 of each second, as steps; gives from when to when, the trigger included."""
+    every = seconds.set_index("second").sort_index()
+    if len(every):  # a second without results breaks the line
+        every = every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1))
+    # Steps, not slopes: a line from second to second would rise before the trigger.
+    middle = every.index.to_numpy("float64") + 0.5
+    for column, how in (("p50_ms", _P50), ("p99_ms", _P99)):
+        ax.plot(middle, every[column], color=colour, drawstyle="steps-mid", zorder=3, **how)
+    if "p99_low_ms" in every:
+        low, high = every["p99_low_ms"], every["p99_high_ms"]
+        ax.fill_between(middle, low, high, step="mid", color=colour, alpha=0.25, linewidth=0, zorder=2)
+    return (min(middle[0] - 0.5, 0.0), float(middle[-1] + 0.5)) if len(every) else (0.0, 1.0)
+
+
+def throughput_panels(runs: Mapping[str, Tables], *, title: str = "Results while state moves") -> Figure:
+    """Results per second over time, one panel per run, all with the same axes. Tables: latency, migration, metrics."""
+    _require(runs)
+    columns = columns_for(len(runs))
+    figure, axes = panel_grid(len(runs), columns, _SIZE, sharex=True, sharey=True)
+    for ax, (name, tables) in zip(axes, runs.items(), strict=True):
+        seconds, how = throughput(tables["latency"]), style_of(name)
+        middle = seconds["second"] + 0.5
+        ax.plot(middle, seconds["results_per_s"], color=how.colour, linewidth=1.8, drawstyle="steps-mid", zorder=3)
+        ax.set_ylabel("results per second")
+        heading(ax, how.label)
+    return finish(figure, title, _mark_runs(axes, columns, list(runs.values())))
+
+
+def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and memory while state moves") -> Figure:
+    """CPU (100 % is one processor) and resident memory over time: two panels per run. Tables: migration, metrics."""
+    _require(runs)
+    columns = len(runs)
+    figure, axes = panel_grid(2 * columns, columns, _SIZE, sharex=True, sharey="row")
+    lines: dict[str, Artist] = {}
+    for column, (name, tables) in enumerate(runs.items()):
+        for ax, (metric, label, factor) in zip(axes[column::columns], _RESOURCES, strict=True):
+            frame = resources(tables["metrics"], metric) * factor
+            for instance in map(str, frame.columns):
+                colour, dashes, text = _PROCESSES.get(instance, ("#777777", "-.", instance))
+                how: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
+                ax.plot(frame.index + 0.5, frame[instance], zorder=3, **how)
+                lines[instance] = legend_line(text, **how)
+            ax.set_ylabel(label)
+        heading(axes[column], style_of(name).label)
+    return finish(figure, title, [*lines.values(), *_mark_runs(axes, columns, list(runs.values()) * 2)])
+
+
+def _require(runs: Mapping[str, Any]) -> None:
+    if not runs:
+        raise BadInput("no run given: a figure of runs needs at least one")
+
+
+def _mark_runs(axes: Sequence[Axes], columns: int, runs: Sequence[Tables]) -> list[Artist]:
+    """Marks when what happened to the run of each panel, on axes from 0 on; gives the handles for it."""
+    struck = [[at_s for at_s, _ in faults_of(tables["metrics"])] for tables in runs]
+    marks = _mark(axes, columns, [tables["migration"] for tables in runs], struck)
+    for ax in axes:
+        ax.autoscale(axis="y")  # the first panels fixed the axis that all of a row share
+        ax.margins(y=0.08)
+        ax.set_ylim(bottom=0)
+        ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    return marks
+
+
+def _mark(
+    axes: Sequence[Axes],
+    columns: int,
+    migrations: Iterable[pd.DataFrame | None],
+    faults: Sequence[Collection[float]],
+) -> list[Artist]:
+    """Trigger, migrations and faults behind what is measured in each panel; gives the handles for a legend."""
+    spans = [_migration_spans(migration) for migration in migrations]
+    for ax, of_panel, moments in zip(axes, spans, faults, strict=True):
+        ax.axvline(0, zorder=1, **_TRIGGER)
+        for span in of_panel:
+            ax.axvspan(*span, zorder=0, **_MIGRATION)
+        for at_s in moments:
+            ax.axvline(at_s, zorder=2, **_FAULT)
+        ax.label_outer()
+    label_lowest(axes, columns, "time since the trigger (s)")
+    found: list[Artist] = [legend_line("trigger", **_TRIGGER)]
+    if any(spans):
+        found.append(Patch(label="migration", **_MIGRATION))
+    if any(faults):
+        found.append(legend_line("fault", **_FAULT))
+    return found
+
+
+def _migration_spans(migration: pd.DataFrame | None) -> list[tuple[float, float]]:
+    """From a first switch to a last install, without the pauses between migrations; none if there is none to draw."""
+    if migration is None:
+        return []
+    need(migration, ["switched_s", "installed_s"], "a migration in a figure")
+    known = migration.dropna(subset=["switched_s", "installed_s"]).sort_values("switched_s")
+    reached = known["installed_s"].cummax()
+    fresh = known["switched_s"] - reached.shift() > _PAUSE_S
+    of = known.assign(reached=reached).groupby(fresh.cumsum())
+    return list(zip(of["switched_s"].min(), of["reached"].max(), strict=True))

@@ -1,0 +1,148 @@
+"""Figures of runs over time, of which every panel has the trigger, the migration and faults."""
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+import small_store
+
+from keyshift.analysis import metrics
+from keyshift.analysis.plots import style, timelines
+from keyshift.model.errors import BadInput
+from keyshift.planner import strategies
+
+PRESETS = strategies.names()
+
+
+def legend(figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.fixture
+def seconds():
+    created = np.arange(-10, 20, 0.05)
+    slow = np.where((created >= 0) & (created < 3), 2000.0, 20.0)
+    return metrics.per_second(pd.DataFrame({"created_s": created, "latency_ms": slow}))
+
+
+@pytest.fixture
+def migration():
+    return pd.DataFrame({"switched_s": [0.6, 0.6, 1.6], "installed_s": [0.9, 0.9, 1.9]})
+
+
+def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, migration):
+    [ax] = timelines.panels({"fluid": (seconds, migration)}, objective_ms=70).axes
+    p50, p99, trigger, objective = ax.lines
+    assert p99.get_ydata().tolist() == seconds["p99_ms"].tolist()
+    assert p50.get_ydata().tolist() == seconds["p50_ms"].tolist()
+    assert p99.get_xdata().tolist() == (seconds["second"] + 0.5).tolist()
+    assert p99.get_color() == style.style_of("fluid").colour
+    assert (trigger.get_xdata()[0], objective.get_ydata()[0]) == (0, 70)
+    (shade,) = ax.patches
+    assert (shade.get_x(), shade.get_width()) == pytest.approx((0.6, 1.3))
+    assert ax.get_yscale() == "log"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("time since the trigger (s)", "latency (ms)")
+
+
+def test_faults_are_marked_in_the_panel_of_their_strategy(seconds, migration):
+    runs = {"fluid": (seconds, migration), "lazy": (seconds, None)}
+    figure = timelines.panels(runs, faults={"lazy": [2.5]})
+    marked = [[line.get_xdata()[0] for line in panel.lines].count(2.5) for panel in figure.axes]
+    assert marked == [0, 1]
+    assert legend(figure)[-3:] == ["trigger", "migration", "fault"]
+
+
+def test_a_second_without_results_breaks_the_line(seconds):
+    [ax] = timelines.panels({"fluid": (seconds[seconds["second"] != 1], None)}).axes
+    assert np.isnan(ax.lines[1].get_ydata()).sum() == 1
+
+
+def test_repetitions_show_their_range(seconds):
+    other = seconds.assign(p99_ms=seconds["p99_ms"] * 2)
+    figure = timelines.panels({"fluid": (metrics.over_repetitions([seconds, other]), None)})
+    assert len(figure.axes[0].collections) == 1
+    assert "P99, range of repetitions" in legend(figure)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migration, count):
+    names = PRESETS[:count]
+    flat, higher = seconds.assign(p99_ms=30.0, p50_ms=20.0), seconds.assign(p99_ms=seconds["p99_ms"] * 50)
+    runs = {name: (higher if name == names[-1] else flat, migration) for name in names}
+    figure = timelines.panels(runs, notes={names[0]: "spike 2 s"})
+    shown = [ax for ax in figure.axes if ax.get_visible()]
+    assert [ax.get_title(loc="left") for ax in shown] == [style.style_of(name).label for name in names]
+    assert len({ax.get_ylim() for ax in shown}) == len({ax.get_xlim() for ax in shown}) == 1
+    assert shown[0].get_ylim()[1] > 100_000
+    assert "spike 2 s" in [text.get_text() for text in shown[0].texts]
+
+
+def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
+    runs = dict.fromkeys(PRESETS[:5], (seconds, migration))
+    figure = timelines.panels(
+        runs, notes=dict.fromkeys(runs, "spike 123 ms · silence 2.3 s · verdict ok"), objective_ms=9
+    )
+    figure.canvas.draw()
+    shown = [ax for ax in figure.axes if ax.get_visible()]
+    boxes = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]
+    boxes += [text.get_window_extent() for ax in shown for text in (ax._left_title, ax.xaxis.label, *ax.texts)]
+    boxes = [box for box in boxes if box.width > 1]
+    assert not [(one, other) for one, other in combinations(boxes, 2) if one.overlaps(other)]
+    assert not [box for box in boxes for ax in shown if box.overlaps(ax.get_window_extent().shrunk(0.98, 0.98))]
+
+
+def test_each_migration_has_a_shade_of_its_own(seconds, migration):
+    never = migration.iloc[:1].assign(installed_s=np.nan)
+    both = pd.concat([migration, migration + 12, never + 15])
+    [ax] = timelines.panels({"fluid": (seconds, both)}).axes
+    assert [patch.get_x() for patch in ax.patches] == [0.6, 12.6]
+    assert [patch.get_width() for patch in ax.patches] == pytest.approx([1.3, 1.3])
+
+
+def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
+    assert len(timelines.panels({"fluid": (seconds.iloc[:0], migration.iloc[:0])}).axes[0].patches) == 0
+    for figure in (timelines.panels, timelines.resource_panels):
+        with pytest.raises(BadInput, match="no run given"):
+            figure({})
+    with pytest.raises(BadInput, match="panels, fluid: no column p99_ms"):
+        timelines.panels({"fluid": (seconds.drop(columns="p99_ms"), None)})
+
+
+def test_the_same_figure_gives_the_same_bytes(seconds):
+    one, other = (style.png(timelines.panels({"fluid": (seconds, None)})) for _ in range(2))
+    assert one.startswith(b"\x89PNG") and one == other
+
+
+@pytest.fixture
+def tables():
+    """Those of a stored run, with results that come evenly, and a fault."""
+    stored = {name: table.to_pandas() for name, table in small_store.tables().items()}
+    fault = pd.DataFrame({"t_s": [1.5], "metric": ["fault"], "instance": ["kill slot"], "value": [1.0]})
+    return stored | {
+        "latency": stored["latency"].assign(latency_ms=5.0),
+        "migration": pd.DataFrame({"switched_s": [0.5], "installed_s": [2.0]}),
+        "metrics": pd.concat([stored["metrics"], fault]),
+    }
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_throughput_has_a_panel_per_run_with_migration_and_fault(tables, count):
+    runs = {f"run {number}": tables for number in range(count)}
+    figure = timelines.throughput_panels(runs)
+    assert len(figure.axes) == (4 if count == 4 else count)
+    for ax in figure.axes:
+        line, trigger, fault = ax.lines
+        assert set(line.get_ydata()) == {50}
+        assert (trigger.get_xdata()[0], fault.get_xdata()[0]) == (0, 1.5)
+        assert (ax.patches[0].get_x(), ax.patches[0].get_width()) == (0.5, 1.5)
+        assert ax.get_ylim()[0] == 0
+    assert legend(figure) == ["trigger", "migration", "fault"]
+
+
+def test_resources_have_their_units_and_a_total(tables):
+    figure = timelines.resource_panels({"fluid": tables, "matched": tables})
+    assert [ax.get_ylabel() for ax in figure.axes[::2]] == ["CPU (%)", "RSS (MiB)"]
+    totals = [next(line for line in ax.lines if line.get_color() == "#000000") for ax in figure.axes]
+    assert [line.get_ydata()[0] for line in totals] == [100, 100, 1000, 1000]
+    assert figure.axes[0].get_ylim()[1] > 100
