@@ -9,7 +9,7 @@ import pandas as pd
 from bench.measurements import Measurement
 from keyshift.analysis import metrics
 from keyshift.experiment.spec import RunSpec, make_spec
-from keyshift.lab.connect import open_lab
+from keyshift.lab.environment import open_lab
 from keyshift.lab.run import Lab
 from keyshift.progress import tell
 

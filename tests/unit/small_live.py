@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
-from keyshift.lab import execution
-from keyshift.lab.display import Display
+from keyshift.lab import run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.job import LiveJob
+from keyshift.lab.live.journal import Keeper
+from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
@@ -215,32 +216,34 @@ def manifest_of(job, run, spec, verdict="ok"):
 
 def without_waiting(monkeypatch):
     """Live runs look often, and nothing is sampled or judged."""
-    for module in (execution, live_run):
+    for module in (run_loop, live_run):
         monkeypatch.setattr(module, "LEAD_S", 0.0)
         monkeypatch.setattr(module, "LOOK_S", 0.01)
-    monkeypatch.setattr(execution, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
-    monkeypatch.setattr(execution, "outcome", lambda *_: None)
+    monkeypatch.setattr(run_loop, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
+    monkeypatch.setattr(run_loop, "outcome", lambda *_: None)
 
 
 @contextlib.contextmanager
-def live_job(monkeypatch, spec, verdict="ok", resume=None, **given):
-    """One that runs, made of what is ``given``; ``job.inner``, its last stage ``job.counter`` and ``job.traffic`` are
-    stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
+def live_job(monkeypatch, spec, verdict="ok", resume=None, **kept):
+    """One that runs, with a ``Keeper`` that has what is ``kept``; ``job.inner``, its last stage ``job.counter`` and
+    ``job.traffic`` are stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
     """
     without_waiting(monkeypatch)
     inner, traffic, said = Job(spec), Traffic(), []
 
-    def record(spec, run_id, make, results, parameters, end):
+    keeper = Keeper()
+    keeper.__dict__ |= {"journals": "keep" in kept, **kept}
+
+    def record(spec, run_id, make_script, results, parameters, end):
         inner.config = replace(inner.config, job=run_id)
-        display = Display(said.append)
         system = KeyshiftJob(spec, inner)
         system.stop = system.final_state = lambda: None
-        make(spec, system, traffic, display, lambda: None).execute()
+        run_loop.RunLoop(spec, system, traffic, Reporter(said.append), lambda: None, make_script).execute()
         return manifest_of(inner, run_id, spec, verdict)
 
     if resume:
         monkeypatch.setattr(Job, "resume", lambda inner, past: resume(inner))
-    job = LiveJob(record, spec, **given)
+    job = LiveJob(record, spec, keeper=keeper)
     job.inner, job.counter, job.traffic, job.said = inner, inner.stages[-1], traffic, said
     threading.Thread(target=job.keep, daemon=True).start()
     try:

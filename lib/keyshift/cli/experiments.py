@@ -20,7 +20,7 @@ def run(
 ) -> None:
     """Run one experiment, store it, and print its summary as one line of JSON (the last line)."""
     from keyshift.experiment.spec import make_spec
-    from keyshift.lab.connect import open_lab
+    from keyshift.lab.environment import open_lab
     from keyshift.lab.run import run_all
     from keyshift.progress import tell
     from keyshift.registry import named_values
@@ -44,7 +44,7 @@ def notebook(
     profile: Where = None,
 ) -> None:
     """Execute a notebook with papermill; keep the copy, its HTML and figures locally and in MinIO."""
-    from keyshift.lab.connect import open_services
+    from keyshift.lab.environment import open_services
     from keyshift.place.profile import use_profile
     from keyshift.progress import tell
     from keyshift.registry import named_values
@@ -78,7 +78,7 @@ def batch(
     as_json: Json = False,
 ) -> None:
     """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed."""
-    from keyshift.lab.connect import open_services
+    from keyshift.lab.environment import open_services
     from keyshift.place.profile import use_profile
     from keyshift.progress import tell
     from keyshift.results.files import Files
@@ -106,7 +106,7 @@ def lab(
     profile: Where = None,
 ) -> None:
     """JupyterLab with the notebooks, on loopback, with a token; the services stop with it."""
-    from keyshift.lab.connect import open_services
+    from keyshift.lab.environment import open_services
     from keyshift.place.profile import use_profile
     from keyshift.progress import tell
     from keyshift.services.jars import require_java

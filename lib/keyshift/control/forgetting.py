@@ -9,7 +9,7 @@ from keyshift.control.files import Jobs
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.own import define_own
-from keyshift.lab.connect import open_services
+from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.state import clean_stores

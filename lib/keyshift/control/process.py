@@ -21,10 +21,10 @@ from keyshift.control.server import Server
 from keyshift.experiment.live_spec import anywhere, live_spec
 from keyshift.experiment.own import define_own
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.connect import open_job_lab
 from keyshift.lab.ending import End, Ending
+from keyshift.lab.environment import open_job_lab
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
+from keyshift.lab.live.journal import Journal, Keeper, journal_from_json, journal_to_json
 from keyshift.lab.run import Lab
 from keyshift.model.errors import BadInput, Deposed, service_errors
 from keyshift.program import run_program
@@ -45,16 +45,7 @@ def run() -> None:
     def record(*arguments: Any) -> Manifest:
         return labs[0].record(*arguments)
 
-    resumed = entry.resumed
-    job = LiveJob(
-        record,
-        entry.spec,
-        keep=entry.keep,
-        resumed=resumed,
-        take_over=order.take_over,
-        begun=entry.expect,
-        end=entry.end,
-    )
+    resumed, job = entry.resumed, LiveJob(record, entry.spec, keeper=entry)
     server = Server(make_app(job, order.token), socket.socket(fileno=order.socket))
     try:
         with open_job_lab(job.spec, order.profile, tell) as lab:
@@ -72,17 +63,19 @@ def run() -> None:
         server.stop()
 
 
-class _Entry:
+class _Entry(Keeper):
     """What is written down of the job, from before anything is made until it has ended. ``alone``: whoever has started
     it was gone before it was told that the job is ready, so that nobody was promised anything.
     """
+
+    journals = True
 
     def __init__(self, order: Order, spec: RunSpec, alone: threading.Event) -> None:
         self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
         self._file = self._jobs.journal(self._name)
         self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
         self._given |= {"own": order.own, "routers": spec.job.routers}
-        self.resumed = self._journal if order.resume else None
+        self.resumed, self.take_over = self._journal if order.resume else None, order.take_over
         # Temporary files of a process that is gone.
         self._before = self._file.require()["work"] if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
@@ -144,18 +137,18 @@ class _Entry:
         if self.end.ending is Ending.STOPPED and self.end.deleted:
             self._jobs.remove(self._name)
         elif file := self._jobs.read(self._name):
-            file = file.model_copy(update={"why": _last_word(job)})
+            file = file.model_copy(update={"why": _last_word(job, self.end)})
             with contextlib.suppress(OSError):  # then it is found out from its log
                 self._jobs.write(file)
             tell(f"job {self._name}: {self._jobs.ended(file)}")
 
 
-def _last_word(job: LiveJob) -> str:
-    if job.end.ending is Ending.STOPPED:
+def _last_word(job: LiveJob, end: End) -> str:
+    if end.ending is Ending.STOPPED:
         how = f"it was stopped, and its verdict is stored as run {job.run_id}"
     else:
         how = "it was interrupted" if isinstance(job.error, KeyboardInterrupt) else f"{job.why}"
-    return "; ".join([how, *(f"not deleted: {line}" for line in job.end.left)])
+    return "; ".join([how, *(f"not deleted: {line}" for line in end.left)])
 
 
 def _obey(starter: IO[bytes], alone: threading.Event) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from keyshift.analysis import metrics as analysis
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.judge.outcome import Outcome
+from keyshift.lab.judge.evaluation import Outcome
 from keyshift.model.errors import KeyshiftError
 from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions

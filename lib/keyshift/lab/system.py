@@ -10,7 +10,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
 from keyshift.lab.judge.final_state import FinalState, of_job
-from keyshift.lab.live.succession import Succession
+from keyshift.lab.live.failover import Failover
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.model.notes import Note, Phase
 from keyshift.model.records import Measured
@@ -118,13 +118,13 @@ def job_config(
 class KeyshiftJob:
     """A job of keyshift's own: a ``SystemUnderTest`` that can be asked how it is, and for ``plans``, while it runs.
 
-    Another process can go on with it (``succession``).
+    Another process can go on with it (``failover``).
     """
 
     def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job
         self.plans = JobPlans(spec, job)
-        self.succession = Succession(job, self.plans)
+        self.failover = Failover(job, self.plans)
         self._told: dict[str, Any] = {}  # at the end
 
     def start(self) -> None:

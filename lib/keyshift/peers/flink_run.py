@@ -14,11 +14,11 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import MIB
 from keyshift.lab import bare_copy
-from keyshift.lab.connect import open_services
-from keyshift.lab.display import Display
-from keyshift.lab.execution import Execution
+from keyshift.lab.environment import open_services
 from keyshift.lab.recording import Recording
-from keyshift.lab.scripts.scenario import scenario_run
+from keyshift.lab.reporter import Reporter
+from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
@@ -137,15 +137,15 @@ def with_jvm(metrics: pa.Table, name: str) -> pa.Table:
 @contextlib.contextmanager
 def _prepared(
     spec: RunSpec, client: FlinkClient, endpoints: Endpoints, run_id: str, home: Path, say: Say
-) -> Iterator[Execution]:
+) -> Iterator[RunLoop]:
     events, results = Topic(f"{run_id}-events", spec.job.routers), Topic(f"{run_id}-results", 1)
     with contextlib.ExitStack() as stack:
         work = Path(tempfile.mkdtemp(prefix="flink-run-", dir=home))
         stack.callback(shutil.rmtree, work, ignore_errors=True)
-        display = Display(say)
+        reporter = Reporter(say)
         output = work / "results.parquet"
-        traffic = Traffic(endpoints, spec.workload, events, results, output, display.second, as_lines=True)
+        traffic = Traffic(endpoints, spec.workload, events, results, output, reporter.second, as_lines=True)
         stack.callback(traffic.close)
         system = FlinkJob(spec, client, endpoints, events, results)
         stack.callback(system.close)
-        yield scenario_run(spec, system, traffic, display, lambda: None)
+        yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)

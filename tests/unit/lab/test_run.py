@@ -49,6 +49,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "Job", job)
     monkeypatch.setattr(run, "Traffic", lambda *_: SimpleNamespace(kill=note("killed"), close=note("topics go")))
     monkeypatch.setattr(run, "KeyshiftJob", lambda *_: None)
+    monkeypatch.setattr(run, "RunLoop", lambda *parts: SimpleNamespace(execute=parts[-1]))
     stored = SimpleNamespace(
         ended=lambda *_: made.recorded.append("ended"), died=lambda error, _: made.recorded.append(repr(error))
     )
@@ -57,14 +58,11 @@ def lab(tmp_path, monkeypatch):
 
 
 def recorded(lab, error=None, end=None):
-    def course(*_):
-        def execute():
-            if error is not None:
-                raise error
+    def execute():
+        if error is not None:
+            raise error
 
-        return SimpleNamespace(execute=execute)
-
-    return lab.record(live_spec({}), "run-1", course, 4, {}, end)
+    return lab.record(live_spec({}), "run-1", execute, 4, {}, end)
 
 
 def deposed():

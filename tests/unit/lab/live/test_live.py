@@ -10,8 +10,8 @@ from small_live import Stage, live_job
 from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, InjectFault, Plan, Rate, Scale, command
 from keyshift.experiment.live_spec import live_spec, parameters, room
-from keyshift.lab import execution
-from keyshift.lab.execution import WINDOW_S, pause_before
+from keyshift.lab import run_loop
+from keyshift.lab.run_loop import WINDOW_S, pause_before
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment
 from keyshift.model.notes import Note
@@ -278,7 +278,7 @@ def test_a_job_that_scales_itself_tells_what_it_decides_and_asks_for_it_like_any
     assert "keyshift_autoscaler_moves_total 1.0" in found
     run = scaling._run
     scaling.stop()
-    assert len(run.execution.scalings) >= 2, "all of them are stored with the run"
+    assert len(run.loop.scalings) >= 2, "all of them are stored with the run"
 
 
 def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
@@ -437,7 +437,7 @@ def test_a_killed_worker_is_survived(job):
 
 
 def test_a_job_that_cannot_recover_says_why_in_one_line(job, monkeypatch):
-    monkeypatch.setattr(execution.time, "sleep", lambda s: None)
+    monkeypatch.setattr(run_loop.time, "sleep", lambda s: None)
     job.inner.dies += ["worker gone\nand a trace"] * 6
     assert job.ended.wait(60)
     told = job.status()

@@ -25,7 +25,7 @@ class SystemJournal:
     plans: dict[str, PlansPast]
 
 
-class Succession:
+class Failover:
     """Of ``job``, whose migrations were planned by ``plans``. For the controlling thread."""
 
     def __init__(self, job: Job, plans: JobPlans) -> None:

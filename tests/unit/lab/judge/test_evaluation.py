@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift.lab.judge import outcome
+from keyshift.lab.judge.evaluation import Ended, Span
 from keyshift.lab.judge.final_state import FinalState, StageEnd
-from keyshift.lab.judge.outcome import Ended, Span
 from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.keys import Assignment
 from keyshift.model.records import SnapshotRecord

@@ -11,10 +11,11 @@ import tenacity.nap
 from keyshift import waiting
 from keyshift.experiment.scenario import Scale
 from keyshift.experiment.spec import make_spec
-from keyshift.lab import execution
-from keyshift.lab.display import Display
+from keyshift.lab import run_loop
+from keyshift.lab.reporter import Reporter
+from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
-from keyshift.lab.scripts.scenario import scenario_run
+from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import QueryDied
 from keyshift.traffic.traffic import Before, Traffic
 
@@ -81,7 +82,7 @@ def made(monkeypatch):
         system = System(clock)
         traffic = SimpleNamespace(received=0, check=lambda: None)
         traffic.await_results = lambda over, quiet_s: Traffic.await_results(traffic, over, quiet_s)
-        run = scenario_run(spec, system, traffic, Display(lambda line: None), lambda: None)
+        run = RunLoop(spec, system, traffic, Reporter(lambda line: None), lambda: None, scenario_script)
         run.clock, run.come, run.began_at = clock, (lambda s: 0), BEGIN - spec.run.warmup_s
         run._idle_since, run.feed = BEGIN, SimpleNamespace(due=10_000)
 
@@ -93,7 +94,7 @@ def made(monkeypatch):
             return clock.now
 
         fake = SimpleNamespace(time=now, monotonic=now, perf_counter=now, sleep=sleep)
-        for module in (execution, scenario, waiting, tenacity.nap):
+        for module in (run_loop, scenario, waiting, tenacity.nap):
             monkeypatch.setattr(module, "time", fake)
         return run
 
@@ -231,7 +232,7 @@ def test_a_death_is_kept_with_the_samples(made, monkeypatch):
     run.system.dies = [1.0]
     run.surviving(lambda: run._look_until(BEGIN + 3))
     run.traffic.stop, run.system.final_state = (lambda: None), (lambda: None)
-    monkeypatch.setattr(execution, "outcome", lambda *given: given[5])
+    monkeypatch.setattr(run_loop, "outcome", lambda *given: given[5])
     run.run, run.samples = (lambda: None), [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
     sample, death = run.execute()
     assert sample[1] == "rss_mib"
@@ -266,10 +267,10 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         setattr(run.system, name, note(name))
     run.system.request = note("request")
     run.system.final_state = lambda: note("final state")() or "final"
-    monkeypatch.setattr(execution, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
-    monkeypatch.setattr(execution, "outcome", lambda *given: given)
+    monkeypatch.setattr(run_loop, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
+    monkeypatch.setattr(run_loop, "outcome", lambda *given: given)
     workload, span, _, _, final, samples, overloaded, _, scalings = run.execute()
-    begin = execution.LEAD_S
+    begin = run_loop.LEAD_S
     assert said == [
         (0.0, "open"),
         (0.0, "feed", 100.0, (9.0, 300.0)),
@@ -319,6 +320,6 @@ def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(mad
     run = made(trigger="auto", trigger_s=2.0, seconds=10.0)
     run._autoscaler = Stub()
     run.surviving(lambda: run._look_until(BEGIN + 10))
-    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * execution.LOOK_S)
-    assert len(run._autoscaler.seen) == pytest.approx(10 / execution.LOOK_S, abs=2)
+    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * run_loop.LOOK_S)
+    assert len(run._autoscaler.seen) == pytest.approx(10 / run_loop.LOOK_S, abs=2)
     assert [call for _, *call in run.system.calls] == [["recover"]]
