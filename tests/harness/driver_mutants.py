@@ -23,6 +23,7 @@ from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import Snapshotter
 from keyshift.lab.ending import Ending
 from keyshift.lab.live.inbox import Inbox
+from keyshift.lab.live.journal import Journal
 from keyshift.model.errors import ProtocolViolation
 from keyshift.wire import savepoint
 from keyshift.wire.savepoint import SavepointStore
@@ -81,7 +82,7 @@ FULL_DISK = Fault("fail", "disk replace", 4)
 
 @mutant(process._Entry, "keep", ("crash", "lost job"), CALM, lives=(Life(0.6, "kill", (FULL_DISK,)),))
 def ends_when_the_disk_is_full(original: Original) -> Any:
-    def keep(self: Any, journal: dict[str, Any]) -> None:
+    def keep(self: Any, journal: Journal) -> None:
         try:
             original(self, journal)
         except OSError as error:

@@ -4,6 +4,7 @@ import contextlib
 import threading
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Past
@@ -220,7 +221,7 @@ def without_waiting(monkeypatch):
         monkeypatch.setattr(module, "LEAD_S", 0.0)
         monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(run_loop, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
-    monkeypatch.setattr(run_loop, "outcome", lambda *_: None)
+    monkeypatch.setattr(run_loop, "EndedJob", lambda *_: Mock())
 
 
 @contextlib.contextmanager

@@ -16,12 +16,12 @@ from typing import IO, Any
 
 from keyshift.control.api import make_app
 from keyshift.control.background import RELEASE, Order
-from keyshift.control.files import Jobs
+from keyshift.control.files import Jobs, Kept
 from keyshift.control.server import Server
 from keyshift.experiment.live_spec import anywhere, live_spec
 from keyshift.experiment.own import define_own
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.ending import End, Ending
+from keyshift.lab.ending import Ending, RunEnd
 from keyshift.lab.environment import open_job_lab
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.journal import Journal, Keeper, journal_from_json, journal_to_json
@@ -77,20 +77,20 @@ class _Entry(Keeper):
         self._given |= {"own": order.own, "routers": spec.job.routers}
         self.resumed, self.take_over = self._journal if order.resume else None, order.take_over
         # Temporary files of a process that is gone.
-        self._before = self._file.require()["work"] if order.resume and not order.take_over else ""
+        self._before = self._file.require().work if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
         self._run = self.resumed().run_id if self.resumed else ""  # its id, as soon as it is known
         self._kept = False
-        self.end = End(self._resumable, self._decided)
+        self.end = RunEnd(self._resumable, self._decided)
 
     def _journal(self) -> Journal:
-        return journal_from_json(self._file.require())
+        return journal_from_json(self._file.require().model_dump())
 
     def expect(self, run_id: str, token: str) -> None:
         """Of a new job, before anything is made. Raises ServiceUnavailable if that cannot be written down."""
-        self._run, known = run_id, {"run_id": run_id, "token": token}
+        self._run = run_id
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
-            self._file.expect(self._known(known))
+            self._file.expect(self._known({"run_id": run_id, "token": token}))
 
     def keep(self, journal: Journal) -> None:
         """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes.
@@ -115,11 +115,11 @@ class _Entry(Keeper):
         """Whether the entry is this job's: if it was forgotten from another machine, another one may have its name."""
         with contextlib.suppress(BadInput):  # it is damaged
             left = self._file.left()
-            return left is None or left["run_id"] == self._run
+            return left is None or left.run_id == self._run
         return True
 
-    def _known(self, more: dict[str, Any]) -> dict[str, Any]:
-        return more | self._given | {"work": self.work}
+    def _known(self, more: dict[str, Any]) -> Kept:
+        return Kept(**more, **self._given, work=self.work)
 
     def _resumable(self) -> bool:
         return self.resumed is not None or (self._kept and not self._alone.is_set())
@@ -143,7 +143,7 @@ class _Entry(Keeper):
             tell(f"job {self._name}: {self._jobs.ended(file)}")
 
 
-def _last_word(job: LiveJob, end: End) -> str:
+def _last_word(job: LiveJob, end: RunEnd) -> str:
     if end.ending is Ending.STOPPED:
         how = f"it was stopped, and its verdict is stored as run {job.run_id}"
     else:

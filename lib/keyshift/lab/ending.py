@@ -25,7 +25,7 @@ class Ending(StrEnum):
         return self not in (Ending.RESUMABLE, Ending.DEPOSED)
 
 
-class End:
+class RunEnd:
     """Of one run. ``resumable()``: whether another process could go on with it. ``decided`` hears the ending before
     anything is deleted.
     """

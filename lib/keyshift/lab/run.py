@@ -21,7 +21,7 @@ from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_room
 from keyshift.lab import bare_copy
-from keyshift.lab.ending import End
+from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.recording import Recording
 from keyshift.lab.reporter import Reporter
@@ -172,19 +172,19 @@ class Lab:
         make_script: MakeScript,
         results: int,
         parameters: dict[str, Any],
-        end: End | None = None,
+        end: RunEnd | None = None,
     ) -> Manifest:
         """A run of this script, stored. ``results``: partitions of their topic, for as many slots.
 
         ``end``: how it may end, if not as a run does, of which nothing is left behind.
         """
-        recording, log, end = self._recording(spec, run_id, parameters), list[Event](), end or End()
+        recording, log, end = self._recording(spec, run_id, parameters), list[Event](), end or RunEnd()
         try:
             with self._prepared(spec, run_id, log, make_script, results, end) as (run, require_driver):
-                outcome = run.execute()
+                evaluation = run.execute()
                 with contextlib.suppress(ServiceUnavailable):
                     require_driver()
-                return recording.ended(outcome, log)
+                return recording.ended(evaluation, log)
         except BaseException as error:
             if end.decide(error).deletes:  # else it is not over, and is to be stored when it is
                 recording.died(error, log)
@@ -199,14 +199,14 @@ class Lab:
         self.say(f"one job for {len(specs)} runs: {name}")
         results = [*job.tasks.values()][-1]
         series = Series(specs)
-        with self._prepared(job, name, log, series.script, results, End()) as (run, _):
+        with self._prepared(job, name, log, series.script, results, RunEnd()) as (run, _):
             run.run()
-            laps = series.outcomes()
+            laps = series.evaluations()
         stored = []
-        for spec, (span, outcome) in zip(specs, laps, strict=True):
+        for spec, (span, evaluation) in zip(specs, laps, strict=True):
             begun, ended = (datetime.fromtimestamp(moment, UTC) for moment in (span.start, span.end))
             run_id = new_run_id(spec.workload.name, spec.strategy.name, begun)
-            stored.append(self._recording(spec, run_id, spec.parameters(), (begun, ended)).ended(outcome, log))
+            stored.append(self._recording(spec, run_id, spec.parameters(), (begun, ended)).ended(evaluation, log))
         return stored
 
     def _recording(
@@ -216,7 +216,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _prepared(
-        self, spec: RunSpec, run_id: str, log: list[Event], make_script: MakeScript, results: int, end: End
+        self, spec: RunSpec, run_id: str, log: list[Event], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
         """A run, with all that it consists of. ``log`` gets its last protocol events. What is left behind, ``end``
         decides.
@@ -230,7 +230,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _around(
-        self, spec: RunSpec, config: JobConfig, log: list[Event], make_script: MakeScript, results: int, end: End
+        self, spec: RunSpec, config: JobConfig, log: list[Event], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
         reporter = Reporter(self.say)
         traffic = Traffic(

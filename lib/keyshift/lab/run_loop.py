@@ -12,7 +12,7 @@ from keyshift.experiment.scenario import Scale
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.ending import Unwanted
-from keyshift.lab.judge.evaluation import Outcome, Span, outcome
+from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.sampler import Sample, Sampler
 from keyshift.lab.system import SystemUnderTest
@@ -78,15 +78,20 @@ class RunLoop:
         self._autoscaler: Autoscaler | None = None
         self._script = make_script(self)
 
-    def execute(self) -> Outcome:
+    def execute(self) -> Evaluation:
         """From the topics to the verdict. Raises KeyshiftError if the run dies."""
         self.run()
+        span = Span(self.began_at, self.began_at + self.spec.run.warmup_s, self._ended_at, self.trigger)
+        return self.end().evaluation(span, self.scalings, self.reporter.say)
+
+    def end(self) -> EndedJob:
+        """What was offered and what came of it, after ``run``. Ends traffic and system."""
         self.traffic.stop()
         assert self.feed is not None
-        span = Span(self.began_at, self.began_at + self.spec.run.warmup_s, self._ended_at, self.trigger)
         final, deaths = self.system.final_state(), [(at, FAULT, DEATH, 1.0) for at in self.deaths]
-        given = self.spec.workload, span, self.traffic, self.feed, final, [*self.samples, *deaths]
-        return outcome(*given, self._overloaded, self.reporter.say, self.scalings)
+        self.reporter.say("comparing every result and the final state with the oracle")
+        samples = [*self.samples, *deaths]
+        return EndedJob(self.spec.workload, self.traffic, self.feed, final, samples, self._overloaded)
 
     def run(self) -> None:
         """From the topics until the system has answered everything and stands. Raises KeyshiftError if the run dies."""

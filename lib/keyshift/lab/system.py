@@ -11,6 +11,7 @@ from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
 from keyshift.lab.judge.final_state import FinalState, of_job
 from keyshift.lab.live.failover import Failover
+from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.model.notes import Note, Phase
 from keyshift.model.records import Measured
@@ -173,10 +174,8 @@ class KeyshiftJob:
         """Raises Deposed if another process has claimed the job."""
         self._job.require_driver()
 
-    def status(self) -> dict[str, Any]:
-        """What is known of each stage and of snapshots, without asking anybody; for any thread. Bytes are those of the
-        newest snapshot.
-        """
+    def status(self) -> SystemStatus:
+        """What is known without asking anybody; for any thread. Bytes are those of the newest snapshot."""
         newest = self._job.snapshots[-1] if self._job.snapshots else None
         return {
             "stages": self.plans.status(newest.unit_bytes if newest else None),

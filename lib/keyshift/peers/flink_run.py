@@ -119,9 +119,9 @@ def run_flink(
     recording = Recording(store, say, spec, run_id, spec.parameters(), speed, versions=versions)
     try:
         with _prepared(spec, client, endpoints, run_id, home, say) as run:
-            outcome = run.execute()
-        metrics = with_jvm(outcome.tables["metrics"], "flink_jvm")
-        return recording.ended(outcome._replace(tables=outcome.tables | {"metrics": metrics}), [])
+            found = run.execute()
+        metrics = with_jvm(found.tables["metrics"], "flink_jvm")
+        return recording.ended(found._replace(tables=found.tables | {"metrics": metrics}), [])
     except BaseException as error:
         recording.died(error, [])
         raise

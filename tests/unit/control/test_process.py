@@ -48,7 +48,7 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
         before._decided(ending)
         before.end.ending = ending
         before.ended(mock.Mock(error=None, run_id="first", why="it died", end=before.end))
-    assert jobs.journal(NAME).read()["run_id"] == "second"
+    assert jobs.journal(NAME).read().run_id == "second"
     assert jobs.read(NAME).why == ""
     after._decided(Ending.STOPPED)
     assert jobs.journal(NAME).read() is None

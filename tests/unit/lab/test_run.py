@@ -6,7 +6,7 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import run
-from keyshift.lab.ending import End, Ending, Unwanted
+from keyshift.lab.ending import Ending, RunEnd, Unwanted
 from keyshift.lab.run import Lab
 from keyshift.model.errors import Deposed, ServiceUnavailable
 from keyshift.place.profile import Spark
@@ -118,7 +118,7 @@ def test_a_verdict_is_stored_though_nobody_can_say_whose_the_run_is(lab):
 def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hears_it_before(
     lab, error, resumable, ending
 ):
-    end = End(lambda: resumable, lambda ending: lab.done.append(ending))
+    end = RunEnd(lambda: resumable, lambda ending: lab.done.append(ending))
     with pytest.raises(type(error)) if error else contextlib.nullcontext():
         recorded(lab, error, end)
     deletes = ending in (Ending.STOPPED, Ending.GIVEN_UP, Ending.DIED)

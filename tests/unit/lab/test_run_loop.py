@@ -4,6 +4,7 @@ import contextlib
 import math
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest import mock
 
 import pytest
 import tenacity.nap
@@ -232,9 +233,9 @@ def test_a_death_is_kept_with_the_samples(made, monkeypatch):
     run.system.dies = [1.0]
     run.surviving(lambda: run._look_until(BEGIN + 3))
     run.traffic.stop, run.system.final_state = (lambda: None), (lambda: None)
-    monkeypatch.setattr(run_loop, "outcome", lambda *given: given[5])
-    run.run, run.samples = (lambda: None), [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
-    sample, death = run.execute()
+    monkeypatch.setattr(run_loop, "EndedJob", lambda *given: given[4])
+    run.samples = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
+    sample, death = run.end()
     assert sample[1] == "rss_mib"
     assert death == (pytest.approx(BEGIN + 1, abs=0.3), "fault", "query died", 1.0)
 
@@ -268,8 +269,10 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     run.system.request = note("request")
     run.system.final_state = lambda: note("final state")() or "final"
     monkeypatch.setattr(run_loop, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
-    monkeypatch.setattr(run_loop, "outcome", lambda *given: given)
-    workload, span, _, _, final, samples, overloaded, _, scalings = run.execute()
+    ended = mock.Mock(return_value=mock.Mock(evaluation=lambda span, scalings, say: (span, scalings)))
+    monkeypatch.setattr(run_loop, "EndedJob", ended)
+    span, scalings = run.execute()
+    workload, _, _, final, samples, overloaded = ended.call_args.args
     begin = run_loop.LEAD_S
     assert said == [
         (0.0, "open"),

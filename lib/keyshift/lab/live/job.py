@@ -21,6 +21,7 @@ from keyshift.lab.controls import JobControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.journal import Keeper
 from keyshift.lab.live.run import LiveRun
+from keyshift.lab.live.status import Status
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.notes import Phase
@@ -144,13 +145,11 @@ class LiveJob:
         words = " ".join(str(self.error).split())
         return words if isinstance(self.error, KeyshiftError) else f"{type(self.error).__name__}: {words}"
 
-    def status(self) -> dict[str, Any]:
-        """Values that JSON knows; nobody is asked. ``stages``: ``owners`` has the slot of each unit, ``of_slot`` what
-        each slot said last (bytes, records since the attempt began). Times in seconds, latencies in ms.
-        """
+    def status(self) -> Status:
+        """Nobody is asked."""
         spec, run = self.spec, self._run
         summary, verdict = (self.manifest.summary, self.manifest.verdict) if self.manifest else (None, None)
-        status: dict[str, Any] = {
+        status: Status = {
             "run_id": self.run_id,
             "state": self.state,
             "why": self.why,
@@ -165,7 +164,8 @@ class LiveJob:
         if run is None or not self.ready.is_set():
             return status
         last = run.loop.traffic.seconds[-1] if run.loop.traffic.seconds else {}
-        status |= run.system.status() | {
+        status.update(run.system.status())
+        status |= {
             "phase": str(run.loop.reporter.doing),
             "running_s": round((self._ended_at or time.time()) - run.loop.began_at, 1),
             "rate": run.loop.rate,

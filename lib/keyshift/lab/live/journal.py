@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from keyshift.lab.ending import End
+from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.plans.migrations import Migration
 from keyshift.model.errors import BadInput
@@ -59,7 +59,7 @@ class Keeper:
     take_over = False  # go on even if that process seems to live
 
     def __init__(self) -> None:
-        self.end = End()
+        self.end = RunEnd()
 
     def expect(self, run_id: str, token: str) -> None:
         """Hears the run's id and the job's secret before anything is made, to find what the job will leave."""

@@ -9,6 +9,7 @@ from keyshift.driver.job import Job
 from keyshift.driver.leader import MakeSteps
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.live.status import StageStatus
 from keyshift.lab.plans.stage_plans import PlansPast, Proposal, StagePlans
 from keyshift.model.errors import QueryDied
 from keyshift.planner import Strategy
@@ -113,7 +114,7 @@ class JobPlans:
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
-    def status(self, unit_bytes: Mapping[str, Mapping[int, int]] | None) -> dict[str, Any]:
+    def status(self, unit_bytes: Mapping[str, Mapping[int, int]] | None) -> dict[str, StageStatus]:
         """Of each stage, without asking anybody; for any thread. ``unit_bytes``: of the newest snapshot."""
         return {name: plans.status(unit_bytes[name] if unit_bytes else None) for name, plans in self._of.items()}
 

@@ -9,6 +9,7 @@ from keyshift.clock import SECOND_US
 from keyshift.driver.stage import LedStage
 from keyshift.experiment.scenario import Balance, Change
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.live.status import StageStatus
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
 from keyshift.model.keys import Assignment, Move, SlotId, Step
 from keyshift.model.notes import Doing, Note, Phase
@@ -150,13 +151,13 @@ class StagePlans:
         self.led.ask.end_copies()
         self.replicate_s, self._copied = None, []
 
-    def status(self, unit_bytes: Mapping[int, int] | None) -> dict[str, Any]:
+    def status(self, unit_bytes: Mapping[int, int] | None) -> StageStatus:
         """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
         led, owner = self.led, self.led.assignment.owner
         begun = led.log.records.values() if led.log else ()
         under_way = [record for record in list(begun) if record.outcome == "under way"]
         moving = {slot for record in under_way for m in record.step.moves for slot in (m.source, m.destination)}
-        slots = {
+        of_slot: dict[int, dict[str, Any]] = {
             slot: {
                 "units": owner.count(SlotId(slot)),
                 "moving": slot in moving,
@@ -166,8 +167,14 @@ class StagePlans:
             }
             for slot in range(led.config.slots)
         }
-        told = {"slots": len(set(owner)), "provisioned": led.config.slots, "owners": list(owner), "of_slot": slots}
-        return told | {"phase": str(led.doing), "migrating": led.busy}
+        return {
+            "slots": len(set(owner)),
+            "provisioned": led.config.slots,
+            "owners": list(owner),
+            "of_slot": of_slot,
+            "phase": str(led.doing),
+            "migrating": led.busy,
+        }
 
     # -- for another process ------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from keyshift.analysis import metrics
 from keyshift.analysis.metrics import Load
 from keyshift.experiment.scenario import Map, ScenarioPart
 from keyshift.experiment.spec import Choice, RunSpec
-from keyshift.lab.judge.evaluation import Ended, Outcome, Span, bytes_by_key
+from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span, bytes_by_key
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
@@ -89,15 +89,11 @@ class Series:
         self._run, self._system = run, cast(KeyshiftJob, run.system)
         return self._play()
 
-    def outcomes(self) -> list[tuple[Span, Outcome]]:
+    def evaluations(self) -> list[tuple[Span, Evaluation]]:
         """Of each lap: when it was, and what came of it. Ends the system."""
-        run = self._run
-        assert run.feed is not None
-        run.traffic.stop()
-        ended = Ended(run.spec.workload, run.traffic, run.feed, self._system.final_state(), run.samples)
-        run.reporter.say("comparing every result and the final state with the oracle")
+        ended = self._run.end()
         verdict = ended.verdict()
-        return [(lap.span, _outcome(ended, lap, verdict)) for lap in self._laps]
+        return [(lap.span, _evaluation(ended, lap, verdict)) for lap in self._laps]
 
     def _play(self) -> Script:
         run, specs, reporter = self._run, self._specs, self._run.reporter
@@ -167,7 +163,7 @@ class Series:
         return metrics.objective_ms(median(each["p99_ms"] or 0.0 for each in self._run.traffic.seconds))
 
 
-def _outcome(ended: Ended, lap: Lap, verdict: Verdict) -> Outcome:
+def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     """Of a lap; ``verdict`` is that of the job."""
     span = lap.span
     tables = ended.tables(span, lap.numbers)
@@ -191,4 +187,4 @@ def _outcome(ended: Ended, lap: Lap, verdict: Verdict) -> Outcome:
         "load": load,
         **lap.copied,
     }
-    return Outcome(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])
+    return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])
