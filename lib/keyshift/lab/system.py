@@ -178,7 +178,9 @@ class KeyshiftJob:
         """What is known without asking anybody; for any thread. Bytes are those of the newest snapshot."""
         newest = self._job.snapshots[-1] if self._job.snapshots else None
         return {
-            "stages": self.plans.status(newest.unit_bytes if newest else None),
+            "stages": {
+                name: plans.status(newest.unit_bytes[name] if newest else None) for name, plans in self.plans.of.items()
+            },
             "attempt": self._job.config.attempt,
             "snapshots": len(self._job.snapshots.taken),
             "snapshot_bytes": newest.bytes if newest else None,
@@ -214,7 +216,8 @@ class KeyshiftJob:
         self._told = {"measured_at": time.time()} | self.plans.copied()
         self._job.savepoint()
         self._told["of_stages"] = {
-            name: {"measures": measures[name], "left_behind": left} for name, left in self.plans.left_behind().items()
+            name: {"measures": measures[name], "left_behind": plans.led.ask.left_behind()}
+            for name, plans in self.plans.of.items()
         }
         self._job.read_log()
 
@@ -222,9 +225,9 @@ class KeyshiftJob:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
         self._note_missed_faults()
-        for name, end in self.plans.ends().items():
-            self._told["of_stages"][name] |= end
-        planned_s = self.plans.planned_s
+        for name, plans in self.plans.of.items():
+            self._told["of_stages"][name] |= {"decisions": plans.past.decisions, "to_move": plans.to_move()}
+        planned_s = max(plans.planned_s or 0.0 for plans in self.plans.of.values())
         return of_job(self._job, **self._told, planned_s=planned_s, struck=self._job.strikes.struck)
 
     def _note_missed_faults(self) -> None:
