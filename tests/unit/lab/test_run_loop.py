@@ -27,6 +27,7 @@ class System:
     """Keeps what it is asked for, with the time since the beginning; ``dies`` at some of these moments."""
 
     takes = 0.0  # of a migration
+    begun = False  # one that has is not taken back
 
     def __init__(self, clock):
         self.clock, self.calls, self.notes, self.dies, self.busy_until = clock, [], [], [], 0.0
@@ -63,7 +64,8 @@ class System:
 
     def cancel(self):
         self._called("cancel")
-        self.busy_until = 0.0
+        if not self.begun:
+            self.busy_until = 0.0
 
     @property
     def busy(self):
@@ -123,27 +125,21 @@ def test_a_backlog_is_waited_for_as_long_as_results_come_and_that_is_allowed(loa
     assert loaded.clock.now == pytest.approx(BEGIN + over_s, abs=1)
 
 
-def test_steps_that_have_not_begun_are_taken_back_when_the_time_for_the_backlog_is_up(loaded):
-    loaded.system.busy_until = 1000.0
+@pytest.mark.parametrize(
+    ("begun", "received", "cancelled_at", "over_s"),
+    [(False, 0, [30], 30), (True, 0, [30], 100), (True, 10_000, [], 100)],
+    ids=["what has not begun", "what has begun is waited for", "there is no backlog"],
+)
+def test_a_migration_is_taken_back_once_when_the_time_for_the_backlog_is_up(
+    loaded, begun, received, cancelled_at, over_s
+):
+    loaded.traffic.received, loaded.come = received, lambda s: received
+    loaded.system.busy_until, loaded.system.begun = 100.0, begun
     loaded._await_migrations()
-    assert [call for _, *call in loaded.system.calls] == [["cancel"]]
-    assert loaded.system.calls[0][0] == pytest.approx(30, abs=0.5)
-    assert loaded._overloaded
-
-
-def test_what_has_begun_is_waited_for_after_that_and_taken_back_only_once(loaded):
-    loaded.system.busy_until, loaded.system.cancel = 100.0, lambda: loaded.system._called("cancel")
-    loaded._await_migrations()
-    assert [call for _, *call in loaded.system.calls] == [["cancel"]]
-    assert loaded.clock.now == pytest.approx(BEGIN + 100, abs=0.5)
-
-
-def test_a_migration_that_outlasts_the_load_of_a_job_without_backlog_is_not_taken_back(loaded):
-    loaded.traffic.received, loaded.come = 10_000, lambda s: 10_000
-    loaded.system.busy_until = 1000.0
-    loaded._await_migrations()
-    assert not loaded.system.calls
-    assert not loaded._overloaded
+    assert [what for _, what in loaded.system.calls] == ["cancel"] * len(cancelled_at)
+    assert [at for at, _ in loaded.system.calls] == pytest.approx(cancelled_at, abs=0.5)
+    assert loaded.clock.now == pytest.approx(BEGIN + over_s, abs=0.5)
+    assert loaded._overloaded is bool(cancelled_at)
 
 
 def play(run):
@@ -202,21 +198,15 @@ def test_a_query_that_dies_while_it_starts_is_recovered_if_somebody_may_have_kil
     assert [what for _, what in run.system.calls] == calls
 
 
-def test_a_query_that_dies_while_it_recovers_is_recovered_again(made):
+@pytest.mark.parametrize("deaths", [2, 3])
+def test_a_query_that_dies_while_it_recovers_is_recovered_as_often_as_a_run_may_survive(made, deaths):
     run = made(recoveries=2)
-    run.system.dies = [1.0, 1.0]
-    run.surviving(lambda: run._look_until(BEGIN + 3))
-    assert [what for _, what in run.system.calls] == ["recover", "recover"]
-    assert run.clock.now == pytest.approx(BEGIN + 3)
-    (note,) = run.system.notes
-    assert "(gone); everything since its beginning was done again" in note
-
-
-def test_a_query_that_dies_more_often_than_a_run_may_survive_ends_it(made):
-    run = made(recoveries=2)
-    run.system.dies = [1.0, 1.0, 1.0]
-    with pytest.raises(QueryDied):
+    run.system.dies = [1.0] * deaths
+    with pytest.raises(QueryDied) if deaths > 2 else contextlib.nullcontext():
         run.surviving(lambda: run._look_until(BEGIN + 3))
+        assert run.clock.now == pytest.approx(BEGIN + 3)
+        (note,) = run.system.notes
+        assert "(gone); everything since its beginning was done again" in note
     assert [what for _, what in run.system.calls] == ["recover", "recover"]
 
 
