@@ -21,7 +21,7 @@ from keyshift.control.server import Server
 from keyshift.experiment.live_spec import anywhere, live_spec
 from keyshift.experiment.own import define_own
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.ending import Ending, RunEnd
+from keyshift.lab.ending import Ending
 from keyshift.lab.environment import open_job_lab
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.journal import Journal, Keeper, journal_from_json, journal_to_json
@@ -71,6 +71,7 @@ class _Entry(Keeper):
     journals = True
 
     def __init__(self, order: Order, spec: RunSpec, alone: threading.Event) -> None:
+        super().__init__()
         self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
         self._file = self._jobs.journal(self._name)
         self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
@@ -81,7 +82,6 @@ class _Entry(Keeper):
         self.work = ""  # the folder of temporary files
         self._run = self.resumed().run_id if self.resumed else ""  # its id, as soon as it is known
         self._kept = False
-        self.end = RunEnd(self._resumable, self._decided)
 
     def _journal(self) -> Journal:
         return journal_from_json(self._file.require().model_dump())
@@ -121,10 +121,12 @@ class _Entry(Keeper):
     def _known(self, more: dict[str, Any]) -> Kept:
         return Kept(**more, **self._given, work=self.work)
 
-    def _resumable(self) -> bool:
+    def resumable(self) -> bool:
+        """As soon as a journal is there and somebody knows that the job is ready."""
         return self.resumed is not None or (self._kept and not self._alone.is_set())
 
-    def _decided(self, ending: Ending) -> None:
+    def decided(self, ending: Ending) -> None:
+        """What goes is no journal any more."""
         if ending.deletes and self._ours:
             self._file.close()
 
@@ -132,23 +134,22 @@ class _Entry(Keeper):
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
         if isinstance(job.error, Deposed) or not self._ours:
             return
-        if self.end.deleted:
+        if self.deleted:
             self._file.drop()
-        if self.end.ending is Ending.STOPPED and self.end.deleted:
+        if self.ending is Ending.STOPPED and self.deleted:
             self._jobs.remove(self._name)
         elif file := self._jobs.read(self._name):
-            file = file.model_copy(update={"why": _last_word(job, self.end)})
+            file = file.model_copy(update={"why": self._last_word(job)})
             with contextlib.suppress(OSError):  # then it is found out from its log
                 self._jobs.write(file)
             tell(f"job {self._name}: {self._jobs.ended(file)}")
 
-
-def _last_word(job: LiveJob, end: RunEnd) -> str:
-    if end.ending is Ending.STOPPED:
-        how = f"it was stopped, and its verdict is stored as run {job.run_id}"
-    else:
-        how = "it was interrupted" if isinstance(job.error, KeyboardInterrupt) else f"{job.why}"
-    return "; ".join([how, *(f"not deleted: {line}" for line in end.left)])
+    def _last_word(self, job: LiveJob) -> str:
+        if self.ending is Ending.STOPPED:
+            how = f"it was stopped, and its verdict is stored as run {job.run_id}"
+        else:
+            how = "it was interrupted" if isinstance(job.error, KeyboardInterrupt) else f"{job.why}"
+        return "; ".join([how, *(f"not deleted: {line}" for line in self.left)])
 
 
 def _obey(starter: IO[bytes], alone: threading.Event) -> None:

@@ -118,7 +118,8 @@ def test_a_verdict_is_stored_though_nobody_can_say_whose_the_run_is(lab):
 def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hears_it_before(
     lab, error, resumable, ending
 ):
-    end = RunEnd(lambda: resumable, lambda ending: lab.done.append(ending))
+    end = RunEnd()
+    end.resumable, end.decided = lambda: resumable, lab.done.append
     with pytest.raises(type(error)) if error else contextlib.nullcontext():
         recorded(lab, error, end)
     deletes = ending in (Ending.STOPPED, Ending.GIVEN_UP, Ending.DIED)

@@ -69,7 +69,7 @@ class LiveJob:
         self._controller = threading.current_thread()
         try:
             given = self.spec, self.run_id, self._script, room(self.spec), parameters(self.spec)
-            self.manifest = self._record(*given, self._keeper.end)
+            self.manifest = self._record(*given, self._keeper)
             return self.manifest
         except BaseException as error:
             self.error = error

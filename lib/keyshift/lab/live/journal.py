@@ -49,17 +49,14 @@ def journal_from_json(raw: Mapping[str, Any]) -> Journal:
         raise BadInput(f"the journal is damaged: {refusal(error.errors(include_input=False))}") from None
 
 
-class Keeper:
-    """What there is of a live job beside its process. This one keeps nothing: nothing is left when the job has ended,
-    and nothing can go on with it.
+class Keeper(RunEnd):
+    """What there is of a live job beside its process, and how that ends. This one keeps nothing: nothing is left when
+    the job has ended, and nothing can go on with it.
     """
 
     journals = False  # whether ``keep`` writes a journal
     resumed: Callable[[], Journal] | None = None  # reads that of the process before, if the job goes on
     take_over = False  # go on even if that process seems to live
-
-    def __init__(self) -> None:
-        self.end = RunEnd()
 
     def expect(self, run_id: str, token: str) -> None:
         """Hears the run's id and the job's secret before anything is made, to find what the job will leave."""
