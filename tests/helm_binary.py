@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from keyshift.folders import Say, silent
+from keyshift.progress import Say, silent
 from keyshift.services.go_programs import GoProgram, go_program
 
 _VERSION = "v3.22.0"

@@ -22,19 +22,13 @@ from keyshift.services.stack import Stack
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-class Part(StrEnum):
-    """What is measured."""
-
-    a = "a"
-    b = "b"
-    c = "c"
-    d = "d"
+PartName = StrEnum("PartName", "a b c d")
 
 
 @app.command()
 def bench(
     part: Annotated[
-        list[Part] | None,
+        list[PartName] | None,
         typer.Option(
             help="a: pipeline against a plain job; b: state transfer against a bare copy; c: frame intervals; "
             "d: legs of a frame, and CPU by process. "
@@ -47,7 +41,7 @@ def bench(
     """What keyshift costs, as ratios of neighbouring measurements in one run. Takes about twelve minutes."""
     if out is not None and not out.absolute().parent.is_dir():
         raise BadInput(f"--out {out}: its folder does not exist; make it first")
-    parts = {p.value for p in part or list(Part)}
+    parts = {name.value for name in part or PartName}
     effort = pipeline.QUICK if quick else pipeline.Effort()
     started = datetime.now(UTC)
     rows: list[Measurement] = []

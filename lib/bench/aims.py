@@ -1,4 +1,4 @@
-"""What the runs of ``bench.strategies`` say: the aims, a line per preset, hand-over by dirty bytes.
+"""What the runs of ``bench.strategies`` say: the aims, and hand-over by dirty bytes.
 
 A row is one of ``Study.rows``: the summary of a run. Of ``all_at_once`` it has ``copy_s``, too: the seconds of a bare
 copy of the same bytes between as many processes, made right after the run.
@@ -11,21 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from bench.measurements import Measurement, aligned, spread
-from keyshift.analysis.tables import MEASURES
-from keyshift.studies.study import Study
+from bench.measurements import Measurement, aligned
+from keyshift.folders import MIB
 
 CALM = ("fluid", "matched", "meces", "lazy")  # presets that users should hardly notice
 AT_MOST_BEFORE = 2.0  # their spike, times the P99 before
 # Their spike, against that of the presets that a naive user would take.
 AT_MOST_OF = {"order_unaware": 1 / 5, "stop_restart": 1 / 20}
 AT_MOST_COPY = 1.5  # completion of all_at_once, times a bare copy of the same bytes
-MIB = 2**20
-# What the line of a preset has, and digits behind the point.
-SHOWN = {
-    **{"P99 before (ms)": 0, "P99 spike (ms)": 0, "P99 spike (× before)": 2, "completion (s)": 2, "floor (s)": 2},
-    **{"moved (MiB)": 0, "copied before (MiB)": 0, "had to move (MiB)": 0, "silence (ms)": 0},
-}
 
 Row = Mapping[str, Any]
 
@@ -69,26 +62,8 @@ def hand_over_s(row: Row) -> float | None:
     return None if row["completion_s"] is None or None in phases else float(sum(phases))
 
 
-def preset_table(study: Study) -> str:
-    """A line per point: of its correct runs medians, with ranges if there are several, and all verdicts."""
-    lines = [("preset", *SHOWN, "verdict")]
-    rows = study.rows()
-    for name, spec in study.specs.items():
-        mine = [row for row in rows if row["strategy"] == name]
-        good = [row for row in mine if row["verdict"] == "ok"]
-        cells = []
-        for measure, digits in SHOWN.items():
-            values = [value for row in good if (value := MEASURES[measure](row)) is not None]
-            middle, between = spread(values, digits)
-            cells.append(f"{middle} ({between})" if values[1:] else middle)
-        verdicts = [row["verdict"] for row in mine] + ["died"] * (spec.run.repetitions - len(mine))
-        counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
-        lines.append((name, *cells, ", ".join(counts) if counts[1:] else verdicts[0]))
-    return aligned(lines, left=(0, len(lines[0]) - 1))
-
-
 @dataclass(frozen=True)
-class Fit:
+class HandOverFit:
     """Hand-over as a straight line over dirty bytes, by least squares; ``explained``: its R², 1 is all on the line."""
 
     fixed_ms: float
@@ -96,7 +71,7 @@ class Fit:
     explained: float
 
 
-def fit(points: Sequence[tuple[float, float]]) -> Fit | None:
+def fit(points: Sequence[tuple[float, float]]) -> HandOverFit | None:
     """The line through points of (bytes, seconds); None if they do not differ enough to tell one."""
     if len({size for size, _ in points}) < 2:
         return None
@@ -104,7 +79,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Fit | None:
     slope, fixed = np.polyfit(mib, ms, 1)
     scatter = ((ms - ms.mean()) ** 2).sum()
     missed = ((ms - fixed - slope * mib) ** 2).sum()
-    return Fit(float(fixed), float(slope), float(1 - missed / scatter) if scatter else 1.0)
+    return HandOverFit(float(fixed), float(slope), float(1 - missed / scatter) if scatter else 1.0)
 
 
 def dirty_points(rows: Sequence[Row]) -> list[tuple[float, float]]:

@@ -10,7 +10,7 @@ import pandas as pd
 import psutil
 from pyspark.sql import SparkSession
 
-from bench.load import UNMEASURED_S, KeyshiftSubject
+from bench.load import UNMEASURED_S, Subject, UnmovedJob
 from bench.measurements import Measurement
 from keyshift import trace
 from keyshift.endpoints import Endpoints
@@ -41,7 +41,7 @@ PROCESSES = {
 def measure(spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, seconds: float) -> list[Measurement]:
     """The default load for ``seconds``: medians and P99 of each leg in ms, CPU of each process in % of a core."""
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        with KeyshiftSubject("legs", spark, endpoints, spec, work, trace=folder) as subject:
+        with Subject(UnmovedJob, spark, endpoints, spec, work, trace=folder) as subject:
             subject.burst(spec.run.rate, spec.run.frame_ms, seconds)  # warm up
             begin = time.time()
             cpu = _CpuMeter(seconds)

@@ -3,27 +3,22 @@
 import contextlib
 import math
 import secrets
-import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
-from bench.plain import start_plain
+from bench.plain import BATCH_S, PlainJob
 from keyshift.driver.job import Job
-from keyshift.driver.spark import telling_line
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import job_config
-from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, SlotId
-from keyshift.model.markers import Ready
-from keyshift.traffic.traffic import Topic, Traffic
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Traffic
 
-BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
 ANSWER_S = 30.0  # for late results after a burst
 QUIET_S = 3.0  # no result for so long: what is missing does not come any more
 LEAD_S, UNMEASURED_S = 0.3, 2.0  # before the first event of a burst; of each burst, at its beginning
@@ -56,32 +51,49 @@ class Burst:
         return self.kept_up and bool(last) and median(last) < SUSTAINED_P99_MS
 
 
+class UnmovedJob(Job):
+    """keyshift's pipeline; no migration happens."""
+
+    label = "keyshift"
+
+    def begin(self) -> None:
+        """Start the job with the owners that units have in the plain one."""
+        owners = tuple(SlotId(unit % self.config.slots) for unit in range(self.config.key_groups))
+        self.start([Assignment(1, owners)])
+
+
 class Subject:
-    """A running query with its topics and its collector. A context manager that leaves nothing behind.
+    """A running job with its topics and its collector. A context manager that leaves nothing behind.
 
     ``trace``: a folder for the moments at which frames pass (``keyshift.trace``).
     """
 
     def __init__(
-        self, name: str, spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, trace: str = ""
+        self,
+        kind: type[UnmovedJob] | type[PlainJob],
+        spark: SparkSession,
+        endpoints: Endpoints,
+        spec: RunSpec,
+        work: Path,
+        trace: str = "",
     ) -> None:
-        self.name, self._spec, self._work, self._spark = name, spec, work, spark
-        config = job_config(spec, f"bench-{name}-{secrets.token_hex(4)}", endpoints, None)
+        self.name, self._spec = kind.label, spec
+        config = job_config(spec, f"bench-{self.name}-{secrets.token_hex(4)}", endpoints, None)
         self.config = replace(config, slots=spec.job.slots, trace=trace)
         self._traffic = Traffic(
-            endpoints,
             spec.workload,
-            Topic(self.config.events_topic, self.config.routers),
-            Topic(self.config.results_topic, self.config.slots),
+            Topic.at(endpoints, self.config.events_topic, self.config.routers),
+            Topic.at(endpoints, self.config.results_topic, self.config.slots),
             work / f"{self.config.job}.parquet",
             trace=trace,
         )
+        self._job = kind(spark, self.config, work, BATCH_S, self._traffic)
 
     def __enter__(self) -> "Subject":
         try:
             self._traffic.open()
             ticks = self._traffic.feed(self._spec.run.rate, self._spec.run.frame_ms)
-            self._start()
+            self._job.begin()
             self._traffic.end(ticks)
         except BaseException:
             self.__exit__()
@@ -90,24 +102,8 @@ class Subject:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.ExitStack() as stack:  # all of them, whatever of it fails
-            for step in (self._traffic.close, self._clean, self._stop):
+            for step in (self._traffic.close, self._job.clean, self._job.stop):
                 stack.callback(step)
-
-    # -- what differs between the two jobs ----------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        raise NotImplementedError
-
-    def _stop(self) -> None:
-        raise NotImplementedError
-
-    def _clean(self) -> None:
-        raise NotImplementedError
-
-    def _check_query(self) -> None:
-        raise NotImplementedError
-
-    # -- load ---------------------------------------------------------------------------------------------------------
 
     def burst(self, rate: float, frame_ms: float, seconds: float, give_up: bool = False) -> Burst:
         """Offer ``rate`` events/s for ``seconds``, and wait until the results are there.
@@ -153,54 +149,5 @@ class Subject:
         return self._traffic.received >= wanted
 
     def _check(self) -> None:
-        self._check_query()
-        self._traffic.check()
-
-
-class KeyshiftSubject(Subject):
-    """keyshift's pipeline; no migration happens."""
-
-    def _start(self) -> None:
-        self._job = Job(self._spark, self.config, self._work, BATCH_S, self._traffic)
-        slots = self.config.slots
-        owners = tuple(SlotId(unit % slots) for unit in range(self.config.key_groups))  # those of the plain job
-        self._job.start([Assignment(1, owners)])
-
-    def _stop(self) -> None:
-        if hasattr(self, "_job"):
-            self._job.stop()
-
-    def _clean(self) -> None:
-        if hasattr(self, "_job"):
-            self._job.clean()
-
-    def _check_query(self) -> None:
         self._job.check()
-
-
-class PlainSubject(Subject):
-    """The job of ``bench.plain``."""
-
-    _query: StreamingQuery | None = None
-
-    def _start(self) -> None:
-        self._query = start_plain(self._spark, self.config, self._checkpoint, BATCH_S)
-        self._traffic.await_slots(
-            range(self.config.slots), Ready(self.config.stage, self.config.attempt), self._check_query
-        )
-
-    @property
-    def _checkpoint(self) -> Path:
-        return self._work / "checkpoints" / self.config.job
-
-    def _stop(self) -> None:
-        if self._query is not None:
-            self._query.stop()
-
-    def _clean(self) -> None:
-        shutil.rmtree(self._checkpoint, ignore_errors=True)
-
-    def _check_query(self) -> None:
-        if self._query is not None and not self._query.isActive:
-            error = self._query.exception()
-            raise ServiceUnavailable(f"the plain query has ended: {telling_line(str(error)) if error else 'stopped'}")
+        self._traffic.check()

@@ -85,12 +85,11 @@ def aligned(lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
     )
 
 
-def spread(values: Sequence[float], digits: int | None = None) -> tuple[str, str]:
-    """The median and the range, for a table; empty without values. ``digits`` after the point: by size, if None."""
+def _spread(values: Sequence[float]) -> tuple[str, str]:
+    """The median and the range; empty without values."""
     if not values:
         return "", ""
-    if digits is None:
-        digits = 0 if median(values) >= 1000 else 1
+    digits = 0 if median(values) >= 1000 else 1
     return f"{median(values):.{digits}f}", f"{min(values):.{digits}f}-{max(values):.{digits}f}"
 
 
@@ -98,4 +97,4 @@ def _cells(row: Measurement) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     aim = "" if row.aim is None else f"<= {row.aim:.2f}"
     met = {None: "", True: "met", False: "missed"}[row.met]
-    return (row.part, row.measure, row.unit, *spread(row.keyshift), *spread(row.other), ratio, aim, met)
+    return (row.part, row.measure, row.unit, *_spread(row.keyshift), *_spread(row.other), ratio, aim, met)

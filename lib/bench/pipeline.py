@@ -3,19 +3,20 @@
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from bench import legs
-from bench.load import KeyshiftSubject, PlainSubject, Subject
+from bench.load import Subject, UnmovedJob
 from bench.measurements import Measurement, staircase
+from bench.plain import PlainJob
 from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
-from keyshift.folders import Say
+from keyshift.progress import Say
 from keyshift.services.jars import jars
 
 LATENCY_AIM, RATE_AIM = 1.1, 1.05
@@ -70,14 +71,14 @@ def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, s
     with contextlib.ExitStack() as stack:
         spark, work = stack.enter_context(_spark(spec.cores * (2 if "a" in parts else 1), home, say))
 
-        def start(kind: Callable[..., Subject], name: str) -> Subject:
-            subject = stack.enter_context(kind(name, spark, endpoints, spec, work))
-            say(f"{name}: ready")
+        def start(kind: type[UnmovedJob] | type[PlainJob]) -> Subject:
+            subject = stack.enter_context(Subject(kind, spark, endpoints, spec, work))
+            say(f"{subject.name}: ready")
             return subject
 
-        ours = start(KeyshiftSubject, "keyshift")
+        ours = start(UnmovedJob)
         if "a" in parts:
-            plain = start(PlainSubject, "plain")
+            plain = start(PlainJob)
             for subject in (ours, plain):
                 subject.burst(spec.run.rate, spec.run.frame_ms, effort.seconds)  # warm up
             rows += _latency(ours, plain, spec, effort, say)

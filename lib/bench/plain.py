@@ -3,6 +3,7 @@
 Fixed modulo routing, a dictionary, result frames of the same columns. No protocol, no ZooKeeper, no queues.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from keyshift.driver.spark import start_query
+from keyshift.driver.spark import start_query, telling_line
 from keyshift.model import frames
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import units_of
 from keyshift.model.markers import Ready, Said
 from keyshift.runtime.row import DATA, Row
+from keyshift.traffic.traffic import Traffic
 from keyshift.wire import channel
 from keyshift.wire.channel import PRIMER
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.worker.tasks import Batches, Task
 
+BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
 _WORD = 8  # bytes of the count at the beginning of a payload
 
 
@@ -110,6 +114,34 @@ def _slot_schema(config: JobConfig) -> pa.Schema:
     return pa.schema([*config.make_stage().events, pa.field("position", pa.int32())])
 
 
-def start_plain(spark: SparkSession, config: JobConfig, checkpoint: Path, batch_s: float) -> StreamingQuery:
-    """Start the plain job on the topics of ``config``; source, sink and options are those of ``start_query``."""
-    return start_query(spark, config, checkpoint, batch_s, router=_router(config), slot=_slot(config))
+class PlainJob:
+    """The plain job on the topics of ``config``; source, sink and options are those of ``start_query``."""
+
+    label = "plain"
+
+    def __init__(self, spark: SparkSession, config: JobConfig, work: Path, batch_s: float, traffic: Traffic) -> None:
+        self._spark, self._config, self._batch_s, self._traffic = spark, config, batch_s, traffic
+        self._checkpoint = work / "checkpoints" / config.job
+        self._query: StreamingQuery | None = None
+
+    def begin(self) -> None:
+        """Start it, and wait until its slots are ready."""
+        config = self._config
+        router, slot = _router(config), _slot(config)
+        self._query = start_query(self._spark, config, self._checkpoint, self._batch_s, router=router, slot=slot)
+        self._traffic.await_slots(range(config.slots), Ready(config.stage, config.attempt), self.check)
+
+    def check(self) -> None:
+        """Raises ServiceUnavailable if it has ended."""
+        if self._query is not None and not self._query.isActive:
+            error = self._query.exception()
+            raise ServiceUnavailable(f"the plain query has ended: {telling_line(str(error)) if error else 'stopped'}")
+
+    def stop(self) -> None:
+        """End it, if it runs."""
+        if self._query is not None:
+            self._query.stop()
+
+    def clean(self) -> None:
+        """Remove what it has left."""
+        shutil.rmtree(self._checkpoint, ignore_errors=True)

@@ -20,6 +20,7 @@ import typer
 
 from bench.measurements import Measurement, table
 from bench.state_runs import whole_runs
+from keyshift.clock import SECOND_US
 from keyshift.experiment.spec import JobPart
 from keyshift.model.keys import Assignment
 from keyshift.program import run_program
@@ -37,7 +38,6 @@ VALUE_BYTES, KEYS, GROUPS, ROUTER_ROWS = 4096, 10_000, 128, (20, 50, 200)
 AT_MOST: dict[str, float | None] = {"rocksdb": 1 / 0.5, "remote": 1 / 0.2, "hybrid": None}
 LARGE_MIB, LARGE_GROUPS, LARGE_RSS_MIB = 4096, 1024, 1536
 CHUNK_BYTES = JobPart().chunk_bytes
-SECOND_US = 1_000_000
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

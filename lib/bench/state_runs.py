@@ -9,14 +9,13 @@ import pandas as pd
 from bench.measurements import Measurement
 from keyshift.analysis import metrics
 from keyshift.experiment.spec import RunSpec, make_spec
-from keyshift.lab.environment import open_lab
-from keyshift.lab.run import Lab
+from keyshift.folders import MIB
 from keyshift.progress import tell
+from keyshift.studies.study import Tables, collect
 
 SNAPSHOT_S, KILL_S, TRIGGER_S = 5.0, 10.0, 4.0
 QUIET_S = 15.0  # before the migration: three intervals between snapshots, behind the first one, which writes everything
-MIB = 1 << 20
-CHAIN_AT_MOST, SNAPSHOT_AT_MOST, WRITTEN_AT_MOST, RECOVERY_AT_MOST = 3.0, 1.3, 0.05, 1.5
+WRITTEN_AT_MOST, RECOVERY_AT_MOST = 0.05, 1.5
 
 # A migration belongs to every run; of these what counts is the time before it.
 _CHAIN = {"workload": "chain", "keys": 4000, "state_bytes": 256, "seconds": 21.0, "trigger_s": 17.0, "to_slots": 3}
@@ -41,15 +40,25 @@ SPECS: dict[str, Mapping[str, Any]] = {
 }
 
 
+# Part, measure, unit and figure of what is compared, the runs that have it, and the aim for their ratio.
+COMPARED = (
+    ("chain", "P50 (ms) of three stages", "ms", "P50 (ms)", ("three stages", "one stage"), 3.0),
+    ("chain", "P99 (ms) of three stages", "ms", "P99 (ms)", ("three stages", "one stage"), None),
+    ("snapshots", f"P99 with one every {SNAPSHOT_S:g} s", "ms", "P99 (ms)", ("snapshots", "no snapshots"), 1.3),
+    ("recovery", "silence after a killed worker", "ms", "silence (ms)", ("death", "restart"), RECOVERY_AT_MOST),
+)
+
+
 def whole_runs(repetitions: int) -> list[Measurement]:
     """Every run of SPECS in turn, so often, and what follows. Raises AssertionError if a verdict is not ok."""
-    specs = {name: make_spec(dict(given)) for name, given in SPECS.items()}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in specs}
-    with open_lab(list(specs.values()), say=lambda line: None) as lab:
-        for repetition in range(repetitions):
-            for name, spec in specs.items():
-                found[name].append(_figures(lab, spec.repeated(repetition)))
-                tell(f"{name}: " + ", ".join(f"{what} {value:.4g}" for what, value in found[name][-1].items()))
+    specs = {name: make_spec({**given, "repetitions": repetitions}) for name, given in SPECS.items()}
+    study = collect(specs, after=lambda run: tell(f"{run.run_id}: {run.status}"), say=lambda line: None)
+    verdicts = study.verdicts()["verdict"]
+    assert (verdicts == "ok").all(), verdicts.to_dict()
+    found = {name: [_figures(tables, specs[name]) for _, tables in runs] for name, runs in study.runs.items()}
+    for name, repeated in found.items():
+        for figures in repeated:
+            tell(f"{name}: " + ", ".join(f"{what} {value:.4g}" for what, value in figures.items()))
     return measurements(found)
 
 
@@ -59,46 +68,16 @@ def measurements(found: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Mea
     def of(name: str, figure: str) -> list[float]:
         return [figures[figure] for figures in found[name]]
 
-    replayed = [value - SNAPSHOT_S for value in of("death", "recovery (s)")]
-    return [
-        Measurement(
-            "chain", f"{figure} of three stages", "ms", of("three stages", figure), of("one stage", figure), aim
-        )
-        for figure, aim in (("P50 (ms)", CHAIN_AT_MOST), ("P99 (ms)", None))
-    ] + [
-        Measurement(
-            "snapshots",
-            f"P99 with one every {SNAPSHOT_S:g} s",
-            "ms",
-            of("snapshots", "P99 (ms)"),
-            of("no snapshots", "P99 (ms)"),
-            SNAPSHOT_AT_MOST,
-        ),
-        Measurement(
-            "snapshots",
-            "written by one, of the state",
-            "MiB",
-            of("snapshots", "written (MiB)"),
-            of("snapshots", "state (MiB)"),
-            WRITTEN_AT_MOST,
-        ),
-        Measurement(
-            "recovery",
-            "silence after a killed worker",
-            "ms",
-            of("death", "silence (ms)"),
-            of("restart", "silence (ms)"),
-            RECOVERY_AT_MOST,
-        ),
-        Measurement(
-            "recovery",
-            f"until P99 is normal, less {SNAPSHOT_S:g} s of replay",
-            "s",
-            replayed,
-            of("restart", "recovery (s)"),
-            RECOVERY_AT_MOST,
-        ),
+    rows = [
+        Measurement(part, measure, unit, of(ours, figure), of(other, figure), aim)
+        for part, measure, unit, figure, (ours, other), aim in COMPARED
     ]
+    written, state = (of("snapshots", figure) for figure in ("written (MiB)", "state (MiB)"))
+    rows.append(Measurement("snapshots", "written by one, of the state", "MiB", written, state, WRITTEN_AT_MOST))
+    normal = f"until P99 is normal, less {SNAPSHOT_S:g} s of replay"
+    replayed = [value - SNAPSHOT_S for value in of("death", "recovery (s)")]
+    rows.append(Measurement("recovery", normal, "s", replayed, of("restart", "recovery (s)"), RECOVERY_AT_MOST))
+    return sorted(rows, key=lambda row: row.part)
 
 
 def figures_of(latency: pd.DataFrame, snapshots: pd.DataFrame, quiet_s: float, disturbed_s: float) -> dict[str, float]:
@@ -118,10 +97,6 @@ def figures_of(latency: pd.DataFrame, snapshots: pd.DataFrame, quiet_s: float, d
     return figures
 
 
-def _figures(lab: Lab, spec: RunSpec) -> dict[str, float]:
-    manifest = lab.run(spec)
-    assert manifest.status == "ok", f"run {manifest.run_id}: verdict {manifest.status}"
-    latency = lab.store.get_table(manifest.run_id, "latency")
-    snapshots = lab.store.get_table(manifest.run_id, "snapshots")
+def _figures(tables: Tables, spec: RunSpec) -> dict[str, float]:
     disturbed_s = KILL_S - spec.scenario.trigger_s if spec.scenario.fault else 0.0
-    return figures_of(latency, snapshots, min(QUIET_S, spec.scenario.trigger_s), disturbed_s)
+    return figures_of(tables["latency"], tables["snapshots"], min(QUIET_S, spec.scenario.trigger_s), disturbed_s)

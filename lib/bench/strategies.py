@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import matplotlib
 import typer
 
-from bench.aims import aims, dirty_points, fit, hand_over_table, preset_table
+from bench.aims import aims, dirty_points, fit, hand_over_table
 from bench.copy_ring import open_ring
 from bench.measurements import table
 from bench.studies import DATA, Out, require_folder, say, tell_died, write_report
 from keyshift.analysis.plots.strategies import pareto
 from keyshift.analysis.plots.style import png
-from keyshift.analysis.tables import tradeoffs
+from keyshift.analysis.tables import comparison_table, tradeoffs
 from keyshift.cli.options import Settings
 from keyshift.planner import strategies
 from keyshift.program import run_program
@@ -52,7 +52,7 @@ def hand_overs(common: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {f"{OVER_COPIES}, {rate:g} events/s": never | {"rate": rate} for rate in rates}
 
 
-class Copies:
+class BareCopies:
     """Bare copies of what ``all_at_once`` has moved, between as many processes: seconds, by run."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def bench(
     common, names = load(settings, quick), preset or (QUICK_PRESETS if quick else strategies.names())
     presets = specs_of(named(names), common)
     over_copies = specs_of(hand_overs(common), common) if OVER_COPIES in names and not quick else {}
-    copies = Copies()
+    copies = BareCopies()
     study = collect(presets | over_copies, after=copies.after, say=say)
     rows = [row | {"copy_s": copies.seconds.get(row["run_id"])} for row in study.rows()]
     dirty = [row for row in rows if row["strategy"] in over_copies]
@@ -92,7 +92,8 @@ def bench(
     said = [each.to_json() for each in found]
     tell_died(study)
     write_report(out, study, aims=said, copies=copies.seconds, hand_over_fit=line and asdict(line))
-    typer.echo(preset_table(study))
+    if rows:
+        typer.echo(comparison_table(rows).fillna("-").to_string(index=False, float_format="{:.4g}".format))
     if found:
         typer.echo("\n" + table(found))
     if over_copies:

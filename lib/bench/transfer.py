@@ -19,37 +19,29 @@ from keyshift.traffic.process import JsonProcess, say
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Acknowledged, Parcel
 from keyshift.worker.flight.server import Holder, StateServer
-from keyshift.workloads import Operator
 from keyshift.workloads.keycount import KeyCount
 
 UNITS, STATE_BYTES = 32, 128 << 20
 AIM = 1.5
 CHUNK_BYTES, BACKEND = JobPart().chunk_bytes, backends.get(DEFAULTS["backend"])
+WORKLOAD = KeyCount(key_groups=UNITS, keys=STATE_BYTES // KeyCount().state_bytes, skew=0)
+OPERATOR = WORKLOAD.stages[0].operator()
 DEADLINE_S = 60.0
 SWITCH_INTERVAL_S = 0.001  # as in ``worker.daemon``
 
 Units = list[tuple[int, UnitState]]
 
 
-def _workload() -> KeyCount:
-    return KeyCount(key_groups=UNITS, keys=STATE_BYTES // KeyCount().state_bytes, skew=0)
-
-
-def _operator() -> Operator:
-    return _workload().stages[0].operator()
-
-
-def _store(operator: Operator) -> Store:
-    return BACKEND.open("bench", operator.state_schema, BACKEND.settings())
+def _store() -> Store:
+    return BACKEND.open("bench", OPERATOR.state_schema, BACKEND.settings())
 
 
 class _Destination:
     """The holder at the other end, as far as it is asked; see ``worker.flight.server.Holder``."""
 
     def __init__(self) -> None:
-        operator = _operator()
-        self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
-        self._store = _store(operator)
+        self.state_schema = pa.schema([pa.field("key", pa.int64()), *OPERATOR.state_schema])
+        self._store = _store()
         self.states: dict[int, UnitState] = {}
 
     def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
@@ -74,14 +66,13 @@ def _serve() -> None:
         say({"keys": keys})
 
 
-def _touched(schema: pa.Schema) -> Units:
+def _touched() -> Units:
     """Units whose every key was set by the operator: nothing of them lies ready in columns."""
-    operator = _operator()
-    store = _store(operator)
+    store = _store()
     states: Units = []
     for unit in range(UNITS):
         state = store.unit(unit)
-        operator.initial(unit, state)
+        OPERATOR.initial(unit, state)
         for key in list(state.keys()):
             value = state.values[key]
             assert value is not None
@@ -92,7 +83,7 @@ def _touched(schema: pa.Schema) -> Units:
 
 def _arrived(states: Units) -> Units:
     """The same, as they are at a destination before anybody touched them."""
-    store, again = _store(_operator()), []
+    store, again = _store(), []
     for unit, state in states:
         copy = store.unit(unit)
         copy.install(state.export(CHUNK_BYTES))
@@ -102,19 +93,17 @@ def _arrived(states: Units) -> Units:
 
 def measure(repetitions: int) -> list[Measurement]:
     """Part b: ms until the last unit is acknowledged, and until a bare copy of the same batches is there."""
-    chunk_bytes, token = CHUNK_BYTES, secrets.token_urlsafe(16)
+    token = secrets.token_urlsafe(16)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    holder = _Destination()
-    touched = _touched(holder.state_schema)
+    touched = _touched()
     kinds = {"keys set one by one": touched, "units that just arrived": _arrived(touched)}
-    batches = [batch for _, state in touched for batch in state.export(chunk_bytes)]
-    keys = _workload().keys
+    batches = [batch for _, state in touched for batch in state.export(CHUNK_BYTES)]
     ours: dict[str, list[float]] = {kind: [] for kind in kinds}
     bare: dict[str, list[float]] = {kind: [] for kind in kinds}
     other = JsonProcess("bench.transfer", {"token": token}, more_env=WORKER_ENVIRONMENT)
     try:
         addresses = other.report(DEADLINE_S)
-        clients = StateClients(token, DEADLINE_S, holder.state_schema, chunk_bytes)
+        clients = StateClients(token, DEADLINE_S, _Destination().state_schema, CHUNK_BYTES)
         with flight.FlightClient(f"grpc://{addresses['sink']}") as client:
 
             def arrived() -> int:
@@ -133,8 +122,10 @@ def measure(repetitions: int) -> list[Measurement]:
                 clients.push(addresses["state"], 0, "", parcels, lambda *_: None, acknowledged.extend)
                 took_ms = (time.perf_counter() - begin) * 1000
                 come = arrived()
-                if come != keys or len(acknowledged) != UNITS:
-                    raise ServiceUnavailable(f"{come} of {keys} keys arrived, {len(acknowledged)} of {UNITS} units")
+                if come != WORKLOAD.keys or len(acknowledged) != UNITS:
+                    raise ServiceUnavailable(
+                        f"{come} of {WORKLOAD.keys} keys arrived, {len(acknowledged)} of {UNITS} units"
+                    )
                 return took_ms
 
             for repetition in range(-1, repetitions):  # the first, with cold connections, does not count

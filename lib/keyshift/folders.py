@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -13,15 +13,11 @@ from typing import IO
 import platformdirs
 
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
+from keyshift.progress import Say
 from keyshift.waiting import wait_until
 
-Say = Callable[[str], None]
 MIB = 1024 * 1024
 _PACKAGE = Path(__file__).parent
-
-
-def silent(line: str) -> None:
-    """A ``say`` that drops the progress line."""
 
 
 class Cancelled(Exception):
@@ -48,7 +44,7 @@ def resource(name: str) -> Path:
     raise KeyshiftError(f"the installation lacks cluster/{name}; install keyshift again")
 
 
-def require_room(folder: Path, needed_bytes: int, remedy: str) -> None:
+def require_disk_space(folder: Path, needed_bytes: int, remedy: str) -> None:
     """Create ``folder`` and prove that it can be written to and has ``needed_bytes`` free.
 
     Raises ServiceUnavailable naming the folder, what is free, what is needed, and ``remedy``.

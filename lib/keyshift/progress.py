@@ -11,6 +11,10 @@ Say = Callable[[str], None]
 DISPLAY = "keyshift-progress-"  # how the ids of such lines begin, for who executes a notebook and shows them elsewhere
 
 
+def silent(line: str) -> None:
+    """A ``say`` that drops the line."""
+
+
 def tell(line: str) -> None:
     """One line on standard error, above any progress bar."""
     tqdm.write(line, file=sys.stderr)
@@ -24,12 +28,12 @@ def progress(say: Say | None = None) -> Iterator[Say]:
         return
     from IPython.display import display
 
-    place = display({"text/plain": ""}, raw=True, display_id=f"{DISPLAY}{uuid.uuid4().hex}")
-    assert place is not None  # there is one for whoever gives an id
+    shown = display({"text/plain": ""}, raw=True, display_id=f"{DISPLAY}{uuid.uuid4().hex}")
+    assert shown is not None  # there is one for whoever gives an id
     try:
-        yield lambda line: place.update({"text/plain": line}, raw=True)
+        yield lambda line: shown.update({"text/plain": line}, raw=True)
     finally:
-        place.update({"text/plain": ""}, raw=True)
+        shown.update({"text/plain": ""}, raw=True)
 
 
 def _in_notebook() -> bool:

@@ -23,7 +23,7 @@ from rendering import (
     values_file,
 )
 
-from keyshift.place.profile import Profile, Services, Spark, load_profile
+from keyshift.place.profile import Profile, ServicesProfile, SparkProfile, load_profile
 
 SERVICES = ("kafka", "zookeeper", "minio")
 APP_VERSION = yaml.safe_load((CHARTS / "keyshift" / "Chart.yaml").read_text())["appVersion"]
@@ -211,10 +211,14 @@ def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(lo
 def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):
     raw, executor = profile_files(manifests("keyshift"))
     assert set(raw) == {"services", "spark"}
-    assert set(raw["services"]) == set(Services.model_fields)
-    assert set(raw["spark"]) == set(Spark.model_fields) - {"python", "conf", "sockets"}  # the image has them, or none
+    assert set(raw["services"]) == set(ServicesProfile.model_fields)
+    assert set(raw["spark"]) == set(SparkProfile.model_fields) - {
+        "python",
+        "conf",
+        "sockets",
+    }  # the image has them, or none
     writable = [mount["mountPath"] for mount in executor["spec"]["containers"][0]["volumeMounts"]]
-    assert Spark().sockets in writable, "executors must be able to make the sockets of their Python workers"
+    assert SparkProfile().sockets in writable, "executors must be able to make the sockets of their Python workers"
     profile = loaded(raw)
     endpoints, spark = profile.endpoints(), profile.spark
     assert (endpoints.kafka, endpoints.zookeeper) == (f"{RELEASE}-kafka:9092", f"{RELEASE}-zookeeper:2181")

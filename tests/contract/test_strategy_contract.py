@@ -1,6 +1,5 @@
 """Every registered strategy turns any difference between two assignments into a plan that makes just that."""
 
-import importlib.util
 import random
 from dataclasses import replace
 from typing import get_args, get_type_hints
@@ -92,14 +91,9 @@ def test_every_point_that_is_not_refused_makes_a_plan(name, settings, view):
 
 # -- a strategy of one's own -------------------------------------------------------------------------------------------
 
-PAIRS = '''
-"""Two slots exchange units: those that go the other way between the same two slots share a step."""
 
-from keyshift.model.keys import Step
-from keyshift.planner import Decision, Strategy
-
-
-def propose(strategy, snapshot, log):
+def exchange_in_pairs(strategy, snapshot, log):
+    """Units that go from one to the other of the same two slots, either way, share a step."""
     left = list(snapshot.misplaced())
     number = 0
     while left:
@@ -112,36 +106,21 @@ def propose(strategy, snapshot, log):
         number += 1
 
 
-STRATEGY = Strategy("pairs of slots exchange their units", "this test", propose=propose)
-'''
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory) -> Registry[Strategy]:
-    file = tmp_path_factory.mktemp("strategies") / "pairs.py"
-    file.write_text(PAIRS)
-    spec = importlib.util.spec_from_file_location("pairs", file)
-    assert spec and spec.loader
-    pairs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(pairs)
-    registry: Registry[Strategy] = Registry("strategy")
-    registry.register("pairs", pairs.STRATEGY)
-    return registry
+PAIRS = Strategy("pairs of slots exchange their units", "this test", propose=exchange_in_pairs)
 
 
 @given(view=views())
-def test_a_new_strategy_is_one_file_and_one_line(known, view):
-    pairs = known.get("pairs")
-    plan = check_plan(pairs, view)
+def test_a_strategy_with_code_of_its_own_makes_its_own_steps(view):
+    plan = check_plan(PAIRS, view)
     between = {frozenset((move.source, move.destination)) for step in plan.steps for move in step.moves}
     assert len(plan.steps) == len(between)
 
 
-def test_a_strategy_of_ones_own_passes_the_check(known):
-    check_strategy(known.get("pairs"))
+def test_a_strategy_of_ones_own_passes_the_check():
+    check_strategy(PAIRS)
 
 
-def pairs_that(propose, **changes) -> Strategy:
+def strategy_that(propose, **changes) -> Strategy:
     return replace(Strategy("somebody's own way to move state", "this test", propose=propose), **changes)
 
 
@@ -168,12 +147,12 @@ def talkative(strategy, snapshot, log):
 @pytest.mark.parametrize(
     ("strategy", "error", "words"),
     [
-        (pairs_that(backwards), PlanRejected, "step 0 is empty"),
-        (pairs_that(by_chance), ContractBroken, "the same snapshot gave another plan"),
-        (pairs_that(incomplete), PlanRejected, "units never moved"),
-        (pairs_that(talkative), ContractBroken, "a unit that does not move"),
-        (pairs_that(None, summary="short"), ContractBroken, "summary 'short': must be a line"),
-        (pairs_that(None, source=""), ContractBroken, "source is empty"),
+        (strategy_that(backwards), PlanRejected, "step 0 is empty"),
+        (strategy_that(by_chance), ContractBroken, "the same snapshot gave another plan"),
+        (strategy_that(incomplete), PlanRejected, "units never moved"),
+        (strategy_that(talkative), ContractBroken, "a unit that does not move"),
+        (strategy_that(None, summary="short"), ContractBroken, "summary 'short': must be a line"),
+        (strategy_that(None, source=""), ContractBroken, "source is empty"),
     ],
     ids=["an empty step", "chance", "a unit left out", "too many decisions", "summary", "source"],
 )

@@ -300,7 +300,7 @@ class Helper:
             self._error = f"{type(error).__name__}: {error}"
 
     def next(self, timeout_s: float | None = None) -> dict[str, Any] | None:
-        """As ``entry.Commands``."""
+        """As ``entry.CommandLines``."""
         self._place.check()
         try:
             if timeout_s is not None and timeout_s <= 0:

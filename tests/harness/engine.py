@@ -46,7 +46,7 @@ class Killed(BaseException):
 
 
 class Topic:
-    """Frames by partition, and what ``traffic.topics.read_topic`` gives of them."""
+    """Frames by partition, and what ``traffic.topics.Topic.read`` gives of them."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions: list[list[bytes]] = [[] for _ in range(partitions)]

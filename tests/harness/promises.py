@@ -71,7 +71,8 @@ class Input:
     def __init__(self, workload: Workload, run: str, routers: int, kafka: Broker) -> None:
         archive, schema = kafka.archive(), workload.sources[0].schema
         with patch.object(topics, "KafkaConsumer", lambda **_: Consumer(archive)):
-            self.topic = topics.read_topic("kafka:1", f"{run}-events", schema, routers, stage=workload.stages[0])
+            events = topics.Topic("kafka:1", f"{run}-events", routers)
+            self.topic = events.read(schema, stage=workload.stages[0])
         self.workload, self.results = workload, _results(workload, archive.topic(f"{run}-results"))
 
 

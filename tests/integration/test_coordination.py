@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooState
 
-from keyshift.folders import silent
 from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
+from keyshift.progress import silent
 from keyshift.services.zookeeper import ZooKeeper
 from keyshift.wire import client, coordination, tree
 from keyshift.wire import session as module

@@ -8,7 +8,7 @@ import pytest
 
 import faulty_daemon
 from keyshift.lab.run import Lab
-from keyshift.place.profile import Spark as SparkPlace
+from keyshift.place.profile import SparkProfile
 from keyshift.services.jars import jars
 from keyshift.services.stack import Stack
 from small_run import spec
@@ -27,7 +27,7 @@ def lab(session_stack: Stack, tmp_path_factory: pytest.TempPathFactory, fault_fi
         "spark.executorEnv.PYTHONPATH": str(Path(faulty_daemon.__file__).parent),
         f"spark.executorEnv.{faulty_daemon.VARIABLE}": str(fault_file),
     }
-    place = SparkPlace(conf=conf)
+    place = SparkProfile(conf=conf)
     endpoints, home = session_stack.endpoints(), tmp_path_factory.mktemp("lab")
     with Lab(endpoints, jars("spark"), home, 6, lambda line: None, place, session_stack) as lab:
         yield lab

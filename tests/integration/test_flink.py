@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from keyshift.endpoints import Endpoints
-from keyshift.folders import silent
 from keyshift.peers.flink import ROLES, flink
 from keyshift.peers.flink_run import flink_spec, run_flink
+from keyshift.progress import silent
 from keyshift.results.store import ResultStore
 
 pytestmark = pytest.mark.nightly("it fetches 140 MB of Flink's jars")

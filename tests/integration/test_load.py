@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 import uuid
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
@@ -23,7 +24,7 @@ from keyshift.model.keys import Assignment, units_of
 from keyshift.results.verdict import judge
 from keyshift.state.memory import MemoryState
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
-from keyshift.traffic.topics import count, create_topic, delete_topic, read_topic
+from keyshift.traffic.topics import Topic
 from keyshift.workloads.keycount import KeyCount
 
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
@@ -102,30 +103,29 @@ def start():
 @pytest.fixture
 def topic(stack):
     """Makes topics of this test alone, and deletes them."""
-    made: list[str] = []
+    made: list[Topic] = []
 
-    def make(partitions: int) -> str:
-        name = f"load-{uuid.uuid4().hex[:8]}"
-        create_topic(stack.kafka, name, partitions)
-        made.append(name)
-        return name
+    def make(partitions: int) -> Topic:
+        made.append(Topic(stack.kafka, f"load-{uuid.uuid4().hex[:8]}", partitions))
+        made[-1].create()
+        return made[-1]
 
     yield make
-    for name in made:
-        delete_topic(stack.kafka, name)
+    for each in made:
+        each.delete()
 
 
-def common(kafka: str, topic: str) -> dict:
-    return {"kafka": kafka, "topic": topic, "workload": "keycount", "parameters": PARAMETERS}
+def common(topic: Topic) -> dict:
+    return {"topic": asdict(topic), "workload": "keycount", "parameters": PARAMETERS}
 
 
-def generator_config(kafka: str, topic: str) -> dict:
-    return common(kafka, topic) | {"rate": RATE, "routers": ROUTERS, "frame_ms": 20}
+def generator_config(topic: Topic) -> dict:
+    return common(topic) | {"rate": RATE, "frame_ms": 20}
 
 
-def generate(start, kafka: str, topic: str) -> tuple[int, Process]:
+def generate(start, topic: Topic) -> tuple[int, Process]:
     """A whole load; gives the time it was told to begin, and the generator, which still ticks."""
-    generator = start("generator", generator_config(kafka, topic))
+    generator = start("generator", generator_config(topic))
     generator.state("ready")
     start_us = time.time_ns() // 1000 + 1_000_000
     generator.tell({"start_at_us": start_us, "seconds": SECONDS})
@@ -135,9 +135,9 @@ def generate(start, kafka: str, topic: str) -> tuple[int, Process]:
     return start_us, generator
 
 
-def all_frames(kafka: str, topic: str, partition: int) -> list[tuple[pa.RecordBatch, dict]]:
-    where = TopicPartition(topic, partition)
-    consumer = KafkaConsumer(bootstrap_servers=kafka, auto_offset_reset="earliest", enable_auto_commit=False)
+def all_frames(topic: Topic, partition: int) -> list[tuple[pa.RecordBatch, dict]]:
+    where = topic.parts[partition]
+    consumer = KafkaConsumer(bootstrap_servers=topic.kafka, auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([where])
     end, values, deadline = consumer.end_offsets([where])[where], [], time.monotonic() + DEADLINE_S
     while consumer.position(where) < end:
@@ -149,11 +149,11 @@ def all_frames(kafka: str, topic: str, partition: int) -> list[tuple[pa.RecordBa
 
 
 def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_ticks(stack, start, topic):
-    name = topic(ROUTERS)
-    start_us, generator = generate(start, stack.kafka, name)
+    events_topic = topic(ROUTERS)
+    start_us, generator = generate(start, events_topic)
     sent = generator.hear(lambda report: report.get("sent_events") == RATE * SECONDS)
     assert sent["late_ms"] >= 0
-    events, seen = read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS)
+    events, seen = events_topic.read(WORKLOAD.sources[0].schema)
     assert seen["events"].sum() == RATE * SECONDS
     for router, mine in events.groupby("router"):
         count = RATE * SECONDS // ROUTERS
@@ -163,7 +163,7 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
         assert mine["key"].tolist() == alone.column("key").to_pylist()
 
         seen_us = 0
-        both = all_frames(stack.kafka, name, router)
+        both = all_frames(events_topic, router)
         for batch, meta in both:
             times = batch.column("t").to_numpy()
             assert ((times > seen_us) & (times <= meta["watermark"])).all()
@@ -179,35 +179,35 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
 
 
 def test_a_generator_that_starts_late_sends_all_that_was_due_with_the_scheduled_times(stack, start, topic):
-    name = topic(ROUTERS)
-    generator = start("generator", generator_config(stack.kafka, name))
+    events_topic = topic(ROUTERS)
+    generator = start("generator", generator_config(events_topic))
     generator.state("ready")
     start_us = time.time_ns() // 1000 - 60_000_000
     generator.tell({"start_at_us": start_us, "seconds": SECONDS})
     generator.state("done")
     generator.tell({"stop": True})
     assert generator.wait() == (0, "")
-    events, _ = read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS)
+    events, _ = events_topic.read(WORKLOAD.sources[0].schema)
     assert sorted(events["t"]) == (start_us + np.arange(RATE * SECONDS) * 1_000_000 // RATE).tolist()
     assert events.groupby("router")["offset"].nunique().tolist() == [1] * ROUTERS
 
 
 def test_a_generator_stopped_before_the_end_says_how_much_it_sent(stack, start, topic):
-    name = topic(ROUTERS)
-    generator = start("generator", generator_config(stack.kafka, name))
+    events_topic = topic(ROUTERS)
+    generator = start("generator", generator_config(events_topic))
     generator.state("ready")
     generator.tell({"start_at_us": time.time_ns() // 1000, "seconds": 3600})
     generator.hear(lambda report: report.get("sent_events", 0) > 0)
     generator.tell({"stop": True})
     events = generator.state("done")["events"]
     assert generator.wait() == (0, "")
-    assert len(read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS)[0]) == events > 0
+    assert len(events_topic.read(WORKLOAD.sources[0].schema)[0]) == events > 0
 
 
 def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts_once(stack, start, topic):
     """It stood while the one of the next driver began, and has much to make good."""
-    name = topic(ROUTERS)
-    config = generator_config(stack.kafka, name)
+    events_topic = topic(ROUTERS)
+    config = generator_config(events_topic)
     old = start("generator", config)
     old.state("ready")
     old.tell({"start_at_us": time.time_ns() // 1000, "seconds": None})
@@ -215,13 +215,13 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
     os.kill(old._process.pid, signal.SIGSTOP)
 
     def frames_of(epoch: int) -> int:
-        written = [meta for router in range(ROUTERS) for _, meta in all_frames(stack.kafka, name, router)]
+        written = [meta for router in range(ROUTERS) for _, meta in all_frames(events_topic, router)]
         return sum(frames.epoch_of(meta) == epoch for meta in written)
 
     new = start("generator", config | {"epoch": 2})
     new.state("ready")
     schema = WORKLOAD.sources[0].schema
-    before = count(stack.kafka, name, schema, ROUTERS, WORKLOAD.stages)
+    before = events_topic.count(schema, WORKLOAD.stages)
     of_old = frames_of(1)
     assert [[epoch for _, epoch in each] for each in before.epochs] == [[1, 2]] * ROUTERS
     skip = before.events
@@ -233,7 +233,7 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
     os.kill(old._process.pid, signal.SIGCONT)
     status, said = old.wait()
     assert status == 1 and said == (
-        f"Deposed: another process offers events to topic {name!r} now (epoch 2, ours was 1)\n"
+        f"Deposed: another process offers events to topic {events_topic.name!r} now (epoch 2, ours was 1)\n"
     )
     so_far = new.said[-1]["sent_events"]
     new.hear(lambda report: report.get("sent_events", 0) > so_far)
@@ -241,7 +241,7 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
     offered = sum(skip) + new.state("done")["events"]
     assert new.hang_up() == (0, "")
     assert frames_of(1) > of_old, "it has written something when it woke"
-    events, seen = read_topic(stack.kafka, name, schema, ROUTERS)
+    events, seen = events_topic.read(schema)
     assert len(events) == seen["events"].sum() == offered
     for router, mine in events.groupby("router"):
         times = mine["t"].to_numpy()
@@ -250,8 +250,8 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
 
 
 def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(stack, start, topic):
-    name, rate = topic(ROUTERS), 50_000_000
-    generator = start("generator", generator_config(stack.kafka, name) | {"rate": rate})
+    events_topic, rate = topic(ROUTERS), 50_000_000
+    generator = start("generator", generator_config(events_topic) | {"rate": rate})
     generator.state("ready")
     start_us = time.time_ns() // 1000
     generator.tell({"start_at_us": start_us, "seconds": 1})
@@ -262,7 +262,7 @@ def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(st
     assert generator.hang_up() == (0, "")
 
     first = dict.fromkeys(range(ROUTERS), 100)
-    events, seen = read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS, before=first)
+    events, seen = events_topic.read(WORKLOAD.sources[0].schema, before=first)
     assert seen["events"].sum() == done["events"] >= len(events)  # a slow machine makes no more than are looked at
     for router, mine in events.groupby("router"):
         times = start_us + (np.arange(len(mine)) * ROUTERS + router) * 1_000_000 // rate
@@ -301,22 +301,22 @@ def marker(kind: str, slot: int) -> bytes:
 def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, topic, tmp_path):
     offered, answered = topic(ROUTERS), topic(SLOTS)
     output = tmp_path / "results.parquet"
-    collector = start("collector", common(stack.kafka, answered) | {"partitions": SLOTS, "output": str(output)})
+    collector = start("collector", common(answered) | {"output": str(output)})
     collector.state("ready")
-    _, generator = generate(start, stack.kafka, offered)
+    _, generator = generate(start, offered)
     assert generator.hang_up() == (0, "")
 
-    events, _ = read_topic(stack.kafka, offered, WORKLOAD.sources[0].schema, ROUTERS)
+    events, _ = offered.read(WORKLOAD.sources[0].schema)
     assignment = Assignment.contiguous(8, SLOTS)
     out, final = process(events, assignment)
     producer = KafkaProducer(bootstrap_servers=stack.kafka)
     for slot in range(SLOTS):
-        producer.send(answered, marker("ready", slot), partition=slot)
+        producer.send(answered.name, marker("ready", slot), partition=slot)
     producer.flush()
     for slot in range(SLOTS):
         collector.hear(lambda report, slot=slot: report == {"marker": "ready", "slot": slot})
     for slot, value in out:
-        producer.send(answered, value, partition=slot)
+        producer.send(answered.name, value, partition=slot)
     producer.flush()
     producer.close()
     collector.tell({"stop": True})
@@ -337,7 +337,7 @@ def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, to
 
 def test_a_collector_whose_parent_goes_away_still_writes_its_file_and_ends(stack, start, topic, tmp_path):
     output = tmp_path / "results.parquet"
-    config = common(stack.kafka, topic(SLOTS)) | {"partitions": SLOTS, "output": str(output)}
+    config = common(topic(SLOTS)) | {"output": str(output)}
     collector = start("collector", config)
     collector.state("ready")
     assert collector.hang_up() == (0, "")
@@ -353,27 +353,29 @@ def test_a_collector_whose_parent_goes_away_still_writes_its_file_and_ends(stack
         ({"workload": "keycont"}, "did you mean 'keycount'"),
         ({"parameters": PARAMETERS | {"keys": 0}}, "keys"),
         ({"typo": 1}, "typo"),
-        ({"topic": "no-such-topic"}, "no-such-topic"),
+        ({"topic": {"name": "no-such-topic"}}, "no-such-topic"),
     ],
     ids=["unknown workload", "impossible parameter", "unknown field", "no topic"],
 )
 def test_a_configuration_that_cannot_work_ends_the_process_with_one_line(
     stack, start, topic, tmp_path, process_name, change, words
 ):
-    name = topic(ROUTERS)
+    events_topic = topic(ROUTERS)
     configs = {
-        "generator": generator_config(stack.kafka, name),
-        "collector": common(stack.kafka, name) | {"partitions": ROUTERS, "output": str(tmp_path / "r.parquet")},
+        "generator": generator_config(events_topic),
+        "collector": common(events_topic) | {"output": str(tmp_path / "r.parquet")},
     }
-    status, error = start(process_name, configs[process_name] | change).wait()
+    config = configs[process_name]
+    config |= change | {"topic": config["topic"] | change.get("topic", {})}
+    status, error = start(process_name, config).wait()
     assert status == 1
     assert words in error
     assert len(error.strip().splitlines()) == 1, error
 
 
 def test_a_topic_with_another_number_of_partitions_is_refused(stack, start, topic):
-    name = topic(ROUTERS + 1)
-    status, error = start("generator", generator_config(stack.kafka, name)).wait()
+    other = replace(topic(ROUTERS + 1), partitions=ROUTERS)
+    status, error = start("generator", generator_config(other)).wait()
     assert status == 1
     assert f"has {ROUTERS + 1} partitions, expected {ROUTERS}" in error
 
@@ -388,19 +390,19 @@ def nobody() -> str:
 def test_a_broker_that_is_not_there_is_named():
     kafka = nobody()
     with pytest.raises(ServiceUnavailable, match=kafka):
-        create_topic(kafka, "any", 1)
+        Topic(kafka, "any").create()
 
 
 def test_a_generator_without_a_broker_ends_with_one_line(start):
     kafka = nobody()
-    status, error = start("generator", generator_config(kafka, "any")).wait()
+    status, error = start("generator", generator_config(Topic(kafka, "any", ROUTERS))).wait()
     assert status == 1
     assert kafka in error.strip().splitlines()[-1]
 
 
 def test_a_topic_may_be_deleted_twice_but_not_made_twice(stack, topic):
-    name = topic(1)
-    with pytest.raises(ServiceUnavailable, match=name):
-        create_topic(stack.kafka, name, 1)
-    delete_topic(stack.kafka, name)
-    delete_topic(stack.kafka, name)
+    made = topic(1)
+    with pytest.raises(ServiceUnavailable, match=made.name):
+        made.create()
+    made.delete()
+    made.delete()

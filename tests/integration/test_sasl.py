@@ -87,4 +87,4 @@ def test_who_does_not_sign_in_or_not_rightly_is_refused_and_told_where(guarded, 
     monkeypatch.setattr(topics, "ANSWER_MS", 3000)
     name = f"test-{secrets.token_hex(4)}"
     with pytest.raises(ServiceUnavailable, match=f"Kafka at {guarded.kafka}: creating topic '{name}' failed"):
-        topics.create_topic(guarded.kafka, name, 1, sign_in=sign_in)
+        topics.Topic(guarded.kafka, name, sign_in=sign_in).create()

@@ -35,11 +35,11 @@ def name() -> str:
 
 
 def pids(stack: Stack) -> dict[str, int | None]:
-    return {service.name: service.pid for service in stack.status()}
+    return {status.service: status.pid for status in stack.status()}
 
 
 def states(stack: Stack) -> dict[str, str]:
-    return {service.name: service.state for service in stack.status()}
+    return {status.service: status.state for status in stack.status()}
 
 
 ALL_RUN = dict.fromkeys(["kafka", "zookeeper", "minio"], "running")
@@ -141,7 +141,7 @@ def test_credentials_are_private_and_never_shown(session_stack: Stack, stack: En
 
 
 def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack, stack: Endpoints) -> None:
-    found = {service.name: service for service in session_stack.status()}
+    found = {status.service: status for status in session_stack.status()}
     assert {n: s.address for n, s in found.items()} == {
         "kafka": stack.kafka,
         "zookeeper": stack.zookeeper,
@@ -149,11 +149,11 @@ def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack
     }
     for service in found.values():
         assert service.state == "running"
-        assert service.since_s is not None
-        assert service.since_s > 0
+        assert service.up_s is not None
+        assert service.up_s >= 0
         assert service.rss_mib is not None
         assert service.rss_mib > 10
-        assert service.log == session_stack.home / "logs" / f"{service.name}.log"
+        assert service.log == session_stack.home / "logs" / f"{service.service}.log"
         assert service.log.is_file()
 
 

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from certificate import CERTIFICATE, KEY
 from keyshift.driver.spark import ENCRYPTED
 from keyshift.lab.run import Lab
-from keyshift.place.profile import Spark as SparkPlace
+from keyshift.place.profile import SparkProfile
 from keyshift.services.jars import jars
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ADDRESSES, ALL, Folder, Node, Ready, ack
@@ -103,7 +103,7 @@ def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in
     files = {"flight_certificate": CERTIFICATE, "flight_key": KEY}
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    place = SparkPlace(master="local-cluster", conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
+    place = SparkProfile(master="local-cluster", conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
     with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None, place) as cluster:
         manifest = cluster.run(spec(strategy="fluid_per_source", batch_s=5.0))
         secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")

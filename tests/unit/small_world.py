@@ -28,7 +28,7 @@ from keyshift.lab import run as lab_run
 from keyshift.lab.run import Lab
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import Deposed, MigrationFailed, QueryDied, RunsElsewhere, ServiceUnavailable
-from keyshift.place.profile import Spark
+from keyshift.place.profile import SparkProfile
 
 VALUES = {"workload": "keycount", "key_groups": 16, "slots": 2, "strategy": "fluid", "recoveries": 1}
 PARTS = ["topics", "nodes", "snapshots", "stores"]
@@ -265,7 +265,7 @@ def world_of(monkeypatch, folder):
     without_waiting(monkeypatch)
 
     def open_lab(*_):
-        lab = Lab(Endpoints("k:1", "z:1", "m:1", "a", "s"), [], folder, 16, lambda line: None, Spark())
+        lab = Lab(Endpoints("k:1", "z:1", "m:1", "a", "s"), [], folder, 16, lambda line: None, SparkProfile())
         lab._work, lab._spark, lab._closing = folder / "work", None, contextlib.ExitStack()
         lab._recording = lambda spec, run_id, parameters: Recording(world, spec, run_id)
         lab.store = SimpleNamespace(holds=lambda run: world.verdict)
@@ -295,8 +295,8 @@ def world_of(monkeypatch, folder):
     for module in (background, client):
         monkeypatch.setattr(module, "LOOK_S", 0.02)
     monkeypatch.setattr(forgetting, "open_services", services)
-    monkeypatch.setattr(forgetting, "await_silence", world.await_silence)
-    monkeypatch.setattr(forgetting, "delete_topic", lambda *_: world.delete("topics"))
+    topic = Mock(await_silence=world.await_silence, delete=lambda: world.delete("topics"))
+    monkeypatch.setattr(forgetting, "Topic", Mock(at=lambda *_: topic))
     monkeypatch.setattr(forgetting, "Coordination", lambda *_: Mock(withdraw=lambda path: world.delete("nodes")))
     monkeypatch.setattr(forgetting, "SavepointStore", lambda *_: Mock(delete_all=lambda: world.delete("snapshots")))
     monkeypatch.setattr(forgetting, "clean_stores", lambda *_: world.delete("stores"))

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -162,17 +161,6 @@ def test_a_plan_is_one_json_line_per_step(tmp_path):
         {"step": number, "moves": [{"unit": unit, "source": 0, "destination": destination}]}
         for number, (unit, destination) in enumerate([(3, 1), (4, 1), (5, 1), (6, 2), (7, 2)])
     ]
-
-
-def test_a_matched_plan_has_as_many_steps_as_the_busiest_slot_has_moves(tmp_path):
-    steps = plan("--strategy", "matched", "--groups", "128", "--from", "3", "--to", "5", home=tmp_path)
-    moves = [move for step in steps for move in step["moves"]]
-    busiest = max(Counter((end, move[end]) for move in moves for end in ("source", "destination")).values())
-    assert len(steps) == busiest
-    assert [step["step"] for step in steps] == list(range(len(steps)))
-    for step in steps:
-        for end in ("source", "destination"):
-            assert len({move[end] for move in step["moves"]}) == len(step["moves"])
 
 
 @pytest.mark.parametrize("strategy", strategies.names())

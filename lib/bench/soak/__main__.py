@@ -29,8 +29,9 @@ from tqdm import tqdm
 from bench.soak.job import SoakJob, Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, Round, rounds
 from bench.soak.report import Happened, clock, figure, grown, growth_table, summary
-from bench.soak.watch import TOUCHED, TRACED, Sample, Watch
+from bench.soak.watch import TOUCHED, TRACED, ProcessWatch, Sample
 from keyshift.analysis.plots.style import png
+from keyshift.experiment.commands import Command, InjectFault, Plan
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import state_folder, write_whole
 from keyshift.lab.live.status import Status
@@ -92,12 +93,12 @@ class Soak:
         began, began_s = time.time(), self._now_s()
         before, bad, told, words = self._job.status(), "", Status(), list[str]()
         try:
-            words.append(self._answer(lambda: self._job.plan(each.strategy, each.slots)))
+            words.append(self._answer(Plan(strategy=each.strategy, target=each.slots)))
             self._pass_until(began_s + each.gap_s)
             if each.fault == DRIVER:
                 self._job.die()
             else:
-                words.append(self._answer(lambda: self._job.fault(each.fault)))
+                words.append(self._answer(InjectFault(fault=each.fault)))
             told = self._job.settle(0.0 if each.fault == DRIVER else parse_now(each.fault).seconds)
         except Unanswered as error:
             bad = str(error)
@@ -112,10 +113,10 @@ class Soak:
         silence = self._job.silence_ms(began, time.time())
         return Happened(each, began_s, "; ".join(filter(None, words)), silence, notes, bad)
 
-    def _answer(self, ask: Callable[[], None]) -> str:
+    def _answer(self, command: Command) -> str:
         """What it was refused with, if it was: that is an answer. Raises KeyshiftError if the job has ended."""
         try:
-            ask()
+            self._job.do(command)
         except Unanswered:
             raise
         except KeyshiftError as error:
@@ -185,7 +186,7 @@ def _soak(home: Path, values: dict[str, Any], profile: str | None, some: list[Ro
     tell(f"{len(some)} faults and migrations in {clock(seconds)}; all of it is in {home}")
     stack, more, ended_s = Stack(home), list[str](), math.inf
     with (
-        Watch(stack, home / "samples.csv", max(1.0, seconds / SAMPLES)) as watch,
+        ProcessWatch(stack, home / "samples.csv", max(1.0, seconds / SAMPLES)) as watch,
         tqdm(total=round(seconds), unit="s", desc="soak", leave=False, disable=None) as bar,
     ):
         job = SoakJob(stack, values, profile, watch.follow)

@@ -12,13 +12,13 @@ from keyshift.clock import SECOND_US
 from keyshift.control import background
 from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
-from keyshift.experiment.commands import InjectFault, Plan
+from keyshift.experiment.commands import Command
 from keyshift.experiment.live_spec import live_spec, room
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services.stack import Stack
-from keyshift.traffic import topics
+from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
 
 NAME = "soak"
@@ -65,13 +65,9 @@ class SoakJob:
             raise KeyshiftError(f"the job has failed: {told['why']}")
         return told
 
-    def plan(self, strategy: str, slots: int) -> None:
-        """Ask for a migration. Raises BadInput, or KeyshiftError if a service is away."""
-        self._asked(lambda client: client.do(Plan(strategy=strategy, target=slots)))
-
-    def fault(self, fault: str) -> None:
-        """Ask for a fault. Raises as ``plan``."""
-        self._asked(lambda client: client.do(InjectFault(fault=fault)))
+    def do(self, command: Command) -> None:
+        """Ask for it. Raises BadInput, or KeyshiftError if a service is away."""
+        self._asked(lambda client: client.do(command))
 
     def _asked(self, ask: Callable[[Client], T]) -> T:
         assert self._file is not None
@@ -112,11 +108,9 @@ class SoakJob:
     def silence_ms(self, begin: float, end: float) -> float | None:
         """The longest time without a result between two moments (seconds since the epoch); None if Kafka is away."""
         with contextlib.suppress(ServiceUnavailable):
-            endpoints = self._stack.endpoints()
-            moments = topics.result_times(
-                endpoints.kafka, f"{self.run_id}-results", self._partitions, begin, endpoints.sign_in
-            )
-            inside = sorted(each / SECOND_US for each in moments if begin <= each / SECOND_US <= end)
+            results = Topic.at(self._stack.endpoints(), f"{self.run_id}-results", self._partitions)
+            moments = [moment / SECOND_US for moment in results.result_times(begin)]
+            inside = sorted(moment for moment in moments if begin <= moment <= end)
             every = [begin, *inside, end]
             return round(1000 * max(after - before for before, after in pairwise(every)), 1)
         return None

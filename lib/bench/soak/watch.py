@@ -52,7 +52,7 @@ class Sample(NamedTuple):
     fds: int
 
 
-class Watch:
+class ProcessWatch:
     """Samples every ``every_s``, into ``rows`` and a file, from the first ``follow`` on. A context manager.
 
     A process that was seen once is watched until it is gone, whoever its parent is by then. Raises ServiceUnavailable
@@ -71,7 +71,7 @@ class Watch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "ProcessWatch":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,13 +3,17 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
 from keyshift.model.errors import KeyshiftError
+from keyshift.progress import tell
+from keyshift.registry import named_values
 
 
 def run(
@@ -22,8 +26,6 @@ def run(
     from keyshift.experiment.spec import make_spec
     from keyshift.lab.environment import open_lab
     from keyshift.lab.run import run_all
-    from keyshift.progress import tell
-    from keyshift.registry import named_values
 
     spec = make_spec({"workload": workload, "strategy": strategy} | named_values(settings))
     tell("parameters: " + ", ".join(f"{name}={value}" for name, value in spec.parameters().items()))
@@ -44,20 +46,13 @@ def notebook(
     profile: Where = None,
 ) -> None:
     """Execute a notebook with papermill; keep the copy, its HTML and figures locally and in MinIO."""
-    from keyshift.lab.environment import open_services
-    from keyshift.place.profile import use_profile
-    from keyshift.progress import tell
-    from keyshift.registry import named_values
     from keyshift.results.store import ResultStore
-    from keyshift.services.jars import require_java
     from keyshift.services.stack import Stack
     from keyshift.studies import notebook as notebooks
 
-    use_profile(profile)
     parameters = named_values(settings)
     notebooks.check_parameters(path, parameters)
-    require_java()
-    with open_services(profile, tell) as endpoints:
+    with _services(profile) as endpoints:
         executed = notebooks.execute(path, parameters, Stack().home)
         notebooks.keep(executed, ResultStore(endpoints))
     for label, files in (("notebook", [executed.notebook]), ("HTML", [executed.html]), ("figure", executed.figures)):
@@ -78,19 +73,13 @@ def batch(
     as_json: Json = False,
 ) -> None:
     """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed."""
-    from keyshift.lab.environment import open_services
-    from keyshift.place.profile import use_profile
-    from keyshift.progress import tell
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
-    from keyshift.services.jars import require_java
     from keyshift.services.stack import Stack
     from keyshift.studies import batch as batches
 
-    use_profile(profile)
     prepared = batches.prepare(file, _notebooks())
-    require_java()
-    with open_services(profile, tell) as endpoints:
+    with _services(profile) as endpoints:
         runs, records = ResultStore(endpoints), Files(endpoints, batches.PREFIX)
         if dry_run:
             typer.echo(batches.forecast(prepared, records, again))
@@ -106,14 +95,7 @@ def lab(
     profile: Where = None,
 ) -> None:
     """JupyterLab with the notebooks, on loopback, with a token; the services stop with it."""
-    from keyshift.lab.environment import open_services
-    from keyshift.place.profile import use_profile
-    from keyshift.progress import tell
-    from keyshift.services.jars import require_java
-
-    use_profile(profile)
-    require_java()
-    with open_services(profile, tell):
+    with _services(profile):
         command = [sys.executable, "-m", "jupyter", "lab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
         command += [f"--ServerApp.root_dir={_notebooks()}"] + ([] if browser else ["--no-browser"])
         # Nothing here asks the internet for news.
@@ -126,6 +108,19 @@ def lab(
         finally:
             jupyter.terminate()
             jupyter.wait()
+
+
+@contextmanager
+def _services(profile: str | None) -> Iterator[Any]:
+    """The endpoints of a profile, which is that of every process started from here, too."""
+    from keyshift.lab.environment import open_services
+    from keyshift.place.profile import use_profile
+    from keyshift.services.jars import require_java
+
+    use_profile(profile)
+    require_java()
+    with open_services(profile, tell) as endpoints:
+        yield endpoints
 
 
 def _notebooks() -> Path:

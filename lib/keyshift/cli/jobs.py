@@ -3,14 +3,15 @@
 import json
 from collections.abc import Callable, Iterable
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
-
-if TYPE_CHECKING:
-    from keyshift.experiment.commands import Command
+from keyshift.experiment.commands import Command, command
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.progress import tell
+from keyshift.registry import named_values
 
 Port = Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")]
 Name = Annotated[str | None, typer.Argument(help="Of the job; may be left out where one runs.", show_default=False)]
@@ -36,8 +37,6 @@ def start(
 ) -> None:
     """Start a job that runs until it is stopped; return when it is ready, and print its name and address."""
     from keyshift.control import background
-    from keyshift.progress import tell
-    from keyshift.registry import named_values
 
     values = {"workload": workload, "strategy": strategy} | named_values(settings)
     job, told = background.start(values, tell, name, port, profile)
@@ -54,7 +53,6 @@ def resume(
 ) -> None:
     """Go on with a job whose process is gone, however it ended, from its newest snapshot, in another process."""
     from keyshift.control import background
-    from keyshift.progress import tell
 
     job, told = background.resume(run, tell, port, take_over)
     print_rows([{"job": job.name, "url": job.url, "run": told["run_id"], "log": job.log}], as_json)
@@ -64,7 +62,6 @@ def list_jobs(as_json: Json = False) -> None:
     """The jobs of this state folder: those that run; how others ended, what remains of them, and how to go on."""
     from keyshift.control.client import Client
     from keyshift.control.files import Jobs
-    from keyshift.model.errors import ServiceUnavailable
 
     jobs, rows = Jobs(), []
     for job in jobs.all():
@@ -101,7 +98,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
         typer.echo(f"note: {line}")
 
 
-def verb_of(kind: "type[Command]") -> Callable[..., None]:
+def verb_of(kind: type[Command]) -> Callable[..., None]:
     """The command line of a command: an option for each of its fields; prints the answer as a line of JSON.
 
     Typer reads the signature and the help of a function, so both are made here.
@@ -109,8 +106,6 @@ def verb_of(kind: "type[Command]") -> Callable[..., None]:
 
     def do(name: str | None = None, wait: bool = True, **values: Any) -> None:
         from keyshift.control.client import moved
-        from keyshift.experiment.commands import command
-        from keyshift.progress import tell
 
         wanted = command(kind.verb, {field: value for field, value in values.items() if value})
         client = _client(name)
@@ -138,8 +133,6 @@ def stop(name: Name = None) -> None:
     """End the load of a job, wait for its last results, and print its summary as one line of JSON (the last line)."""
     from keyshift.control.client import Client, await_end, stopped
     from keyshift.control.files import NOTHING, Jobs
-    from keyshift.model.errors import BadInput, KeyshiftError
-    from keyshift.progress import tell
 
     jobs = Jobs()
     job = jobs.choose(name)
@@ -166,7 +159,6 @@ def forget(
 ) -> None:
     """Delete all that is left of a job that has ended: topics, ZooKeeper nodes, snapshots, journal. Asks nothing."""
     from keyshift.control.forgetting import forget
-    from keyshift.progress import tell
 
     for line in forget(name, tell):
         typer.echo(f"deleted: {line}")
@@ -180,7 +172,6 @@ def _client(name: str | None) -> Any:
     """Of a job that runs. Raises KeyshiftError, with how it ended, if it does not any more."""
     from keyshift.control.client import Client
     from keyshift.control.files import Jobs
-    from keyshift.model.errors import BadInput
 
     jobs = Jobs()
     job = jobs.choose(name)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.cli.options import STRATEGY, Json, Strategy, print_rows
+from keyshift.registry import named_values
 
 
 def strategies(as_json: Json = False) -> None:
@@ -44,7 +45,6 @@ def plan(
 
     from keyshift.model.keys import Assignment
     from keyshift.planner import change, in_units, make_plan, strategies, targets
-    from keyshift.registry import named_values
 
     chosen = change(strategies.get(strategy), named_values(overrides)).phase(phase)
     here = Assignment.contiguous(groups, before)

@@ -1,10 +1,13 @@
 """The embedded services of this machine."""
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
 from keyshift.cli.options import Json, print_rows
+from keyshift.model.errors import BadInput
+from keyshift.progress import tell
 
 
 def up(
@@ -13,7 +16,6 @@ def up(
     minio_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of MinIO.")] = None,
 ) -> None:
     """Start Kafka, ZooKeeper and MinIO on this machine (loopback only)."""
-    from keyshift.progress import tell
     from keyshift.services.jars import jars, require_java
     from keyshift.services.stack import Stack
 
@@ -22,7 +24,7 @@ def up(
     stack = Stack(ports={name: port for name, port in wanted.items() if port})
     stack.up(tell)
     jars("spark", tell)
-    print_rows([_service_row(service) for service in stack.status()], as_json=False)
+    print_rows(list(map(asdict, stack.status())), as_json=False)
 
 
 def down(
@@ -30,8 +32,6 @@ def down(
 ) -> None:
     """Stop what `up` started."""
     from keyshift.control.files import Jobs
-    from keyshift.model.errors import BadInput
-    from keyshift.progress import tell
     from keyshift.services.stack import Stack
 
     if running := Jobs().running():
@@ -45,18 +45,6 @@ def status(as_json: Json = False) -> None:
     from keyshift.services.stack import Stack
 
     stack = Stack()
-    print_rows([_service_row(service) for service in stack.status()], as_json)
+    print_rows(list(map(asdict, stack.status())), as_json)
     if not as_json:
         typer.echo(f"state folder: {stack.home}")
-
-
-def _service_row(service: Any) -> dict[str, Any]:
-    return {
-        "service": service.name,
-        "state": service.state,
-        "address": service.address,
-        "pid": service.pid,
-        "up_s": None if service.since_s is None else round(service.since_s),
-        "rss_mib": None if service.rss_mib is None else round(service.rss_mib),
-        "log": str(service.log),
-    }

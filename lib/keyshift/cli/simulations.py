@@ -8,6 +8,8 @@ import typer
 
 from keyshift.cli.options import Json, Where, print_rows
 from keyshift.model.errors import BadInput
+from keyshift.progress import tell
+from keyshift.registry import named_values
 
 if TYPE_CHECKING:
     from keyshift.forecast import Costs
@@ -37,7 +39,6 @@ def simulate(
 ) -> None:
     """What migrations would cost on a cluster; times come from the runs of the store (docs/simulator.md)."""
     from keyshift.forecast.simulation import questions, simulate
-    from keyshift.registry import named_values
 
     common = {"slots": slots, "to_slots": to_slots, "state": state, "rate": rate, "link": link} | named_values(settings)
     points = {name: {"strategy": name} for name in strategy}
@@ -53,7 +54,6 @@ def _costs(file: Path | None, profile: str | None) -> "Costs":
     from keyshift.analysis.plots.simulated import simulation_doubts
     from keyshift.forecast import Costs
     from keyshift.forecast.calibration import calibrate, usable
-    from keyshift.progress import tell
     from keyshift.studies.stored_runs import open_store
 
     if file and file.exists():

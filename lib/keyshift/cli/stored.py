@@ -1,13 +1,13 @@
 """Stored runs."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from keyshift.cli.options import Json, Where, print_rows
+from keyshift.model.errors import BadInput
 
 # What a person reads in `results list`; --json gives everything.
 LIST_COLUMNS = {
@@ -22,13 +22,6 @@ LIST_COLUMNS = {
 }
 
 RunIds = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run ids, or their first characters.")]
-
-
-class Kind(StrEnum):
-    """How an export writes tables."""
-
-    parquet = "parquet"
-    csv = "csv"
 
 
 def list_results(
@@ -87,7 +80,6 @@ def share_results(
     profile: Where = None,
 ) -> None:
     """One HTML file of these runs that opens anywhere: figures, tables, parameters, verdicts, versions."""
-    from keyshift.model.errors import BadInput
     from keyshift.results.report import report
     from keyshift.studies.stored_runs import open_store
 
@@ -101,7 +93,7 @@ def share_results(
 def export_results(
     run_ids: RunIds,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder.")],
-    kind: Annotated[Kind, typer.Option("--format", help="Of the tables.")] = Kind.parquet,
+    kind: Annotated[Literal["parquet", "csv"], typer.Option("--format", help="Of the tables.")] = "parquet",
     profile: Where = None,
 ) -> None:
     """Tidy tables of these runs for other tools, with a dictionary of all columns."""
@@ -112,7 +104,7 @@ def export_results(
     require_new(output)
     meanings = {name: field.description or "" for _, name, field in known_parameters()}
     with open_store(profile) as store:
-        exported = export_runs(store, run_ids, output, kind.value, meanings)
+        exported = export_runs(store, run_ids, output, kind, meanings)
     typer.echo(f"{output}: {len(exported)} runs; dictionary.csv has the meaning of every column")
 
 

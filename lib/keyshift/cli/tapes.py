@@ -1,27 +1,21 @@
 """Tapes of a stock exchange, for the workload ``stock``."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from keyshift.cli.options import Json, Settings, print_rows
 from keyshift.model.errors import BadInput
-
-
-class Columns(StrEnum):
-    """The forms of a tape."""
-
-    full = "full"
-    short = "short"
+from keyshift.progress import tell
+from keyshift.registry import named_values
 
 
 def write(
     file: Annotated[Path, typer.Argument(help="Where to write it.")],
     seconds: Annotated[float, typer.Option(min=0.05, max=100_000, help="How long the exchange is open.")] = 10.0,
     rate: Annotated[float, typer.Option(min=1, max=1e6, help="Orders and deletions per second, on average.")] = 1000.0,
-    form: Annotated[Columns, typer.Option(help="All columns, or eight.")] = Columns.full,
+    form: Annotated[Literal["full", "short"], typer.Option(help="All columns, or eight.")] = "full",
     settings: Settings = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Write a tape as the workload draws it; --set takes its parameters, such as securities.
@@ -29,8 +23,6 @@ def write(
     It begins with the orders that rest (resting for each security), told at the same rate; the seconds come behind.
     """
     from keyshift.experiment.spec import make_spec
-    from keyshift.progress import tell
-    from keyshift.registry import named_values
     from keyshift.workloads.stock import Stock
     from keyshift.workloads.stock.writing import write as lines_of
 
@@ -56,7 +48,6 @@ def check(
     """
     import pyarrow.compute as pc
 
-    from keyshift.progress import tell
     from keyshift.workloads.stock.tape import read
     from keyshift.workloads.stock.writing import waiting
 
@@ -77,6 +68,6 @@ def check(
         "events_per_s": round(orders.num_rows / tape.seconds, 1) if tape.seconds else None,
     }
     for example in tape.examples:
-        tell(str(example))
+        tell(example)
     print_rows([facts], as_json)
     raise typer.Exit(int(tape.bad > 0))

@@ -17,8 +17,9 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from keyshift.experiment.own import Parcels
-from keyshift.folders import locked, silent, state_folder, write_whole
+from keyshift.folders import locked, state_folder, write_whole
 from keyshift.model.errors import BadInput
+from keyshift.progress import silent
 from keyshift.registry import unknown
 from keyshift.services import processes
 

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from functools import partial
 
 from keyshift.control.files import Jobs, Kept
 from keyshift.endpoints import Endpoints
@@ -12,7 +11,7 @@ from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.state import clean_stores
-from keyshift.traffic.topics import await_silence, delete_topic
+from keyshift.traffic.topics import Topic
 from keyshift.wire.config import topics_of
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ALL, of_job
@@ -47,7 +46,7 @@ def _require_silence(endpoints: Endpoints, left: Kept) -> None:
     """Raises BadInput if a process on another machine drives the job."""
     topic, _ = topics_of(left.run_id)
     try:
-        await_silence(endpoints.kafka, topic, left.routers, endpoints.sign_in)
+        Topic.at(endpoints, topic, left.routers).await_silence()
     except RunsElsewhere as error:
         raise BadInput(f"somebody still writes into topic {topic!r}: the job runs elsewhere") from error
     except ServiceUnavailable:
@@ -90,7 +89,7 @@ def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
 
     return {
         f"nodes below {of_job(run)} in ZooKeeper": nodes,  # first: with them goes the right to drive the job
-        **{f"topic {name}": partial(delete_topic, endpoints.kafka, name, endpoints.sign_in) for name in topics_of(run)},
+        **{f"topic {name}": Topic.at(endpoints, name).delete for name in topics_of(run)},
         f"snapshots below savepoints/{run}/ in the bucket {endpoints.bucket}": SavepointStore(
             endpoints, run
         ).delete_all,

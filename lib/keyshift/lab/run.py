@@ -19,7 +19,7 @@ from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
-from keyshift.folders import require_room
+from keyshift.folders import require_disk_space
 from keyshift.lab import bare_copy
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.job import LiveJob
@@ -32,14 +32,14 @@ from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.place.pods import Pods
-from keyshift.place.profile import CLUSTER
-from keyshift.place.profile import Spark as SparkPlace
+from keyshift.place.profile import CLUSTER, SparkProfile
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import Event
 from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores
-from keyshift.traffic.traffic import Topic, Traffic
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Traffic
 from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import SavepointStore
@@ -64,18 +64,18 @@ class Lab:
         home: Path,
         cores: int,
         say: Say,
-        place: SparkPlace | None = None,
+        place: SparkProfile | None = None,
         stack: Stack | None = None,
     ) -> None:
         self._endpoints, self._jars, self._home, self.say = endpoints, jars, home, say
-        self._cores, self._place, self._stack = cores, place or SparkPlace(), stack
+        self._cores, self._place, self._stack = cores, place or SparkProfile(), stack
         self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
         self._live: LiveJob | None = None
 
     def __enter__(self) -> "Lab":
         self.store.list_runs(limit=1)  # wrong credentials and missing buckets show now, not after the run
-        require_room(self._home, ROOM_BYTES, "name another folder with KEYSHIFT_HOME")
+        require_disk_space(self._home, ROOM_BYTES, "name another folder with KEYSHIFT_HOME")
         with contextlib.ExitStack() as stack:
             self._work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
             stack.callback(shutil.rmtree, self._work, ignore_errors=True)
@@ -234,10 +234,9 @@ class Lab:
     ) -> Iterator[Prepared]:
         reporter = Reporter(self.say)
         traffic = Traffic(
-            self._endpoints,
             spec.workload,
-            Topic(config.events_topic, config.routers),
-            Topic(config.results_topic, results),
+            Topic.at(self._endpoints, config.events_topic, config.routers),
+            Topic.at(self._endpoints, config.results_topic, results),
             self._work / f"{config.job}.parquet",
             reporter.second,
         )

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from keyshift.model.errors import BadInput, KeyshiftError
-from keyshift.place.profile import CLUSTER, Spark
+from keyshift.place.profile import CLUSTER, SparkProfile
 from keyshift.services.stack import Stack
 from keyshift.wire import faults
 from keyshift.wire.faults import SERVICES, Fault
@@ -13,7 +13,7 @@ from keyshift.wire.faults import SERVICES, Fault
 Say = Callable[[str], None]
 
 
-def require_possible(faults: Iterable[Fault], stack: Stack | None, spark: Spark) -> None:
+def require_possible(faults: Iterable[Fault], stack: Stack | None, spark: SparkProfile) -> None:
     """Raises BadInput if one of ``faults`` cannot happen here. ``stack``: the services, None if they are not ours."""
     for fault in faults:
         if fault.who == "executor" and spark.master != CLUSTER:
@@ -35,7 +35,7 @@ def require_possible(faults: Iterable[Fault], stack: Stack | None, spark: Spark)
 class ServiceFaults:
     """Carried out beside the run, in threads. ``failed(line)``: a service did not come back."""
 
-    def __init__(self, stack: Stack | None, spark: Spark, failed: Say) -> None:
+    def __init__(self, stack: Stack | None, spark: SparkProfile, failed: Say) -> None:
         self._stack, self._spark, self._failed = stack, spark, failed
         self._threads: list[threading.Thread] = []
 

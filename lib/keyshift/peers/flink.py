@@ -9,17 +9,18 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
 
-from keyshift.folders import MIB, Say, require_room, write_whole
+from keyshift.folders import MIB, require_disk_space, write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.program import ending_with_us
+from keyshift.progress import Say
 from keyshift.services import processes
 from keyshift.services.jars import jars, require_java
 from keyshift.services.service import HOST, JVM
@@ -106,7 +107,7 @@ def flink(home: Path, slots: int, say: Say) -> Iterator[FlinkClient]:
     does not start.
     """
     java, classpath = require_java(), os.pathsep.join(str(jar) for jar in jars("flink", say))
-    require_room(home, ROOM_BYTES, "set KEYSHIFT_HOME to another folder")
+    require_disk_space(home, ROOM_BYTES, "set KEYSHIFT_HOME to another folder")
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="flink-", dir=home))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -123,9 +124,8 @@ def flink(home: Path, slots: int, say: Say) -> Iterator[FlinkClient]:
             if process := processes.find(pid_file):
                 started[role] = process
                 stack.enter_context(ending_with_us([process.pid]))
-        client = stack.enter_context(
-            FlinkClient(f"http://{HOST}:{ports['rest']}", f"http://{HOST}:{ports['gateway']}", folder / "savepoints")
-        )
+        rest, gateway = (f"http://{HOST}:{ports[name]}" for name in ("rest", "gateway"))
+        client = stack.enter_context(closing(FlinkClient(rest, gateway, folder / "savepoints")))
         _await(client, slots, home, folder)
         say(f"Flink {client.version()}: ready")
         yield client

@@ -19,7 +19,7 @@ ENDED = ("FAILED", "CANCELED", "FINISHED", "SUSPENDED")
 
 
 class FlinkClient:
-    """A context manager. Statements are carried out in one session of the gateway at a time.
+    """Statements are carried out in one session of the gateway at a time.
 
     ``savepoints``: the folder for them. All methods raise ServiceUnavailable, one line, with Flink's own words.
     """
@@ -29,10 +29,8 @@ class FlinkClient:
         self._http = httpx.Client(timeout=ANSWER_S, transport=transport, trust_env=False)
         self._session = ""  # of the gateway: settings and tables are its own
 
-    def __enter__(self) -> "FlinkClient":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End its connections."""
         self._http.close()
 
     def _ask(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:

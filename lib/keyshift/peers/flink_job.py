@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from keyshift.clock import SECOND_US, now_us
-from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change, Scale
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState, StageEnd
@@ -29,8 +28,7 @@ from keyshift.peers.flink_client import FlinkClient
 from keyshift.planner import Strategy
 from keyshift.results.verdict import Course
 from keyshift.traffic import lines
-from keyshift.traffic.topics import length
-from keyshift.traffic.traffic import Topic
+from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import Fault
 from keyshift.workloads.keycount import KeyCount, wrong_results
@@ -103,9 +101,9 @@ class FlinkJob:
     ranges of them; which keys are in one differs.
     """
 
-    def __init__(self, spec: RunSpec, client: FlinkClient, endpoints: Endpoints, events: Topic, results: Topic) -> None:
+    def __init__(self, spec: RunSpec, client: FlinkClient, events: Topic, results: Topic) -> None:
         assert isinstance(spec.workload, FlinkCount)
-        self._spec, self._workload, self._client, self._endpoints = spec, spec.workload, client, endpoints
+        self._spec, self._workload, self._client = spec, spec.workload, client
         self._events, self._results = events, results
         [self._stage] = (stage.name for stage in spec.workload.stages)
         self._requests: list[Scale] = []
@@ -118,14 +116,14 @@ class FlinkJob:
         """Start the job and wait until the state of every key is there."""
         keys = self._workload.keys
         self._client.open_session()
-        for statement in tables(self._endpoints.kafka, self._events.name, self._results.name):
+        for statement in tables(self._events.kafka, self._events.name, self._results.name):
             self._client.execute(statement)
         self._submit(self._spec.job.slots, {})
-        lines.fill(self._endpoints, self._events.name, self._events.partitions, keys)
+        lines.fill(self._events, keys)
 
         def came() -> int:
             self._client.require_alive(self._job)
-            return length(self._endpoints.kafka, self._results.name, self._results.partitions, self._endpoints.sign_in)
+            return self._results.length()
 
         if not wait_until(lambda: came() >= keys, FILL_S, 0.2, came):
             raise ServiceUnavailable(f"Flink's job has taken {came()} of {keys} keys, and no more in {FILL_S:g} s")

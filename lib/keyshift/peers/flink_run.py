@@ -1,9 +1,8 @@
 """The runs of a Flink job that are compared with ours: same load, same Kafka, same machine, same measures."""
 
-import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.services.stack import Stack
 from keyshift.studies.study import Study, measure, specs_of
-from keyshift.traffic.traffic import Topic, Traffic
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Traffic
 
 Points = Mapping[str, Mapping[str, Any]]
 NAME = "flink_restart"  # of the point, and of the strategy in what is stored
@@ -134,18 +134,15 @@ def with_jvm(metrics: pa.Table, name: str) -> pa.Table:
     return metrics.set_column(place, metrics.schema.field(place), names.cast(metrics.schema.field(place).type))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _prepared(
     spec: RunSpec, client: FlinkClient, endpoints: Endpoints, run_id: str, home: Path, say: Say
 ) -> Iterator[RunLoop]:
-    events, results = Topic(f"{run_id}-events", spec.job.routers), Topic(f"{run_id}-results", 1)
-    with contextlib.ExitStack() as stack:
-        work = Path(tempfile.mkdtemp(prefix="flink-run-", dir=home))
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
-        reporter = Reporter(say)
-        output = work / "results.parquet"
-        traffic = Traffic(endpoints, spec.workload, events, results, output, reporter.second, as_lines=True)
-        stack.callback(traffic.close)
-        system = FlinkJob(spec, client, endpoints, events, results)
-        stack.callback(system.close)
-        yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)
+    events = Topic.at(endpoints, f"{run_id}-events", spec.job.routers)
+    results = Topic.at(endpoints, f"{run_id}-results")
+    reporter = Reporter(say)
+    with tempfile.TemporaryDirectory(prefix="flink-run-", dir=home, ignore_cleanup_errors=True) as work:
+        output = Path(work, "results.parquet")
+        traffic = Traffic(spec.workload, events, results, output, reporter.second, as_lines=True)
+        with closing(traffic), closing(FlinkJob(spec, client, events, results)) as system:
+            yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)

@@ -9,9 +9,9 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from keyshift.folders import Say
 from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
-from keyshift.place.profile import KUBERNETES, Spark
+from keyshift.place.profile import KUBERNETES, SparkProfile
+from keyshift.progress import Say
 from keyshift.waiting import wait_until
 
 ANSWER_S = 5.0
@@ -35,7 +35,7 @@ NEEDED = ("create", "get", "list", "watch", "delete")
 class Pods:
     """The executors of a Spark application. Every method may raise ServiceUnavailable, in one line, within seconds."""
 
-    def __init__(self, spark: Spark) -> None:
+    def __init__(self, spark: SparkProfile) -> None:
         self._spark = spark
         try:
             config.load_incluster_config()

@@ -28,7 +28,7 @@ Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/]+:\d{1,5}$")]
 Size = Annotated[str, StringConstraints(pattern=r"^\d+[kmgt]$")]
 
 
-class Services(BaseModel):
+class ServicesProfile(BaseModel):
     """Services that somebody else runs. Addresses are host:port."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,7 +45,7 @@ class Services(BaseModel):
     secure: bool = Field(default=False, description="TLS to the store")
 
 
-class Spark(BaseModel):
+class SparkProfile(BaseModel):
     """Where Spark is. ``executors`` are of a cluster, ``master`` and what has to do with sockets, Flight and ``conf``
     of every session; all else is for Kubernetes.
     """
@@ -133,7 +133,7 @@ class Spark(BaseModel):
         return options | ENCRYPTED | sockets(self.sockets) | self.conf
 
 
-class Control(BaseModel):
+class ControlProfile(BaseModel):
     """Where a job in the background answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -147,18 +147,18 @@ class Profile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    services: Services | Literal["embedded"] = Field(
+    services: ServicesProfile | Literal["embedded"] = Field(
         default="embedded", description="the word embedded, or their addresses"
     )
-    spark: Spark = Field(default_factory=Spark)
-    control: Control = Field(default_factory=Control)
+    spark: SparkProfile = Field(default_factory=SparkProfile)
+    control: ControlProfile = Field(default_factory=ControlProfile)
 
     def endpoints(self) -> Endpoints:
         """Of services that are not embedded. Raises BadInput if credentials are not in the environment, or the file
         with Kafka's authority cannot be read.
         """
         services = self.services
-        assert isinstance(services, Services)
+        assert isinstance(services, ServicesProfile)
         access_key, secret_key = _credentials(KEYS, "the store")
         user, password = _credentials(KAFKA_KEYS, "Kafka") if services.kafka_sasl else ("", "")
         return Endpoints(

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from keyshift.folders import MIB, Cancelled, Say, write_whole
+from keyshift.folders import MIB, Cancelled, write_whole
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.progress import Say
 from keyshift.services import processes
 from keyshift.services.service import HOST, Service
 from keyshift.waiting import wait_until
@@ -21,14 +22,14 @@ PORT_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """What ``keyshift status`` shows of one service. ``since_s`` is its uptime."""
+    """What ``keyshift status`` shows of one service, as columns."""
 
-    name: str
+    service: str
     state: str  # "running", "stopped" or "unhealthy" (its process lives, but does not answer as it should)
     address: str
     pid: int | None
-    since_s: float | None
-    rss_mib: float | None
+    up_s: int | None
+    rss_mib: int | None
     log: Path
 
 
@@ -139,14 +140,14 @@ class EmbeddedService:
     def status(self) -> ServiceStatus:
         """All that a user is shown of it; takes some seconds if it does not answer."""
         state, _ = self.state(patience_s=3.0)
-        pid = since_s = rss_mib = None
+        pid = up_s = rss_mib = None
         if process := self.process:
             try:
-                since_s, rss_mib = time.time() - process.create_time(), process.memory_info().rss / MIB
+                up_s, rss_mib = round(time.time() - process.create_time()), process.memory_info().rss // MIB
                 pid = process.pid
             except psutil.NoSuchProcess:
-                state, since_s = "stopped", None
-        return ServiceStatus(self.name, state, self.address, pid, since_s, rss_mib, self.log)
+                state, up_s = "stopped", None
+        return ServiceStatus(self.name, state, self.address, pid, up_s, rss_mib, self.log)
 
     def _problem(self, deadline_s: float, cancel: threading.Event | None = None) -> str | None:
         """Wait until the service is well: None. Else what is wrong: it died, or was not well within the deadline."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from keyshift.folders import MIB, Say, cache_folder, locked, require_room, resource, silent
+from keyshift.folders import MIB, cache_folder, locked, require_disk_space, resource
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.progress import Say, silent
 from keyshift.services.processes import run_to_end, tail
 
 BUILD_BYTES = 4096 * MIB  # sources, objects and a Go toolchain; all removed after the build
@@ -65,7 +66,7 @@ def go_program(program: GoProgram, say: Say = silent, cancel: threading.Event | 
         return Path(found)
     binary = cache_folder() / program.name / program.version / program.name
     if not binary.is_file():
-        require_room(cache_folder(), BUILD_BYTES, f"set KEYSHIFT_CACHE to another folder, {program.remedy}")
+        require_disk_space(cache_folder(), BUILD_BYTES, f"set KEYSHIFT_CACHE to another folder, {program.remedy}")
         lock = cache_folder() / f"{program.name}.lock"
         with locked(lock, f"the build of {program.title}", say, BUILD_DEADLINE_S, cancel):
             if not binary.is_file():  # nobody built it while we waited

@@ -14,8 +14,9 @@ from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from keyshift.folders import MIB, Say, cache_folder, locked, require_room, resource, silent
+from keyshift.folders import MIB, cache_folder, locked, require_disk_space, resource
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.progress import Say, silent
 from keyshift.registry import unknown
 from keyshift.services.processes import run_to_end, tail
 
@@ -126,7 +127,7 @@ def _resolve(confs: Sequence[str], scratch: Path, say: Say, cancel: threading.Ev
     java, ivy = require_java(), next(pyspark_jars().glob("ivy-*.jar"), None)
     if ivy is None:
         raise ServiceUnavailable(f"no ivy jar in {pyspark_jars()}; install pyspark again")
-    require_room(cache_folder(), 500 * MIB, "set KEYSHIFT_CACHE to another folder")
+    require_disk_space(cache_folder(), 500 * MIB, "set KEYSHIFT_CACHE to another folder")
     say("jars: downloading with Ivy, once (about a minute)")
     log = cache_folder() / "ivy.log"
 

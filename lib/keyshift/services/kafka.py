@@ -11,8 +11,9 @@ from typing import ClassVar
 
 from kafka import KafkaAdminClient
 
-from keyshift.folders import Say, write_whole
+from keyshift.folders import write_whole
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.progress import Say
 from keyshift.services.jars import jars, require_java
 from keyshift.services.processes import run_to_end, tail
 from keyshift.services.service import ANSWER_S, HOST, JVM, Command, Env, Service

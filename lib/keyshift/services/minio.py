@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from keyshift.endpoints import Endpoints
-from keyshift.folders import Say, write_whole
+from keyshift.folders import write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.objects import Bucket
+from keyshift.progress import Say
 from keyshift.services.go_programs import GoProgram, go_program
 from keyshift.services.service import ANSWER_S, HOST, LOCAL, Binding, Command, Env, Service
 

@@ -8,14 +8,13 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from keyshift.endpoints import Endpoints
-from keyshift.folders import require_room, state_folder
+from keyshift.folders import require_disk_space, state_folder
 from keyshift.model.errors import BadInput, Refused, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.program import run_program
@@ -106,19 +105,19 @@ def await_bucket(bucket: Bucket, deadline_s: float) -> bool:
     return made
 
 
-def become(service: Service, ports: dict[str, int], exec_: Callable[..., NoReturn] = os.execvpe) -> NoReturn:
+def become(service: Service, ports: dict[str, int]) -> NoReturn:
     """Configure the service and replace this process with it. ``ports`` as in the service's ``default_ports``.
 
     Raises ServiceUnavailable if the state folder or the data folder cannot be written to.
     """
-    require_room(service.home, 0, "set KEYSHIFT_HOME to a folder that can be written to")
-    require_room(service.data, 0, "give a folder with --data that this user can write to")
+    require_disk_space(service.home, 0, "set KEYSHIFT_HOME to a folder that can be written to")
+    require_disk_space(service.data, 0, "give a folder with --data that this user can write to")
     program = service.fetch(_tell, threading.Event())
     command, env = service.configure(program, ports, threading.Event())
     os.chdir(service.home)  # paths in the command are relative to it
     sys.stderr.flush()
     # The container's own settings of the service (MINIO_PROMETHEUS_AUTH_TYPE) stay.
-    exec_(command[0], command, os.environ | env)
+    os.execvpe(command[0], command, os.environ | env)
 
 
 def _binding(data: Path, name: str, listen: str, advertise: str = "") -> Binding:

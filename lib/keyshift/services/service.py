@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from keyshift.folders import Say
+from keyshift.progress import Say
 
 Command = list[str]
 Env = dict[str, str]

@@ -21,8 +21,9 @@ from pathlib import Path
 
 from keyshift import folders
 from keyshift.endpoints import Endpoints
-from keyshift.folders import MIB, Cancelled, Say, silent
+from keyshift.folders import MIB, Cancelled
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.progress import Say, silent
 from keyshift.registry import unknown
 from keyshift.services import processes
 from keyshift.services.embedded import EmbeddedService, Ports, ServiceStatus, is_free
@@ -68,7 +69,7 @@ class Stack:
         ``say`` gets progress lines, one at a time, also from other threads. Raises ServiceUnavailable, with the last
         lines of the log if a service did not start; then, as on Ctrl-C, everything this call started is ended.
         """
-        folders.require_room(self.home, 0, REMEDY)
+        folders.require_disk_space(self.home, 0, REMEDY)
         with self._lock(say):
             endpoints = self._up(say)
             self._users.keep()
@@ -77,7 +78,7 @@ class Stack:
     @contextmanager
     def used(self, say: Say = silent) -> Iterator[Endpoints]:
         """As ``up``, for as long as the block lasts: the last who uses services that are not to stay stops them."""
-        folders.require_room(self.home, 0, REMEDY)
+        folders.require_disk_space(self.home, 0, REMEDY)
         with self._lock(say):
             if not self.running():
                 self._users.forget()
@@ -99,7 +100,7 @@ class Stack:
     def _up(self, say: Say) -> Endpoints:
         missing = [service for service in self._services if service.state(PATIENCE_S)[0] != "running"]
         if missing:
-            folders.require_room(self.home, ROOM_BYTES, REMEDY)
+            folders.require_disk_space(self.home, ROOM_BYTES, REMEDY)
             require_java()  # now, and not after minutes of building
             self._start(missing, say)
         return self._endpoints()

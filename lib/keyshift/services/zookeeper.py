@@ -6,8 +6,9 @@ import threading
 from collections.abc import Mapping
 from typing import ClassVar
 
-from keyshift.folders import Say, write_whole
+from keyshift.folders import write_whole
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.progress import Say
 from keyshift.services.jars import pyspark_jars, require_java
 from keyshift.services.service import ANSWER_S, HOST, JVM, Command, Env, Service
 

@@ -17,18 +17,71 @@ from typing import Any, cast
 import pyarrow as pa
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.state.cells import UNKNOWN, Cells, NotingCells
 from keyshift.state.packing import Packing, in_chunks
 from keyshift.state.table import Changes, Table, slices
-from keyshift.state.tracking import TrackedState, Value
+from keyshift.state.tracking import TrackedState, Value, ValueDict
 
 _VALUE_BYTES = 200  # of memory that a value takes beside its bytes: a tuple, an int, two entries of a dictionary
+_UNKNOWN: Any = object()  # neither a value nor None
+
+
+class Cells(ValueDict[Value | None]):
+    """The young values of one state; None for a key that is known to have none. ``region``: where the table has others.
+
+    Its owner reads and sets without the lock. All else happens under the lock of the table, item by item: what is set
+    meanwhile is not lost.
+    """
+
+    def __init__(self, store: "CachedStore", region: Any) -> None:
+        super().__init__()
+        self.store, self.region = store, region
+        self.old: dict[int, Value | None] = {}
+        self.dirty: set[int] = set()  # keys whose value in the table is another one
+        self.blind: set[int] = set()  # those of them that nobody looked for before they were set
+        self.count = 0  # of keys, as if all of ``blind`` had been there
+
+    def __missing__(self, key: int) -> Value | None:
+        return self.store.one(self, key)
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # one is like no other
+    __eq__ = object.__eq__
+
+    def __setitem__(self, key: int, value: Value | None) -> None:
+        before = self.get(key, _UNKNOWN)
+        if before is _UNKNOWN:
+            before = self.old.get(key, _UNKNOWN)
+        if before is _UNKNOWN:
+            self.blind.add(key)
+        elif (before is None) != (value is None) and key not in self.blind:
+            self.count += 1 if before is None else -1
+        dict.__setitem__(self, key, value)
+        self.dirty.add(key)
+
+    def now(self, key: int) -> Value | None:
+        """The value of a key that is here."""
+        value = self.get(key, _UNKNOWN)
+        return self.old[key] if value is _UNKNOWN else value
+
+    def keep(self, key: int, value: Value | None) -> None:
+        """``value`` is what the table has."""
+        dict.__setitem__(self, key, value)
+
+    def forget(self, key: int) -> None:
+        """What the table has from now on is another value."""
+        self.dirty.discard(key)
+        self.pop(key, None)
+        self.old.pop(key, None)
+
+    def grow_old(self) -> None:
+        """What was old goes."""
+        self.old = {key: self.old[key] for key in list(self.dirty) if key in self.old}  # set since they were written
+        while self:
+            key, value = self.popitem()
+            self.old[key] = value
 
 
 class CachedState(TrackedState[Cells]):
     """See ``UnitState``."""
-
-    noting = NotingCells
 
     def __init__(self, cells: Cells) -> None:
         super().__init__(cells)
@@ -43,7 +96,7 @@ class CachedState(TrackedState[Cells]):
     def keys(self) -> list[int]:  # noqa: D102
         changed = self._unwritten()
         return [
-            *(key for key in self._table.scan_keys(self.values.place) if key not in changed),
+            *(key for key in self._table.scan_keys(self.values.region) if key not in changed),
             *(key for key, value in changed.items() if value is not None),
         ]
 
@@ -61,7 +114,7 @@ class CachedState(TrackedState[Cells]):
     def copy(self) -> "CachedState":  # noqa: D102
         with self._table.lock:
             count, changed = len(self), self._unwritten()
-            other = self._store.cells(self._table.copied_place(self.values.place))
+            other = self._store.cells(self._table.copied_region(self.values.region))
         other.old, other.dirty, other.count = changed, set(changed), count
         return self._store.state_of(other)
 
@@ -69,7 +122,7 @@ class CachedState(TrackedState[Cells]):
         changed, packing = self._unwritten(), self._store.packing
 
         def rows() -> Iterator[tuple[int, bytes]]:
-            yield from ((key, data) for key, data in self._table.scan(self.values.place) if key not in changed)
+            yield from ((key, data) for key, data in self._table.scan(self.values.region) if key not in changed)
             yield from ((key, packing.pack(value)) for key, value in changed.items() if value is not None)
 
         return (packing.batch(keys, values) for keys, values in in_chunks(rows(), chunk_bytes))
@@ -78,7 +131,7 @@ class CachedState(TrackedState[Cells]):
         cells = self.values
         arriving = (self._store.packing.rows(batch) for batch in batches)
         if not len(self) and not cells.dirty and not cells and not cells.old:
-            self._table.fill(cells.place, self._counted(arriving))
+            self._table.fill(cells.region, self._counted(arriving))
             return
         for keys, values in arriving:
             for some in slices(list(zip(keys, values, strict=True))):
@@ -111,10 +164,10 @@ class CachedStore:
         self._touched: set[Cells] = set()  # since the last load
         self._due: deque[tuple[Cells, Sequence[int]]] = deque()  # old values that are to be written before they go
         self._young = 0  # values that became so since the last change of generations
-        self._gone: deque[Any] = deque()  # places that nobody refers to any more
+        self._gone: deque[Any] = deque()  # regions that nobody refers to any more
 
     def unit(self, unit: int) -> CachedState:  # noqa: D102
-        return self.state_of(self.living_cells(self.table.place(unit)))
+        return self.state_of(self.living_cells(self.table.region(unit)))
 
     def adopt(self, unit: int, reference: str) -> CachedState:
         """Never called, unless states are shared."""
@@ -152,8 +205,8 @@ class CachedStore:
         missing = []
         for key in keys:
             if key not in cells:
-                value = cells.old.pop(key, UNKNOWN)
-                if value is UNKNOWN:
+                value = cells.old.pop(key, _UNKNOWN)
+                if value is _UNKNOWN:
                     missing.append(key)
                 else:
                     cells.keep(key, value)
@@ -169,12 +222,12 @@ class CachedStore:
         if self._through:
             return [(cells, self._packed(cells)) for cells in self._touched if cells.dirty]
         changes = []
-        room = 2 * wanted  # so that all is written before the next change of generations
-        while self._due and room > 0:
+        budget = 2 * wanted  # so that all is written before the next change of generations
+        while self._due and budget > 0:
             cells, keys = self._due.popleft()
             if keys := [key for key in keys if key in cells.dirty and key not in cells]:
                 changes.append((cells, self._packed(cells, keys)))
-                room -= len(keys)
+                budget -= len(keys)
         return changes
 
     def _change_generations(self) -> None:
@@ -197,11 +250,12 @@ class CachedStore:
             return []
         try:
             return self.table.exchange(
-                [(cells.place, written) for cells, written in changes], [(cells.place, keys) for cells, keys in wanted]
+                [(cells.region, written) for cells, written in changes],
+                [(cells.region, keys) for cells, keys in wanted],
             )
         except BaseException:
-            for cells, written in changes:
-                cells.dirty |= written.keys()
+            for cells, some in changes:
+                cells.dirty |= some.keys()
             raise
 
     def _packed(self, cells: Cells, keys: Sequence[int] | None = None) -> Changes:
@@ -229,15 +283,15 @@ class CachedStore:
         """The state whose values these are."""
         return CachedState(cells)
 
-    def cells(self, place: Any) -> Cells:
-        """Those of a place; it is dropped when nobody refers to them any more."""
-        cells = Cells(self, place)
-        weakref.finalize(cells, self._gone.append, place).atexit = False
+    def cells(self, region: Any) -> Cells:
+        """Those of a region; it is dropped when nobody refers to them any more."""
+        cells = Cells(self, region)
+        weakref.finalize(cells, self._gone.append, region).atexit = False
         return cells
 
-    def living_cells(self, place: Any) -> Cells:
+    def living_cells(self, region: Any) -> Cells:
         """The same, whose values grow old."""
-        cells = self.cells(place)
+        cells = self.cells(region)
         with self.table.lock:
             self._alive.add(cells)
         return cells
@@ -245,8 +299,8 @@ class CachedStore:
     def one(self, cells: Cells, key: int) -> Value | None:
         """The value of a key that is not young. For a frame they are loaded together."""
         with self.table.lock:
-            value = cells.old.pop(key, UNKNOWN)
-            if value is UNKNOWN:
+            value = cells.old.pop(key, _UNKNOWN)
+            if value is _UNKNOWN:
                 [[data]] = self.exchange([], [(cells, [key])])
                 value = self.unpacked(data)
             cells.keep(key, value)

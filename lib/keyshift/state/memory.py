@@ -15,7 +15,7 @@ import pyarrow as pa
 from keyshift.model.errors import ProtocolViolation
 from keyshift.state.tracking import Noting, TrackedState, Value, ValueDict
 
-_SAMPLE_ROWS = 64  # built to learn how large a row is
+_FIRST_ROWS = 64  # built to learn how large a row is
 _GROWTH = 64  # a chunk has at most so many times the rows of the one before: sizes are only known once it is built
 
 
@@ -74,18 +74,12 @@ class _Values(ValueDict[Value]):
         return self.arrived if len(rows) == self.arrived.num_rows else self.arrived.take(rows)
 
 
-class _NotingValues(Noting[Value], _Values):
-    """The same, with a note of every key that is set."""
-
-
 class MemoryState(TrackedState[_Values]):
     """One dictionary per unit; see ``UnitState`` for the meaning of the methods.
 
     The columns that arrived are let go when the last of their rows has been touched; until then a unit may take its
     size twice.
     """
-
-    noting = _NotingValues
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = pa.schema([pa.field("key", pa.int64()), *schema])
@@ -117,18 +111,12 @@ class MemoryState(TrackedState[_Values]):
         for batch in self.values.arrived_rows().to_batches():
             if batch.num_rows:
                 yield from _cut(batch, chunk_bytes)
-        if not self.values:
-            return
-        keys, values = iter(self.values), iter(self.values.values())
-        sample = self._build(list(islice(keys, _SAMPLE_ROWS)), list(islice(values, _SAMPLE_ROWS)))
-        yield from _cut(sample, chunk_bytes)
-        if sample.num_rows == len(self.values):
-            return
-        rows = _rows_for(chunk_bytes, sample, sample.num_rows)
+        keys, values, rows = iter(self.values), iter(self.values.values()), _FIRST_ROWS
         while some := list(islice(keys, rows)):
             batch = self._build(some, list(islice(values, rows)))
             yield from _cut(batch, chunk_bytes)
-            rows = _rows_for(chunk_bytes, batch, rows)
+            fit = chunk_bytes * batch.num_rows // max(1, batch.nbytes)
+            rows = max(1, min(fit, rows * _GROWTH))
 
     def _build(self, keys: Sequence[int], values: Sequence[Value]) -> pa.RecordBatch:
         # Column by column: zip(*values) would make an iterator per value, and with it the garbage collector's work.
@@ -145,11 +133,6 @@ class MemoryState(TrackedState[_Values]):
         values.untouched = dict(zip(values.arrived["key"].to_pylist(), range(first + arriving.num_rows), strict=True))
         for key in values.keys() & values.untouched.keys():
             del values[key]  # the newcomer counts
-
-
-def _rows_for(chunk_bytes: int, like: pa.RecordBatch, rows: int) -> int:
-    fit = chunk_bytes * like.num_rows // max(1, like.nbytes)
-    return max(1, min(fit, rows * _GROWTH))
 
 
 def _cut(batch: pa.RecordBatch, chunk_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,7 @@ a None in it, is an Arrow batch of one row, which takes tens of microseconds.
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as types
 
-Value = tuple[Any, ...]
+from keyshift.state.tracking import Value
 
 # Letters of ``struct`` and ``array``; those of numpy are the same.
 _FIXED = {
@@ -99,14 +100,7 @@ class Packing:
             begins, ends = ends, ends + lengths
             spans = zip(values, begins.tolist(), ends.tolist(), strict=True)
             parts = [data[begin:end] for data, begin, end in spans]
-            if (column & _ARROW).any() or not _plain(field.type):
-                of_bytes = self._of_bytes[i]
-                assert of_bytes is not None
-                marks = (column & _ARROW).tolist()
-                items = zip(parts, marks, nulls.tolist(), strict=True)
-                columns.append(pa.array([None if null else of_bytes(d, m) for d, m, null in items], field.type))
-            else:
-                columns.append(_column(field.type, parts, lengths, nulls))
+            columns.append(self._column(i, parts, (column & _ARROW).tolist(), nulls))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def rows(self, batch: pa.RecordBatch) -> tuple[list[int], list[bytes]]:
@@ -128,6 +122,18 @@ class Packing:
         first = [whole_heads[begin : begin + size] for begin in range(0, len(whole_heads), size)]
         return batch["key"].to_pylist(), [b"".join(row) for row in zip(first, *parts, strict=True)]
 
+    def _column(self, i: int, parts: list[bytes], marks: list[int], nulls: npt.NDArray[np.bool_]) -> pa.Array:
+        kind, of_bytes = self._fields[i].type, self._of_bytes[i]
+        if any(marks) or not _plain(kind):
+            assert of_bytes is not None
+            items = zip(parts, marks, nulls.tolist(), strict=True)
+            return pa.array([None if null else of_bytes(data, mark) for data, mark, null in items], kind)
+        if not types.is_list(kind):
+            return pa.array(parts, kind, mask=nulls)
+        numbers = pa.array(np.frombuffer(b"".join(parts), _FIXED[kind.value_type]), kind.value_type)
+        ends = np.cumsum([0, *map(len, parts)], dtype=np.int32) // (kind.value_type.bit_width // 8)
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), numbers, kind, mask=pa.array(nulls))
+
     def _parts(self, i: int, column: pa.Array) -> tuple[list[bytes], Any]:
         kind = column.type
         nested = types.is_list(kind) and (column.null_count or column.flatten().null_count)
@@ -136,34 +142,18 @@ class Packing:
             assert to_bytes is not None
             found = [(b"", 0) if item is None else to_bytes(item) for item in column.to_pylist()]
             return [data for data, _ in found], [len(data) | mark for data, mark in found]
-        if column.null_count:
-            column = column.fill_null(b"" if types.is_binary(kind) else "")
-        offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-        if types.is_list(kind):
-            width, data = kind.value_type.bit_width // 8, column.values.buffers()[1]
-            offsets = (offsets.astype(np.int64) + column.values.offset) * width
-        else:
-            data = column.buffers()[2]
-        view = memoryview(data) if data is not None else memoryview(b"")
-        spans = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-        return [bytes(view[begin:end]) for begin, end in spans], np.diff(offsets)
+        if not types.is_list(kind):
+            data = [item or b"" for item in column.cast(pa.binary()).to_pylist()]
+            return data, list(map(len, data))
+        width, numbers = kind.value_type.bit_width // 8, column.flatten().to_numpy().tobytes()
+        ends = np.cumsum([0, *column.value_lengths().to_pylist()]) * width
+        return [numbers[begin:end] for begin, end in pairwise(ends.tolist())], np.diff(ends)
 
 
 def _plain(kind: pa.DataType) -> bool:
     """Whether the bytes of a field are those that Arrow has in its column."""
     numbers = types.is_list(kind) and kind.value_type in _FIXED and not types.is_boolean(kind.value_type)
     return types.is_binary(kind) or types.is_string(kind) or numbers
-
-
-def _column(kind: pa.DataType, parts: list[bytes], lengths: npt.NDArray[np.int64], nulls: Any) -> pa.Array:
-    width = kind.value_type.bit_width // 8 if types.is_list(kind) else 1
-    ends = pa.py_buffer(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32) // width)
-    valid = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
-    data = pa.py_buffer(b"".join(parts))
-    if not types.is_list(kind):
-        return pa.Array.from_buffers(kind, len(parts), [valid, ends, data])
-    items = pa.Array.from_buffers(kind.value_type, int(lengths.sum()) // width, [None, data])
-    return pa.Array.from_buffers(kind, len(parts), [valid, ends], children=[items])
 
 
 Written = tuple[bytes, int]  # of a field, and a mark for its length

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -73,16 +73,14 @@ def require(settings: RemoteSettings, here: bool) -> None:
         if not here:
             raise BadInput("redis = '': executors in pods cannot reach a server of this machine; set redis=host:port")
         return
-    client = connected(_with_password(settings), _CHECK_S)
     try:
-        if trouble := unsafe(client.info()):
-            raise BadInput(f"redis = {settings.redis}: {trouble}")
+        with closing(connected(_with_password(settings), _CHECK_S)) as client:
+            if trouble := unsafe(client.info()):
+                raise BadInput(f"redis = {settings.redis}: {trouble}")
     except (redis.AuthenticationError, redis.ResponseError) as error:
         raise BadInput(f"redis = {settings.redis}: {error}; set {PASSWORD} in the environment") from error
     except (redis.RedisError, OSError) as error:
         raise ServiceUnavailable(f"redis = {settings.redis} cannot be reached: {error}") from error
-    finally:
-        client.close()
 
 
 @contextmanager
@@ -102,13 +100,10 @@ def clean(settings: RemoteSettings, job: str) -> None:
 
     if not settings.redis:
         return
-    client = connected(_with_password(settings))
-    try:
-        with service_errors((redis.RedisError, OSError), lambda error: f"redis = {settings.redis}: {error}"):
-            for name in client.scan_iter(f"keyshift:{job}/*", count=1000):
-                client.unlink(name)
-    finally:
-        client.close()
+    errors = service_errors((redis.RedisError, OSError), lambda error: f"redis = {settings.redis}: {error}")
+    with closing(connected(_with_password(settings))) as client, errors:
+        for name in client.scan_iter(f"keyshift:{job}/*", count=1000):
+            client.unlink(name)
 
 
 def _with_password(settings: RemoteSettings) -> RemoteSettings:
@@ -181,10 +176,6 @@ def _process(program: Path, configuration: str) -> Iterator[subprocess.Popen[byt
 def _answers(settings: RemoteSettings) -> bool:
     import redis
 
-    client = connected(settings, _CHECK_S)
-    try:
+    with suppress(redis.RedisError, OSError), closing(connected(settings, _CHECK_S)) as client:
         return bool(client.ping())
-    except (redis.RedisError, OSError):
-        return False
-    finally:
-        client.close()
+    return False

@@ -53,47 +53,47 @@ class RedisTable(Table):
             self._client.ping()
         self._remove_older_attempts(slot)
 
-    def place(self, unit: int) -> Hash:  # noqa: D102
+    def region(self, unit: int) -> Hash:  # noqa: D102
         origin = f"{unit}-{uuid.uuid4().hex[:8]}-{next(self._numbers)}"
-        place = Hash(f"{self._mine}:{origin}:0", origin)
-        self._owned[place.name] = 1
-        return place
+        region = Hash(f"{self._mine}:{origin}:0", origin)
+        self._owned[region.name] = 1
+        return region
 
-    def renamed(self, place: Hash) -> tuple[Hash, int]:
+    def renamed(self, region: Hash) -> tuple[Hash, int]:
         """A former owner's hash under the name of the next, and how many keys it has."""
-        mine = Hash(f"{self._mine}:{place.origin}:{place.owners + 1}", place.origin, place.owners + 1)
+        mine = Hash(f"{self._mine}:{region.origin}:{region.owners + 1}", region.origin, region.owners + 1)
         with _errors():
             pipeline = self._client.pipeline(transaction=False)
-            pipeline.rename(place.name, mine.name)
+            pipeline.rename(region.name, mine.name)
             pipeline.hlen(mine.name)
             _, found = pipeline.execute(raise_on_error=False)  # a hash without keys cannot be renamed
         return mine, found
 
-    def own(self, place: Hash, keys: int) -> None:
+    def own(self, region: Hash, keys: int) -> None:
         """One state more has its values there, of which there are ``keys``."""
         with self.lock:
-            self._owned[place.name] += 1
-            self._written[place.name] = keys
+            self._owned[region.name] += 1
+            self._written[region.name] = keys
 
-    def disown(self, place: Hash) -> None:
+    def disown(self, region: Hash) -> None:
         """Another slot has it by now. Under the lock."""
-        self._owned.pop(place.name, None)
-        self._written.pop(place.name, None)
+        self._owned.pop(region.name, None)
+        self._written.pop(region.name, None)
 
-    def copied_place(self, place: Hash) -> Hash:  # noqa: D102
-        copy = self.place(-1)
-        self._unsent.append(("COPY", place.name, copy.name))
-        self._written[copy.name] = self._written[place.name]
+    def copied_region(self, region: Hash) -> Hash:  # noqa: D102
+        copy = self.region(-1)
+        self._unsent.append(("COPY", region.name, copy.name))
+        self._written[copy.name] = self._written[region.name]
         return copy
 
-    def drop(self, places: list[Hash]) -> None:  # noqa: D102
+    def drop(self, regions: list[Hash]) -> None:  # noqa: D102
         gone = []
-        for place in places:
-            if place.name in self._owned:
-                self._owned[place.name] -= 1
-                if not self._owned[place.name]:
-                    self.disown(place)
-                    gone.append(place.name)
+        for region in regions:
+            if region.name in self._owned:
+                self._owned[region.name] -= 1
+                if not self._owned[region.name]:
+                    self.disown(region)
+                    gone.append(region.name)
         if gone:
             self._unsent.append(("UNLINK", *gone))
 
@@ -104,20 +104,20 @@ class RedisTable(Table):
         commands: list[bytes] = []
         edits: list[tuple[str, int]] = []  # whose answer says how many keys more, or less, there are
         size = 0
-        for place, changes in written:
-            name = place.name.encode()
+        for region, changes in written:
+            name = region.name.encode()
             kept = [part for key, value in changes.items() if value is not None for part in (_FIELD.pack(key), value)]
             gone = [_FIELD.pack(key) for key, value in changes.items() if value is None]
             for word, fields, sign in ((b"HSET", kept, 1), (b"HDEL", gone, -1)):
                 if fields:
                     commands += _command(word, name, fields)
-                    edits.append((place.name, sign))
+                    edits.append((region.name, sign))
             size += sum(map(len, kept))
             if size > _CALL_BYTES:
                 self._edit(edits, commands)
                 commands, edits, size = [], [], 0
-        for place, keys in wanted:
-            commands += _command(b"HMGET", place.name.encode(), [_FIELD.pack(key) for key in keys])
+        for region, keys in wanted:
+            commands += _command(b"HMGET", region.name.encode(), [_FIELD.pack(key) for key in keys])
         return self._edit(edits, commands, len(wanted)) if commands else []
 
     def _edit(self, edits: list[tuple[str, int]], commands: list[bytes], more: int = 0) -> list[Any]:
@@ -153,23 +153,17 @@ class RedisTable(Table):
                         pipeline.execute_command(*command)
                     pipeline.execute()
 
-    def scan(self, place: Hash) -> Iterator[tuple[int, bytes]]:  # noqa: D102
-        keys = self.scan_keys(place)
+    def scan(self, region: Hash) -> Iterator[tuple[int, bytes]]:  # noqa: D102
+        keys = self.scan_keys(region)
         for some in slices(keys):
-            [values] = self.exchange([], [(place, list(some))])
+            [values] = self.exchange([], [(region, list(some))])
             yield from ((key, value) for key, value in zip(some, values, strict=True) if value is not None)
-        self.require([place.name])
+        self.require([region.name])
 
-    def scan_keys(self, place: Hash) -> list[int]:  # noqa: D102
+    def scan_keys(self, region: Hash) -> list[int]:  # noqa: D102
         self.send()
         with _errors():
-            return [_FIELD.unpack(field)[0] for field in self._client.hkeys(place.name)]
-
-    def fill(self, place: Hash, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:  # noqa: D102
-        for keys, values in parts:
-            for some in slices(list(zip(keys, values, strict=True))):
-                with self.lock:  # so that what was written and how much it is are never seen apart
-                    self.exchange([(place, dict(some))], [])
+            return [_FIELD.unpack(field)[0] for field in self._client.hkeys(region.name)]
 
     def check(self) -> None:  # noqa: D102
         self.require(list(self._written))

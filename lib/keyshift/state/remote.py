@@ -16,8 +16,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from keyshift.model.errors import ProtocolViolation, ServiceUnavailable
-from keyshift.state.cached import CachedState, CachedStore
-from keyshift.state.cells import Cells
+from keyshift.state.cached import CachedState, CachedStore, Cells
 from keyshift.state.redis_server import RemoteSettings
 from keyshift.state.redis_table import Hash, RedisTable
 from keyshift.state.tracking import Value
@@ -56,7 +55,7 @@ class RemoteState(CachedState):
         keys = list(keys)
         found = super().take(keys)
         if len(found) < len(keys):  # deleted, or lost
-            self._redis.require([self.values.place.name])
+            self._redis.require([self.values.region.name])
         return found
 
     def hand_over(self) -> str:
@@ -71,8 +70,8 @@ class RemoteState(CachedState):
                 cells.clear()
                 cells.old.clear()
                 cells.count = keys
-                self._redis.disown(cells.place)
-            return json.dumps([*cells.place, cells.count, self._redis.server])
+                self._redis.disown(cells.region)
+            return json.dumps([*cells.region, cells.count, self._redis.server])
 
 
 class RemoteStore(CachedStore):
@@ -93,10 +92,10 @@ class RemoteStore(CachedStore):
         name, origin, owners, keys, server = json.loads(reference)
         if server != self._redis.server:
             raise ServiceUnavailable(f"the store of state has begun anew since unit {unit} was written")
-        place, found = self._redis.renamed(Hash(name, origin, owners))
+        region, found = self._redis.renamed(Hash(name, origin, owners))
         if found != keys:
-            raise ProtocolViolation(f"unit {unit} was handed over with {keys} keys, {found} are in {place.name}")
-        self._redis.own(place, keys)
-        state = self.state_of(self.living_cells(place))
+            raise ProtocolViolation(f"unit {unit} was handed over with {keys} keys, {found} are in {region.name}")
+        self._redis.own(region, keys)
+        state = self.state_of(self.living_cells(region))
         state.values.count = keys
         return state

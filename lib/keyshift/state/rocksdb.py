@@ -20,12 +20,12 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 from pydantic import Field
 
+from keyshift.folders import MIB
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state.cached import CachedStore
 from keyshift.state.settings import Settings
 from keyshift.state.table import Changes, Table
 
-MIB = 1 << 20
 _FILE_BYTES = 1 << 20  # an arrival of more bytes than that comes as a sorted file
 _PREFIX = struct.Struct(">I")
 _SIGN = 1 << 63  # turned around, so that keys are sorted as bytes, too
@@ -87,11 +87,11 @@ class RocksTable(Table):
         shutil.rmtree(self._folder, ignore_errors=True)
         self._in_use.close()
 
-    def place(self, unit: int) -> _Range:  # noqa: D102
+    def region(self, unit: int) -> _Range:  # noqa: D102
         return _Range(_PREFIX.pack(next(self._numbers)))
 
-    def copied_place(self, place: _Range) -> _Range:  # noqa: D102
-        return place._replace(view=self.db.iter())
+    def copied_region(self, region: _Range) -> _Range:  # noqa: D102
+        return region._replace(view=self.db.iter())
 
     def exchange(  # noqa: D102
         self, written: list[tuple[_Range, Changes]], wanted: list[tuple[_Range, list[int]]]
@@ -106,48 +106,45 @@ class RocksTable(Table):
                         batch.put(_name(prefix, key), value)
             self.db.write(batch)
         if len(wanted) == 1 and wanted[0][0].view is not None:
-            [(place, keys)] = wanted
-            found = {key: data for first in keys for key, data in islice(self._from(place, first), 1)}
+            [(region, keys)] = wanted
+            found = {key: data for first in keys for key, data in islice(self._from(region, first), 1)}
             return [[found.get(key) for key in keys]]
-        together: Any = self.db.get([_name(place.prefix, key) for place, keys in wanted for key in keys])
+        together: Any = self.db.get([_name(region.prefix, key) for region, keys in wanted for key in keys])
         values = iter(together)
         return [[next(values) for _ in keys] for _, keys in wanted]
 
-    def scan(self, place: _Range) -> Iterator[tuple[int, bytes]]:  # noqa: D102
-        return self._from(place, -_SIGN)
+    def scan(self, region: _Range) -> Iterator[tuple[int, bytes]]:  # noqa: D102
+        return self._from(region, -_SIGN)
 
-    def scan_keys(self, place: _Range) -> Iterator[int]:  # noqa: D102
-        return (key for key, _ in self._from(place, -_SIGN))
-
-    def _from(self, place: _Range, key: int) -> Iterator[tuple[int, bytes]]:
-        found = place.view or self.db.iter()
-        found.seek(_name(place.prefix, key))
-        while found.valid() and (name := found.key()).startswith(place.prefix):
+    def _from(self, region: _Range, key: int) -> Iterator[tuple[int, bytes]]:
+        found = region.view or self.db.iter()
+        found.seek(_name(region.prefix, key))
+        while found.valid() and (name := found.key()).startswith(region.prefix):
             yield _key(name), found.value()
             found.next()
 
-    def fill(self, place: _Range, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:  # noqa: D102
+    def fill(self, region: _Range, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:  # noqa: D102
         for keys, values in parts:
             if sum(map(len, values)) < _FILE_BYTES:
-                self.exchange([(place, dict(zip(keys, values, strict=True)))], [])
+                self.exchange([(region, dict(zip(keys, values, strict=True)))], [])
                 continue
             path = str(self._folder / f"{next(self._files)}.sst")
             writer = self._rocks.SstFileWriter(self._options)
             writer.open(path)
             for key, value in sorted(zip(keys, values, strict=True)):
-                writer[_name(place.prefix, key)] = value
+                writer[_name(region.prefix, key)] = value
             writer.finish()
             moved = self._rocks.IngestExternalFileOptions()
             moved.set_move_files(True)
             self.db.ingest_external_file([path], moved)
 
-    def drop(self, places: list[_Range]) -> None:  # noqa: D102
+    def drop(self, regions: list[_Range]) -> None:  # noqa: D102
         # In a batch: the method of the database also deletes whole files, whoever has a snapshot of them.
         batch = self._rocks.WriteBatch(raw_mode=True)
-        for place in places:
-            if place.view is None:
-                (number,) = _PREFIX.unpack(place.prefix)
-                batch.delete_range(place.prefix, _PREFIX.pack(number + 1))
+        for region in regions:
+            if region.view is None:
+                (number,) = _PREFIX.unpack(region.prefix)
+                batch.delete_range(region.prefix, _PREFIX.pack(number + 1))
         self.db.write(batch)
 
 

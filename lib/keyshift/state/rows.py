@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-Value = tuple[Any, ...]
+from keyshift.state.tracking import Value
+
 Row = tuple[int, Value]
 
 

@@ -17,7 +17,7 @@ def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 class Table(ABC):
-    """The values of each state at a *place* of its own, which is whatever the table likes.
+    """The values of each state at a *region* of its own, which is whatever the table likes.
 
     ``lock``: its store holds it while something goes to the table.
     """
@@ -29,30 +29,33 @@ class Table(ABC):
     def exchange(
         self, written: list[tuple[Any, Changes]], wanted: list[tuple[Any, list[int]]]
     ) -> list[Sequence[bytes | None]]:
-        """Write, then read, each by place; one round trip. Under the lock."""
+        """Write, then read, each by region; one round trip. Under the lock."""
 
     @abstractmethod
-    def scan(self, place: Any) -> Iterator[tuple[int, bytes]]:
+    def scan(self, region: Any) -> Iterator[tuple[int, bytes]]:
         """All that is there, each key once; from any thread."""
 
-    @abstractmethod
-    def scan_keys(self, place: Any) -> Iterable[int]:
+    def scan_keys(self, region: Any) -> Iterable[int]:
         """All keys that are there."""
+        return (key for key, _ in self.scan(region))
+
+    def fill(self, region: Any, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:
+        """Many values come to a region where nothing is yet; from any thread."""
+        for keys, values in parts:
+            for some in slices(list(zip(keys, values, strict=True))):
+                with self.lock:  # so that what was written and how much it is are never seen apart
+                    self.exchange([(region, dict(some))], [])
 
     @abstractmethod
-    def fill(self, place: Any, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:
-        """Many values come to a place where nothing is yet; from any thread."""
+    def region(self, unit: int) -> Any:
+        """A new region; from any thread."""
 
     @abstractmethod
-    def place(self, unit: int) -> Any:
-        """A new place; from any thread."""
-
-    @abstractmethod
-    def copied_place(self, place: Any) -> Any:
+    def copied_region(self, region: Any) -> Any:
         """One in which all is as it is here now. Under the lock."""
 
     @abstractmethod
-    def drop(self, places: list[Any]) -> None:
+    def drop(self, regions: list[Any]) -> None:
         """Nobody needs these any more. Under the lock."""
 
     def check(self) -> None:  # noqa: B027 - a table in this process has what was written

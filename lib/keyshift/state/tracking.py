@@ -1,5 +1,6 @@
 """What the states of all backends have in common: values in a dictionary, timers, and a note of what changes."""
 
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from keyshift.state.timers import Timers
@@ -17,24 +18,26 @@ class ValueDict(dict[int, T]):
 
 
 class Noting(ValueDict[T]):
-    """To be inherited before a ``ValueDict``: a note of every key that is set."""
+    """A note of every key that is set, for whatever values there are: see ``noting``."""
 
     def __setitem__(self, key: int, value: T) -> None:
         super().__setitem__(key, value)
         self.changed.add(key)
 
 
+@cache
+def noting(kind: type[Any]) -> Any:
+    """The class of values that are like those of ``kind``, with a note of every key that is set."""
+    return kind if issubclass(kind, Noting) else type(f"Noting{kind.__name__}", (Noting, kind), {})
+
+
 V = TypeVar("V", bound=ValueDict[Any])
 
 
 class TrackedState(Generic[V]):
-    """The part of ``UnitState`` that is the same for all states. A change is noted once, however many track changes.
-
-    ``noting``: the class of the values, with ``Noting``.
-    """
+    """The part of ``UnitState`` that is the same for all states. A change is noted once, however many track changes."""
 
     shared = False
-    noting: type[V]
 
     def __init__(self, values: V) -> None:
         self.values = values
@@ -44,7 +47,8 @@ class TrackedState(Generic[V]):
     def track(self, who: str) -> None:  # noqa: D102
         self._tell()
         self._untold[who] = set()
-        self.values.__class__ = self.noting  # in place: whoever holds the values writes to these from now on
+        # In place: whoever holds the values writes to these from now on.
+        self.values.__class__ = noting(type(self.values))
 
     def changes(self, who: str) -> set[int]:  # noqa: D102
         self._tell()

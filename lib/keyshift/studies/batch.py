@@ -65,7 +65,7 @@ class Batch(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class NotebookExecution:
     """One set of parameters, once. ``number`` counts from 1, as people do."""
 
     number: int
@@ -75,15 +75,15 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBatch:
     """A batch that was checked, and the executions it consists of."""
 
     batch: Batch
     notebook: Path
-    executions: list[Execution]
+    executions: list[NotebookExecution]
     varying: list[str]
 
-    def varied(self, execution: Execution) -> dict[str, Any]:
+    def varied(self, execution: NotebookExecution) -> dict[str, Any]:
         """Those parameters of ``execution`` that are not the same in all; None for one that it leaves out."""
         values = {name: execution.parameters.get(name) for name in self.varying}
         return values | ({"repetition": execution.repetition} if self.batch.repetitions > 1 else {})
@@ -131,7 +131,7 @@ def load_batch(file: Path) -> Batch:
         raise BadInput(f"{file.name}: {refusal(error.errors(), Batch)}") from None
 
 
-def prepare(file: Path, folder: Path) -> Prepared:
+def prepare(file: Path, folder: Path) -> PreparedBatch:
     """Read a batch file and check all that can be checked without executing anything.
 
     ``folder`` is where notebooks are that are not beside the file. Raises BadInput, one line: for the file itself, a
@@ -147,11 +147,11 @@ def prepare(file: Path, folder: Path) -> Prepared:
     names = {name: None for values in sets for name in values}
     notebooks.check_parameters(notebook, names)
     code = [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
-    executions: dict[str, Execution] = {}
+    executions: dict[str, NotebookExecution] = {}
     # Repetitions of a set are as far from each other as can be: what the machine does for a while hits all sets alike.
     for number, (repetition, parameters) in enumerate(itertools.product(range(1, batch.repetitions + 1), sets), 1):
         content = json.dumps([code, parameters, repetition], sort_keys=True)
-        execution = Execution(number, parameters, repetition, sha256(content.encode()).hexdigest()[:16])
+        execution = NotebookExecution(number, parameters, repetition, sha256(content.encode()).hexdigest()[:16])
         if same := executions.get(execution.id):
             raise BadInput(
                 f"{file.name}: executions {same.number} and {number} have the same parameters "
@@ -159,7 +159,7 @@ def prepare(file: Path, folder: Path) -> Prepared:
             )
         executions[execution.id] = execution
     varying = [n for n in names if any(n not in values or values[n] != sets[0].get(n) for values in sets)]
-    return Prepared(batch, notebook, list(executions.values()), varying)
+    return PreparedBatch(batch, notebook, list(executions.values()), varying)
 
 
 def _find(name: str, folders: list[Path]) -> Path:
@@ -177,7 +177,7 @@ def _find(name: str, folders: list[Path]) -> Path:
 
 
 def run_batch(
-    prepared: Prepared,
+    prepared: PreparedBatch,
     runs: ResultStore,
     records: Files,
     home: Path,
@@ -212,7 +212,7 @@ def run_batch(
     return done
 
 
-def forecast(prepared: Prepared, records: Files, again: bool = False) -> str:
+def forecast(prepared: PreparedBatch, records: Files, again: bool = False) -> str:
     """What ``run_batch`` would do, in a line: how many executions, and how long from what earlier ones took.
 
     Earlier ones are those of this batch; if there are none, those of other batches with the same notebook. Those that
@@ -232,7 +232,7 @@ def forecast(prepared: Prepared, records: Files, again: bool = False) -> str:
     )
 
 
-def _good(records: Files, folders: Iterable[str], prepared: Prepared) -> list[Record]:
+def _good(records: Files, folders: Iterable[str], prepared: PreparedBatch) -> list[Record]:
     """Records of executions of the same notebook that have not failed."""
     found = []
     for folder in folders:
@@ -247,7 +247,7 @@ def _duration(minutes: float) -> str:
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-def _ended(prepared: Prepared, records: Files) -> dict[str, Record]:
+def _ended(prepared: PreparedBatch, records: Files) -> dict[str, Record]:
     name = prepared.batch.name
     there = set(records.names(name))
     found = {}
@@ -264,7 +264,12 @@ def _ended(prepared: Prepared, records: Files) -> dict[str, Record]:
 
 
 def _run(
-    prepared: Prepared, execution: Execution, runs: ResultStore, records: Files, home: Path, execute: Execute
+    prepared: PreparedBatch,
+    execution: NotebookExecution,
+    runs: ResultStore,
+    records: Files,
+    home: Path,
+    execute: Execute,
 ) -> Record:
     name, started = prepared.batch.name, datetime.now(UTC)
     executed, error, copy_at = None, None, None
@@ -300,7 +305,7 @@ def _run(
     return record
 
 
-def _line(prepared: Prepared, execution: Execution, record: Record) -> str:
+def _line(prepared: PreparedBatch, execution: NotebookExecution, record: Record) -> str:
     varying = _words(prepared.varied(execution))
     about = record.error.strip().partition("\n")[0] if record.error else record.verdict or "no runs"
     return (
@@ -313,7 +318,7 @@ def _words(values: dict[str, Any]) -> str:
     return " ".join(f"{name}={json.dumps(value)}" for name, value in values.items() if value is not None)
 
 
-def table(prepared: Prepared, done: dict[str, Record]) -> list[dict[str, Any]]:
+def table(prepared: PreparedBatch, done: dict[str, Record]) -> list[dict[str, Any]]:
     """One row per execution: number, what varies, status ("not run" if none), verdict, minutes."""
     rows = []
     for execution in prepared.executions:

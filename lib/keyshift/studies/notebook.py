@@ -54,8 +54,8 @@ class _Client(PapermillNotebookClient):  # type: ignore[misc]
                 task.cancelled() or task.exception()  # or asyncio prints it at the end, as one that nobody has seen
 
     def process_message(self, msg: Any, cell: Any, cell_index: Any) -> Any:
-        place = (msg["content"].get("transient") or {}).get("display_id") or ""
-        if place.startswith(DISPLAY) and (line := msg["content"]["data"]["text/plain"]):
+        shown = (msg["content"].get("transient") or {}).get("display_id") or ""
+        if shown.startswith(DISPLAY) and (line := msg["content"]["data"]["text/plain"]):
             tell(line)
         return super().process_message(msg, cell, cell_index)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer
 from kafka.consumer.fetcher import ConsumerRecord
 from pydantic import Field
 
@@ -29,9 +29,9 @@ from keyshift.model import frames
 from keyshift.model.errors import BadInput
 from keyshift.trace import Trace
 from keyshift.traffic import lines
-from keyshift.traffic.entry import Commands, TrafficConfig, run
+from keyshift.traffic.entry import CommandLines, TrafficConfig, run
 from keyshift.traffic.process import say
-from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
+from keyshift.traffic.topics import ANSWER_MS
 
 PART_ROWS = 1 << 16  # are written at once: some MiB, which take milliseconds
 _ARRIVAL = (pa.field("slot", pa.int32()), pa.field("log_offset", pa.int64()), pa.field("arrived_us", pa.int64()))
@@ -41,13 +41,12 @@ BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 
 
 class CollectorConfig(TrafficConfig):
-    """What the collector is told first."""
+    """What the collector is told first: of results, whose topic has a partition for each slot."""
 
-    partitions: int = Field(ge=1, description="partitions of the results topic, one per slot")
     output: Path = Field(description="parquet file to write")
 
 
-class Results:
+class ResultsFile:
     """All results so far, in a parquet file; those of the last minutes are still to be written."""
 
     def __init__(self, result_fields: tuple[pa.Field, ...], output: Path) -> None:
@@ -121,16 +120,16 @@ def _of_slot(slot: int, latencies_ms: np.ndarray) -> tuple[int, float, list[int]
     return slot, round(float(latencies_ms.sum()), 3), within.tolist()
 
 
-def collect(config: CollectorConfig, commands: Commands) -> None:
+def collect(config: CollectorConfig, commands: CommandLines) -> None:
     """The process: collect until told to stop. Raises ServiceUnavailable, BadInput, ProtocolViolation."""
     *_, stage = config.make_workload().stages
     if not config.output.parent.is_dir():
         raise BadInput(f"output = {config.output}: its folder does not exist; make it first")
-    assigned = [TopicPartition(config.topic, partition) for partition in range(config.partitions)]
-    require_partitions(config.kafka, config.topic, config.partitions, config.sign_in)
-    with broker_errors(config.kafka, "connecting the collector"):
+    topic = config.topic
+    topic.require_partitions()
+    with topic.errors("connecting to"):
         consumer = KafkaConsumer(
-            bootstrap_servers=config.kafka,
+            bootstrap_servers=topic.kafka,
             bootstrap_timeout_ms=ANSWER_MS,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
@@ -141,17 +140,24 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
             check_crcs=False,
             allow_auto_create_topics=False,
             metrics_enabled=False,
-            **config.sign_in.client(),
+            **topic.sign_in.client(),
         )
-        consumer.assign(assigned)
-        consumer.seek_to_beginning(*assigned)
-    results = Results(stage.result_fields, config.output)
+        consumer.assign(topic.parts)
+        consumer.seek_to_beginning(*topic.parts)
+    results = ResultsFile(stage.result_fields, config.output)
     columns = ["slot", "router", "offset", "stored_us", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})
 
     began_us = now_us()  # what is older was read by another process, when it came
     second = began_us // SECOND_US
+
+    def tell() -> None:
+        nonlocal second
+        while second < now_us() // SECOND_US:
+            report(second, *results.roll())
+            second += 1
+
     stopped_at: float | None = None
     heard_at = time.monotonic()
     while stopped_at is None or (
@@ -159,27 +165,23 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
     ):
         if stopped_at is None and commands.next(timeout_s=0):
             stopped_at = time.monotonic()
-        with broker_errors(config.kafka, f"reading topic {config.topic!r}"):
+        with topic.errors("reading"):
             fetched = consumer.poll(timeout_ms=20)
-        for partition, records in fetched.items():
+        for (_, slot), records in fetched.items():
             for record, batch, meta in decoded(records, results.schema, config.lines):
                 stored_us = record.timestamp * 1000
                 arrived_us = now_us() if stored_us > began_us - SECOND_US else stored_us
                 if batch.num_rows:
                     heard_at = time.monotonic()
-                    while second < now_us() // SECOND_US:
-                        report(second, *results.roll())
-                        second += 1
-                    results.add(batch, partition.partition, record.offset, arrived_us)
+                    tell()
+                    results.add(batch, slot, record.offset, arrived_us)
                     if trace:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
                         for router, offset in set(origins):
-                            trace.add(partition.partition, router, offset, record.timestamp * 1000, arrived_us)
+                            trace.add(slot, router, offset, stored_us, arrived_us)
                 elif "marker" in meta:
                     say(meta)
-        while second < now_us() // SECOND_US:
-            report(second, *results.roll())
-            second += 1
+        tell()
     results.close()
     say({"state": "done", "results": results.count})
 

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from kafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from keyshift.endpoints import OPEN, SignIn
 from keyshift.model.errors import KeyshiftError
 from keyshift.refusals import refusal
+from keyshift.traffic.topics import Topic
 from keyshift.workloads import Workload, model_of
 
 STOP = {"stop": True}
@@ -33,9 +33,7 @@ class TrafficConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kafka: str
-    sign_in: SignIn = OPEN
-    topic: str
+    topic: Topic
     workload: str
     parameters: dict[str, Any]
     parcel: str = ""  # of a workload that the library does not have
@@ -47,8 +45,8 @@ class TrafficConfig(BaseModel):
         return model_of(self.workload, self.parcel)(**self.parameters)
 
 
-class Commands:
-    """JSON lines of standard input, read by a thread of its own."""
+class CommandLines:
+    """Commands as JSON lines of standard input, read by a thread of its own."""
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -73,13 +71,13 @@ class Commands:
             return None
 
 
-def run(config_type: type[C], body: Callable[[C, Commands], None]) -> None:
+def run(config_type: type[C], body: Callable[[C, CommandLines], None]) -> None:
     """Run ``body`` and exit; what Ctrl-C means is up to who has started this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of it is raised, and ends in one line
     gc.collect()
     gc.freeze()  # what was imported is looked through no more: it took 76 ms, in which no event was sent
-    commands = Commands()
+    commands = CommandLines()
     status = 1
     try:
         body(config_type.model_validate(commands.next()), commands)

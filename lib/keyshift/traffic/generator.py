@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from pydantic import Field
 
 from keyshift.clock import SECOND_US, now_us
@@ -36,9 +36,9 @@ from keyshift.model import frames
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.trace import Trace
 from keyshift.traffic import lines
-from keyshift.traffic.entry import Commands, TrafficConfig, run
+from keyshift.traffic.entry import CommandLines, TrafficConfig, run
 from keyshift.traffic.process import say
-from keyshift.traffic.topics import ANSWER_MS, broker_errors, read_facts, require_partitions
+from keyshift.traffic.topics import ANSWER_MS
 from keyshift.workloads import Partition, results_due
 
 AWAY_MS = 60_000  # so long Kafka may be away: a restart takes a quarter of a minute on a busy machine
@@ -48,13 +48,12 @@ ON_THE_WAY_BYTES = 8 << 20  # to Kafka: kafka-python has no bound of its own
 
 
 class GeneratorConfig(TrafficConfig):
-    """What the generator is told first."""
+    """What the generator is told first: of events, whose topic has a partition for each router."""
 
     rate: float = Field(gt=0, description="events per second, all routers together")
     rate_steps: list[tuple[float, float]] = Field(
         default=[], description="seconds since the start of the load, ascending, and the events per second from then on"
     )
-    routers: int = Field(ge=1, description="partitions of the topic")
     frame_ms: float = Field(gt=0, description="time between frames, per partition")
     epoch: int = Field(default=frames.FIRST_EPOCH, ge=frames.FIRST_EPOCH, description="of its driver")
 
@@ -122,19 +121,20 @@ class Generator:
     def __init__(self, config: GeneratorConfig, producer: KafkaProducer) -> None:
         workload = config.make_workload()
         [source], self._stages = workload.sources, workload.stages
-        self._config, self._producer, self._schema = config, producer, source.schema
+        self._config, self._topic, self._producer, self._schema = config, config.topic, producer, source.schema
+        routers = range(self._topic.partitions)
         self._empty = frames.empty(source.schema)
-        self._partitions: list[Partition] = [source.partition(router) for router in range(config.routers)]
+        self._partitions: list[Partition] = [source.partition(router) for router in routers]
         self._next_offset: dict[int, int] = {}  # of each router's partition, if nobody else writes there
         self._others: dict[int, int] = {}  # routers, and the offset of what somebody else has written there last
         self._facts = {"epoch": config.epoch} if config.epoch > frames.FIRST_EPOCH else {}  # of every frame
-        self._sent = [0] * config.routers
-        self._due = 0
+        self._sent = [0 for _ in routers]
+        self.due = 0  # results that the events sent so far must have
         self._last_us = 0  # when the load is over, if it has an end
         self._planned = 0  # events of the load, if it has an end
         self._failure: Exception | None = None
         self._on_the_way = 0  # bytes
-        self._room = threading.Condition()
+        self._acknowledged = threading.Condition()
         self.schedule: Schedule | None = None
         self.trace = Trace(config.trace, "generator", ["router", "frame_us", "sent_us"]) if config.trace else None
 
@@ -142,11 +142,6 @@ class Generator:
     def events(self) -> int:
         """Events sent so far."""
         return sum(self._sent)
-
-    @property
-    def results(self) -> int:
-        """Results that the events sent so far must have."""
-        return self._due
 
     @property
     def finished(self) -> bool:
@@ -170,7 +165,7 @@ class Generator:
     def done(self, now_us: int) -> dict[str, Any]:
         """What is said when the load is over."""
         took_us = now_us - self.schedule.start_us if self.schedule is not None else 0
-        said = {"state": "done", "events": self.events, "planned": self._planned, "due": self._due}
+        said = {"state": "done", "events": self.events, "planned": self._planned, "due": self.due}
         return said | {"took_s": took_us / SECOND_US}
 
     def obey(self, command: dict[str, Any], now_us: int) -> None:
@@ -184,7 +179,7 @@ class Generator:
                 return
             case {"start_at_us": int(start_us), "seconds": int() | float() | None as seconds} if schedule is None:
                 config = self._config
-                schedule = Schedule(start_us, seconds, config.rate, config.routers, config.rate_steps)
+                schedule = Schedule(start_us, seconds, config.rate, len(self._sent), config.rate_steps)
                 self.schedule = schedule
             case {"rate": int() | float() as rate} if schedule is not None and schedule.end_us == math.inf and rate > 0:
                 schedule.change(now_us, rate)
@@ -215,7 +210,7 @@ class Generator:
                 end = min(due, sent + TAKE_EVENTS)
                 batch = self._partitions[router].take(self.schedule.times(router, sent, end))
                 self._sent[router] = end
-                self._due += results_due(self._stages, batch)
+                self.due += results_due(self._stages, batch)
                 if end < due:
                     watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
         for value in self._encoded(batch, watermark):
@@ -234,16 +229,16 @@ class Generator:
         yield frames.encode(last, {"watermark": watermark} | self._facts)
 
     def _put(self, router: int, frame: bytes) -> None:
-        with self._room:
-            self._room.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._failure is not None)
+        with self._acknowledged:
+            self._acknowledged.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._failure is not None)
             self._on_the_way += len(frame)
-        sent = self._producer.send(self._config.topic, frame, partition=router)
+        sent = self._producer.send(self._topic.name, frame, partition=router)
         sent.add_callback(partial(self._gone, router, len(frame))).add_errback(self._failed)
         self._check()
 
     def flush(self) -> None:
         """Wait until Kafka has acknowledged everything. Raises ServiceUnavailable if it does not."""
-        with broker_errors(self._config.kafka, f"sending to topic {self._config.topic!r}"):
+        with self._topic.errors("sending to"):
             self._producer.flush(timeout=AWAY_MS / 1000)
         self._check()
 
@@ -251,9 +246,9 @@ class Generator:
         if written.offset > self._next_offset.get(router, written.offset):
             self._others[router] = written.offset - 1
         self._next_offset[router] = written.offset + 1
-        with self._room:
+        with self._acknowledged:
             self._on_the_way -= size
-            self._room.notify()
+            self._acknowledged.notify()
 
     def require_newest(self) -> None:
         """Raises Deposed if the generator of a later driver writes into the topic, too; whatever one of an earlier
@@ -262,31 +257,31 @@ class Generator:
         config = self._config
         while self._others and not config.lines:
             router, offset = self._others.popitem()
-            where = TopicPartition(config.topic, router)
-            epoch = frames.epoch_of(read_facts(config.kafka, where, offset, self._schema, config.sign_in))
+            epoch = frames.epoch_of(self._topic.facts(router, offset, self._schema))
             if epoch > config.epoch:
-                said = f"another process offers events to topic {config.topic!r} now"
+                said = f"another process offers events to topic {self._topic.name!r} now"
                 raise Deposed(f"{said} (epoch {epoch}, ours was {config.epoch})")
 
     def _failed(self, error: Exception) -> None:
-        with self._room:
+        with self._acknowledged:
             self._failure = error
-            self._room.notify()
+            self._acknowledged.notify()
 
     def _check(self) -> None:
         if self._failure is not None:
             raise ServiceUnavailable(
-                f"Kafka at {self._config.kafka} did not take a frame of topic {self._config.topic!r}: {self._failure!r}"
+                f"Kafka at {self._topic.kafka} did not take a frame of topic {self._topic.name!r}: {self._failure!r}"
             )
 
 
-def generate(config: GeneratorConfig, commands: Commands) -> None:
+def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
-    require_partitions(config.kafka, config.topic, config.routers, config.sign_in)
-    with broker_errors(config.kafka, "connecting the generator"):
+    topic, routers = config.topic, config.topic.partitions
+    topic.require_partitions()
+    with topic.errors("connecting to"):
         # Idempotent: a repeated send can neither double nor overtake a frame (with one replica, all acks are one ack).
         producer = KafkaProducer(
-            bootstrap_servers=config.kafka,
+            bootstrap_servers=topic.kafka,
             bootstrap_timeout_ms=ANSWER_MS,
             linger_ms=0,
             max_request_size=frames.MAX_FRAME_BYTES,
@@ -295,15 +290,15 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             delivery_timeout_ms=AWAY_MS,
             allow_auto_create_topics=False,
             metrics_enabled=False,
-            **config.sign_in.client(),
+            **topic.sign_in.client(),
         )
     generator = Generator(config, producer)
-    for router in range(config.routers):
+    for router in range(routers):
         generator.send(router, now_us())
     generator.flush()
     say({"state": "ready"})
 
-    turn_us = config.frame_ms * 1000 / config.routers
+    turn_us = config.frame_ms * 1000 / routers
     begin_us = now_us()
     turn = 0  # turn n is due at begin + n * turn_us; of turns that are late, each router has only its latest one
     pending: dict[int, int] = {}  # routers with something to send, and the time of the frame that ends with it
@@ -321,11 +316,10 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             late_us = max(late_us, passed_us - due_us)
             after = max(turn, math.floor((passed_us - begin_us) / turn_us)) + 1
             pending |= {
-                each % config.routers: round(begin_us + each * turn_us)
-                for each in range(max(turn, after - config.routers), after)
+                each % routers: round(begin_us + each * turn_us) for each in range(max(turn, after - routers), after)
             }
             turn = after
-        with broker_errors(config.kafka, f"sending to topic {config.topic!r}"):
+        with topic.errors("sending to"):
             pending = {router: at_us for router, at_us in pending.items() if not generator.send(router, at_us)}
         generator.require_newest()
         late_us = max(late_us, generator.late_us(passed_us))
@@ -335,7 +329,7 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             done = True
             say(generator.done(now_us()))
         if passed_us >= report_us:
-            say({"sent_events": generator.events, "due": generator.results, "late_ms": round(late_us / 1000, 3)})
+            say({"sent_events": generator.events, "due": generator.due, "late_ms": round(late_us / 1000, 3)})
             late_us, report_us = 0.0, report_us + SECOND_US
     generator.flush()
     if not done:

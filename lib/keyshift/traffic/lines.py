@@ -13,9 +13,8 @@ from kafka import KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
 from pyarrow import json
 
-from keyshift.endpoints import Endpoints
 from keyshift.model.errors import ProtocolViolation
-from keyshift.traffic.topics import ANSWER_MS, broker_errors, records
+from keyshift.traffic.topics import ANSWER_MS, Topic
 
 
 def encode(batch: pa.RecordBatch) -> Iterator[bytes]:
@@ -40,32 +39,27 @@ def decode(values: Sequence[bytes], expected: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
-def fill(endpoints: Endpoints, topic: str, partitions: int, keys: int) -> None:
+def fill(topic: Topic, keys: int) -> None:
     """An event of ``t`` 0 for each key, in turn over the partitions. Raises ServiceUnavailable."""
-    with broker_errors(endpoints.kafka, f"sending to topic {topic!r}"):
+    with topic.errors("sending to"):
         producer = KafkaProducer(
-            bootstrap_servers=endpoints.kafka,
+            bootstrap_servers=topic.kafka,
             bootstrap_timeout_ms=ANSWER_MS,
             linger_ms=5,
             metrics_enabled=False,
-            **endpoints.sign_in.client(),
+            **topic.sign_in.client(),
         )
         try:
             for key in range(keys):
-                producer.send(topic, b'{"key":%d,"t":0}' % key, partition=key % partitions)
+                producer.send(topic.name, b'{"key":%d,"t":0}' % key, partition=key % topic.partitions)
             producer.flush(timeout=ANSWER_MS / 1000)
         finally:
             producer.close(timeout=1)
 
 
-def read_topic(
-    endpoints: Endpoints, topic: str, schema: pa.Schema, partitions: int
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Events of the load and their records, as ``topics.read_topic`` has events and frames: each is one of its own."""
-    found = [
-        _events(partition.partition, some, schema)
-        for partition, some in records(endpoints.kafka, topic, partitions, endpoints.sign_in)
-    ]
+def read(topic: Topic, schema: pa.Schema) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Events of the load and their records, as ``Topic.read`` has events and frames: each is one of its own."""
+    found = [_events(router, some, schema) for router, some in topic.records()]
     columns = ["router", "offset", "position", *schema.names]
     events = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns, dtype=np.int64)
     return events, events[["router", "offset"]].assign(watermark=0, events=1)

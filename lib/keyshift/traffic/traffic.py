@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +11,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from keyshift.clock import SECOND_US
-from keyshift.endpoints import Endpoints
 from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.frames import FIRST_EPOCH
 from keyshift.model.markers import Marker, Said, name_of
-from keyshift.traffic import lines, topics
+from keyshift.traffic import lines
+from keyshift.traffic.collector import CollectorConfig
+from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
+from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, Offered, Topic
 from keyshift.waiting import wait_until
 from keyshift.workloads import Workload, parcel_of
 
@@ -27,13 +28,6 @@ LOOK_S = 0.05  # between two looks at what they said
 REMEMBERED = 60  # reports of a feed, one per second
 MARKERS = 8  # of a kind and a slot: nobody asks for what was said so long before
 ANSWER_S = 30.0  # for a generator to get ready, and to be done at the end of a load
-
-
-class Topic(NamedTuple):
-    """A topic of Kafka."""
-
-    name: str
-    partitions: int
 
 
 class Before(NamedTuple):
@@ -68,12 +62,12 @@ class Progress(NamedTuple):
 class Feed(JsonProcess):
     """One generator: ticks from the beginning, a load when it is told to."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: GeneratorConfig) -> None:
         self.sent = 0  # events so far, as it said last
         self.before = Before()
         self._said: dict[str, dict[str, Any]] = {}  # by state
         self.progress: deque[Progress] = deque(maxlen=REMEMBERED)
-        super().__init__("keyshift.traffic.generator", config, self._heard)
+        super().__init__("keyshift.traffic.generator", config.model_dump(mode="json"), self._heard)
 
     def _heard(self, report: dict[str, Any]) -> None:
         if "state" in report:
@@ -140,7 +134,6 @@ class Traffic:
 
     def __init__(
         self,
-        endpoints: Endpoints,
         workload: Workload,
         events: Topic,
         results: Topic,
@@ -149,11 +142,9 @@ class Traffic:
         trace: str = "",
         as_lines: bool = False,
     ) -> None:
-        self._endpoints, self._workload, self._events, self._results = endpoints, workload, events, results
+        self._workload, self._events, self._results = workload, events, results
         self._output, self._heard_second = output, heard
-        self._common = {
-            "kafka": endpoints.kafka,
-            "sign_in": asdict(endpoints.sign_in),
+        self._common: dict[str, Any] = {
             "workload": workload.name,
             "parameters": workload.model_dump(),
             "parcel": parcel_of(type(workload)),
@@ -174,17 +165,15 @@ class Traffic:
 
     def open(self, again: bool = False) -> None:
         """Make the topics, and start the collector. ``again``: the topics are there."""
-        kafka, sign_in = self._endpoints.kafka, self._endpoints.sign_in
         if not again:
-            retention_ms = topics.FOR_EVER_MS if self.for_ever else topics.RETENTION_MS
             for topic in (self._events, self._results):
-                topics.create_topic(kafka, topic.name, topic.partitions, sign_in, retention_ms)
-        sink = {"topic": self._results.name, "partitions": self._results.partitions, "output": str(self._output)}
-        self._processes.append(JsonProcess("keyshift.traffic.collector", self._common | sink, self._heard))
+                topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
+        config = CollectorConfig(topic=self._results, output=self._output, **self._common)
+        self._processes.append(JsonProcess("keyshift.traffic.collector", config.model_dump(mode="json"), self._heard))
 
     def await_silence(self) -> None:
         """Wait until nobody writes events any more. Raises ServiceUnavailable if somebody goes on."""
-        topics.await_silence(self._endpoints.kafka, self._events.name, self._events.partitions, self._endpoints.sign_in)
+        self._events.await_silence()
 
     def feed(
         self,
@@ -197,9 +186,8 @@ class Traffic:
 
         ``epoch``: of the driver that it is for; when the generator is ready, whatever those of others offer is stale.
         """
-        load = {"topic": self._events.name, "routers": self._events.partitions, "frame_ms": frame_ms}
-        load |= {"rate": rate, "rate_steps": list(steps), "epoch": epoch}
-        feed = Feed(self._common | load)
+        load: dict[str, Any] = {"frame_ms": frame_ms, "rate": rate, "rate_steps": list(steps), "epoch": epoch}
+        feed = Feed(GeneratorConfig(topic=self._events, **load, **self._common))
         self._processes.append(feed)
         return feed
 
@@ -234,7 +222,7 @@ class Traffic:
         """Remove all of it; safe to call twice. What fails is raised when the rest is gone."""
         with contextlib.ExitStack() as stack:
             for topic in (self._events, self._results):
-                stack.callback(topics.delete_topic, self._endpoints.kafka, topic.name, self._endpoints.sign_in)
+                stack.callback(topic.delete)
             stack.callback(self.kill)
 
     # -- while it runs ------------------------------------------------------------------------------------------------
@@ -264,14 +252,12 @@ class Traffic:
 
     def require_input(self, offsets: Mapping[int, int]) -> None:
         """Raises NotThere unless events are still there from these offsets of each partition on; 0 if it has none."""
-        events, endpoints = self._events, self._endpoints
-        begins = topics.begins(endpoints.kafka, events.name, events.partitions, endpoints.sign_in)
-        gone = {partition: begin for partition, begin in begins.items() if begin > offsets.get(partition, 0)}
-        for partition, begin in sorted(gone.items())[:1]:
-            raise NotThere(
-                f"topic {events.name!r} begins at offset {begin} of partition {partition} by now, and the job has to "
-                f"begin at {offsets.get(partition, 0)}: Kafka has removed what is before, see its retention"
-            )
+        for partition, begin in sorted(self._events.begins().items()):
+            if begin > (needed := offsets.get(partition, 0)):
+                raise NotThere(
+                    f"topic {self._events.name!r} begins at offset {begin} of partition {partition} by now, and the "
+                    f"job has to begin at {needed}: Kafka has removed what is before, see its retention"
+                )
 
     def said(self, what: Marker) -> set[int]:
         """The slots of which this marker has come."""
@@ -303,20 +289,16 @@ class Traffic:
     # -- what it was --------------------------------------------------------------------------------------------------
 
     def offered(self, before: Mapping[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Read back events and frames; see ``topics.read_topic``."""
-        endpoints, events = self._endpoints, self._events
+        """Read back events and frames; see ``Topic.read``."""
         [source], [stage, *_] = self._workload.sources, self._workload.stages
         if self._as_lines:
-            return lines.read_topic(endpoints, events.name, source.schema, events.partitions)
-        return topics.read_topic(
-            endpoints.kafka, events.name, source.schema, events.partitions, before, endpoints.sign_in, stage
-        )
+            return lines.read(self._events, source.schema)
+        return self._events.read(source.schema, before, stage)
 
-    def count_offered(self) -> topics.Offered:
-        """Count what was offered, in little memory; see ``topics.count``."""
-        endpoints, events, [source] = self._endpoints, self._events, self._workload.sources
-        stages = self._workload.stages
-        return topics.count(endpoints.kafka, events.name, source.schema, events.partitions, stages, endpoints.sign_in)
+    def count_offered(self) -> Offered:
+        """Count what was offered, in little memory; see ``Topic.count``."""
+        [source] = self._workload.sources
+        return self._events.count(source.schema, self._workload.stages)
 
     def results(self) -> pd.DataFrame:
         """All results, after ``stop``; columns: see ``traffic.collector``."""

@@ -1,4 +1,4 @@
-"""Workloads: the computation, its input, and the results it must give. One file or folder each, one line here.
+"""Workloads: the computation, its input, and the results it must give. One file or folder each, one name here.
 
 A workload is a pydantic model of its parameters, which users set by name. It consists of sources (run in the generator
 process) and keyed stages, whose operators run on slots, and it judges results. The operator's code is the same under
@@ -39,13 +39,8 @@ __all__ = [
 ]
 
 workloads: Registry[type[Workload]] = Registry("workload")
-workloads.register(KeyCount.name, KeyCount)
-workloads.register(WindowCount.name, WindowCount)
-workloads.register(Chain.name, Chain)
-workloads.register(Micro.name, Micro)
-workloads.register(WordCount.name, WordCount)
-workloads.register(Nexmark.name, Nexmark)
-workloads.register(Stock.name, Stock)
+for known in (KeyCount, WindowCount, Chain, Micro, WordCount, Nexmark, Stock):
+    workloads.register(known.name, known)
 
 
 def parameters(workload: type[Workload]) -> dict[str, FieldInfo]:

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from keyshift.workloads.contract import ORIGIN, KeyedStage, Source
+from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage, Source
 from keyshift.workloads.keycount import (
     EVENTS,
     RESULT_FIELDS,
@@ -26,10 +26,10 @@ from keyshift.workloads.keycount import (
 )
 from keyshift.workloads.keyed import Keyed
 from keyshift.workloads.operators import MapOperator
-from keyshift.workloads.times import Times, lines
+from keyshift.workloads.tables import RESULT, lines
+from keyshift.workloads.times import Times
 
 MOST = 4
-_ORIGIN = [field.name for field in ORIGIN]
 _STRIDE = 7919  # how far apart neighbouring keys of a stage are in the next one, about
 
 
@@ -85,7 +85,7 @@ class Chain(Keyed):
 
     def _rekeyed(self, results: pa.RecordBatch) -> pa.RecordBatch:
         keys = pa.array(self.key_at(1, results["key"].to_numpy()))
-        names = ["t", *(field.name for field in ORIGIN)]
+        names = ["t", *ORIGIN_NAMES]
         return pa.RecordBatch.from_arrays([keys, *(results[name] for name in names)], names=["key", *names])
 
     def wrong(
@@ -99,9 +99,10 @@ class Chain(Keyed):
         kinds, keys = self.kinds, events["key"].to_numpy()
         at_stage = [self.key_at(stage, keys) for stage in range(len(kinds))]
         counts = [np.bincount(each, minlength=self.keys) for each in at_stage]
-        both = results[[*_ORIGIN, "key"]].merge(events[_ORIGIN].assign(expected=at_stage[-1]), on=_ORIGIN)
-        text = "result of router {router} offset {offset} position {position}: key {key}, expected {expected}"
-        yield from lines(both, both["key"] != both["expected"], text)
+        both = results[[*ORIGIN_NAMES, "key"]].merge(
+            events[ORIGIN_NAMES].assign(expected=at_stage[-1]), on=ORIGIN_NAMES
+        )
+        yield from lines(both, both["key"] != both["expected"], RESULT + ": key {key}, expected {expected}")
         if kinds[-1] == "counter":
             yield from wrong_results(counts[-1], results)
         checks = {stage: StateCheck(self, counts[stage]) for stage, kind in enumerate(kinds) if kind == "counter"}

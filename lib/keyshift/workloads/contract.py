@@ -14,6 +14,7 @@ from keyshift.workloads.times import Times
 
 # Which event of the input something is the result of: its router, the offset of its frame, its position there.
 ORIGIN = (pa.field("router", pa.int32()), pa.field("offset", pa.int64()), pa.field("position", pa.int32()))
+ORIGIN_NAMES = [field.name for field in ORIGIN]
 
 
 class Operator(Protocol):
@@ -103,7 +104,7 @@ class KeyedStage:
 
     def from_results(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """The stage's events, and their ``ORIGIN``, from results of the stage before."""
-        columns = [*self.events.names, *(field.name for field in ORIGIN)]
+        columns = [*self.events.names, *ORIGIN_NAMES]
         return (results if self.map is None else self.map(results)).select(columns)
 
 

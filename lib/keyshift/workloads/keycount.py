@@ -73,7 +73,7 @@ class KeyCountOperator(Operator):
         writes = events["writes"].to_pylist() if "writes" in events.schema.names else [True] * events.num_rows
         values_of = {unit: state_of(unit).values for unit in set(units)}
         for key, values, write in zip(keys, map(values_of.__getitem__, units), writes, strict=True):
-            count, payload = values[key] or self._fresh(key)
+            count, payload = values[key] or (0, self._workload.fresh_payload(key))
             stamps.append(int.from_bytes(payload[:WORD], "little"))
             if write:
                 count += 1
@@ -94,9 +94,6 @@ class KeyCountOperator(Operator):
         while (left := until - time.perf_counter()) > 0:
             if not self._spins:
                 time.sleep(left)
-
-    def _fresh(self, key: int) -> tuple[int, bytes]:
-        return 0, self._workload.payloads(np.array([key]), np.array([0])).tobytes()
 
 
 # -- the workload ------------------------------------------------------------------------------------------------------

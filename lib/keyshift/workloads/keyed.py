@@ -65,6 +65,10 @@ class Keyed(Grouped):
         rows[:, 2:] = hash_keys(keys[:, None] * words + np.arange(2, words))
         return rows.view(np.uint8)[:, : self.state_bytes]
 
+    def fresh_payload(self, key: int) -> bytes:
+        """The payload of a key at count 0."""
+        return self.payloads(np.array([key]), np.array([0])).tobytes()
+
     def fresh(self, unit: int, schema: pa.Schema, value: Sequence[Any]) -> pa.RecordBatch:
         """Every key of ``unit`` with ``value`` and the payload of count 0, as a state installs it.
 

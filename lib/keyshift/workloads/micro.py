@@ -17,12 +17,12 @@ from pydantic import Field
 
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.model.keys import units_of
-from keyshift.workloads.contract import ORIGIN, KeyedStage, Source
+from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage, Source
 from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, KeyCountOperator, StateCheck, wrong_results
 from keyshift.workloads.keyed import key_draw
-from keyshift.workloads.times import Times, lines
+from keyshift.workloads.tables import RESULT, lines
+from keyshift.workloads.times import Times
 
-_ORIGIN = [field.name for field in ORIGIN]
 EVENTS = pa.schema([*EVENT_FIELDS, pa.field("writes", pa.bool_())])
 _SECOND_US = 1_000_000
 
@@ -96,24 +96,19 @@ class Micro(KeyCount):
         events of a router and key the count never shrinks, and grows with each write.
         """
         counts = np.bincount(events.loc[events["writes"], "key"], minlength=self.keys)
-        results = results.merge(events[[*_ORIGIN, "writes"]], on=_ORIGIN)
+        results = results.merge(events[[*ORIGIN_NAMES, "writes"]], on=ORIGIN_NAMES)
         writes = results["writes"]
         yield from wrong_results(counts, results[writes])
 
         key = results["key"]
         most = pd.Series(counts[key.where(key.between(0, self.keys - 1), 0)], results.index)
         odd = (results["count"] != results["stamp"]) | ~results["count"].between(0, most)
-        text = (
-            "result of router {router} offset {offset} position {position}, which reads: key {key} has count {count}"
-            " and stamp {stamp}; expected both the same, and not more than {most} writes"
-        )
+        text = RESULT + ", which reads: key {key} has count {count} and stamp {stamp}; expected both the same, and not"
+        text += " more than {most} writes"
         yield from lines(results.assign(most=most), ~writes & odd, text)
-        ordered = results.sort_values(["key", *_ORIGIN])
+        ordered = results.sort_values(["key", *ORIGIN_NAMES])
         behind = ordered.groupby(["key", "router"])["count"].diff() < ordered["writes"]
-        text = (
-            "result of router {router} offset {offset} position {position}: key {key} has count {count}, which its"
-            " router had left behind"
-        )
+        text = RESULT + ": key {key} has count {count}, which its router had left behind"
         yield from lines(ordered, behind & ~ordered["writes"], text)
 
         yield from StateCheck(self, counts).whole(final)

@@ -12,30 +12,32 @@ from keyshift.state import UnitState
 from keyshift.workloads.contract import Operator
 
 _OF_EVENT = (*EVENT_FIELDS, pa.field("position", pa.int32()))
+_NAMES = [field.name for field in _OF_EVENT]
 
 
-class Results:
-    """Makes results of rows, each of which has the values of ``fields``, the stage's ``result_fields``."""
+class ResultMaker:
+    """Makes results of rows of the values of ``fields``, the stage's ``result_fields``."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
-        self._fields = tuple(fields)
-        self._schema = pa.schema((*_OF_EVENT, *self._fields))
+        self._schema = pa.schema((*_OF_EVENT, *fields))
 
     def of_events(self, events: pa.RecordBatch, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """A row for each of ``events``."""
-        return self._made([events[field.name] for field in _OF_EVENT], rows)
+        fields = list(self._schema)[len(_OF_EVENT) :]
+        columns = zip(*rows, strict=True) if rows else [()] * len(fields)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+        return pa.RecordBatch.from_arrays([*(events[name] for name in _NAMES), *arrays], schema=self._schema)
 
-    def of_timers(self, due: list[tuple[int, int]], rows: Sequence[Sequence[Any]]) -> pa.RecordBatch | None:
-        """A row for each key and time in ``due``; None if there is none."""
-        if not due:
+    def of_timers(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch | None:
+        """Of rows that begin with a key and the time to which its timer was set; None if there are none."""
+        if not rows:
             return None
-        keys, times = (pa.array(column, pa.int64()) for column in zip(*due, strict=True))
-        return self._made([keys, times, pa.repeat(pa.scalar(-1, pa.int32()), len(due))], rows)
-
-    def _made(self, of_event: list[pa.Array], rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        columns = zip(*rows, strict=True) if rows else [()] * len(self._fields)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._fields, strict=True)]
-        return pa.RecordBatch.from_arrays([*of_event, *arrays], schema=self._schema)
+        keys, times, *columns = zip(*rows, strict=True)
+        arrays = [keys, times, [-1] * len(rows), *columns]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(arrays, self._schema, strict=True)],
+            schema=self._schema,
+        )
 
 
 class MapOperator(Operator):
@@ -48,7 +50,7 @@ class MapOperator(Operator):
     def __init__(
         self, fields: Iterable[pa.Field] = (), due: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
     ) -> None:
-        self._names, self._due = [field.name for field in (*_OF_EVENT, *fields)], due
+        self._names, self._due = [*_NAMES, *(field.name for field in fields)], due
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event that is due."""

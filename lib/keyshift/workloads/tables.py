@@ -1,9 +1,17 @@
-"""What oracles ask of a run's tables, in SQL (DuckDB)."""
+"""What oracles ask of a run's tables: one line for each row that is wrong. With pandas, or in SQL (DuckDB)."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
+
+RESULT = "result of router {router} offset {offset} position {position}"
+
+
+def lines(table: pd.DataFrame, bad: Any, text: str) -> Iterator[str]:
+    """``text`` for each row that is ``bad``; it may name columns."""
+    for row in table[bad].to_dict("records"):
+        yield text.format_map(row)
 
 
 class Tables:
@@ -32,7 +40,7 @@ class Tables:
         names = [column[0] for column in answer.description]
         for row in answer.fetchall():
             values = dict(zip(names, row, strict=True))
-            yield text.replace("{wrong}", values["wrong"]).format_map(values)
+            yield text.replace("{wrong}", values.get("wrong", "")).format_map(values)
 
     def _run(self, statement: str, tables: dict[str, pd.DataFrame]) -> Any:
         self.add(**tables)

@@ -16,6 +16,7 @@ import pandas as pd
 
 from keyshift.model.keys import Assignment
 from keyshift.state.timers import CLOCK, EVENT, PROCESSING, TIMER_SCHEMA, WATERMARK
+from keyshift.workloads.tables import lines
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -180,12 +181,6 @@ class Times:
     def _table(self) -> pd.DataFrame:
         columns = [*_HOME, *TIMER_SCHEMA.names]
         return pd.concat([part[columns] for part in self.timers] or [pd.DataFrame(columns=columns, dtype=np.int64)])
-
-
-def lines(table: pd.DataFrame, bad: Any, text: str) -> Iterator[str]:
-    """``text`` for each row that is ``bad``; it may name columns."""
-    for row in table[bad].to_dict("records"):
-        yield text.format_map(row)
 
 
 def _first_offsets(router: npt.NDArray[Any], offset: Numbers, version: Numbers) -> dict[int, tuple[Numbers, Numbers]]:

@@ -23,10 +23,11 @@ from keyshift.model.keys import units_of
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT
 from keyshift.workloads import files
-from keyshift.workloads.contract import ORIGIN, KeyedStage, Operator, Source
+from keyshift.workloads.contract import KeyedStage, Operator, Source
 from keyshift.workloads.keyed import Grouped, KeyDraw
-from keyshift.workloads.operators import Results
-from keyshift.workloads.times import Times, lines
+from keyshift.workloads.operators import ResultMaker
+from keyshift.workloads.tables import RESULT, Tables
+from keyshift.workloads.times import Times
 
 _WORD = re.compile(r"\w+")
 
@@ -120,7 +121,7 @@ class WordCountOperator(Operator):
 
     def __init__(self, window_us: int) -> None:
         self._window_us, self.uses_time = window_us, window_us > 0
-        self._results = Results(RESULT_FIELDS)
+        self._results = ResultMaker(RESULT_FIELDS)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per word."""
@@ -143,25 +144,75 @@ class WordCountOperator(Operator):
 
     def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
         """One result per word of each window that closes. A key without an open window is forgotten."""
-        due: list[tuple[int, int]] = []
         rows: list[tuple[Any, ...]] = []
         for state in states:
             for end, key in state.timers.due(EVENT, state.timers.watermark):
                 entries = list(zip(*(state.values[key] or ([], [], [])), strict=True))
-                closed = [entry for entry in entries if entry[1] + self._window_us == end]
                 left = [entry for entry in entries if entry[1] + self._window_us != end]
+                rows += [(key, end, WINDOW, *entry) for entry in entries if entry[1] + self._window_us == end]
                 if left:
                     words, starts, counts = map(list, zip(*left, strict=True))
                     state.values[key] = words, starts, counts
                 else:
                     state.delete(key)
-                due += [(key, end)] * len(closed)
-                rows += [(WINDOW, *entry) for entry in closed]
-        return self._results.of_timers(due, rows)
+        return self._results.of_timers(rows)
 
 
-_EVENT = [field.name for field in ORIGIN]
-_WINDOW = ["key", "word", "start"]  # a word has one key, but a result that mixes them up is to be seen
+# What must come out, in SQL over the words that went in: not by the code of the operator. ``$window``: its length in
+# microseconds; ``$reached``: how far all routers had come. A word has one key, but a result that mixes them up is to be
+# seen.
+
+_OFFERED = """
+    CREATE TEMP TABLE offered AS SELECT key, word, start, count(*) AS offered FROM events GROUP BY ALL
+"""
+_WRONG_ANSWERS = """
+    SELECT router, "offset", "position", a.kind, a.word AS word_told, a.start AS start_told, a.count, e.word, e.start,
+           o.offered
+    FROM answers a JOIN events e USING (router, "offset", "position")
+    JOIN offered o ON o.key = e.key AND o.word = e.word AND o.start = e.start
+    QUALIFY a.kind != 0 OR a.word != e.word OR a.start != e.start OR a.count NOT BETWEEN 1 AND offered
+        OR row_number() OVER (PARTITION BY e.key, e.word, e.start, a.count ORDER BY router, "offset", "position") > 1
+        OR a.count <= lag(a.count) OVER (PARTITION BY e.key, e.word, e.start, router ORDER BY "offset", "position")
+    ORDER BY router, "offset", "position"
+"""
+_STATE = """
+    CREATE TEMP TABLE state
+    (unit INT, home INT, slot INT, key BIGINT, words VARCHAR[], starts BIGINT[], counts BIGINT[])
+"""
+_PUT_IN = "INSERT INTO state SELECT unit, home, slot, key, words, starts, counts FROM part"
+_MISPLACED = """
+    SELECT * FROM state
+    WHERE unit != home OR len(words) = 0 OR len(words) != len(starts) OR len(words) != len(counts)
+"""
+_ENTRIES = """
+    CREATE TEMP TABLE entries AS
+    SELECT unit, key, unnest(words) AS word, unnest(starts) AS start, unnest(counts) AS count FROM state
+    WHERE len(words) = len(starts) AND len(words) = len(counts)
+"""
+_WRONG_FIRED = """
+    SELECT * FROM fired WHERE kind != 1 OR t != start + $window OR start + $window > $reached
+"""
+_WRONG_WINDOWS = """
+    WITH found AS (
+        SELECT key, word, start, count FROM fired UNION ALL SELECT key, word, start, count FROM entries
+    )
+    SELECT key, word, start, offered, count, CASE
+        WHEN row_number() OVER (PARTITION BY key, word, start) > 1
+        THEN 'was told twice, or told and is in the final state'
+        WHEN count IS NULL THEN 'was neither told nor is in the final state; expected count {offered}'
+        WHEN offered IS NULL THEN 'has count {count}, but never came'
+        WHEN count != offered THEN 'has count {count} in the end, expected {offered}'
+    END AS wrong
+    FROM found FULL JOIN offered USING (key, word, start) QUALIFY wrong IS NOT NULL ORDER BY ALL
+"""
+_WRONG_TIMERS = """
+    WITH due AS (SELECT DISTINCT unit, key, start + $window AS time, true AS opened FROM entries)
+    SELECT unit, key, time, CASE
+        WHEN t.there IS NULL THEN 'a window has no timer, set to {time}'
+        WHEN opened IS NULL THEN 'a timer is set to {time}, and there is no window for it'
+    END AS wrong
+    FROM due FULL JOIN timers t USING (unit, key, time) WHERE wrong IS NOT NULL ORDER BY ALL
+"""
 
 
 class WordCount(Grouped):
@@ -201,92 +252,35 @@ class WordCount(Grouped):
     ) -> Iterator[str]:
         """See ``Workload.wrong``. One line per wrong result, window, and word of the final state.
 
-        The words that went in tell what must come out, not the code of the operator. The event time of a word is its
-        ``t``, and no watermark is beyond a word that is still to come. So the count of each word in each window is that
-        of the input, whatever the watermarks were; they say only which windows have closed by the end.
+        The event time of a word is its ``t``, and no watermark is beyond a word that is still to come. So the count of
+        each word in each window is that of the input, whatever the watermarks were; they say only which windows have
+        closed by the end.
         """
         window_us = self.window_us
-        events = events[[*_EVENT, "key", "t", "word"]]
-        events = events.assign(start=events["t"] - events["t"] % window_us if window_us else 0)
-        offered = events.groupby(_WINDOW).size().rename("offered").reset_index()
+        start = events["t"] - events["t"] % window_us if window_us else 0
         of_event = results["position"] >= 0
-        yield from _wrong_answers(events, offered, results[of_event])
+        ask = Tables({"window": window_us, "reached": times.least if times is not None else 0})
+        ask.add(events=events.assign(start=start), answers=results[of_event], fired=results[~of_event])
+        ask(_OFFERED)
+        text = RESULT + ": kind {kind}, word {word_told!r} in window {start_told} with count {count}; expected word"
+        text += " {word!r} in window {start}, counts 1..{offered}, each once, in event order"
+        yield from ask.lines(_WRONG_ANSWERS, text)
 
-        fired = results[~of_event]
-        found: list[pd.DataFrame] = [fired.assign(unit=-1)]
+        ask(_STATE)
         for part in final:
-            yield from _wrong_part(self, part)
-            found.append(_entries(part))
+            ask(_PUT_IN, part=part.assign(home=self.units_of(part["key"])))
+        text = "final state of key {key} in unit {unit}, slot {slot}: "
+        yield from ask.lines(_MISPLACED, text + "expected unit {home}, and words with starts and counts")
+        ask(_ENTRIES)
         text = "timer of key {key} set to {t} tells of word {word!r} in window {start}, kind {kind}: expected kind"
         text += f" {WINDOW} at {window_us} behind the start, not later than all routers had come"
-        reached = times.least if times is not None else 0
-        due = fired["start"] + window_us
-        yield from lines(fired, (fired["kind"] != WINDOW) | (fired["t"] != due) | (due > reached), text)
-        yield from _wrong_windows(offered, pd.concat(found, ignore_index=True))
+        yield from ask.lines(_WRONG_FIRED, text)
+        yield from ask.lines(_WRONG_WINDOWS, "word {word!r} of key {key} in window {start} {wrong}")
         if window_us and times is not None:
-            yield from _wrong_timers(found[1:], times, window_us)
+            text = "final state of key {key} in unit {unit}: {wrong}"
+            yield from ask.lines(_WRONG_TIMERS, text, timers=times.timers_of(EVENT).assign(there=True))
 
 
 def with_keys(words: pa.RecordBatch) -> pa.RecordBatch:
     """Words with their keys; those of few distinct words cost little."""
     return pa.RecordBatch.from_arrays([keys_of(words["word"]), words["t"], words["word"]], schema=EVENTS)
-
-
-def _wrong_answers(events: pd.DataFrame, offered: pd.DataFrame, answers: pd.DataFrame) -> Iterator[str]:
-    told = answers[[*_EVENT, "kind", "word", "start", "count"]].merge(
-        events[[*_EVENT, "key", "word", "start"]], on=_EVENT, suffixes=("_told", "")
-    )
-    told = told.merge(offered, on=_WINDOW).sort_values(_EVENT)
-    bad = (told["kind"] != WORD) | (told["word_told"] != told["word"]) | (told["start_told"] != told["start"])
-    bad |= ~told["count"].between(1, told["offered"]) | told.duplicated([*_WINDOW, "count"])
-    bad |= told.groupby([*_WINDOW, "router"])["count"].diff() <= 0
-    text = (
-        "result of router {router} offset {offset} position {position}: kind {kind}, word {word_told!r} in window"
-        " {start_told} with count {count}; expected word {word!r} in window {start}, counts 1..{offered}, each once, in"
-        " event order"
-    )
-    yield from lines(told, bad, text)
-
-
-def _wrong_part(workload: "WordCount", part: pd.DataFrame) -> Iterator[str]:
-    home = workload.units_of(part["key"])
-    lengths = [part[name].str.len() for name in ("words", "starts", "counts")]
-    odd = (part["unit"] != home) | (lengths[0] == 0) | (lengths[0] != lengths[1]) | (lengths[0] != lengths[2])
-    text = (
-        "final state of key {key} in unit {unit}, slot {slot}: expected unit {home}, and words with starts and counts"
-    )
-    yield from lines(part.assign(home=home), odd, text)
-
-
-def _entries(part: pd.DataFrame) -> pd.DataFrame:
-    """The final state, a row for each word and window: columns unit, key, word, start, count."""
-    columns: dict[str, Any] = {"words": "word", "starts": "start", "counts": "count"}
-    whole = part[part["words"].str.len() == part["starts"].str.len()]
-    whole = whole[whole["words"].str.len() == whole["counts"].str.len()]
-    entries = whole[["unit", "key", *columns]].explode([*columns]).rename(columns=columns).dropna()
-    return entries.astype({"start": np.int64, "count": np.int64})
-
-
-def _wrong_windows(offered: pd.DataFrame, found: pd.DataFrame) -> Iterator[str]:
-    found = found[[*_WINDOW, "count"]]
-    what = "word {word!r} of key {key} in window {start:.0f} "
-    yield from lines(found, found.duplicated(_WINDOW), what + "was told twice, or told and is in the final state")
-    both = offered.merge(found, on=_WINDOW, how="outer", indicator="side")
-    text = what + "was neither told nor is in the final state; expected count {offered:.0f}"
-    yield from lines(both, both["side"] == "left_only", text)
-    yield from lines(both, both["side"] == "right_only", what + "has count {count:.0f}, but never came")
-    text = what + "has count {count:.0f} in the end, expected {offered:.0f}"
-    yield from lines(both, (both["side"] == "both") & (both["count"] != both["offered"]), text)
-
-
-def _wrong_timers(parts: list[pd.DataFrame], times: Times, window_us: int) -> Iterator[str]:
-    """One line for each window of the final state without a timer, and for each timer without a window."""
-    timers = times.timers_of(EVENT)[["unit", "key", "time"]]
-    left = pd.concat([*parts, timers[:0]])
-    due = left.assign(time=left["start"] + window_us if len(left) else 0)[["unit", "key", "time"]].drop_duplicates()
-    both = due.merge(timers, how="outer", indicator="side")
-    text = "final state of key {key} in unit {unit}: "
-    yield from lines(both, both["side"] == "left_only", text + "a window has no timer, set to {time}")
-    yield from lines(
-        both, both["side"] == "right_only", text + "a timer is set to {time}, and there is no window for it"
-    )

@@ -12,6 +12,7 @@ from bench.soak.job import Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, rounds
 from bench.soak.report import Happened, figure, grown, problems, summary
 from bench.soak.watch import Sample, free_mib, left_mib, role_of
+from keyshift.experiment.commands import InjectFault, Plan
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
@@ -172,16 +173,16 @@ class Job:
     def status(self):
         return {"migrations": [], "deaths": 0, "notes": []}
 
-    def plan(self, strategy, slots):
-        self.calls.append(("plan", strategy, slots))
+    def do(self, command):
+        self.hit(command.fault) if isinstance(command, InjectFault) else self.calls.append(command)
 
-    def fault(self, fault):
+    def hit(self, fault):
         self.calls.append(fault)
         if fault in self.errors:
             raise self.errors[fault]
 
     def die(self):
-        self.fault(DRIVER)
+        self.hit(DRIVER)
 
     def settle(self, lasts_s):
         self.lasted.append(lasts_s)
@@ -216,7 +217,7 @@ def test_each_round_asks_for_a_migration_and_a_fault(run):
     assert [call for call in job.calls if isinstance(call, str)] == [each.round.fault for each in made.happened]
     assert {each.round.fault for each in made.happened} == {"stop:slot:3s", DRIVER}
     assert sorted(job.lasted) == [0.0, 3.0]
-    assert len([call for call in job.calls if call[0] == "plan"]) == 2
+    assert len([call for call in job.calls if isinstance(call, Plan)]) == 2
     assert {(each.outcome, each.bad, tuple(each.notes)) for each in made.happened} == {
         ("complete after 1.0 s, died 1 x", "", ("died",))
     }
@@ -241,7 +242,7 @@ def test_a_job_that_ends_ends_the_soak_and_its_last_round_is_told(run):
     assert [each.bad for each in made.happened] == ["the job has ended"]
 
 
-class Watch(contextlib.nullcontext):
+class ProcessWatch(contextlib.nullcontext):
     """Has seen a driver that does not grow."""
 
     rows = samples()
@@ -278,7 +279,7 @@ def whole(monkeypatch, tmp_path):
         for name, act in does.items():
             monkeypatch.setattr(Whole if hasattr(Whole, name) else Job, name, act)
         monkeypatch.setattr(soak, "SoakJob", Whole)
-        monkeypatch.setattr(soak, "Watch", Watch)
+        monkeypatch.setattr(soak, "ProcessWatch", ProcessWatch)
         given = {"seed": 1, "seconds": 3600.0, "warm_up_s": 60.0}
         passed = soak._soak(tmp_path, dict(soak.LOAD), None, rounds(1, 100, 45, 4), given)
         return json.loads((tmp_path / "summary.json").read_text()), passed
@@ -309,11 +310,11 @@ def test_a_job_that_fails_anywhere_is_a_problem_and_the_summary_is_written(whole
 
 
 def test_ctrl_c_stops_the_job_and_the_summary_has_its_verdict(whole):
-    said, passed = whole(plan=fail(KeyboardInterrupt()))
+    said, passed = whole(do=fail(KeyboardInterrupt()))
     assert passed and said["verdict"] == "ok" and said["rounds"] == []
 
 
 def test_ctrl_c_once_more_gives_the_job_up(whole):
-    said, passed = whole(plan=fail(KeyboardInterrupt()), stop=fail(KeyboardInterrupt()))
+    said, passed = whole(do=fail(KeyboardInterrupt()), stop=fail(KeyboardInterrupt()))
     assert not passed
     assert said["problems"] == ["the job gave no verdict", "given up"]

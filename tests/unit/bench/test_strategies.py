@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import small_store
 
 from bench import strategies as bench
-from bench.aims import aims, dirty_points, fit, hand_over_s, hand_over_table, preset_table
-from bench.measurements import table
+from bench.aims import aims, dirty_points, fit, hand_over_s, hand_over_table
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput
 from keyshift.planner import make_plan, strategies
@@ -20,7 +20,7 @@ STEP_S, SETTLE_S = 0.25, 8.0  # of measured time: for each step, and to recover
 
 def run(preset: str, repetition: int = 0, spike_ms: float = 30.0, copy_s: float | None = None, **values: Any) -> dict:
     phases = {"transfer": 0.3, "install": 0.1, "align": 0.2}
-    row = {"strategy": preset, "parameters": {"seed": 1 + repetition}, "verdict": "ok", "p99_ms": 20.0}
+    row = small_store.row(preset, parameters={"seed": 1 + repetition})
     row |= {"spike_ms": spike_ms, "completion_s": 0.75, "phases": phases, "silence_ms": 50.0, "floor_s": 0.25}
     row |= {"bytes_moved": 8 * MIB, "bytes_minimum": 8 * MIB, "bytes_copied": None, "copy_s": copy_s}
     return row | values
@@ -66,28 +66,6 @@ def test_completion_is_compared_with_a_bare_copy_whole_and_without_alignment():
     }
     missed = found(run("all_at_once", copy_s=0.4))
     assert missed["completion of all_at_once, against a bare copy"][1] is False
-
-
-def test_the_table_of_aims_says_whether_they_are_met():
-    lines = table(aims([run("fluid", spike_ms=30), run("order_unaware", spike_ms=100)])).splitlines()
-    assert [line.split()[-1] for line in lines[1:]] == ["met", "missed"]
-
-
-def test_the_table_of_presets_has_medians_ranges_bytes_and_every_verdict():
-    rows = [run("fluid", 0, spike_ms=30), run("fluid", 1, spike_ms=40), run("fluid", 2, spike_ms=90)]
-    rows += [run("rhino", 0, bytes_copied=16 * MIB), run("rhino", 1, verdict="bad")]
-    study = Study({}, specs_of(named(["fluid", "rhino", "drrs"]), {"repetitions": 3}))
-    study.rows = lambda: rows  # type: ignore[method-assign]
-    head, fluid, rhino, drrs = preset_table(study).splitlines()
-    assert head.split()[:4] == ["preset", "P99", "before", "(ms)"]
-    assert fluid.split() == [
-        *("fluid", "20", "(20-20)", "40", "(30-90)", "2.00", "(1.50-4.50)", "0.75", "(0.75-0.75)"),
-        *("0.25", "(0.25-0.25)", "8", "(8-8)", "8", "(8-8)", "50", "(50-50)", "ok"),
-    ]
-    assert rhino.split()[:4] == ["rhino", "20", "30", "1.50"]
-    assert "16" in rhino.split()
-    assert rhino.endswith("1 ok, 1 bad, 1 died")
-    assert drrs.split() == ["drrs", "died"]
 
 
 def test_the_hand_over_is_transfer_and_install():
@@ -155,7 +133,7 @@ def test_a_bare_copy_is_made_of_what_all_at_once_has_moved_and_the_first_does_no
     took = iter([9.0, 0.3, 0.1, 0.2])
     ring = SimpleNamespace(copy_s=lambda size: next(took) * size)
     monkeypatch.setattr(bench, "open_ring", lambda slots: nullcontext(ring if slots == 8 else None))
-    copies, moved = bench.Copies(), SimpleNamespace(bytes_moved=10)
+    copies, moved = bench.BareCopies(), SimpleNamespace(bytes_moved=10)
     for strategy, status in (("fluid", "ok"), ("all_at_once", "bad"), ("all_at_once", "ok")):
         manifest = {"strategy": strategy, "status": status, "summary": moved, "parameters": {"slots": 8}}
         copies.after(SimpleNamespace(run_id=f"{strategy}, {status}", **manifest))
@@ -184,6 +162,7 @@ def test_the_command_says_whether_the_aims_are_met_and_its_exit_status_does_too(
             bench.bench(["fluid", "order_unaware"], quick=True)
         lines = capsys.readouterr().out.splitlines()
         assert left.value.exit_code == status
+        assert [line.split()[1:4] for line in lines[1:3]] == [["fluid", "ok", "1"], ["order_unaware", "ok", "1"]]
         assert [line.split()[-1] for line in lines if " against " in line][-1] == said
 
 

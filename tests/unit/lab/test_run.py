@@ -9,16 +9,16 @@ from keyshift.lab import run
 from keyshift.lab.ending import Ending, RunEnd, Unwanted
 from keyshift.lab.run import Lab
 from keyshift.model.errors import Deposed, ServiceUnavailable
-from keyshift.place.profile import Spark
+from keyshift.place.profile import SparkProfile
 
 
 @pytest.mark.parametrize(
     ("place", "cores", "slots"),
     [
-        (Spark(), 6, 4),
-        (Spark(), 9, 7),
-        (Spark(), 99, 16),
-        (Spark(master="k8s://https://api", executors=2, cores=4), 99, 6),
+        (SparkProfile(), 6, 4),
+        (SparkProfile(), 9, 7),
+        (SparkProfile(), 99, 16),
+        (SparkProfile(master="k8s://https://api", executors=2, cores=4), 99, 6),
     ],
 )
 def test_a_restart_may_lead_to_as_many_slots_as_there_are_cores_for(tmp_path, place, cores, slots):
@@ -30,7 +30,7 @@ def test_a_restart_may_lead_to_as_many_slots_as_there_are_cores_for(tmp_path, pl
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
     """``lab.done`` has what happened to what a run consists of, ``lab.recorded`` what was stored of it."""
-    made = Lab(Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"), [], tmp_path, 6, print, Spark())
+    made = Lab(Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"), [], tmp_path, 6, print, SparkProfile())
     made._work, made._spark, made._copy_bytes_per_s = tmp_path, None, 1.0
     made.done, made.recorded, made.driver_of = [], [], lambda: None
 

@@ -9,7 +9,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab import service_faults
 from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.place.profile import Spark
+from keyshift.place.profile import SparkProfile
 from keyshift.services.stack import Stack
 from keyshift.wire.faults import parse
 
@@ -33,26 +33,26 @@ class Services:
 def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path, monkeypatch):
     spec, stack = make_spec({"fault": "kill:slot@1,restart:kafka@4"}), Stack(tmp_path)
     with pytest.raises(BadInput, match=r"restart:kafka@4: kafka may only be hit if .*services: embedded"):
-        require_possible(spec.scenario.faults(), None, Spark())
-    require_possible(parse("kill:slot@1"), None, Spark())
-    require_possible(spec.scenario.faults(), stack, Spark())
+        require_possible(spec.scenario.faults(), None, SparkProfile())
+    require_possible(parse("kill:slot@1"), None, SparkProfile())
+    require_possible(spec.scenario.faults(), stack, SparkProfile())
     mine = stack._users.add()
-    require_possible(spec.scenario.faults(), stack, Spark())
+    require_possible(spec.scenario.faults(), stack, SparkProfile())
     monkeypatch.setattr(os, "getpid", lambda: 1)  # as another command sees it
     with pytest.raises(BadInput, match=rf"other commands use it \(processes {mine.name.split('-')[0]}\)"):
-        require_possible(spec.scenario.faults(), stack, Spark())
+        require_possible(spec.scenario.faults(), stack, SparkProfile())
 
 
 def test_only_an_executor_that_is_a_process_beside_the_driver_may_be_hit():
     spec = make_spec({"fault": "kill:executor@4,kill:daemon@6"})
     with pytest.raises(BadInput, match=r"Spark at local has no executor .*--profile local-cluster"):
-        require_possible(spec.scenario.faults(), None, Spark())
-    require_possible(spec.scenario.faults(), None, Spark(master="local-cluster"))
+        require_possible(spec.scenario.faults(), None, SparkProfile())
+    require_possible(spec.scenario.faults(), None, SparkProfile(master="local-cluster"))
 
 
 def test_a_restart_is_made_beside_the_run_which_waits_for_its_end():
     services, failed = Services(), []
-    made = ServiceFaults(services, Spark(), failed.append)
+    made = ServiceFaults(services, SparkProfile(), failed.append)
     assert not made.away
     made.hit(*parse("restart:minio@snapshot:3s"))
     assert made.away
@@ -66,7 +66,7 @@ def test_a_service_that_does_not_come_back_is_noted():
     services, failed = Services(), []
     services.failure = ServiceUnavailable("Kafka did not start")
     services.go.set()
-    made = ServiceFaults(services, Spark(), failed.append)
+    made = ServiceFaults(services, SparkProfile(), failed.append)
     made.hit(*parse("restart:kafka@4"))
     made.close()
     assert failed == ["restart of kafka: Kafka did not start"]
@@ -76,7 +76,7 @@ def test_a_service_is_stopped_for_its_time(monkeypatch):
     stopped, slept = [], []
     monkeypatch.setattr(service_faults.faults, "stop", lambda *what: stopped.append(what))
     monkeypatch.setattr(service_faults.time, "sleep", slept.append)
-    made = ServiceFaults(Services(), Spark(), lambda line: None)
+    made = ServiceFaults(Services(), SparkProfile(), lambda line: None)
     made.hit(*parse("stop:zookeeper@4:2s"))
     made.close()
     assert (stopped, slept) == ([(12345, 2.0)], [2.0])

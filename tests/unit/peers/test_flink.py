@@ -1,7 +1,6 @@
 """The processes of Flink without Flink: what they are told, and what is left of a start that fails."""
 
 import re
-import socket
 import time
 from pathlib import Path
 
@@ -9,9 +8,9 @@ import psutil
 import pytest
 import yaml
 
-from keyshift.folders import silent
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers import flink
+from keyshift.progress import silent
 
 PORTS = {"rpc": 1001, "rest": 1002, "gateway": 1003}
 
@@ -64,11 +63,3 @@ def test_without_its_jars_nothing_is_started(tmp_path, monkeypatch):
     with pytest.raises(ServiceUnavailable, match="jars could not be downloaded"), flink.flink(tmp_path, 2, silent):
         raise AssertionError("it must not come to this")
     assert not list(tmp_path.iterdir())
-
-
-def test_ports_are_free_and_differ():
-    ports = flink._free_ports(3)
-    assert len(set(ports)) == 3
-    for port in ports:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))

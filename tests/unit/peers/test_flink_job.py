@@ -14,7 +14,7 @@ from keyshift.peers.flink_job import FlinkCount, FlinkJob, query, restarted, tab
 from keyshift.peers.flink_run import MOST_STATE, NAME, flink_spec, with_jvm
 from keyshift.results.from_records import metrics_table, migration_table
 from keyshift.studies.study import Study
-from keyshift.traffic.traffic import Topic
+from keyshift.traffic.topics import Topic
 
 SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots": 4, "skew": 0.0}
 
@@ -122,14 +122,20 @@ class Client:
 
 
 @pytest.fixture
-def job(monkeypatch):
+def client():
+    return Client()
+
+
+@pytest.fixture
+def job(monkeypatch, client):
     filled = []
-    monkeypatch.setattr(flink_job.lines, "fill", lambda endpoints, *told: filled.append(told))
-    monkeypatch.setattr(flink_job, "length", lambda *place: 20 if filled else 0)
-    endpoints = type("Endpoints", (), {"kafka": "k", "sign_in": None})()
-    made = FlinkJob(flink_spec(SMALL), Client(), endpoints, Topic("in", 2), Topic("out", 1))
+    monkeypatch.setattr(flink_job, "LOOK_S", 0.0)
+    monkeypatch.setattr(flink_job.lines, "fill", lambda *told: filled.append(told))
+    monkeypatch.setattr(Topic, "length", lambda topic: 20 if filled else 0)
+    events = Topic("k", "in", 2)
+    made = FlinkJob(flink_spec(SMALL), client, events, Topic("k", "out"))
     made.start()
-    assert filled == [("in", 2, 20)]
+    assert filled == [(events, 20)]
     return made
 
 
@@ -137,8 +143,7 @@ def settings_of(client):
     return [told for what, told in (each for each in client.asked if each != "session") if what == "INSERT"]
 
 
-def test_it_starts_with_its_slots_and_restarts_from_a_savepoint_with_others(job):
-    client = job._client
+def test_it_starts_with_its_slots_and_restarts_from_a_savepoint_with_others(job, client):
     [first] = settings_of(client)
     assert first["parallelism.default"] == "2" and first["pipeline.max-parallelism"] == "8"
     assert "execution.state-recovery.path" not in first
@@ -155,30 +160,30 @@ def test_it_starts_with_its_slots_and_restarts_from_a_savepoint_with_others(job)
     assert stopped < started
 
 
-def test_a_request_may_be_taken_back_and_only_numbers_of_slots_are_possible(job):
+def test_a_request_may_be_taken_back_and_only_numbers_of_slots_are_possible(job, client):
     job.request(Scale(4))
     job.cancel()
     job.check()
-    assert len(settings_of(job._client)) == 1
+    assert len(settings_of(client)) == 1
     with pytest.raises(BadInput, match="only scale is possible"):
         job.request(Shuffle(3))
 
 
-def test_a_job_that_dies_ends_the_run(job):
-    job._client.dead, job._looked_us = True, 0
+def test_a_job_that_dies_ends_the_run(job, client):
+    client.dead = True
     with pytest.raises(ServiceUnavailable, match="out of memory"):
         job.check()
     with pytest.raises(ServiceUnavailable, match="not started anew"):
         job.recover()
 
 
-def test_a_job_that_was_not_stopped_is_cancelled_in_the_end(job):
+def test_a_job_that_was_not_stopped_is_cancelled_in_the_end(job, client):
     job.close()
-    assert job._client.asked[-1][0] == "cancel"
+    assert client.asked[-1][0] == "cancel"
     job.stop()
-    asked = len(job._client.asked)
+    asked = len(client.asked)
     job.close()
-    assert len(job._client.asked) == asked
+    assert len(client.asked) == asked
 
 
 # What comes of it
@@ -194,7 +199,7 @@ def test_a_restart_is_a_step_of_all_units():
     assert set(table["switched_s"]) == {0} and set(table["aligned_s"]) == {2} and set(table["installed_s"]) == {6}
 
 
-def run_of(job):
+def made_up_run():
     """Events of two routers for the keys 0 to 4, and the results that they must have."""
     events = pd.DataFrame(
         {
@@ -218,10 +223,10 @@ def verdict(job):
     job.request(Scale(4))
     job.check()
     job.stop()
-    final, workload = job.final_state(), job._workload
+    final, workload = job.final_state(), flink_spec(SMALL).workload
 
     def of(change):
-        events, frames, results = run_of(job)
+        events, frames, results = made_up_run()
         return judged(workload, len(events), events, frames, change(results), final)
 
     return of
@@ -256,9 +261,9 @@ def test_a_mistake_makes_the_verdict_bad(verdict, change, counted):
     assert not found.ok and getattr(found, counted) > 0
 
 
-def test_the_last_count_of_each_key_is_that_of_the_oracle(job):
-    events, _, results = run_of(job)
-    wrong = list(job._workload.wrong(events, results[results["key"] != 4], iter(())))
+def test_the_last_count_of_each_key_is_that_of_the_oracle():
+    events, _, results = made_up_run()
+    wrong = list(flink_spec(SMALL).workload.wrong(events, results[results["key"] != 4], iter(())))
     assert wrong == ["final count of key 4: 0; expected 4"]
 
 

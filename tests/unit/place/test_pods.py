@@ -8,9 +8,9 @@ from kubernetes.client.exceptions import ApiException
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place import pods
-from keyshift.place.profile import Spark
+from keyshift.place.profile import SparkProfile
 
-SPARK = Spark(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
+SPARK = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
 
 
 def pod(name: str, **status: object) -> Thing:

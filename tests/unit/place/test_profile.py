@@ -26,17 +26,10 @@ def no_profile(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_without_a_name_everything_is_on_this_machine():
-    profile = load_profile()
-    assert profile.services == "embedded"
-    assert not profile.spark.on_kubernetes
-    assert profile.spark.options() == sockets("/tmp")
-
-
-def test_executors_in_processes_of_their_own_are_a_profile_that_ships(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "local-cluster")
-    profile = load_profile()
-    assert (profile.spark.master, profile.spark.executors, profile.services) == ("local-cluster", 2, "embedded")
+@pytest.mark.parametrize("name", [None, "local-cluster"])
+def test_unless_it_is_on_a_cluster_everything_is_on_this_machine(name):
+    profile = load_profile(name)
+    assert (profile.spark.master, profile.spark.executors, profile.services) == (name or "local", 2, "embedded")
     assert not profile.spark.on_kubernetes
     assert profile.spark.options() == sockets("/tmp")
 
@@ -153,6 +146,9 @@ def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_need
         (SPARK, "executors in pods cannot reach embedded services"),
         (SERVICES + SPARK.replace("image: keyshift:1, ", ""), "spark.image is needed on Kubernetes"),
         (SERVICES + SPARK.replace("driver_host: 10.0.0.1, ", ""), "spark.driver_host is needed on Kubernetes"),
+        (f"spark: {{sockets: /tmp/{'x' * 90}}}", "longer than"),
+        ("spark: {sockets: /no/such/folder}", "can be written to"),
+        ("spark: {sockets: tmp}", "absolute"),
         ("- a list", "is no mapping; it has the keys services, spark"),
         ("{", "cannot be read"),
     ],
@@ -168,17 +164,6 @@ def test_an_unknown_name_is_refused_with_the_nearest():
         load_profile("kuberntes")
 
 
-def test_a_folder_in_which_no_socket_can_be_made_is_refused_before_spark_starts(tmp_path):
-    long = tmp_path / ("x" * 90)
-    refused = ((str(long), "longer than"), ("/no/such/folder", "can be written to"), ("tmp", "absolute"))
-    for folder, said in refused:
-        path = tmp_path / "profile.yaml"
-        path.write_text(f"spark: {{sockets: {folder}}}\n")
-        with pytest.raises(BadInput, match=said):
-            load_profile(str(path))
-
-
-def test_without_a_folder_for_sockets_workers_are_reached_by_tcp(tmp_path):
-    path = tmp_path / "profile.yaml"
-    path.write_text('spark: {sockets: ""}\n')
-    assert load_profile(str(path)).spark.options() == {"spark.python.unix.domain.socket.enabled": "false"}
+def test_without_a_folder_for_sockets_workers_are_reached_by_tcp(write):
+    options = load_profile(write('spark: {sockets: ""}')).spark.options()
+    assert options == {"spark.python.unix.domain.socket.enabled": "false"}

@@ -1,5 +1,6 @@
 """One service in the foreground, as containers run it: its configuration, what is refused, and that it serves."""
 
+import contextlib
 import os
 import re
 import socket
@@ -24,6 +25,7 @@ from keyshift.services.minio import MinIO
 from keyshift.services.processes import tail
 from keyshift.services.service import Binding
 from keyshift.services.zookeeper import ZooKeeper
+from keyshift.waiting import wait_until
 
 DEADLINE_S = 60.0
 
@@ -54,7 +56,7 @@ def become(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str],
         found.append((command, env))
         raise Became
 
-    monkeypatch.setattr(serve.become, "__defaults__", (exec_,))
+    monkeypatch.setattr(serve.os, "execvpe", exec_)
     result = CliRunner().invoke(serve.app, list(arguments))
     if isinstance(result.exception, KeyshiftError):
         raise result.exception
@@ -198,16 +200,16 @@ def test_zookeeper_started_this_way_answers_and_ends_on_the_signal(tmp_path):
     with open(log, "wb") as sink:
         server = subprocess.Popen(command, env=os.environ, stdout=sink, stderr=sink)
     asked = ZooKeeper(tmp_path / "home", Binding())
-    waiting = threading.Event()
+
+    def answers() -> bool:
+        assert server.poll() is None, tail(log)
+        with contextlib.suppress(OSError, ServiceUnavailable):
+            asked.check(port)
+            return True
+        return False
+
     try:
-        for _ in range(int(DEADLINE_S * 5)):
-            try:
-                asked.check(port)
-                break
-            except (OSError, ServiceUnavailable):
-                assert server.poll() is None, tail(log)
-                waiting.wait(0.2)
-        asked.check(port)
+        assert wait_until(answers, DEADLINE_S)
         assert (tmp_path / "volume/zookeeper/version-2").is_dir()
         server.terminate()  # reaches the server itself: nothing stands between it and its parent
         server.wait(DEADLINE_S)

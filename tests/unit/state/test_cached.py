@@ -21,50 +21,43 @@ KINDS = {"without a cache": (0, True), "written through": (3000, True), "written
 
 
 class DictTable(Table):
-    """Its places are numbers, with a dictionary for each. ``exchanges`` counts them; ``broken`` refuses all."""
+    """Its regions are numbers, with a dictionary for each. ``exchanges`` counts them; ``broken`` refuses all."""
 
     def __init__(self):
         super().__init__()
-        self.places, self._numbers, self.exchanges, self.broken = {}, itertools.count(), [], False
+        self.regions, self._numbers, self.exchanges, self.broken = {}, itertools.count(), [], False
 
-    def place(self, unit):
-        place = next(self._numbers)
-        self.places[place] = {}
-        return place
+    def region(self, unit):
+        region = next(self._numbers)
+        self.regions[region] = {}
+        return region
 
-    def copied_place(self, place):
-        other = self.place(0)
-        self.places[other] = dict(self.places[place])
+    def copied_region(self, region):
+        other = self.region(0)
+        self.regions[other] = dict(self.regions[region])
         return other
 
     def exchange(self, written, wanted):
         if self.broken:
             raise ServiceUnavailable("the table is away")
         self.exchanges.append((written, wanted))
-        for place, changes in written:
+        for region, changes in written:
             for key, value in changes.items():
                 if value is None:
-                    self.places[place].pop(key, None)
+                    self.regions[region].pop(key, None)
                 else:
-                    self.places[place][key] = value
-        return [[self.places[place].get(key) for key in keys] for place, keys in wanted]
+                    self.regions[region][key] = value
+        return [[self.regions[region].get(key) for key in keys] for region, keys in wanted]
 
-    def scan(self, place):
-        return iter(list(self.places[place].items()))
+    def scan(self, region):
+        return iter(list(self.regions[region].items()))
 
-    def scan_keys(self, place):
-        return list(self.places[place])
-
-    def fill(self, place, parts):
-        for keys, values in parts:
-            self.places[place] |= zip(keys, values, strict=True)
-
-    def drop(self, places):
-        for place in places:
-            del self.places[place]
+    def drop(self, regions):
+        for region in regions:
+            del self.regions[region]
 
     def close(self):
-        self.places.clear()
+        self.regions.clear()
 
 
 def dict_store(keep_bytes=3000, through=False, schema=SCHEMA):
@@ -157,11 +150,11 @@ def test_a_state_that_nobody_refers_to_any_more_is_dropped():
     state = store.unit(0)
     state.values[1] = 1, b""
     copy = state.copy()
-    assert len(store.table.places) == 2
+    assert len(store.table.regions) == 2
     del copy
     gc.collect()
     store.load([(state, {2})])
-    assert len(store.table.places) == 1 and exported(state, 100) == {1: (1, b"")}
+    assert len(store.table.regions) == 1 and exported(state, 100) == {1: (1, b"")}
 
 
 def test_what_could_not_be_written_is_written_later():
@@ -175,7 +168,7 @@ def test_what_could_not_be_written_is_written_later():
     store.table.broken = False
     store.load([(state, {1})])
     assert state.values[1] == (7, b"kept")
-    assert store.packing.unpack(store.table.places[0][1]) == (7, b"kept")
+    assert store.packing.unpack(store.table.regions[0][1]) == (7, b"kept")
 
 
 def test_take_reads_all_that_is_not_here_at_once_and_keeps_none_of_it():

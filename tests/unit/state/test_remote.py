@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
+from small_state import filled
 
 from keyshift.checks.backend import SCHEMA, exported
 from keyshift.model.errors import BadInput, KeyshiftError, ProtocolViolation, ServiceUnavailable
@@ -16,7 +17,7 @@ from keyshift.state.redis_server import PASSWORD, RemoteSettings, connected, req
 from keyshift.state.remote import HybridSettings, RemoteStore
 from keyshift.waiting import wait_until
 
-NOWHERE = "127.0.0.1:1"
+NOWHERE, TEN = "127.0.0.1:1", range(10)
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +88,8 @@ def test_what_moves_is_a_name_and_whoever_has_left_writes_nothing_any_more(serve
             state.values[1] = 2, b""
         with pytest.raises(ProtocolViolation, match="key 5 is read"):
             state.values[5]
-        # Were something on its way all the same, it would come to a place where nobody looks.
-        source.table.exchange([(state.values.place, {1: source.packing.pack((666, b"late"))})], [])
+        # Were something on its way all the same, it would come to a region where nobody looks.
+        source.table.exchange([(state.values.region, {1: source.packing.pack((666, b"late"))})], [])
         assert taken.take([1]) == [(1, (1, b"set last"))]
 
 
@@ -176,21 +177,11 @@ def begun_anew(server):
     client.close()
 
 
-def filled(store, unit=3):
-    """A state whose values are on the server."""
-    source = backends.get("memory").open("job/0/stage/0", SCHEMA, None).unit(unit)
-    for key in range(10):
-        source.values[key] = key, b""
-    state = store.unit(unit)
-    state.install(source.export(1000))
-    return state
-
-
 @KINDS
 def test_a_server_that_has_begun_anew_ends_an_attempt_and_serves_the_next(hybrid):
     with served(RemoteSettings(), "job", Path("/")) as server:
         with opened(server, **hybrid) as store, opened(server, slot=1, **hybrid) as idle:
-            reference, state = filled(store).hand_over(), filled(store)
+            reference, state = filled(store, TEN).hand_over(), filled(store, TEN)
             begun_anew(server)
             for _ in range(2):
                 with pytest.raises(ServiceUnavailable, match="has begun anew, or another server is in its place"):
@@ -203,14 +194,14 @@ def test_a_server_that_has_begun_anew_ends_an_attempt_and_serves_the_next(hybrid
             ):
                 later.adopt(3, reference)
         with opened(server, attempt=1, **hybrid) as store:
-            assert exported(filled(store), 100) == {key: (key, b"") for key in range(10)}
+            assert exported(filled(store, TEN), 100) == {key: (key, b"") for key in range(10)}
             store.checkpoint()
 
 
 @KINDS
 def test_what_is_not_there_any_more_is_no_part_of_a_snapshot(server, hybrid):
     with opened(server, **hybrid) as store:
-        state, other = filled(store), filled(store, unit=4)
+        state, other = filled(store, TEN), filled(store, TEN, unit=4)
         other.track("snapshot")
         other.values[5] = 6, b""
         store.checkpoint()

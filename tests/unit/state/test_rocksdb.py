@@ -8,10 +8,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from small_state import filled
 
 from keyshift.checks.backend import SCHEMA, exported
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.state import backends
 from keyshift.state.rocksdb import RocksSettings, open_store
 
 HOLD = """
@@ -30,23 +30,6 @@ def opened(folder, **settings):
 
 def databases(folder):
     return list(folder.glob("*/*/db"))
-
-
-def filled(store, keys, size=1000, unit=0):
-    state = store.unit(unit)
-    source = backends.get("memory").open("job/0/stage/1", SCHEMA, None).unit(unit)
-    for key in keys:
-        source.values[key] = key, bytes(size)
-    state.install(source.export(4 << 20))
-    return state
-
-
-def test_a_store_leaves_nothing_behind_when_it_is_closed(tmp_path):
-    store = opened(tmp_path)
-    filled(store, range(100))
-    assert len(databases(tmp_path)) == 1
-    store.close()
-    assert not databases(tmp_path)
 
 
 def test_what_a_killed_process_left_goes_when_the_next_store_is_opened_and_what_a_living_one_has_stays(tmp_path):
@@ -74,7 +57,7 @@ def test_what_a_killed_process_left_goes_when_the_next_store_is_opened_and_what_
 def test_a_large_arrival_comes_as_files_and_a_state_that_is_not_needed_leaves_no_key(tmp_path):
     store = opened(tmp_path)
     try:
-        state, other = filled(store, range(5000)), filled(store, range(-5, 5), unit=1)
+        state, other = filled(store, range(5000), 1000), filled(store, range(-5, 5), unit=1)
         assert list(tmp_path.glob("*/*/db/*.sst"))
         assert sorted(state.keys()) == list(range(5000)) and len(state) == 5000
         del state
@@ -89,7 +72,7 @@ def test_a_large_arrival_comes_as_files_and_a_state_that_is_not_needed_leaves_no
 def test_a_copy_does_not_see_what_is_changed_or_dropped_later(tmp_path):
     store = opened(tmp_path)
     try:
-        state = filled(store, range(3000))
+        state = filled(store, range(3000), 1000)
         copy = state.copy()
         state.values[5] = 5, b"new"
         state.delete(7)
@@ -107,7 +90,7 @@ def test_a_copy_does_not_see_what_is_changed_or_dropped_later(tmp_path):
 def test_values_in_python_have_a_bound(tmp_path):
     store = opened(tmp_path, state_cache_mib=1)
     try:
-        state = filled(store, range(20_000))
+        state = filled(store, range(20_000), 1000)
         for begin in range(0, 20_000, 50):
             store.load([(state, range(begin, begin + 50))])
             for key in range(begin, begin + 50):

@@ -3,7 +3,7 @@ import pyarrow.parquet as pq
 
 from keyshift.model import frames
 from keyshift.traffic import collector
-from keyshift.traffic.collector import BUCKETS_MS, Results
+from keyshift.traffic.collector import BUCKETS_MS, ResultsFile
 from keyshift.workloads.keycount import RESULT_FIELDS
 
 
@@ -15,7 +15,7 @@ def batch(*rows: tuple[int, int]) -> pa.RecordBatch:
 
 
 def test_results_of_timers_are_kept_but_not_timed(tmp_path):
-    results = Results(RESULT_FIELDS, tmp_path / "results.parquet")
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
     results.add(batch((1000, 0), (500, -1), (2000, 1)), slot=1, log_offset=7, arrived_us=5000)
     results.add(batch((400, -1)), slot=0, log_offset=3, arrived_us=6000)
     latencies_ms, versions, slots = results.roll()
@@ -31,7 +31,7 @@ def test_results_of_timers_are_kept_but_not_timed(tmp_path):
 def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypatch, tmp_path):
     said = []
     monkeypatch.setattr(collector, "say", said.append)
-    results = Results(RESULT_FIELDS, tmp_path / "results.parquet")
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
     results.add(batch((0, 0), (1000, 1)), slot=2, log_offset=0, arrived_us=5000)
     results.add(batch((0, 0)), slot=0, log_offset=0, arrived_us=60_000_000)
     collector.report(17, *results.roll())
@@ -47,7 +47,7 @@ def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypa
 
 def test_what_was_written_is_not_kept_and_all_of_it_is_in_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(collector, "PART_ROWS", 3)
-    results, kept = Results(RESULT_FIELDS, tmp_path / "results.parquet"), []
+    results, kept = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet"), []
     for number in range(10):
         results.add(batch((1000, number), (2000, number)), slot=1, log_offset=number, arrived_us=5000)
         results.roll()
@@ -63,6 +63,6 @@ def test_what_was_written_is_not_kept_and_all_of_it_is_in_the_file(tmp_path, mon
 
 
 def test_no_result_at_all_is_a_file_without_rows(tmp_path):
-    Results(RESULT_FIELDS, tmp_path / "results.parquet").close()
+    ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet").close()
     table = pq.read_table(tmp_path / "results.parquet")
     assert (table.num_rows, table.column_names[-3:]) == (0, ["slot", "log_offset", "arrived_us"])

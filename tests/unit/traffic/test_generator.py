@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.errors import KafkaTimeoutError
 from kafka.future import Future
+from small_kafka import Broker
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
-from keyshift.model.frames import MOST_BYTES, decode
-from keyshift.traffic import generator as module
+from keyshift.model.frames import MOST_BYTES
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
+from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
-from keyshift.workloads.keycount import EVENTS
 
 RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
 START_US = 1_700_000_000_000_000
@@ -71,40 +71,20 @@ def test_a_rate_that_changes_to_what_it_is_changes_nothing():
     assert (plain.times(1, 0, 1050) == changed.times(1, 0, 1050)).all()
 
 
-class Broker:
-    """Stands for Kafka's producer: takes what is sent, and acknowledges it at once or when told to."""
-
-    def __init__(self, at_once=True):
-        self.at_once, self.values, self.waiting, self.ends = at_once, [], [], [0, 0]
-
-    def send(self, topic, value, partition):
-        self.values.append((partition, value))
-        self.waiting.append((Future(), SimpleNamespace(offset=self.ends[partition])))
-        self.ends[partition] += 1
-        answer, _ = self.waiting[-1]
-        if self.at_once:
-            self.answer(Future.success)
-        return answer
-
-    def answer(self, how, value=None):
-        waiting, self.waiting = self.waiting, []
-        for future, written in waiting:
-            how(future, value or written)
-
-    def frames(self, router):
-        return [decode(value, EVENTS) for partition, value in self.values if partition == router and value]
-
-
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
 
 
 def generator(broker, rate, told_us=START_US, skip=(), **more):
-    config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
-    made = Generator(GeneratorConfig(**config, rate=rate, routers=2, frame_ms=20, **more), broker)
+    made = idle_generator(broker, rate, **more)
     if skip:
         made.obey({"skip": skip}, told_us)
     made.obey({"start_at_us": START_US, "seconds": 1}, told_us)
     return made
+
+
+def idle_generator(broker, rate, **more):
+    config = {"topic": Topic("k:1", "t", 2), "workload": "keycount", "parameters": PARAMETERS}
+    return Generator(GeneratorConfig(**config, rate=rate, frame_ms=20, **more), broker)
 
 
 def test_a_late_generator_sends_all_that_is_due_in_bounded_frames_and_no_event_becomes_late_by_it():
@@ -208,8 +188,7 @@ def test_a_generator_goes_on_behind_the_events_of_another_one():
 
 def test_a_load_without_an_end_goes_on_until_it_is_told_to_end():
     broker = Broker()
-    config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
-    made = Generator(GeneratorConfig(**config, rate=1000, routers=2, frame_ms=20), broker)
+    made = idle_generator(broker, rate=1000)
     with pytest.raises(BadInput, match="while the load has no end"):
         made.obey({"end": True}, START_US)
     made.obey({"start_at_us": START_US, "seconds": None}, START_US - 1000)
@@ -299,13 +278,12 @@ def written(monkeypatch):
     """Metadata of what others have written, by partition and offset; ``asked`` has what was looked for."""
     facts, asked = {}, []
 
-    def read_facts(kafka, where, offset, schema, sign_in):
-        asked.append((where.partition, offset))
-        return facts[where.partition, offset]
+    def facts_of(topic, partition, offset, schema):
+        asked.append((partition, offset))
+        return facts[partition, offset]
 
-    monkeypatch.setattr(module, "read_facts", read_facts)
-    facts_of = SimpleNamespace(facts=facts, asked=asked)
-    return facts_of
+    monkeypatch.setattr(Topic, "facts", facts_of)
+    return SimpleNamespace(facts=facts, asked=asked)
 
 
 def test_a_generator_ends_when_that_of_a_later_driver_writes_into_one_of_its_partitions(written):

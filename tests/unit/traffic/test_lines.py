@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_kafka import Broker
 
 from keyshift.model import frames
 from keyshift.model.errors import ProtocolViolation
@@ -15,6 +16,7 @@ from keyshift.model.frames import encode as frame
 from keyshift.traffic import lines
 from keyshift.traffic.collector import decoded
 from keyshift.traffic.generator import Generator, GeneratorConfig
+from keyshift.traffic.topics import Topic
 from keyshift.workloads.keycount import EVENTS, RESULT_FIELDS
 
 RESULTS = pa.schema([*frames.RESULT_FIELDS, *RESULT_FIELDS])
@@ -67,44 +69,27 @@ def test_frames_come_one_by_one_with_what_they_say():
     ]
 
 
-class Producer:
-    def __init__(self):
-        self.sent = []
-
-    def send(self, topic, value, partition):
-        self.sent.append((partition, value))
-        return self
-
-    def add_callback(self, taken):
-        taken(SimpleNamespace(offset=0))
-        return self
-
-    def add_errback(self, failed):
-        return self
-
-
 def test_a_generator_of_lines_sends_each_event_when_its_frame_is_due_and_no_ticks():
-    producer = Producer()
+    broker = Broker()
     config = GeneratorConfig(
-        kafka="", topic="t", workload="keycount", parameters={"keys": 50}, rate=100, routers=2, frame_ms=20, lines=True
+        topic=Topic("", "t", 2), workload="keycount", parameters={"keys": 50}, rate=100, frame_ms=20, lines=True
     )
-    generator = Generator(config, producer)
+    generator = Generator(config, broker)
     generator.send(0, 900_000)
-    assert producer.sent == []
+    assert broker.values == []
     generator.obey({"start_at_us": 1_000_000, "seconds": 1}, 900_000)
     generator.send(0, 1_100_000)
     generator.send(1, 1_100_000)
-    assert [partition for partition, _ in producer.sent] == [0] * 6 + [1] * 5
-    due = [json.loads(value)["t"] for _, value in producer.sent]
+    assert [partition for partition, _ in broker.values] == [0] * 6 + [1] * 5
+    due = [json.loads(value)["t"] for _, value in broker.values]
     assert due == [*range(1_000_000, 1_100_001, 20_000), *range(1_010_000, 1_100_000, 20_000)]
     assert generator.events == 11
 
 
 def test_what_fills_the_state_is_no_event_of_the_load(monkeypatch):
     some = [record(offset, value) for offset, value in enumerate(lines.encode(events((5, 0), (5, 10), (6, 20))))]
-    partition = SimpleNamespace(partition=1)
-    monkeypatch.setattr(lines, "records", lambda *place: iter([(partition, some[:2]), (partition, some[2:])]))
-    offered, frames = lines.read_topic(SimpleNamespace(kafka="", sign_in=None), "t", EVENTS, 2)
+    monkeypatch.setattr(Topic, "records", lambda self: iter([(1, some[:2]), (1, some[2:])]))
+    offered, frames = lines.read(Topic("", "t", 2), EVENTS)
     assert offered.to_dict("list") == {
         "router": [1, 1], "offset": [1, 2], "position": [0, 0], "key": [5, 6], "t": [10, 20]
     }  # fmt: skip
@@ -113,6 +98,6 @@ def test_what_fills_the_state_is_no_event_of_the_load(monkeypatch):
 
 
 def test_a_topic_without_events_is_empty(monkeypatch):
-    monkeypatch.setattr(lines, "records", lambda *place: iter([]))
-    offered, frames = lines.read_topic(SimpleNamespace(kafka="", sign_in=None), "t", EVENTS, 2)
+    monkeypatch.setattr(Topic, "records", lambda self: iter([]))
+    offered, frames = lines.read(Topic("", "t", 2), EVENTS)
     assert offered.empty and frames.empty and list(offered) == ["router", "offset", "position", "key", "t"]

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 from keyshift.model import frames
-from keyshift.traffic import topics
-from keyshift.traffic.topics import count, read_topic, result_times
+from keyshift.traffic.topics import Topic
 from keyshift.workloads.windowcount import WindowCount
 
 WORKLOAD = WindowCount()
 [SOURCE], [STAGE] = WORKLOAD.sources, WORKLOAD.stages
+TOPIC = Topic("", "t", 2)
 ROWS = [[2, 0, 1], [0, 3]]  # events of each frame, of two routers
 
 
@@ -26,14 +26,14 @@ def offered(monkeypatch):
             batches.append(partition.take(np.arange(number, dtype=np.int64) * 1000 + offset * 20_000))
             value = frames.encode(batches[-1], {"watermark": offset * 7})
             made.append(SimpleNamespace(offset=offset, value=value, timestamp=5 + offset))
-        pieces += [(SimpleNamespace(partition=router), made[begin : begin + 2]) for begin in range(0, len(made), 2)]
+        pieces += [(router, made[begin : begin + 2]) for begin in range(0, len(made), 2)]
         events.append(pa.Table.from_batches(batches, SOURCE.schema))
-    monkeypatch.setattr(topics, "records", lambda *place: iter(pieces))
+    monkeypatch.setattr(Topic, "records", lambda self, since=None: iter(pieces))
     return events
 
 
 def test_events_come_with_their_places_and_frames_with_how_many_they_have(offered):
-    events, seen = read_topic("", "t", SOURCE.schema, 2)
+    events, seen = TOPIC.read(SOURCE.schema)
     assert events[["router", "offset", "position"]].to_numpy().tolist() == [
         *([0, 0, 0], [0, 0, 1], [0, 2, 0]),
         *([1, 1, 0], [1, 1, 1], [1, 1, 2]),
@@ -49,14 +49,14 @@ def test_events_come_with_their_places_and_frames_with_how_many_they_have(offere
 
 
 def test_what_is_behind_an_offset_is_left_out_but_for_its_frame(offered):
-    events, seen = read_topic("", "t", SOURCE.schema, 2, before={0: 2, 1: 1}, stage=STAGE)
+    events, seen = TOPIC.read(SOURCE.schema, before={0: 2, 1: 1}, stage=STAGE)
     assert events[["router", "offset", "position"]].to_numpy().tolist() == [[0, 0, 0], [0, 0, 1]]
     assert seen["events"].tolist() == [2, 0, 1, 0, 3]
     assert list(events)[3:] == STAGE.events.names
 
 
 def test_events_and_the_results_that_they_must_have_are_counted(offered):
-    assert count("", "t", SOURCE.schema, 2, WORKLOAD.stages) == ([3, 3], 6, (((0, 1),), ((0, 1),)))
+    assert TOPIC.count(SOURCE.schema, WORKLOAD.stages) == ([3, 3], 6, (((0, 1),), ((0, 1),)))
 
 
 def test_what_is_of_an_older_epoch_than_a_frame_before_it_does_not_count(monkeypatch):
@@ -66,21 +66,22 @@ def test_what_is_of_an_older_epoch_than_a_frame_before_it_does_not_count(monkeyp
         batch = partition.take(np.arange(1 + offset, dtype=np.int64))
         facts = {"epoch": epoch} if epoch > 1 else {}
         made.append(SimpleNamespace(offset=offset, value=frames.encode(batch, facts), timestamp=offset))
-    monkeypatch.setattr(topics, "records", lambda *place: iter([(SimpleNamespace(partition=0), made)]))
-    events, seen = read_topic("", "t", SOURCE.schema, 1)
+    monkeypatch.setattr(Topic, "records", lambda self: iter([(0, made)]))
+    topic = Topic("", "t")
+    events, seen = topic.read(SOURCE.schema)
     assert seen[["offset", "epoch"]].to_numpy().tolist() == [[0, 1], [1, 2], [3, 2]]
     assert sorted(set(events["offset"])) == [0, 1, 3]
-    assert count("", "t", SOURCE.schema, 1, WORKLOAD.stages) == ([1 + 2 + 4], 1 + 2 + 4, (((0, 1), (1, 2)),))
+    assert topic.count(SOURCE.schema, WORKLOAD.stages) == ([1 + 2 + 4], 1 + 2 + 4, (((0, 1), (1, 2)),))
 
 
 def test_a_topic_without_a_record_has_neither_events_nor_frames(monkeypatch):
-    monkeypatch.setattr(topics, "records", lambda *place: iter([]))
-    events, seen = read_topic("", "t", SOURCE.schema, 2, stage=STAGE)
+    monkeypatch.setattr(Topic, "records", lambda self: iter([]))
+    events, seen = TOPIC.read(SOURCE.schema, stage=STAGE)
     assert events.empty and seen.empty
     assert list(events) == ["router", "offset", "position", *STAGE.events.names]
     assert events["router"].dtype == np.int32
-    assert count("", "t", SOURCE.schema, 2, WORKLOAD.stages) == ([0, 0], 0, ((), ()))
+    assert TOPIC.count(SOURCE.schema, WORKLOAD.stages) == ([0, 0], 0, ((), ()))
 
 
 def test_frames_without_a_result_have_no_time(offered):
-    assert result_times("", "t", 2, 0.0) == [5000, 7000, 6000]
+    assert TOPIC.result_times(0.0) == [5000, 7000, 6000]

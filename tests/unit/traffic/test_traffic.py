@@ -6,24 +6,55 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.endpoints import Endpoints
 from keyshift.model.errors import NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.markers import Ready, Said, Sealed
-from keyshift.traffic import topics
 from keyshift.traffic import traffic as module
-from keyshift.traffic.traffic import Latencies, Topic, Traffic
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Latencies, Traffic
 from keyshift.workloads.keycount import KeyCount
 
-ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+
+class Collector:
+    """Stands for the process: ``say`` is what it says; ``dead``: why it has died."""
+
+    def __init__(self, name, config, heard):
+        self.say, self.dead, self.killed = heard, None, False
+
+    def check(self):
+        if self.dead:
+            raise self.dead
+
+    def kill(self):
+        self.killed = True
 
 
 @pytest.fixture
-def traffic(monkeypatch):
+def topics(monkeypatch):
+    """What was made of topics, with how long Kafka keeps what is in them, and what was deleted."""
+    did = SimpleNamespace(made=[], deleted=[])
+    monkeypatch.setattr(Topic, "create", lambda topic, ms: did.made.append((topic.name, ms)))
+    monkeypatch.setattr(Topic, "delete", lambda topic: did.deleted.append(topic.name))
+    return did
+
+
+@pytest.fixture
+def seconds():
+    """What was passed on of each second."""
+    return []
+
+
+@pytest.fixture
+def traffic(monkeypatch, topics, seconds):
     monkeypatch.setattr(module, "SAY_S", 0.3)
-    heard = []
-    made = Traffic(ENDPOINTS, KeyCount(), Topic("events", 2), Topic("results", 3), Path("nowhere"), heard.append)
-    made.heard_seconds = heard
-    return made
+    return Traffic(KeyCount(), Topic("k:1", "events", 2), Topic("k:1", "results", 3), Path("nowhere"), seconds.append)
+
+
+@pytest.fixture
+def collector(monkeypatch, traffic):
+    made = []
+    monkeypatch.setattr(module, "JsonProcess", lambda *told: made.append(Collector(*told)) or made[-1])
+    traffic.open()
+    return made[0]
 
 
 def nothing():
@@ -35,65 +66,60 @@ def second(number, results, version=1):
     return told | {"by_slot": [[1, 10.0 * number, [results, 0]]]}
 
 
-def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_day_or_for_ever(traffic, monkeypatch):
-    made, deleted = [], []
-    monkeypatch.setattr(module.topics, "create_topic", lambda kafka, name, number, sign_in, ms: made.append((name, ms)))
-    monkeypatch.setattr(module.topics, "delete_topic", lambda kafka, name, sign_in: deleted.append(name))
-    monkeypatch.setattr(module, "JsonProcess", lambda *_: SimpleNamespace(kill=lambda: killed.append(1)))
-    killed = []
-    traffic.open()
+def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_day_or_for_ever(
+    traffic, collector, topics
+):
     traffic.for_ever = True
     traffic.open()
-    assert made == [("events", 86_400_000), ("results", 86_400_000), ("events", -1), ("results", -1)]
+    assert topics.made == [("events", 86_400_000), ("results", 86_400_000), ("events", -1), ("results", -1)]
     traffic.kill()
-    assert (len(killed), deleted) == (2, [])
+    assert collector.killed and topics.deleted == []
     traffic.close()
-    assert sorted(deleted) == ["events", "results"]
+    assert sorted(topics.deleted) == ["events", "results"]
 
 
-def test_results_of_each_second_are_added_up_and_passed_on(traffic):
+def test_results_of_each_second_are_added_up_and_passed_on(traffic, collector, seconds):
     for report in ({"state": "ready"}, second(1, 10), second(2, 5)):
-        traffic._heard(report)
+        collector.say(report)
     assert traffic.received == 15
-    assert traffic.heard_seconds == [second(1, 10), second(2, 5)]
+    assert seconds == [second(1, 10), second(2, 5)]
 
 
-def test_of_a_second_little_is_kept_and_latencies_are_added_up(traffic):
+def test_of_a_second_little_is_kept_and_latencies_are_added_up(traffic, collector):
     for number in range(1, 101):
-        traffic._heard(second(number, 2))
+        collector.say(second(number, 2))
     assert traffic.seconds[-1] == {"second": 100, "results": 2, "p50_ms": 1.0, "p99_ms": 2.0}
     assert traffic.latencies == {1: Latencies(10.0 * 5050, [200, 0])}
 
 
-def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_more(traffic):
-    traffic._heard(second(1, 10))
-    traffic._heard(second(2, 5, version=2))
+def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_more(traffic, collector):
+    collector.say(second(1, 10))
+    collector.say(second(2, 5, version=2))
     traffic.revoke({2, 3})
     assert traffic.received == 10
-    traffic._heard(second(9, 3, version=3))
+    collector.say(second(9, 3, version=3))
     assert traffic.received == 10, "of the attempt that died"
-    traffic._heard(second(10, 4, version=4))
+    collector.say(second(10, 4, version=4))
     assert traffic.received == 14
     assert len(traffic.seconds) == 4
 
 
-def says(traffic, slot, marker):
-    """As the collector tells it."""
-    traffic._heard(json.loads(json.dumps(Said(slot, marker).to_json())))
+def says(collector, slot, marker):
+    collector.say(json.loads(json.dumps(Said(slot, marker).to_json())))
 
 
-def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic):
+def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic, collector):
     for slot, savepoint in ((0, "one"), (1, "one"), (1, "one"), (2, "two")):
-        says(traffic, slot, Sealed("counter", savepoint))
+        says(collector, slot, Sealed("counter", savepoint))
     assert traffic.said(Sealed("counter", "one")) == {0, 1}
     assert traffic.said(Sealed("other", "one")) == traffic.said(Ready("counter", 0)) == set()
 
 
-def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traffic):
+def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traffic, collector):
     for number in range(1000):
         for slot in (0, 1):
-            says(traffic, slot, Sealed("counter", f"s{number}"))
-    says(traffic, 0, Ready("counter", 3))
+            says(collector, slot, Sealed("counter", f"s{number}"))
+    says(collector, 0, Ready("counter", 3))
     assert traffic.said(Sealed("counter", "s999")) == {0, 1}
     assert traffic.said(Sealed("counter", "s1")) == set()
     assert traffic.said(Ready("counter", 3)) == {0}
@@ -101,7 +127,7 @@ def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traf
 
 
 def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
-    monkeypatch.setattr(topics, "begins", lambda *_: {0: 0, 1: 500})
+    monkeypatch.setattr(Topic, "begins", lambda topic: {0: 0, 1: 500})
     traffic.require_input({0: 3, 1: 500})
     with pytest.raises(NotThere, match=r"begins at offset 500 of partition 1 by now, and the job has to begin at 499"):
         traffic.require_input({0: 3, 1: 499})
@@ -109,43 +135,39 @@ def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
         traffic.require_input({})
 
 
-def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic):
+def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic, collector):
     for slot, attempt in ((0, 1), (1, 0), (1, 1)):
-        says(traffic, slot, Ready("counter", attempt))
+        says(collector, slot, Ready("counter", attempt))
     traffic.await_slots(range(2), Ready("counter", 1), nothing)
 
 
-def test_slots_that_say_nothing_or_something_else_are_named(traffic):
-    says(traffic, 0, Ready("counter", 0))
-    says(traffic, 1, Sealed("counter", "other"))
+def test_slots_that_say_nothing_or_something_else_are_named(traffic, collector):
+    says(collector, 0, Ready("counter", 0))
+    says(collector, 1, Sealed("counter", "other"))
     with pytest.raises(ServiceUnavailable, match=r"slots \[0, 1\] did not say 'sealed' within 0.3 s"):
         traffic.await_slots({0, 1}, Sealed("counter", "one"), nothing)
 
 
-def test_while_results_come_slots_may_take_longer(traffic):
+def test_while_results_come_slots_may_take_longer(traffic, collector):
     calls = []
 
     def check():
         calls.append(1)
-        traffic._heard(second(len(calls), 1))
+        collector.say(second(len(calls), 1))
         if len(calls) == 4:
-            says(traffic, 0, Sealed("counter", "one"))
+            says(collector, 0, Sealed("counter", "one"))
 
     traffic.await_slots({0}, Sealed("counter", "one"), check)
     assert len(calls) == 4
 
 
-def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died(traffic):
+def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died(traffic, collector):
     def died():
         raise QueryDied("gone")
 
     with pytest.raises(QueryDied):
         traffic.await_slots({0}, Ready("counter", 0), died)
 
-    class Process:
-        def check(self):
-            raise ServiceUnavailable("the collector process died")
-
-    traffic._processes.append(Process())
+    collector.dead = ServiceUnavailable("the collector process died")
     with pytest.raises(ServiceUnavailable, match="collector"):
         traffic.await_slots({0}, Ready("counter", 0), nothing)

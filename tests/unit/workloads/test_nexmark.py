@@ -1,11 +1,12 @@
 """The events have the published proportions, and each query gives what it should, worked out by hand and by SQL."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pydantic import ValidationError
 
 from keyshift.checks import check_workload
 from keyshift.experiment.spec import make_spec
@@ -14,11 +15,10 @@ from keyshift.model.keys import units_of
 from keyshift.state.memory import MemoryState
 from keyshift.workloads.nexmark import Nexmark
 from keyshift.workloads.nexmark.operators import ROW, TAKEN
-from keyshift.workloads.nexmark.queries import QUERIES
+from keyshift.workloads.nexmark.queries import AUCTIONS, QUERIES, SELLERS
 from keyshift.workloads.nexmark.source import AUCTION, BID, PERSON
-from keyshift.workloads.nexmark.stages import AUCTIONS, SELLERS
 from workload_runs import run as run_of
-from workload_runs import verdict
+from workload_runs import slot_events, verdict
 
 SMALL = {"key_groups": 8, "window_ms": 20, "slide_ms": 10, "gap_ms": 15, "delay_ms": 5, "auction_ms": 20, "seed": 11}
 STATELESS = ("q1", "q2")
@@ -102,36 +102,25 @@ def test_prices_are_from_one_to_a_million_and_events_late_by_the_delay_at_most()
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "change, begin",
     [
-        ({"query": "q55"}, "unknown query 'q55': did you mean 'q5'\\? known: q1, q2, q3"),
-        ({"query": "q9"}, "unknown query 'q9'"),
-        ({"window_ms": 0}, "greater than or equal to 1"),
-        ({"gap_ms": 0}, "greater than or equal to 1"),
-        ({"session_bids": 0}, "greater than or equal to 1"),
-        ({"dilation": 0.5}, "greater than or equal to 1"),
-        ({"slide_ms": 21}, "slide_ms = 21: must be at most window_ms = 20"),
-        ({"slide_ms": 1, "window_ms": 1001}, "a thousandth at least"),
+        (
+            {"query": "q12"},
+            "query = 'q12': unknown query 'q12': did you mean 'q2'? known: q1, q2, q3, q4, q5, q6, q7, q8, q11",
+        ),
+        ({"query": "q9"}, "query = 'q9': unknown query 'q9'"),
+        ({"window_ms": 0}, "window_ms = 0: input should be greater than or equal to 1 (length of"),
+        ({"gap_ms": 0}, "gap_ms = 0: input should be greater than or equal to 1"),
+        ({"session_bids": 0}, "session_bids = 0: input should be greater than or equal to 1"),
+        ({"dilation": 0.5}, "dilation = 0.5: input should be greater than or equal to 1"),
+        ({"slide_ms": 5000}, "slide_ms = 5000: must be at most window_ms = 2000"),
+        ({"slide_ms": 1, "window_ms": 1001}, "slide_ms = 1: must be at most window_ms = 1001, and a thousandth at"),
     ],
 )
-def test_an_unknown_query_and_a_window_that_cannot_be_are_refused(change, message):
-    with pytest.raises(ValidationError, match=message):
-        make(**change)
-
-
-def test_a_run_says_so_in_one_line():
-    said = {
-        "query = 'q12': unknown query 'q12': did you mean 'q2'? known: q1, q2, q3, q4, q5, q6, q7, q8, q11": {
-            "query": "q12"
-        },
-        "window_ms = 0: input should be greater than or equal to 1 (length of": {"window_ms": 0},
-        "slide_ms = 5000: must be at most window_ms = 2000": {"slide_ms": 5000},
-    }
-    for begin, setting in said.items():
-        with pytest.raises(BadInput) as refused:
-            make_spec({"workload": "nexmark"} | setting)
-        assert "\n" not in str(refused.value)
-        assert str(refused.value).startswith(begin)
+def test_an_unknown_query_and_a_window_that_cannot_be_are_refused_in_one_line(change, begin):
+    with pytest.raises(BadInput) as refused:
+        make_spec({"workload": "nexmark"} | change)
+    assert str(refused.value).startswith(begin) and "\n" not in str(refused.value)
 
 
 # -- queries by hand ---------------------------------------------------------------------------------------------------
@@ -142,11 +131,8 @@ def told(query, events, watermark, schema, **changes):
     workload = make(query=query, delay_ms=0, **changes)
     stage = workload.stages[0]
     operator, state = stage.operator(), MemoryState(stage.operator().state_schema)
-    columns = [pa.array(column, field.type) for column, field in zip(zip(*events, strict=True), schema, strict=True)]
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    batch = batch.append_column("position", pa.array(np.arange(len(events), dtype=np.int32)))
-    batch = batch.append_column("unit", pa.array(np.zeros(len(events), np.int32)))
-    assert set(operator.process(batch, lambda unit: state)["kind"].to_pylist()) == {TAKEN}
+    results = operator.process(slot_events(schema, events), lambda unit: state)
+    assert set(results["kind"].to_pylist()) == {TAKEN}
     state.timers.reach(watermark)
     rows = operator.advance([state])
     if rows is None:
@@ -205,11 +191,7 @@ def test_q6_has_the_last_ten_of_a_seller_in_the_order_in_which_they_closed():
     schema = make(query="q6").stages[1].events
     closed = [3, 1, 2, *range(12, 3, -1)]  # in any order
     events = [(5, 0, ROW, number, number * MS, number) for number in closed]
-    columns = [pa.array(column, field.type) for column, field in zip(zip(*events, strict=True), schema, strict=True)]
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    batch = batch.append_column("position", pa.array(np.full(12, -1, np.int32)))
-    batch = batch.append_column("unit", pa.array(np.zeros(12, np.int32)))
-    rows = operator.process(batch, lambda unit: state)
+    rows = operator.process(slot_events(schema, events), lambda unit: state)
     assert state.values[5] == ([n * MS for n in range(3, 13)], list(range(3, 13)), list(range(3, 13)))
     assert rows["total"].to_pylist()[-1] == sum(range(3, 13))
     assert rows["count"].to_pylist() == [*range(1, 11), 10, 10]
@@ -237,9 +219,8 @@ def test_q11_tells_a_session_whenever_it_has_so_many_bids_and_the_others_when_it
         made = zip(*(batch[name].to_pylist() for name in ("kind", *names)), strict=True)
         return [[n // MS for n in row[:2]] + [row[2]] for kind, *row in made if kind == ROW]
 
-    columns = {name: [3] * 7 if name == "key" else [at * MS for at in moments] for name in stage.events.names}
-    columns |= {"position": pa.array(range(7), pa.int32()), "unit": pa.array([0] * 7, pa.int32())}
-    at_once = rows(operator.process(pa.record_batch(columns), lambda unit: state))
+    bids = slot_events(stage.events, [(3, at * MS, at * MS) for at in moments])
+    at_once = rows(operator.process(bids, lambda unit: state))
     state.timers.reach((41 + 15) * MS)
     at_end = rows(operator.advance([state])) if session_bids > 1 and 7 % session_bids else []
     expected = {
@@ -298,11 +279,6 @@ FIVE = {"query": "q11", "session_bids": 5}
 def sessions(routers=2, slots=(2, 3), **changes):
     workload = make(**(FIVE | changes))
     return workload, run_of(workload, slots, routers=routers, frames=30, events_per_frame=100)
-
-
-@pytest.mark.parametrize("session_bids", [1, 5])
-def test_sessions_with_many_bids_keep_the_contract(session_bids):
-    check_workload(make(query="q11", session_bids=session_bids, bins=2), frames=13, examples=5)
 
 
 @pytest.mark.parametrize("session_bids", [1, 5])
@@ -403,7 +379,7 @@ def test_a_row_that_is_another_makes_the_verdict_bad(query):
         assert found.wrong, f"another {field.name} is not seen"
 
 
-@pytest.mark.parametrize("query", TIMED)
+@pytest.mark.parametrize("query", ["q4", "q11"])
 def test_an_answer_that_tells_more_is_wrong(query):
     workload, made = run(query)
     row = made.results.index[made.results["position"] >= 0][4]
@@ -418,11 +394,9 @@ def test_timers_and_entries_that_do_not_belong_together_are_wrong(query):
     table = next(part for part in timers if (part["kind"] == 0).any())
     of_event = table.index[table["kind"] == 0][0]
     without = [part.drop(index=of_event) if part is table else part for part in timers]
-    times = type(made.times)(made.frames, without, made.assignments)
-    assert verdict(workload, made, times=times).wrong
+    assert verdict(workload, made, times=replace(made.times, timers=without)).wrong
     table.loc[of_event, "time"] += 1
-    times = type(made.times)(made.frames, timers, made.assignments)
-    assert verdict(workload, made, times=times).wrong
+    assert verdict(workload, made, times=replace(made.times, timers=timers)).wrong
 
 
 @pytest.mark.parametrize("query", CHAINS)
@@ -439,7 +413,7 @@ def test_a_state_of_the_last_stage_that_is_another_is_wrong(query):
 @pytest.mark.parametrize("query", TIMED)
 def test_a_job_that_has_told_all_may_be_left_without_state(query):
     workload, made = run(query)
-    times = type(made.times)(made.frames, [], made.assignments)
+    times = replace(made.times, timers=[])
     nothing = made.events.iloc[:0], made.results.iloc[:0]
     assert list(workload.wrong(*nothing, iter([]), times)) == []
     if query in CHAINS:

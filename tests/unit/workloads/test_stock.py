@@ -5,7 +5,6 @@ from collections import defaultdict
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +17,9 @@ from keyshift.workloads.stock import Stock
 from keyshift.workloads.stock.operator import EVENTS, StockOperator
 from keyshift.workloads.stock.oracle import Exchange
 from workload_runs import run as run_of
-from workload_runs import verdict
+from workload_runs import slot_events, verdict
 
-FIELDS = ("security", "order", "deletes", "buys", "price", "volume")
+# Events: security, order, deletes, buys, price, volume.
 # Few of everything, so that orders meet, are deleted, and are replaced by others of their number.
 TOLD = st.lists(
     st.tuples(
@@ -33,10 +32,8 @@ TOLD = st.lists(
 def answered(told):
     """What the operator gives for events of one key, and what the book is left with: a list for each side."""
     state = MemoryState(StockOperator.state_schema)
-    rows = [dict(zip(FIELDS, event, strict=True)) | {"key": 4, "t": 0} for event in told]
-    events = pa.RecordBatch.from_pylist(rows, schema=EVENTS)
-    for name, kind in (("position", pa.int32()), ("unit", pa.int32())):
-        events = events.append_column(name, pa.array(range(len(rows)), kind))
+    rows = [(4, 0, *more, security) for security, *more in told]
+    events = slot_events(EVENTS, rows)
     results = StockOperator(Stock()).process(events, lambda unit: state).to_pylist()
     _, bids, asks = state.values[4] or (0, b"", b"")
     left = [
@@ -99,10 +96,11 @@ def test_operator_and_oracle_agree(told):
     exchange = Exchange()
     for number, (event, result) in enumerate(zip(told, results, strict=True), 1):
         expected = exchange.tell(*event)
-        trades = list(zip(result["makers"], result["prices"], result["volumes"], strict=True))
-        assert (result["seq"], result["removed"], result["rest"], trades) == (number, *expected)
-    assert [(of, -rank, *more) for of, rank, *more in bids] == exchange.left(True)
-    assert asks == exchange.left(False)
+        assert tuple(result[name] for name in ("seq", "removed", "rest", "makers", "prices", "volumes")) == (
+            number,
+            *expected,
+        )
+    assert (bids, asks) == (exchange.left(True), exchange.left(False))
 
 
 def test_a_worked_example():

@@ -11,9 +11,8 @@ from keyshift.checks import check_workload
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput
 from keyshift.workloads.stock import Stock
-from keyshift.workloads.stock.opening import resting
 from keyshift.workloads.stock.oracle import Exchange
-from keyshift.workloads.stock.source import ROUTERS, Played, laps
+from keyshift.workloads.stock.source import ROUTERS, Played, laps, resting
 from keyshift.workloads.stock.tape import FORMS, ORDERS, read
 from keyshift.workloads.stock.writing import waiting, write
 

@@ -128,6 +128,32 @@ def test_another_result_of_a_word_or_of_a_window_is_wrong(window_ms, kind, colum
     assert verdict(workload, made).wrong
 
 
+def beyond_all_that_came(rows):
+    return {rows.index[-1]: 10**6}
+
+
+def that_two_have(rows):
+    of_another = rows["router"] != rows["router"].shift(fill_value=rows["router"].iloc[0])
+    row = rows.index[of_another][0]
+    return {row: rows.at[row, "count"] - 1}
+
+
+def out_of_order(rows):
+    one = rows.index[rows["router"] == rows["router"].shift(-1)][0]
+    other = rows.index[rows.index.get_loc(one) + 1]
+    return {one: rows.at[other, "count"], other: rows.at[one, "count"]}
+
+
+@pytest.mark.parametrize("counts", [beyond_all_that_came, that_two_have, out_of_order])
+def test_a_count_that_nothing_but_its_neighbours_show_is_wrong(counts):
+    workload = make(window_ms=0)
+    made = run(workload, frames=20)
+    word = made.results["word"].mode()[0]
+    for row, count in counts(made.results[made.results["word"] == word].sort_values("count")).items():
+        made.results.loc[row, "count"] = count
+    assert verdict(workload, made).wrong == 1
+
+
 def test_a_window_told_before_its_time_is_wrong():
     workload = make()
     made = run(workload, frames=9)
@@ -149,5 +175,17 @@ def test_a_count_of_the_final_state_that_is_another_is_wrong(window_ms):
     workload = make(window_ms=window_ms)
     made = run(workload)
     part = next(part for part in made.final if len(part))
-    part.at[part.index[0], "counts"] = [count + 1 for count in part["counts"].iloc[0]]
+    part.at[part.index[0], "counts"] = (part["counts"].iloc[0] + 1).tolist()
     assert verdict(workload, made).wrong == len(part["counts"].iloc[0])
+
+
+@pytest.mark.parametrize(
+    "column, other", [("unit", lambda unit: (unit + 1) % 8), ("counts", lambda counts: counts[1:].tolist())]
+)
+def test_a_key_in_another_unit_or_with_lists_that_do_not_fit_is_told(column, other):
+    workload = make(window_ms=0)
+    made = run(workload)
+    part = next(part for part in made.final if len(part))
+    part.at[part.index[0], column] = other(part[column].iloc[0])
+    told = "final state of key {key} in unit {unit}, slot {slot}: expected".format_map(part.iloc[0])
+    assert any(told in line for line in verdict(workload, made).examples)

@@ -114,7 +114,7 @@ def judged(
     results: pd.DataFrame,
     final: FinalState,
 ) -> Judgement:
-    """The verdict. ``offered``: how many events, as the generator says; ``events``, ``frames``: see ``read_topic``."""
+    """The verdict. ``offered``: how many events, as the generator says; ``events``, ``frames``: see ``Topic.read``."""
     first, last = final.stages[0], final.stages[-1]
     timers: list[pd.DataFrame] = []
     times = Times(

@@ -4,11 +4,9 @@ Event time is ``at`` (the published dateTime), up to ``delay_ms`` before ``t``. 
 out of order, so none is late, and what a query gives depends on the input alone. ``sql`` has it in SQL.
 """
 
-from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import ClassVar
 
-import pandas as pd
 from pydantic import Field, field_validator, model_validator
 
 from keyshift.registry import unknown
@@ -17,7 +15,15 @@ from keyshift.workloads.keyed import Grouped
 from keyshift.workloads.nexmark import oracle
 from keyshift.workloads.nexmark.queries import QUERIES
 from keyshift.workloads.nexmark.source import EVENTS, NexmarkPartition
-from keyshift.workloads.times import Times
+
+
+def _on_the_clock(parameter: str) -> property:
+    """A parameter, which is in milliseconds of event time, in microseconds of the clock."""
+
+    def of(workload: "Nexmark") -> int:
+        return max(1, round(getattr(workload, parameter) * 1000 / workload.dilation))
+
+    return property(of)
 
 
 class Nexmark(Grouped):
@@ -60,28 +66,10 @@ class Nexmark(Grouped):
             )
         return self
 
-    @property
-    def window_us(self) -> int:
-        """Length of a window, in microseconds of the clock, as all times here."""
-        return self._on_the_clock(self.window_ms)
-
-    @property
-    def slide_us(self) -> int:
-        """From one window of q5 to the next."""
-        return self._on_the_clock(self.slide_ms)
-
-    @property
-    def gap_us(self) -> int:
-        """What ends a session."""
-        return self._on_the_clock(self.gap_ms)
-
-    @property
-    def auction_us(self) -> int:
-        """How long an auction is open on average."""
-        return self._on_the_clock(self.auction_ms)
-
-    def _on_the_clock(self, event_time_ms: int) -> int:
-        return max(1, round(event_time_ms * 1000 / self.dilation))
+    window_us = _on_the_clock("window_ms")
+    slide_us = _on_the_clock("slide_ms")
+    gap_us = _on_the_clock("gap_ms")
+    auction_us = _on_the_clock("auction_ms")
 
     @property
     def delay_us(self) -> int:
@@ -98,8 +86,4 @@ class Nexmark(Grouped):
         """Those of the query."""
         return QUERIES[self.query](self)
 
-    def wrong(
-        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
-    ) -> Iterator[str]:
-        """See ``Workload.wrong`` and ``oracle``."""
-        return oracle.wrong(self, events, results, final, times)
+    wrong = oracle.wrong

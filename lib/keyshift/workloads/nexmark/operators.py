@@ -9,7 +9,7 @@ import pyarrow as pa
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT
 from keyshift.workloads.contract import Operator
-from keyshift.workloads.operators import Results
+from keyshift.workloads.operators import ResultMaker
 
 TAKEN, ROW = 0, 1  # kinds of results: an event was taken in (all else is 0 or empty), a row of the query
 KIND = pa.field("kind", pa.int8())
@@ -43,7 +43,7 @@ def without_due(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
 
 
 class EntriesOperator(Operator):
-    """State: the entries of a key as lists side by side. Event-time timers: their due times. See ``Operator``.
+    """State: the entries of a key as lists side by side. Event-time timers: their due times.
 
     No event is late: its event time is at most ``delay_ms`` before its ``t``, and entries are due so long behind.
     """
@@ -54,36 +54,32 @@ class EntriesOperator(Operator):
         self._rule, self._events = rule, events.names
         fields = (pa.field("due", pa.int64()), *rule.entry_fields)
         self.state_schema = pa.schema([pa.field(field.name, pa.list_(field.type)) for field in fields])
-        self._results = Results((KIND, *rule.row_fields))
-        self._taken = (TAKEN, *blank(rule.row_fields))
+        self._results = ResultMaker((KIND, *rule.row_fields))
+        self._taken = taken(rule.row_fields)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event: that it was taken in, or the row that it gives at once."""
-        units, at_once = events["unit"].to_pylist(), self._rule.at_once
-        columns = zip(*(events[name].to_pylist() for name in self._events), strict=True)
         results = []
-        for unit, event in zip(units, columns, strict=True):
+        for unit, *event in zip(*(events[name].to_pylist() for name in ("unit", *self._events)), strict=True):
             state, key = state_of(unit), event[0]
             before = self._entries(state, key)
             row, after = None, self._rule.add(before, event)
-            if at_once is not None:
-                row, after = at_once(after)
+            if self._rule.at_once is not None:
+                row, after = self._rule.at_once(after)
             self._set(state, key, before, after)
             results.append(self._taken if row is None else (ROW, *row))
         return self._results.of_events(events, results)
 
     def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
         """The rows of all entries that are due."""
-        due: list[tuple[int, int]] = []
         rows: list[Entry] = []
         for state in states:
             for time_us, key in state.timers.due(EVENT, state.timers.watermark):
                 entries = self._entries(state, key)
                 closed, kept = self._rule.close([entry for entry in entries if entry[0] == time_us])
-                due += [(key, time_us)] * len(closed)
-                rows += [(ROW, *row) for row in closed]
+                rows += [(key, time_us, ROW, *row) for row in closed]
                 self._set(state, key, entries, [entry for entry in entries if entry[0] != time_us] + kept)
-        return self._results.of_timers(due, rows)
+        return self._results.of_timers(rows)
 
     def _entries(self, state: UnitState, key: int) -> list[Entry]:
         value = state.values[key]
@@ -104,44 +100,36 @@ class EntriesOperator(Operator):
             state.timers.set(EVENT, time_us, key)
 
 
-@dataclass(frozen=True)
-class Fold:
-    """What a stage without time makes of the rows that come for a key, in whatever order they come.
-
-    ``add``: the state of a key with one row more, from the state (None: the first one) and the columns of the row.
-    ``row``: the values of ``row_fields`` from the new state and the columns.
-    """
-
-    state_fields: tuple[pa.Field, ...]
-    row_fields: tuple[pa.Field, ...]
-    add: Callable[[Entry | None, Sequence[Any]], Entry]
-    row: Callable[[Entry, Sequence[Any]], Entry]
+# What a stage without time makes of the rows that come for a key, in whatever order they come: the new state and the
+# values of a result, from the state (None: the first row) and the columns of the row.
+Fold = Callable[[Entry | None, Sequence[Any]], tuple[Entry, Entry]]
 
 
 class FoldOperator(Operator):
-    """Behind a stage of entries: rows change the state of their key, all else passes; see ``Operator``."""
+    """Behind a stage of entries: rows change the state of their key, all else passes."""
 
-    def __init__(self, fold: Fold, events: pa.Schema) -> None:
+    def __init__(
+        self, fold: Fold, state_fields: Iterable[pa.Field], row_fields: Sequence[pa.Field], events: pa.Schema
+    ) -> None:
         self._fold, self._events = fold, events.names
-        self.state_schema = pa.schema(fold.state_fields)
-        self._results = Results((KIND, *fold.row_fields))
-        self._taken = (TAKEN, *blank(fold.row_fields))
+        self.state_schema = pa.schema(state_fields)
+        self._results = ResultMaker((KIND, *row_fields))
+        self._taken = taken(row_fields)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event."""
         rows = []
-        columns = zip(*(events[name].to_pylist() for name in self._events), strict=True)
-        for unit, event in zip(events["unit"].to_pylist(), columns, strict=True):
+        for unit, *event in zip(*(events[name].to_pylist() for name in ("unit", *self._events)), strict=True):
             key, _, kind, *_ = event
             if kind == TAKEN:
                 rows.append(self._taken)
             else:
                 values = state_of(unit).values
-                state = values[key] = self._fold.add(values[key], event)
-                rows.append((ROW, *self._fold.row(state, event)))
+                values[key], row = self._fold(values[key], event)
+                rows.append((ROW, *row))
         return self._results.of_events(events, rows)
 
 
-def blank(fields: Iterable[pa.Field]) -> Entry:
-    """The values of fields in a result that only says that an event was taken in."""
-    return tuple(_BLANK.get(field.type, 0) for field in fields)
+def taken(fields: Iterable[pa.Field]) -> Entry:
+    """The values of ``KIND`` and ``fields`` in a result that only says that an event was taken in."""
+    return TAKEN, *(_BLANK.get(field.type, 0) for field in fields)

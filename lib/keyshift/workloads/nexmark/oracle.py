@@ -12,21 +12,17 @@ import numpy as np
 import pandas as pd
 
 from keyshift.state.timers import EVENT
-from keyshift.workloads.nexmark.operators import ROW, TAKEN, blank
+from keyshift.workloads.contract import ORIGIN_NAMES
+from keyshift.workloads.nexmark.operators import ROW, taken
 from keyshift.workloads.nexmark.sql import AT_ONCE, ENTRIES, LAST, OF_SESSIONS, ROWS
-from keyshift.workloads.tables import Tables
-from keyshift.workloads.times import Times, lines
+from keyshift.workloads.tables import RESULT, Tables, lines
+from keyshift.workloads.times import Times
 
 if TYPE_CHECKING:
     from keyshift.workloads.nexmark import Nexmark
 
-_EVENT = ["router", "offset", "position"]
-_KEYED_BY = {
-    "q4": "category",
-    "q5": "start",
-    "q6": "seller",
-    "q7": "start",
-}  # last stages, of which the first has auctions
+# Of queries with a second stage, behind one that is keyed by auction.
+_KEYED_BY = {"q4": "category", "q5": "start", "q6": "seller", "q7": "start"}
 
 
 def wrong(
@@ -34,7 +30,7 @@ def wrong(
     events: pd.DataFrame,
     results: pd.DataFrame,
     final: Iterator[pd.DataFrame],
-    times: Times | None,
+    times: Times | None = None,
 ) -> Iterator[str]:
     """See ``Workload.wrong``. One line for each event that is answered otherwise, row, entry, and timer."""
     if workload.query not in ROWS:
@@ -45,9 +41,9 @@ def wrong(
     first, *others = workload.stages
     fields = [field.name for field in workload.stages[-1].result_fields]
     of_event = results["position"] >= 0
-    blanks = dict(zip(fields, (TAKEN, *blank(workload.stages[-1].result_fields[1:])), strict=True))
+    blanks = dict(zip(fields, taken(workload.stages[-1].result_fields[1:]), strict=True))
     odd = np.any([(results[name] != value).to_numpy() for name, value in blanks.items()], axis=0)
-    text = "result of router {router} offset {offset} position {position} tells more than that the event was taken in"
+    text = RESULT + " tells more than that the event was taken in"
     at_once = of_event & (results["kind"] == ROW) & (workload.query in AT_ONCE)
     yield from lines(results, of_event & odd & ~at_once, text)
     fired = results[~of_event]
@@ -97,10 +93,9 @@ def wrong(
 def _wrong_maps(workload: "Nexmark", events: pd.DataFrame, results: pd.DataFrame) -> Iterator[str]:
     """A query without state gives for an event what the event has. Which events have a result is judged elsewhere."""
     fields = [field.name for field in workload.stages[-1].result_fields]
-    both = results[[*_EVENT, *fields]].merge(events, on=_EVENT, suffixes=("_told", ""))
+    both = results[[*ORIGIN_NAMES, *fields]].merge(events, on=ORIGIN_NAMES, suffixes=("_told", ""))
     odd = np.any([(both[f"{name}_told"] != both[name]).to_numpy() for name in fields], axis=0)
-    text = "result of router {router} offset {offset} position {position}: "
-    text += ", ".join(f"{name} {{{name}_told}}, expected {{{name}}}" for name in fields)
+    text = RESULT + ": " + ", ".join(f"{name} {{{name}_told}}, expected {{{name}}}" for name in fields)
     yield from lines(both, odd, text)
 
 
@@ -136,8 +131,8 @@ def _wrong_at_once(query: str, ask: Tables, fired: pd.DataFrame) -> Iterator[str
     """Rows that are results of events. Which events those are, and how far sessions had come, depends on the order."""
     known = ask(OF_SESSIONS[query], fired=fired)
     strange = known["of_start"].isna()
-    text = "result of router {router} offset {offset} position {position}: "
-    yield from lines(known, strange, text + "key {key} is told with {count} from {start} to {last}, which cannot be")
+    text = RESULT + ": key {key} is told with {count} from {start} to {last}, which cannot be"
+    yield from lines(known, strange, text)
     found = known[~strange].drop(columns=["start", "last"]).rename(columns={"of_start": "start", "of_last": "last"})
     yield from _unlike("rows told at once", ask(AT_ONCE[query]), found.astype({"start": np.int64, "last": np.int64}))
 

@@ -1,4 +1,8 @@
-"""The queries of ``nexmark``: stages and rules. What they have to give is in ``sql``, which knows nothing of this."""
+"""The queries of ``nexmark``: stages and rules. What they have to give is in ``sql``, which knows nothing of this.
+
+First stages get some kinds of events, some of their fields, and a key. Their entries depend on time; what is behind
+them does not.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,32 +11,119 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keyshift.model.frames import EVENT_FIELDS
-from keyshift.workloads.contract import KeyedStage
-from keyshift.workloads.nexmark.closing import q4, q6
-from keyshift.workloads.nexmark.operators import NOT_DUE, Entry, Fold, Rule, without_due
-from keyshift.workloads.nexmark.source import PERSON
-from keyshift.workloads.nexmark.stages import (
-    BIDS,
-    BIDS_BY_BIDDER,
-    SELLERS,
-    bids,
-    bids_in_euro,
-    entries_stage,
-    folded,
-    ints,
-    persons_and_auctions,
-    texts,
+from keyshift.workloads.contract import ORIGIN, ORIGIN_NAMES, KeyedStage
+from keyshift.workloads.nexmark.operators import (
+    KIND,
+    NOT_DUE,
+    ROW,
+    EntriesOperator,
+    Entry,
+    Fold,
+    FoldOperator,
+    Rule,
+    without_due,
 )
+from keyshift.workloads.nexmark.source import AUCTION, BID, PERSON
 from keyshift.workloads.operators import MapOperator
 
 if TYPE_CHECKING:
     from keyshift.workloads.nexmark import Nexmark
 
+CENTS_PER_EURO = 89  # Q1: euro cents for a dollar, as published
 SKIP = 123  # Q2: bids for auctions whose number is a multiple of it
 STATES = ("OR", "ID", "CA")  # Q3: where sellers live
 CATEGORY = 10  # Q3: of their auctions
+LAST_SALES = 10  # Q6: auctions of a seller that count
+
+
+# -- what stages get ---------------------------------------------------------------------------------------------------
+
+
+def ints(*names: str) -> tuple[pa.Field, ...]:
+    """Fields of integers."""
+    return tuple(pa.field(name, pa.int64()) for name in names)
+
+
+def texts(*names: str) -> tuple[pa.Field, ...]:
+    """Fields of texts."""
+    return tuple(pa.field(name, pa.string()) for name in names)
+
+
+def bids(columns: Sequence[str], events: pa.RecordBatch) -> pa.RecordBatch:
+    """Bids; the key is the first of ``columns``."""
+    some = events.filter(pc.equal(events["kind"], BID))
+    key, *others = columns
+    names = ["key", "t", *others]
+    return pa.RecordBatch.from_arrays([some[name] for name in (key, "t", *others)], names=names)
+
+
+def bids_in_euro(events: pa.RecordBatch) -> pa.RecordBatch:
+    """Bids by auction, with the price in euro cents."""
+    made = bids(("auction", "bidder", "price", "at"), events)
+    price = pa.array(made["price"].to_numpy() * CENTS_PER_EURO // 100)
+    return made.set_column(made.schema.get_field_index("price"), "price", price)
+
+
+def persons_and_auctions(events: pa.RecordBatch) -> pa.RecordBatch:
+    """Persons, and auctions by their sellers: what one kind does not have is 0 or empty."""
+    some = events.filter(pc.less(events["kind"], BID))
+    key = pc.if_else(pc.equal(some["kind"], PERSON), some["id"], some["seller"])
+    auction = pc.if_else(pc.equal(some["kind"], AUCTION), some["id"], 0)
+    numbers = [pc.fill_null(some[name], 0) for name in ("category", "reserve")]
+    words = [pc.fill_null(some[name], "") for name in ("name", "city", "state")]
+    columns = [key, some["t"], some["at"], some["kind"], auction, *numbers, *words]
+    return pa.RecordBatch.from_arrays(columns, schema=SELLERS)
+
+
+def auctions_and_bids(events: pa.RecordBatch) -> pa.RecordBatch:
+    """Auctions and the bids for them: what one kind does not have is 0."""
+    some = events.filter(pc.greater(events["kind"], PERSON))
+    key = pc.if_else(pc.equal(some["kind"], BID), some["auction"], some["id"])
+    numbers = [pc.fill_null(some[name], 0) for name in ("price", "expires", "category", "seller")]
+    return pa.RecordBatch.from_arrays([key, some["t"], some["at"], some["kind"], *numbers], schema=AUCTIONS)
+
+
+BIDS = pa.schema([*EVENT_FIELDS, *ints("at", "bidder", "price")])
+BIDS_BY_BIDDER = pa.schema([*EVENT_FIELDS, *ints("at")])
+AUCTIONS = pa.schema([*EVENT_FIELDS, *ints("at"), KIND, *ints("price", "expires", "category", "seller")])
+SELLERS = pa.schema(
+    [
+        *(*EVENT_FIELDS, *ints("at"), KIND),
+        *(*ints("auction", "category", "reserve"), *texts("name", "city", "state")),
+    ]
+)
+
+
+def entries_stage(
+    name: str, events: pa.Schema, rule: Rule, map_: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> KeyedStage:
+    """The first stage of a query: its rule about the ``events`` that ``map_`` makes."""
+    return KeyedStage(name, events, (KIND, *rule.row_fields), partial(EntriesOperator, rule, events), map_)
+
+
+def folded(
+    name: str,
+    by: str,
+    fields: tuple[str, ...],
+    fold: Fold,
+    state_fields: tuple[pa.Field, ...],
+    row_fields: tuple[pa.Field, ...],
+) -> KeyedStage:
+    """Behind a stage keyed by auction: rows with these ``fields``, keyed by the field ``by`` of the row."""
+    events = pa.schema([*EVENT_FIELDS, KIND, *ints("auction", *fields)])
+
+    def map_(results: pa.RecordBatch) -> pa.RecordBatch:
+        key = pc.if_else(pc.equal(results["kind"], ROW), results[by], results["key"])
+        names = ("t", "kind", "key", *fields, *ORIGIN_NAMES)
+        return pa.RecordBatch.from_arrays(
+            [key, *(results[name] for name in names)], schema=pa.schema([*events, *ORIGIN])
+        )
+
+    operator = partial(FoldOperator, fold, state_fields, row_fields, events)
+    return KeyedStage(name, events, (KIND, *row_fields), operator, map_)
 
 
 # -- Q1 and Q2: without state ------------------------------------------------------------------------------------------
@@ -102,24 +193,83 @@ def _q8(workload: "Nexmark") -> tuple[KeyedStage, ...]:
     return (entries_stage("sellers", SELLERS, Rule(fields, fields, add, close), persons_and_auctions),)
 
 
+# -- Q4 and Q6: prices of auctions that have closed --------------------------------------------------------------------
+
+# Of an entry: a bid that came before its auction, an auction that is open, one that has closed (which stays, so that
+# later bids are known as such).
+_WAITS, _OPEN, _CLOSED = range(3)
+
+
+def _closing(workload: "Nexmark", fields: tuple[str, ...], row: Callable[[Entry], Entry]) -> KeyedStage:
+    """The highest bid of each auction while it was open, as a row with these ``fields`` when it closes."""
+    behind = workload.delay_us + 1  # a bid in the last moment counts
+
+    def add(entries: list[Entry], event: Sequence[Any]) -> list[Entry]:
+        _, _, at, kind, price, expires, category, seller = event
+        if kind == BID:
+            if not entries or entries[0][1] == _WAITS:
+                return [*entries, (NOT_DUE, _WAITS, at, 0, 0, 0, price)]
+            due, what, start, end, group, owner, best = entries[0]
+            if what == _OPEN and start <= at <= end and price > best:
+                return [(due, what, start, end, group, owner, price)]
+            return entries
+        best = max((bid for _, _, moment, *_, bid in entries if at <= moment <= expires), default=-1)
+        return [(expires + behind, _OPEN, at, expires, category, seller, best)]
+
+    def close(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+        return [row(entry) for entry in entries if entry[-1] >= 0], [(NOT_DUE, _CLOSED, 0, 0, 0, 0, 0)]
+
+    rule = Rule(ints("what", "at", "expires", "category", "seller", "price"), ints(*fields), add, close)
+    return entries_stage("auctions", AUCTIONS, rule, auctions_and_bids)
+
+
+def _q4(workload: "Nexmark") -> tuple[KeyedStage, ...]:
+    """Behind the auctions, the sum and the number of prices of each category."""
+
+    def fold(state: Entry | None, event: Sequence[Any]) -> tuple[Entry, Entry]:
+        _, _, _, auction, price = event
+        total, count = state or (0, 0)
+        sums = total + price, count + 1
+        return sums, (auction, price, *sums)
+
+    first = _closing(workload, ("category", "price"), lambda entry: (entry[4], entry[6]))
+    return first, folded(
+        "categories", "category", ("price",), fold, ints("total", "count"), ints("auction", "price", "total", "count")
+    )
+
+
+def _q6(workload: "Nexmark") -> tuple[KeyedStage, ...]:
+    """Behind the auctions, the prices of the last ten of each seller, in the order in which they closed."""
+
+    def fold(state: Entry | None, event: Sequence[Any]) -> tuple[Entry, Entry]:
+        _, _, _, auction, expires, price = event
+        known = list(zip(*state, strict=True)) if state else []
+        last = sorted([*known, (expires, auction, price)])[-LAST_SALES:]
+        row = auction, expires, price, sum(sale[-1] for sale in last), len(last)
+        return tuple(map(list, zip(*last, strict=True))), row
+
+    first = _closing(workload, ("seller", "expires", "price"), lambda entry: (entry[5], entry[3], entry[6]))
+    known = tuple(pa.field(name, pa.list_(pa.int64())) for name in ("expires", "auctions", "prices"))
+    row = ints("auction", "expires", "price", "total", "count")
+    return first, folded("sellers", "seller", ("expires", "price"), fold, known, row)
+
+
 # -- Q5 and Q7: windows of each auction, and the best of all auctions --------------------------------------------------
 
 
 def _best(*fields: str) -> KeyedStage:
     """Keyed by the start of a window: the largest value so far of the first of ``fields``, and whose it is."""
 
-    def add(state: Entry | None, event: Sequence[Any]) -> Entry:
+    def fold(state: Entry | None, event: Sequence[Any]) -> tuple[Entry, Entry]:
         _, _, _, auction, value, *_ = event
         best, leaders = state or (-1, [])
-        if value < best:
-            return best, leaders
-        return value, sorted({*(leaders if value == best else []), auction})
-
-    def row(state: Entry, event: Sequence[Any]) -> Entry:
-        return (*event[3:], state[0])
+        if value >= best:
+            leaders = sorted({*(leaders if value == best else []), auction})
+            best = value
+        return (best, leaders), (*event[3:], best)
 
     known = (*ints("best"), pa.field("leaders", pa.list_(pa.int64())))
-    return folded("best", "start", fields, Fold(known, ints("auction", *fields, "best"), add, row))
+    return folded("best", "start", fields, fold, known, ints("auction", *fields, "best"))
 
 
 def _q5(workload: "Nexmark") -> tuple[KeyedStage, ...]:
@@ -202,9 +352,9 @@ QUERIES: dict[str, Callable[["Nexmark"], tuple[KeyedStage, ...]]] = {
     "q1": _q1,  # prices of bids in euro, without state
     "q2": _q2,  # bids for some auctions, without state
     "q3": _q3,  # who sells in some states: persons joined with their auctions
-    "q4": q4,  # the average closing price of each category
+    "q4": _q4,  # the average closing price of each category
     "q5": _q5,  # auctions with the most bids in a sliding window
-    "q6": q6,  # the average price of the last ten auctions of each seller
+    "q6": _q6,  # the average price of the last ten auctions of each seller
     "q7": _q7,  # the highest bid of a tumbling window
     "q8": _q8,  # new persons who have sold something in the same tumbling window
     "q11": _q11,  # bids of a bidder in each session, and whenever there are many of them

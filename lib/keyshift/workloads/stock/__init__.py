@@ -5,12 +5,10 @@ real ones do. Routers interleave in the books as they like, and each result says
 its key, so that the oracle can do the same once more.
 """
 
-from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from pydantic import Field, model_validator
 
@@ -21,12 +19,10 @@ from keyshift.workloads.contract import KeyedStage, Partition, Source
 from keyshift.workloads.files import InputFile, shown
 from keyshift.workloads.keyed import Grouped
 from keyshift.workloads.stock import oracle
-from keyshift.workloads.stock.opening import resting
 from keyshift.workloads.stock.operator import EVENTS, RESULT_FIELDS, StockOperator
 from keyshift.workloads.stock.source import EVENTS as OFFERED
-from keyshift.workloads.stock.source import Played, drawn, laps
+from keyshift.workloads.stock.source import Played, drawn, laps, resting
 from keyshift.workloads.stock.tape import ORDERS, Tape, read
-from keyshift.workloads.times import Times
 
 MOST_RESTING = 10**7  # orders, in all books: 320 MB
 
@@ -96,7 +92,7 @@ class Stock(Grouped):
                     f"tape = {self.tape!r}: {many}; the first: {tape.examples[0]}; set on_bad_line=skip to leave them "
                     "out, `keyshift tape check` shows more of them"
                 )
-            first = "; ".join(map(str, tape.examples[:3]))
+            first = "; ".join(tape.examples[:3])
             tell(f"tape {shown(self.tape)}: {many} and are left out, the first: {first}")
         if self.keyed_by == "account" and tape.form == "short":
             raise BadInput(
@@ -119,11 +115,7 @@ class Stock(Grouped):
         operator, map_ = partial(StockOperator, self), partial(with_keys, self.keyed_by)
         return (KeyedStage("books", EVENTS, RESULT_FIELDS, operator, map_),)
 
-    def wrong(
-        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
-    ) -> Iterator[str]:
-        """See ``Workload.wrong`` and ``oracle``."""
-        return oracle.wrong(self, events, results, final)
+    wrong = oracle.wrong
 
 
 def with_keys(keyed_by: str, offered: pa.RecordBatch) -> pa.RecordBatch:

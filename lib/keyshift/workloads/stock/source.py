@@ -3,7 +3,9 @@
 Drawn orders are as on a real tape in what matters to a migration. Some securities are traded much more than others; in
 a burst half of the orders are for one of them. Prices are near one that all routers agree on, and moves slowly: one
 order in five meets another one at once, and takes all or a part of it. Every order is deleted in the end, if nothing
-is left of it, too, so the books do not grow for ever. Under them are the orders with which the exchange opens.
+is left of it, too, so the books do not grow for ever. Under them are the orders with
+which the exchange opens: of days before, deep on both sides, until they trade. They are drawn at once, as columns: a
+book of a thousand orders per security would take events for minutes to build.
 """
 
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ TICK = 100  # a cent, in units of prices
 LOT = 100  # shares
 BLOCK = 2048  # orders drawn at once
 STRETCH = 64  # orders, of which a burst has one or more
+AWAY = 100.0  # ticks of orders that rest from the first price, on average: most are near it, some far
 TRADERS = 8  # accounts that trade a security
 
 
@@ -85,21 +88,18 @@ def accounts_of(workload: "Stock") -> pa.Array:
     return pa.array([f"A{number:09d}" for number in range(workload.accounts)])
 
 
-def first_prices(workload: "Stock") -> npt.NDArray[np.int64]:
-    """Of each security in ticks, before the first order."""
-    return _first_prices(np.random.default_rng(workload.seed), workload)
-
-
-def _first_prices(market: np.random.Generator, workload: "Stock") -> npt.NDArray[np.int64]:
-    return market.integers(500, 5000, workload.securities)
+def _market(workload: "Stock") -> tuple[np.random.Generator, npt.NDArray[np.int64]]:
+    """What moves prices, the same for all routers, and the first price of each security in ticks."""
+    market = np.random.default_rng(workload.seed)
+    return market, market.integers(500, 5000, workload.securities)
 
 
 def drawn(workload: "Stock", router: int) -> Iterator[pa.RecordBatch]:
     """Orders and deletions without end, in blocks."""
-    market, random = np.random.default_rng(workload.seed), np.random.default_rng((workload.seed, router))
+    market, price = _market(workload)
+    random = np.random.default_rng((workload.seed, router))
     names, accounts = securities_of(workload), accounts_of(workload)
     cumulated = np.cumsum(1 / np.arange(1, workload.securities + 1) ** workload.security_skew)
-    price = _first_prices(market, workload)
     numbers = np.arange(BLOCK)
     waiting = np.empty((4, 0), np.int64)  # of orders that are not deleted: when they are, number, security, account
     while True:
@@ -136,3 +136,25 @@ def drawn(workload: "Stock", router: int) -> Iterator[pa.RecordBatch]:
             schema=ORDERS,
         )
         numbers = numbers + BLOCK
+
+
+def resting(workload: "Stock") -> pa.RecordBatch:
+    """``resting`` orders for each security, of ``ORDERS``, in the order in which they were entered.
+
+    Those that buy are below the first price, those that sell above, so none meets another. Their accounts are any.
+    Numbers are below 0: none is a router's.
+    """
+    random = np.random.default_rng((workload.seed, 1 << 17))  # not that of a router
+    security = random.permutation(np.repeat(np.arange(workload.securities), workload.resting))
+    count = len(security)
+    _, price = _market(workload)
+    first, buys = price[security], random.random(count) < 0.5
+    away = 1 + random.exponential(AWAY, count).astype(np.int64)
+    price = np.where(buys, np.maximum(first - away, 1), first + away) * TICK
+    columns = [
+        *(pa.array(-1 - np.arange(count)), pa.array(np.zeros(count, bool)), pa.array(buys), pa.array(price)),
+        pa.array(LOT * (1 + random.exponential(3.0, count).astype(np.int64))),
+        securities_of(workload).take(pa.array(security)),
+        accounts_of(workload).take(pa.array(random.integers(0, workload.accounts, count))),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ORDERS)

@@ -78,19 +78,11 @@ _EXPECTED = {
 }
 
 
-class BadLine(NamedTuple):
-    """A line that cannot be read: its number, from 1, and what is wrong with it."""
-
-    number: int
-    wrong: str
-
-    def __str__(self) -> str:
-        return f"line {self.number} {self.wrong}"
-
-
 @dataclass(frozen=True)
 class Tape:
-    """What a file has. ``orders``: of ``ORDERS``, in the order of their lines."""
+    """What a file has. ``orders``: of ``ORDERS``, in the order of their lines. ``examples``: the first bad lines, by
+    their numbers from 1, and what is wrong with them.
+    """
 
     form: Literal["full", "short"]
     orders: pa.RecordBatch
@@ -98,7 +90,7 @@ class Tape:
     slices: int
     dropped: int
     bad: int
-    examples: list[BadLine]
+    examples: list[str]
 
     @property
     def seconds(self) -> float:
@@ -116,21 +108,23 @@ def read(path: str) -> Tape:
     split = pc.split_pattern(text, "|")
     width = pc.list_value_length(split).to_numpy()
     ends = pc.equal(text, END).to_numpy(zero_copy_only=False)
-    form = _form(path, width[~ends])
-    fits = ~ends & (width == FORMS[form].width if form == "short" else width >= FORMS[form].width)
-    table = _Table(split.filter(pa.array(fits)), FORMS[form])
-    bad = np.flatnonzero(fits)[table.bad]
-    wrong = dict(zip(bad.tolist(), np.flatnonzero(table.bad).tolist(), strict=True))
-    all_bad = np.union1d(bad, np.flatnonzero(~ends & ~fits))
+    name = _form(path, width[~ends])
+    form = FORMS[name]
+    fits = ~ends & (width == form.width if name == "short" else width >= form.width)
+    found = _Lines(split.filter(pa.array(fits)), form)
+    place = np.cumsum(fits) - 1  # of each line among those that fit
+    bad = ~ends & ~fits
+    bad[fits] = found.bad
     examples = [
-        BadLine(row + 1, table.wrong(wrong[row]) if row in wrong else _odd_width(int(width[row]), FORMS[form]))
-        for row in all_bad[:SHOWN].tolist()
+        f"line {row + 1} has "
+        + (found.wrong(place[row]) if fits[row] else f"{width[row]} columns, expected {form.width}")
+        for row in np.flatnonzero(bad)[:SHOWN].tolist()
     ]
-    orders = table.orders()
+    orders = found.orders()
     if not orders.num_rows:
         reason = f"; {examples[0]}" if examples else ""
         raise BadInput(f"tape = {path!r}: there is no order in it{reason}")
-    return Tape(form, orders, len(text), int(ends.sum()), table.dropped_lines, len(all_bad), examples)
+    return Tape(name, orders, len(text), int(ends.sum()), int(found.dropped.sum()), int(bad.sum()), examples)
 
 
 def _form(path: str, width: npt.NDArray[np.int32]) -> Literal["full", "short"]:
@@ -143,11 +137,7 @@ def _form(path: str, width: npt.NDArray[np.int32]) -> Literal["full", "short"]:
     return "short" if short[known[0]] else "full"
 
 
-def _odd_width(width: int, form: Form) -> str:
-    return f"has {width} columns, expected {form.width}"
-
-
-class _Table:
+class _Lines:
     """Lines of one form, by columns. ``bad``: those that cannot be read."""
 
     def __init__(self, split: pa.Array, form: Form) -> None:
@@ -155,18 +145,16 @@ class _Table:
         self._columns = {name: pc.list_element(split, place) for name, place in form.places.items()}
         code = self._columns["code"]
         self._deletes = _numpy(pc.equal(code, DELETES))
-        dropped = _numpy(pc.is_in(code, pa.array(DROPPED)))
-        self.dropped_lines = int(dropped.sum())
+        self.dropped = _numpy(pc.is_in(code, pa.array(DROPPED)))
         self._first_bad = np.full(len(code), "", dtype=object)  # the column; empty: none
-        for name in sorted(_EXPECTED.keys() & form.places.keys(), key=form.places.__getitem__):
-            asked = ~dropped & (self._first_bad == "")
-            if not _EXPECTED[name].always:
-                asked &= ~self._deletes
+        enters = ~self.dropped & ~self._deletes
+        for name in [name for name in form.places if name in _EXPECTED]:  # from left to right
+            asked = ~self.dropped if _EXPECTED[name].always else enters
             bad = asked & ~_numpy(pc.match_substring_regex(self._columns[name], _EXPECTED[name].pattern))
-            self._first_bad[bad] = name
-        self._numbers(~dropped & ~self._deletes & (self._first_bad == ""))
+            self._first_bad[bad & (self._first_bad == "")] = name
+        self._numbers(enters & (self._first_bad == ""))
         self.bad: npt.NDArray[np.bool_] = self._first_bad != ""
-        self._kept = ~dropped & ~self.bad
+        self._kept = ~self.dropped & ~self.bad
 
     def _numbers(self, orders: npt.NDArray[np.bool_]) -> None:
         """Of the lines that enter ``orders``; others have zeros."""
@@ -185,7 +173,7 @@ class _Table:
         """What is wrong with a line that is bad."""
         name = self._first_bad[row]
         value = self._columns[name][row].as_py()
-        return f"has {value!r} in column {self._places[name]}, {name}: expected {_EXPECTED[name].words}"
+        return f"{value!r} in column {self._places[name]}, {name}: expected {_EXPECTED[name].words}"
 
     def orders(self) -> pa.RecordBatch:
         """Those of the lines that can be read and are not dropped."""

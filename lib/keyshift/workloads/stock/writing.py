@@ -8,16 +8,14 @@ A tape begins with the orders that rest: ``seconds`` count from when the others 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from keyshift.workloads.stock.book import BYTES, Book
-from keyshift.workloads.stock.opening import resting
-from keyshift.workloads.stock.source import BLOCK
+from keyshift.workloads.stock.operator import BYTES, Book
+from keyshift.workloads.stock.source import BLOCK, resting
 from keyshift.workloads.stock.tape import DELETES, END, FORMS, PRICE_UNITS, SLICE_US
 
 if TYPE_CHECKING:
@@ -27,23 +25,12 @@ OPENS = datetime(2026, 1, 5, 9, 30)  # a Monday; every tape begins then
 ENTERS, EXECUTED = "A", "X"
 BURSTS = 2.0  # of a negative binomial distribution: the lines of a slice scatter much more than by chance
 
-
-@dataclass
-class _Order:
-    """What lines tell of an order."""
-
-    number: int
-    buys: bool
-    price: int
-    volume: int
-    security: str
-    account: str
-    executed: int = 0
+Order = dict[str, Any]  # an event of a tape (``ORDERS``), and how much of it is ``executed``
 
 
 def write(workload: "Stock", form: str, rate: float, seconds: float) -> Iterator[str]:
     """The lines of a tape of router 0, without their ends. ``rate``: orders and deletions per second, on average."""
-    books, known = dict[str, Book](), dict[int, _Order]()
+    books, known = dict[str, Book](), dict[int, Order]()
     mean = rate * SLICE_US / 1e6
     random = np.random.default_rng((workload.seed, 1 << 16))  # not that of a router
 
@@ -69,10 +56,9 @@ def _slices(workload: "Stock", slices: int, draw: Callable[[], int]) -> Iterator
         yield partition.take(np.zeros(draw(), np.int64))
 
 
-def _told(event: dict[str, object], books: dict[str, Book], known: dict[int, _Order]) -> Iterator[tuple[str, _Order]]:
+def _told(event: Order, books: dict[str, Book], known: dict[int, Order]) -> Iterator[tuple[str, Order]]:
     """The lines that follow from an event. A deletion of an order that was executed whole is not told."""
     number, security = event["order"], event["security"]
-    assert isinstance(number, int) and isinstance(security, str)
     book = books.get(security, Book())
     if event["deletes"]:
         books[security], removed = book.without(0, number)
@@ -80,13 +66,12 @@ def _told(event: dict[str, object], books: dict[str, Book], known: dict[int, _Or
         if removed:
             yield DELETES, order
         return
-    fields = {name: event[name] for name in ("buys", "price", "volume", "security", "account")}
-    order = known[number] = _Order(number, **fields)  # type: ignore[arg-type]
+    order = known[number] = event | {"executed": 0}
     yield ENTERS, order
-    books[security], trades, _ = book.enter(0, number, order.buys, order.price, order.volume)
+    books[security], trades, _ = book.enter(0, number, event["buys"], event["price"], event["volume"])
     for trade in trades:
         for each in (order, known[trade.maker]):
-            each.executed += trade.volume
+            each["executed"] += trade.volume
             yield EXECUTED, each
 
 
@@ -103,21 +88,16 @@ def waiting(orders: pa.RecordBatch) -> int:
     return sum(len(side) for book in books.values() for side in book) // BYTES
 
 
-def _line(form: str, code: str, at: datetime, order: _Order) -> str:
-    columns = [""] * FORMS[form].width
-    told = {
-        "order": str(order.number),
+def _line(form: str, code: str, at: datetime, order: Order) -> str:
+    told = order | {
         "code": code,
         "date": f"{at:%Y%m%d}",
         "time": f"{at:%H:%M:%S}",
         "updated": f"{at:%Y%m%d %H:%M:%S}",
-        "price": f"{order.price / PRICE_UNITS:.2f}",
-        "executed": str(order.executed),
-        "volume": str(order.volume),
-        "security": order.security,
-        "account": order.account,
-        "side": "B" if order.buys else "S",
+        "price": f"{order['price'] / PRICE_UNITS:.2f}",
+        "side": "B" if order["buys"] else "S",
     }
+    columns = [""] * FORMS[form].width
     for name, place in FORMS[form].places.items():
-        columns[place] = told[name]
+        columns[place] = str(told[name])
     return "|".join(columns)

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.workloads.contract import Operator
-from keyshift.workloads.operators import Results
+from keyshift.workloads.operators import ResultMaker
 
 if TYPE_CHECKING:
     from keyshift.workloads.windowcount import WindowCount
@@ -48,7 +47,7 @@ class WindowCountOperator(Operator):
     def __init__(self, workload: "WindowCount") -> None:
         self._workload = workload
         self._window_us, self._lag_us, self._idle_us = workload.window_us, workload.lag_us, workload.idle_us
-        self._results = Results(RESULT_FIELDS)
+        self._results = ResultMaker(RESULT_FIELDS)
 
     def initial(self, unit: int, state: UnitState) -> None:
         """Every key of ``unit``, without a window."""
@@ -56,18 +55,12 @@ class WindowCountOperator(Operator):
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event. A key whose state is missing begins anew: the verdict tells, the job goes on."""
-        at = events["at"].to_numpy()
-        delays, starts = events["t"].to_numpy() - at, at - at % self._window_us
-        rows = []
-        for unit, *event in zip(
-            *(column.tolist() for column in (events["unit"].to_numpy(), events["key"].to_numpy(), at, starts, delays)),
-            strict=True,
-        ):
-            rows.append(self._answer(state_of(unit), *event))
+        columns = (events[name].to_numpy().tolist() for name in ("unit", "key", "t", "at"))
+        rows = [self._answer(state_of(unit), *event) for unit, *event in zip(*columns, strict=True)]
         return self._results.of_events(events, rows)
 
-    def _answer(self, state: UnitState, key: int, at: int, start: int, delay: int) -> tuple[Any, ...]:
-        timers = state.timers
+    def _answer(self, state: UnitState, key: int, t: int, at: int) -> tuple[Any, ...]:
+        timers, start, delay = state.timers, at - at % self._window_us, t - at
         starts, counts, sums, last, payload = state.values[key] or self._fresh(key)
         late = at < timers.watermark - self._lag_us
         count = total = 0
@@ -88,19 +81,16 @@ class WindowCountOperator(Operator):
 
     def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
         """One result per window that closes and per key that falls idle."""
-        due: list[tuple[int, int]] = []
         rows: list[tuple[Any, ...]] = []
         for state in states:
             timers = state.timers
             reached = timers.watermark, timers.clock
             for time_us, key in timers.due(EVENT, timers.watermark):
                 if window := self._close(state, key, time_us - self._lag_us - self._window_us):
-                    due.append((key, time_us))
-                    rows.append((WINDOW, *window, *reached))
+                    rows.append((key, time_us, WINDOW, *window, *reached))
             for time_us, key in timers.due(PROCESSING, timers.clock):
-                due.append((key, time_us))
-                rows.append((IDLE, time_us - self._idle_us, False, 0, 0, *reached))
-        return self._results.of_timers(due, rows)
+                rows.append((key, time_us, IDLE, time_us - self._idle_us, False, 0, 0, *reached))
+        return self._results.of_timers(rows)
 
     def _close(self, state: UnitState, key: int, start: int) -> tuple[int, bool, int, int] | None:
         """Takes a window out of the state; None if it is not there, which the verdict will notice."""
@@ -113,4 +103,4 @@ class WindowCountOperator(Operator):
         return start, False, counts[i], sums[i]
 
     def _fresh(self, key: int) -> tuple[Any, ...]:
-        return [], [], [], 0, self._workload.payloads(np.array([key]), np.array([0])).tobytes()
+        return [], [], [], 0, self._workload.fresh_payload(key)

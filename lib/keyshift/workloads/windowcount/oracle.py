@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from keyshift.state.timers import EVENT, PROCESSING
-from keyshift.workloads.tables import Tables
-from keyshift.workloads.times import Times, lines
+from keyshift.workloads.tables import Tables, lines
+from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
 
 if TYPE_CHECKING:
