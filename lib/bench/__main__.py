@@ -11,7 +11,7 @@ import typer
 from bench import pipeline, transfer
 from bench.measurements import Measurement, table
 from keyshift.folders import write_whole
-from keyshift.lab.connect import open_services
+from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
 from keyshift.program import run_program
 from keyshift.progress import tell

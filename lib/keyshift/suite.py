@@ -40,7 +40,7 @@ _PLACES = {
     "keyshift.model.frames": ("EVENT_FIELDS",),
     "keyshift.model.keys": ("Assignment", "Move", "Step", "units_of"),
     "keyshift.forecast.calibration": ("calibrate", "usable"),
-    "keyshift.lab.connect": ("open_lab", "start_job"),
+    "keyshift.lab.environment": ("open_lab", "start_job"),
     "keyshift.peers.flink_run": ("measure_beside_flink",),
     "keyshift.experiment.commands": ("Cancel", "Double", "InjectFault", "Plan", "Rate", "Scale"),
     "keyshift.experiment.live_spec": ("live_spec",),

@@ -23,7 +23,7 @@ from keyshift import objects
 from keyshift.control import background, files, forgetting, process
 from keyshift.driver import attempt, job, query, questions
 from keyshift.endpoints import Endpoints
-from keyshift.lab import bare_copy, execution, recording
+from keyshift.lab import bare_copy, recording, run_loop
 from keyshift.lab.live import journal as live_journal
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.inbox import Inbox
@@ -45,12 +45,12 @@ CORES = 64
 
 # What takes long beside services and would be most of a run, in seconds.
 HURRY: list[tuple[Any, str, float]] = [
-    (execution, "LOOK_S", 0.02),
+    (run_loop, "LOOK_S", 0.02),
     (live_run, "LOOK_S", 0.02),
-    (execution, "LEAD_S", 0.02),
+    (run_loop, "LEAD_S", 0.02),
     (live_run, "LEAD_S", 0.02),
-    (execution, "SILENCE_S", 6.0),
-    (execution, "LONGEST_PAUSE_S", 0.05),
+    (run_loop, "SILENCE_S", 6.0),
+    (run_loop, "LONGEST_PAUSE_S", 0.05),
     (live_journal, "KEEP_AGAIN_S", 0.1),
     (questions, "CHECK_S", 0.02),
     (questions, "SETTLE_S", 3.0),
@@ -103,7 +103,7 @@ def installed(world: World, failures: Failures, answer_s: float) -> Iterator[Non
             (recording, "describe_machine", lambda: MACHINE),
             (recording, "describe_versions", lambda: VERSIONS),
             (bare_copy, "bytes_per_s", lambda path: 1e9),
-            (execution, "Sampler", _NoSampler),
+            (run_loop, "Sampler", _NoSampler),
             (protocol_logs, "to_lines", lambda events: ""),
         ]:
             put(patch.object(where, name, instead, create=name == "open"))

@@ -1,4 +1,4 @@
-"""The verdict on a run and on its snapshots, as ``lab.judge.outcome`` asks for them."""
+"""The verdict on a run and on its snapshots, as ``lab.judge.evaluation`` asks for them."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace

@@ -127,7 +127,7 @@ class Request:
 
 
 class Run:
-    """Load, job, migrations, savepoints, verdict: as ``lab.execution`` has it. Is the ``Output`` of its job itself."""
+    """Load, job, migrations, savepoints, verdict: as ``lab.run_loop`` has it. Is the ``Output`` of its job itself."""
 
     def __init__(self, outcome: Outcome, ensemble: Ensemble, bucket: Bucket, fate: Fate) -> None:
         self.outcome, self.shape, self.seed, self.seen = outcome, outcome.shape, outcome.seed, outcome.seen

@@ -9,7 +9,7 @@ import pytest
 from keyshift.driver.job import Job
 from keyshift.experiment.commands import InjectFault
 from keyshift.experiment.live_spec import live_spec
-from keyshift.lab.display import Display
+from keyshift.lab.reporter import Reporter
 from keyshift.model.errors import QueryDied
 from keyshift.model.notes import Phase
 from keyshift.waiting import wait_until
@@ -28,7 +28,7 @@ def kill_workers():
 
 def kill_in(phase, monkeypatch):
     """Kill the workers the first time that a run enters the phase; what it has then entered is in the list."""
-    when, enter = [], Display.enter
+    when, enter = [], Reporter.enter
 
     def entered(display, doing):
         enter(display, doing)
@@ -36,7 +36,7 @@ def kill_in(phase, monkeypatch):
             when.append(doing)
             kill_workers()
 
-    monkeypatch.setattr(Display, "enter", entered)
+    monkeypatch.setattr(Reporter, "enter", entered)
     return when
 
 

@@ -196,7 +196,7 @@ def test_a_driver_that_stood_while_another_one_took_its_job_ends_with_one_line_a
         "this one ends and leaves everything to it"
     )
     assert not any("Traceback" in line or "cleaning up" in line for line in words)
-    assert jobs.read(name) == new and jobs.journal(name).read()["run_id"] == run
+    assert jobs.read(name) == new and jobs.journal(name).read().run_id == run
     assert run in keyshift("results", "show", run, status=2), "it has not said that the job died"
 
     assert wait_until(lambda: told()["snapshots"] > before["snapshots"] + 1, 120)

@@ -4,20 +4,23 @@ import contextlib
 import threading
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from unittest.mock import Mock
+
+import small_store
 
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
-from keyshift.lab import execution
-from keyshift.lab.display import Display
+from keyshift.lab import run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.job import LiveJob
+from keyshift.lab.live.journal import Keeper
+from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
 from keyshift.model.notes import Doing, Note, Phase
 from keyshift.model.records import Measured
-from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
 from keyshift.traffic.topics import Offered
 from keyshift.traffic.traffic import Before, Latencies, Progress
 
@@ -189,58 +192,43 @@ class Traffic:
         assert over()
 
 
-def manifest_of(job, run, spec, verdict="ok"):
-    """That of a run which has just ended."""
-    lost = int(verdict == "bad")
-    none = dict.fromkeys(Summary.model_fields, None) | {"phases": {}, "overloaded": False}
-    summary = none | {"run_id": run, "workload": spec.workload.name, "strategy": spec.strategy.name, "lost": lost}
-    counts = {"duplicated": 0, "reordered": 0, "wrong": 0}
-    summary |= counts | {"verdict": verdict, "events": 30, "parameters": {}}
-    return Manifest(
-        run_id=run,
-        status=verdict,
-        started_at="2026-01-01T00:00:00Z",
-        finished_at="2026-01-01T00:01:00Z",
-        workload=spec.workload.name,
-        strategy=spec.strategy.name,
-        parameters={},
-        versions={},
-        machine=describe_machine(),
-        seeds={},
-        stages=[{"name": "counter", "due": "event"}],
-        verdict=Verdict(lost=lost, ownership_violations=0, examples=["event 3 is lost"] * lost, **counts),
-        summary=Summary(**summary),
-    )
+def manifest_of(run, spec):
+    """That of a run which has just ended, with a good verdict."""
+    made = small_store.run(strategy=spec.strategy.name)
+    known = {"run_id": run, "workload": spec.workload.name}
+    return made.model_copy(update=known | {"summary": made.summary.model_copy(update=known)})
 
 
 def without_waiting(monkeypatch):
     """Live runs look often, and nothing is sampled or judged."""
-    for module in (execution, live_run):
+    for module in (run_loop, live_run):
         monkeypatch.setattr(module, "LEAD_S", 0.0)
         monkeypatch.setattr(module, "LOOK_S", 0.01)
-    monkeypatch.setattr(execution, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
-    monkeypatch.setattr(execution, "outcome", lambda *_: None)
+    monkeypatch.setattr(run_loop, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
+    monkeypatch.setattr(run_loop, "EndedJob", lambda *_: Mock())
 
 
 @contextlib.contextmanager
-def live_job(monkeypatch, spec, verdict="ok", resume=None, **given):
-    """One that runs, made of what is ``given``; ``job.inner``, its last stage ``job.counter`` and ``job.traffic`` are
-    stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
+def live_job(monkeypatch, spec, resume=None, **kept):
+    """One that runs, with a ``Keeper`` that has what is ``kept``; ``job.inner``, its last stage ``job.counter`` and
+    ``job.traffic`` are stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
     """
     without_waiting(monkeypatch)
     inner, traffic, said = Job(spec), Traffic(), []
 
-    def record(spec, run_id, make, results, parameters, end):
+    keeper = Keeper()
+    keeper.__dict__ |= {"journals": "keep" in kept, **kept}
+
+    def record(spec, run_id, make_script, results, parameters, end):
         inner.config = replace(inner.config, job=run_id)
-        display = Display(said.append)
         system = KeyshiftJob(spec, inner)
         system.stop = system.final_state = lambda: None
-        make(spec, system, traffic, display, lambda: None).execute()
-        return manifest_of(inner, run_id, spec, verdict)
+        run_loop.RunLoop(spec, system, traffic, Reporter(said.append), lambda: None, make_script).execute()
+        return manifest_of(run_id, spec)
 
     if resume:
         monkeypatch.setattr(Job, "resume", lambda inner, past: resume(inner))
-    job = LiveJob(record, spec, **given)
+    job = LiveJob(record, spec, keeper=keeper)
     job.inner, job.counter, job.traffic, job.said = inner, inner.stages[-1], traffic, said
     threading.Thread(target=job.keep, daemon=True).start()
     try:

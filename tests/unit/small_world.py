@@ -205,7 +205,7 @@ class Recording:
             raise ServiceUnavailable("MinIO at m:1 cannot be reached")
         self.world.make("verdict")
         self.world.stand_still("stored")
-        return manifest_of(None, self.run_id, self.spec)
+        return manifest_of(self.run_id, self.spec)
 
     def died(self, error, log):
         self.world.make("died")

@@ -34,6 +34,7 @@ from keyshift.analysis.plots.style import png
 from keyshift.experiment.commands import Command, InjectFault, Plan
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import state_folder, write_whole
+from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
 from keyshift.program import run_program
@@ -72,7 +73,7 @@ class Soak:
     def __init__(self, job: SoakJob, bar: "tqdm[Any]", now_s: Callable[[], float]) -> None:
         self._job, self._bar, self._now_s = job, bar, now_s
         self.happened: list[Happened] = []
-        self.told: dict[str, Any] | None = None
+        self.told: Status | None = None
 
     def run(self, some: list[Round], seconds: float) -> None:
         """Until the load has lasted so long. Raises KeyshiftError if the job ends before."""
@@ -90,7 +91,7 @@ class Soak:
 
     def _round(self, each: Round) -> Happened:
         began, began_s = time.time(), self._now_s()
-        before, bad, told, words = self._job.status(), "", dict[str, Any](), list[str]()
+        before, bad, told, words = self._job.status(), "", Status(), list[str]()
         try:
             words.append(self._answer(Plan(strategy=each.strategy, target=each.slots)))
             self._pass_until(began_s + each.gap_s)
@@ -125,7 +126,7 @@ class Soak:
         return ""
 
 
-def _said(before: dict[str, Any], told: dict[str, Any]) -> str:
+def _said(before: Status, told: Status) -> str:
     new = told["migrations"][len(before["migrations"]) :]
     took = ["" if each["took_s"] is None else f" after {each['took_s']:.1f} s" for each in new]
     said = [each["outcome"].partition(":")[0] + time for each, time in zip(new, took, strict=True)]

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from keyshift.clock import SECOND_US
 from keyshift.control import background
@@ -14,6 +14,7 @@ from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import Command
 from keyshift.experiment.live_spec import live_spec, room
+from keyshift.lab.live.status import Status
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services.stack import Stack
@@ -25,7 +26,7 @@ SETTLE_S = 6.0  # before a job can be told to have got over what happened: its d
 RECOVER_S = 240.0  # for it to get over it
 GONE_S = 30.0  # for a killed process to be gone
 LOOK_S = 0.5
-Status = dict[str, Any]
+T = TypeVar("T")
 
 
 class Unanswered(KeyshiftError):
@@ -68,7 +69,7 @@ class SoakJob:
         """Ask for it. Raises BadInput, or KeyshiftError if a service is away."""
         self._asked(lambda client: client.do(command))
 
-    def _asked(self, ask: Callable[[Client], Status]) -> Status:
+    def _asked(self, ask: Callable[[Client], T]) -> T:
         assert self._file is not None
         try:
             return ask(Client(self._file))

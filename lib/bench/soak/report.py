@@ -1,6 +1,6 @@
 """What a soak comes to: what grows, what went wrong, and the figure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -106,7 +106,7 @@ def growth_table(rows: Sequence[Grown]) -> str:
     return aligned([heads, *(row.cells() for row in rows)], left=(0, 1, 6))
 
 
-def problems(told: dict[str, Any] | None, happened: Sequence[Happened], rows: Sequence[Grown]) -> list[str]:
+def problems(told: Mapping[str, Any] | None, happened: Sequence[Happened], rows: Sequence[Grown]) -> list[str]:
     """Each in one line; none: the soak is passed. ``told``: the last status of the job, None if it gave no verdict."""
     found = []
     verdict = told["summary"]["verdict"] if told and told.get("summary") else None
@@ -123,7 +123,7 @@ def problems(told: dict[str, Any] | None, happened: Sequence[Happened], rows: Se
 
 
 def summary(
-    told: dict[str, Any] | None, happened: Sequence[Happened], rows: Sequence[Grown], more: Sequence[str]
+    told: Mapping[str, Any] | None, happened: Sequence[Happened], rows: Sequence[Grown], more: Sequence[str]
 ) -> dict[str, Any]:
     """What JSON knows. ``more``: further problems."""
     return {

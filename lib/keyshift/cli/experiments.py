@@ -24,7 +24,7 @@ def run(
 ) -> None:
     """Run one experiment, store it, and print its summary as one line of JSON (the last line)."""
     from keyshift.experiment.spec import make_spec
-    from keyshift.lab.connect import open_lab
+    from keyshift.lab.environment import open_lab
     from keyshift.lab.run import run_all
 
     spec = make_spec({"workload": workload, "strategy": strategy} | named_values(settings))
@@ -113,7 +113,7 @@ def lab(
 @contextmanager
 def _services(profile: str | None) -> Iterator[Any]:
     """The endpoints of a profile, which is that of every process started from here, too."""
-    from keyshift.lab.connect import open_services
+    from keyshift.lab.environment import open_services
     from keyshift.place.profile import use_profile
     from keyshift.services.jars import require_java
 

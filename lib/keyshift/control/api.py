@@ -17,6 +17,7 @@ from keyshift.control.server import Guard
 from keyshift.experiment.commands import COMMANDS, command
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.job import LiveJob
+from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError
 
 
@@ -31,16 +32,16 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
         status = 409 if isinstance(error, NotRunning) else 400 if isinstance(error, BadInput) else 503
         return JSONResponse({"detail": " ".join(str(error).split())}, status)
 
-    @app.get("/status")
-    def status() -> dict[str, Any]:
+    @app.get("/status", response_model=None)
+    def status() -> Status:
         return job.status()
 
     @app.get("/metrics")
     def scrape() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
-    @app.post("/stop")
-    def stop() -> dict[str, Any]:
+    @app.post("/stop", response_model=None)
+    def stop() -> Status:
         job.stop()
         return job.status()
 

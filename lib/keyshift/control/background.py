@@ -19,6 +19,7 @@ from keyshift.control.files import NOTHING, JobFile, Jobs, last_line, process_cr
 from keyshift.control.server import listen, url_of
 from keyshift.experiment.definitions import Parcels, define_own, own_parcels
 from keyshift.experiment.live_spec import live_spec
+from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say
@@ -45,7 +46,7 @@ class Order(BaseModel):
 
 def start(
     values: Mapping[str, Any], say: Say, name: str = "", port: int = 0, profile: str | None = None
-) -> tuple[JobFile, dict[str, Any]]:
+) -> tuple[JobFile, Status]:
     """Start a job in a process that outlives this one; returns when it is ready, with its status.
 
     Raises BadInput before anything is started if the job is not possible, and what it says if it dies meanwhile. It
@@ -54,7 +55,7 @@ def start(
     return _begun(Jobs(), Order(name=name, values=dict(values), profile=profile), say, port)
 
 
-def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[JobFile, dict[str, Any]]:
+def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[JobFile, Status]:
     """Go on, in another process, with a job whose process is gone, from its newest snapshot; as ``start``.
 
     ``run``: the job's name, or the beginning of the run's id. ``take_over``: from a process that lives, too, here or on
@@ -63,11 +64,18 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
     """
     jobs = Jobs()
     job, journal = jobs.resumable(run, take_over)  # and once more when nobody else can resume it
-    given = {name: journal[name] for name in ("values", "profile", "own") if name in journal}
-    return _begun(jobs, Order(name=job.name, **given, resume=True, take_over=take_over), say, port)
+    order = Order(
+        name=job.name,
+        values=journal.values,
+        profile=journal.profile,
+        own=journal.own,
+        resume=True,
+        take_over=take_over,
+    )
+    return _begun(jobs, order, say, port)
 
 
-def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, dict[str, Any]]:
+def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Status]:
     define_own(order.own)
     spec, place = live_spec(order.values), load_profile(order.profile)
     own = order.own if order.resume else own_parcels(spec)
@@ -142,7 +150,7 @@ def _tell(process: subprocess.Popen[bytes], line: bytes) -> None:
         process.stdin.flush()
 
 
-def _await_ready(job: JobFile, process: subprocess.Popen[bytes], log: Path, say: Say) -> dict[str, Any]:
+def _await_ready(job: JobFile, process: subprocess.Popen[bytes], log: Path, say: Say) -> Status:
     client, shown = Client(job), _Shown(log, say)
     while True:
         shown.more()

@@ -4,21 +4,23 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import psutil
 
 from keyshift.control.files import JobFile
 from keyshift.experiment.commands import UNDER_WAY, Command
+from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import Say
 
 LOOK_S = 0.3
 ANSWER_S = 120.0  # a job that recovers or restarts answers when it has
 END_S = 120.0  # for its process to stop what it has started
+Answer = dict[str, Any]  # of a command; of one that moves state, the migration
 
 
 class Client:
@@ -33,37 +35,38 @@ class Client:
             trust_env=False,  # a proxy has no business between us and this machine
         )
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         """See ``LiveJob.status``."""
-        return self._asked("GET", "/status")
+        return cast(Status, self._asked("GET", "/status"))
 
-    def stop(self) -> dict[str, Any]:
+    def stop(self) -> Status:
         """Stop the job and return its status with the verdict, however long that takes."""
-        return self._asked("POST", "/stop", timeout=None)
+        return cast(Status, self._asked("POST", "/stop", timeout=None))
 
-    def do(self, command: Command) -> dict[str, Any]:
+    def do(self, command: Command) -> Answer:
         """See ``LiveJob.do``."""
-        return self._asked("POST", f"/{command.verb}", json=command.model_dump(mode="json", exclude_defaults=True))
+        values = command.model_dump(mode="json", exclude_defaults=True)
+        return cast(Answer, self._asked("POST", f"/{command.verb}", json=values))
 
-    def _asked(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+    def _asked(self, method: str, path: str, **more: Any) -> Any:
         try:
             answer = self._http.request(method, path, **more)
             told = answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise ServiceUnavailable(f"job {self._job.name} at {self._job.url} does not answer: {error}") from error
         if answer.is_success:
-            return told  # type: ignore[no-any-return]
+            return told
         reason = f"job {self._job.name}: {told.get('detail', answer.reason_phrase)}"
         raise BadInput(reason) if answer.is_client_error else KeyshiftError(reason)
 
 
-def moved(client: Client, migration: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def moved(client: Client, migration: Answer, say: Say) -> Answer:
     """Wait until the migration that ``do`` has answered with is over, and return it. Raises MigrationFailed if not all
     of the state came where it should.
     """
     which = migration["stage"], migration["number"]
 
-    def now(told: dict[str, Any]) -> dict[str, Any]:
+    def now(told: Status) -> Answer:
         return next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
 
     ended = now(followed(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] != "running", say))
@@ -72,7 +75,7 @@ def moved(client: Client, migration: Mapping[str, Any], say: Say) -> dict[str, A
     return ended
 
 
-def followed(client: Client, over: Callable[[dict[str, Any]], bool], say: Say) -> dict[str, Any]:
+def followed(client: Client, over: Callable[[Status], bool], say: Say) -> Status:
     """Wait until the status is ``over``, and return it; each phase until then is said once."""
     phase = None
     while True:
@@ -85,15 +88,15 @@ def followed(client: Client, over: Callable[[dict[str, Any]], bool], say: Say) -
         time.sleep(LOOK_S)
 
 
-def stopped(client: Client, say: Say, within_s: float | None = None) -> dict[str, Any]:
+def stopped(client: Client, say: Say, within_s: float | None = None) -> Status:
     """Stop the job and return its status with the verdict. The job goes on to stop if this is interrupted.
 
     Raises TimeoutError if there is no verdict after about ``within_s`` seconds; without it, this may take for ever.
     """
-    answer: Future[dict[str, Any]] = Future()
+    answer: Future[Status] = Future()
     deadline = math.inf if within_s is None else time.monotonic() + within_s
 
-    def over(told: dict[str, Any]) -> bool:
+    def over(told: Status) -> bool:
         return answer.done() or told["state"] not in ("running", "stopping") or time.monotonic() >= deadline
 
     def stop() -> None:

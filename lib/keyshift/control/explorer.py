@@ -16,6 +16,7 @@ from IPython.display import Image, display
 from keyshift.analysis.plots.live import LiveFigure
 from keyshift.control.watched import LOOK_S, WatchedJob
 from keyshift.experiment.commands import COMMANDS, Command, command
+from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
 from keyshift.workloads import workloads
@@ -160,7 +161,7 @@ def live_picture() -> Callable[[WatchedJob], None]:
     return show
 
 
-def line_of(status: Mapping[str, Any]) -> str:
+def line_of(status: Status) -> str:
     """A status in one line."""
     if not status["stages"]:
         return str(status["state"])

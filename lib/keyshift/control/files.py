@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from keyshift.experiment.definitions import Parcels
 from keyshift.folders import locked, state_folder, write_whole
 from keyshift.model.errors import BadInput
 from keyshift.progress import silent
@@ -43,7 +44,24 @@ class JobFile(BaseModel):
     why: str = ""
 
 
-class Ended(NamedTuple):
+class Kept(BaseModel):
+    """What is on disk of a job beside its ``JobFile``: how it was asked for and what it was named, and in a journal the
+    fields of ``lab.live.journal.Journal`` as well.
+    """
+
+    model_config = ConfigDict(extra="allow", hide_input_in_errors=True)
+
+    format: int = FORMAT
+    run_id: str
+    token: str = Field(default="", repr=False)
+    values: dict[str, Any] = {}  # of the spec
+    profile: str | None = None
+    own: Parcels = {}  # what a notebook has defined
+    routers: int = 0
+    work: str = ""  # the folder of temporary files
+
+
+class HowEnded(NamedTuple):
     """How a job ended, what remains of it, and how to go on."""
 
     why: str
@@ -106,7 +124,7 @@ class Jobs:
         """Return the files that say what can be continued, or is to be deleted, of the job of this name."""
         return JournalFile(self._folder, name)
 
-    def resumable(self, run: str, take_over: bool = False) -> tuple[JobFile, dict[str, Any]]:
+    def resumable(self, run: str, take_over: bool = False) -> tuple[JobFile, Kept]:
         """Find the job of this name, or whose run's id begins so, and its journal. Raises BadInput if it cannot go on.
 
         ``take_over``: even if its process lives.
@@ -115,14 +133,14 @@ class Jobs:
             self.require_gone(named)
             raise BadInput(f"job {run}: nothing can go on with it; {self.ended(named)}")
         kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name).read())}
-        found = [each for name, each in kept.items() if name == run or each[1]["run_id"].startswith(run)]
+        found = [each for name, each in kept.items() if name == run or each[1].run_id.startswith(run)]
         if not run or len(found) != 1:
-            known = [journal["run_id"] for _, journal in kept.values()]
+            known = [journal.run_id for _, journal in kept.values()]
             raise unknown("job to resume", run, known or ["none has a snapshot and no process"])
         [(job, journal)] = found
-        if journal.get("format") != FORMAT:
+        if journal.format != FORMAT:
             raise BadInput(
-                f"job {job.name}: its journal has format = {journal.get('format')}, and this keyshift reads {FORMAT}; "
+                f"job {job.name}: its journal has format = {journal.format}, and this keyshift reads {FORMAT}; "
                 "resume it with the one that began it"
             )
         if not take_over:
@@ -149,10 +167,10 @@ class Jobs:
         """Whether the process of the job lives."""
         return processes.find(self._path(job.name)) is not None
 
-    def ended(self, job: JobFile) -> Ended:
+    def ended(self, job: JobFile) -> HowEnded:
         """How a job ended whose process is gone."""
         why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
-        return Ended(why, *self.journal(job.name).remains())
+        return HowEnded(why, *self.journal(job.name).remains())
 
     def choose(self, name: str | None) -> JobFile:
         """The job of this name, or the only one that runs. Raises BadInput naming those there are."""
@@ -180,16 +198,16 @@ class JournalFile:
         self._name = name
         self._path, self._leftovers = folder / f"{name}.journal", folder / f"{name}.leftovers"
 
-    def expect(self, known: dict[str, Any]) -> None:
+    def expect(self, known: Kept) -> None:
         """Write down what is ``known`` of what the job makes from now on, to find and delete that.
 
         Nothing can go on with the job yet. Its own process calls this.
         """
-        write_whole(self._leftovers, json.dumps({"format": FORMAT} | known))
+        _write(self._leftovers, known)
 
-    def keep(self, journal: dict[str, Any]) -> None:
+    def keep(self, journal: Kept) -> None:
         """Write what another process needs to go on with the job, readable for its owner alone."""
-        write_whole(self._path, json.dumps({"format": FORMAT} | journal))
+        _write(self._path, journal)
         self._leftovers.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -202,17 +220,17 @@ class JournalFile:
         for path in (self._path, self._leftovers):
             path.unlink(missing_ok=True)
 
-    def read(self) -> dict[str, Any] | None:
+    def read(self) -> Kept | None:
         """Return what was kept last; None if nothing was, or it cannot be read."""
         return _read(self._path)
 
-    def require(self) -> dict[str, Any]:
+    def require(self) -> Kept:
         """Return what was kept last. Raises BadInput if nothing was, or it cannot be read."""
         if (journal := self.read()) is None:
             raise BadInput(f"job {self._name}: {self._path} is not there any more, so nothing can go on with it")
         return journal
 
-    def left(self) -> dict[str, Any] | None:
+    def left(self) -> Kept | None:
         """Return what is known of what the job may have left: what was kept, or what was expected; None for nothing.
 
         Raises BadInput if that cannot be read.
@@ -240,10 +258,14 @@ class JournalFile:
         return NOTHING, "nothing is left of it"
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _write(path: Path, kept: Kept) -> None:
+    write_whole(path, json.dumps(kept.model_dump(mode="json")))
+
+
+def _read(path: Path) -> Kept | None:
     try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        return Kept.model_validate_json(path.read_text())
+    except (OSError, ValueError):
         return None
 
 

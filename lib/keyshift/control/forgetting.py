@@ -2,13 +2,12 @@
 
 import shutil
 from collections.abc import Callable
-from typing import Any
 
-from keyshift.control.files import Jobs
+from keyshift.control.files import Jobs, Kept
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.definitions import define_own
 from keyshift.experiment.live_spec import live_spec
-from keyshift.lab.connect import open_services
+from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.state import clean_stores
@@ -28,7 +27,7 @@ def forget(name: str, say: Say) -> list[str]:
     jobs = Jobs()
     deleted = list[str]()
     if (left := _left(jobs, name)) is not None:
-        with open_services(left["profile"], say, reach=False) as endpoints:
+        with open_services(left.profile, say, reach=False) as endpoints:
             _require_silence(endpoints, left)
             with jobs.naming():
                 _left(jobs, name)
@@ -38,16 +37,16 @@ def forget(name: str, say: Say) -> list[str]:
     return [*deleted, f"the entry of job {name}"]
 
 
-def _left(jobs: Jobs, name: str) -> dict[str, Any] | None:
+def _left(jobs: Jobs, name: str) -> Kept | None:
     jobs.require_gone(jobs.choose(name))
     return jobs.journal(name).left()
 
 
-def _require_silence(endpoints: Endpoints, left: dict[str, Any]) -> None:
+def _require_silence(endpoints: Endpoints, left: Kept) -> None:
     """Raises BadInput if a process on another machine drives the job."""
-    topic, _ = topics_of(left["run_id"])
+    topic, _ = topics_of(left.run_id)
     try:
-        Topic.at(endpoints, topic, left["routers"]).await_silence()
+        Topic.at(endpoints, topic, left.routers).await_silence()
     except RunsElsewhere as error:
         raise BadInput(f"somebody still writes into topic {topic!r}: the job runs elsewhere") from error
     except ServiceUnavailable:
@@ -71,22 +70,22 @@ def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], 
     return deleted
 
 
-def _parts(endpoints: Endpoints, left: dict[str, Any]) -> dict[str, Callable[[], object]]:
+def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
     """What there may be, by the words for it, and how it is deleted; each may be done twice."""
-    run = left["run_id"]
+    run = left.run_id
 
     def nodes() -> None:
-        coordination = Coordination(endpoints.zookeeper, of_job(run), left["token"])
+        coordination = Coordination(endpoints.zookeeper, of_job(run), left.token)
         try:
             coordination.withdraw(ALL)
         finally:
             coordination.close()
 
     def stores() -> None:
-        define_own(left["own"])
-        part = live_spec(left["values"]).backend
+        define_own(left.own)
+        part = live_spec(left.values).backend
         clean_stores(part.name, part.settings, run)
-        shutil.rmtree(left["work"], ignore_errors=True)
+        shutil.rmtree(left.work, ignore_errors=True)
 
     return {
         f"nodes below {of_job(run)} in ZooKeeper": nodes,  # first: with them goes the right to drive the job

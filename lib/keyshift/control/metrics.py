@@ -1,6 +1,6 @@
 """What Prometheus reads of a live job: the labels ``stage`` and ``slot`` wherever a slot is meant."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from keyshift.lab.live.job import LiveJob
+from keyshift.lab.live.status import StageStatus
 from keyshift.model.notes import Phase
 from keyshift.traffic.collector import BUCKETS_MS
 
@@ -71,7 +72,7 @@ class Metrics(Collector):
         yield from self._of_slots(told["stages"])
         yield self._latencies(list(told["stages"])[-1])
 
-    def _of_slots(self, stages: dict[str, Any]) -> Iterator[Metric]:
+    def _of_slots(self, stages: Mapping[str, StageStatus]) -> Iterator[Metric]:
         for name, kind, measure, meaning in OF_A_SLOT:
             family = kind(f"keyshift_{name}", meaning, labels=LABELS)
             for stage, told in stages.items():

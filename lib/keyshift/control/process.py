@@ -16,15 +16,15 @@ from typing import IO, Any
 
 from keyshift.control.api import make_app
 from keyshift.control.background import RELEASE, Order
-from keyshift.control.files import Jobs
+from keyshift.control.files import Jobs, Kept
 from keyshift.control.server import Server
 from keyshift.experiment.definitions import define_own
 from keyshift.experiment.live_spec import anywhere, live_spec
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.connect import open_job_lab
-from keyshift.lab.ending import End, Ending
+from keyshift.lab.ending import Ending
+from keyshift.lab.environment import open_job_lab
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
+from keyshift.lab.live.journal import Journal, Keeper, journal_from_json, journal_to_json
 from keyshift.lab.run import Lab
 from keyshift.model.errors import BadInput, Deposed, service_errors
 from keyshift.program import run_program
@@ -45,16 +45,7 @@ def run() -> None:
     def record(*arguments: Any) -> Manifest:
         return labs[0].record(*arguments)
 
-    resumed = entry.resumed
-    job = LiveJob(
-        record,
-        entry.spec,
-        keep=entry.keep,
-        resumed=resumed,
-        take_over=order.take_over,
-        begun=entry.expect,
-        end=entry.end,
-    )
+    resumed, job = entry.resumed, LiveJob(record, entry.spec, keeper=entry)
     server = Server(make_app(job, order.token), socket.socket(fileno=order.socket))
     try:
         with open_job_lab(job.spec, order.profile, tell) as lab:
@@ -72,32 +63,34 @@ def run() -> None:
         server.stop()
 
 
-class _Entry:
+class _Entry(Keeper):
     """What is written down of the job, from before anything is made until it has ended. ``alone``: whoever has started
     it was gone before it was told that the job is ready, so that nobody was promised anything.
     """
 
+    journals = True
+
     def __init__(self, order: Order, spec: RunSpec, alone: threading.Event) -> None:
+        super().__init__()
         self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
         self._file = self._jobs.journal(self._name)
         self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
         self._given |= {"own": order.own, "routers": spec.job.routers}
-        self.resumed = self._journal if order.resume else None
+        self.resumed, self.take_over = self._journal if order.resume else None, order.take_over
         # Temporary files of a process that is gone.
-        self._before = self._file.require()["work"] if order.resume and not order.take_over else ""
+        self._before = self._file.require().work if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
         self._run = self.resumed().run_id if self.resumed else ""  # its id, as soon as it is known
         self._kept = False
-        self.end = End(self._resumable, self._decided)
 
     def _journal(self) -> Journal:
-        return journal_from_json(self._file.require())
+        return journal_from_json(self._file.require().model_dump())
 
     def expect(self, run_id: str, token: str) -> None:
         """Of a new job, before anything is made. Raises ServiceUnavailable if that cannot be written down."""
-        self._run, known = run_id, {"run_id": run_id, "token": token}
+        self._run = run_id
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
-            self._file.expect(self._known(known))
+            self._file.expect(self._known({"run_id": run_id, "token": token}))
 
     def keep(self, journal: Journal) -> None:
         """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes.
@@ -122,16 +115,18 @@ class _Entry:
         """Whether the entry is this job's: if it was forgotten from another machine, another one may have its name."""
         with contextlib.suppress(BadInput):  # it is damaged
             left = self._file.left()
-            return left is None or left["run_id"] == self._run
+            return left is None or left.run_id == self._run
         return True
 
-    def _known(self, more: dict[str, Any]) -> dict[str, Any]:
-        return more | self._given | {"work": self.work}
+    def _known(self, more: dict[str, Any]) -> Kept:
+        return Kept(**more, **self._given, work=self.work)
 
-    def _resumable(self) -> bool:
+    def resumable(self) -> bool:
+        """As soon as a journal is there and somebody knows that the job is ready."""
         return self.resumed is not None or (self._kept and not self._alone.is_set())
 
-    def _decided(self, ending: Ending) -> None:
+    def decided(self, ending: Ending) -> None:
+        """What goes is no journal any more."""
         if ending.deletes and self._ours:
             self._file.close()
 
@@ -139,23 +134,22 @@ class _Entry:
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
         if isinstance(job.error, Deposed) or not self._ours:
             return
-        if self.end.deleted:
+        if self.deleted:
             self._file.drop()
-        if self.end.ending is Ending.STOPPED and self.end.deleted:
+        if self.ending is Ending.STOPPED and self.deleted:
             self._jobs.remove(self._name)
         elif file := self._jobs.read(self._name):
-            file = file.model_copy(update={"why": _last_word(job)})
+            file = file.model_copy(update={"why": self._last_word(job)})
             with contextlib.suppress(OSError):  # then it is found out from its log
                 self._jobs.write(file)
             tell(f"job {self._name}: {self._jobs.ended(file)}")
 
-
-def _last_word(job: LiveJob) -> str:
-    if job.end.ending is Ending.STOPPED:
-        how = f"it was stopped, and its verdict is stored as run {job.run_id}"
-    else:
-        how = "it was interrupted" if isinstance(job.error, KeyboardInterrupt) else f"{job.why}"
-    return "; ".join([how, *(f"not deleted: {line}" for line in job.end.left)])
+    def _last_word(self, job: LiveJob) -> str:
+        if self.ending is Ending.STOPPED:
+            how = f"it was stopped, and its verdict is stored as run {job.run_id}"
+        else:
+            how = "it was interrupted" if isinstance(job.error, KeyboardInterrupt) else f"{job.why}"
+        return "; ".join([how, *(f"not deleted: {line}" for line in self.left)])
 
 
 def _obey(starter: IO[bytes], alone: threading.Event) -> None:

@@ -13,6 +13,7 @@ from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import LONGEST_S, Command, script_of
 from keyshift.experiment.live_spec import live_spec
+from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest, validate
@@ -59,7 +60,7 @@ class WatchedJob:
             start(values, shown, self.name, profile=self._profile)
         self.history, self.manifest = history, None
 
-    def look(self) -> dict[str, Any]:
+    def look(self) -> Status:
         """Return its status now, which goes into the history. Raises ServiceUnavailable if it does not answer."""
         status = self._client().status()
         if status["stages"]:

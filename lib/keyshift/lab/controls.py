@@ -6,9 +6,9 @@ from typing import Any
 
 from keyshift.experiment.commands import Target
 from keyshift.experiment.scenario import Change, Map, ScaleTo
-from keyshift.lab.execution import Execution
 from keyshift.lab.plans.migrations import Migration
 from keyshift.lab.plans.stage_plans import Proposal
+from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput
 from keyshift.planner import Strategy, change, strategies
@@ -21,9 +21,7 @@ class JobControls:
     that a restart may lead to.
     """
 
-    def __init__(
-        self, run: Execution, system: KeyshiftJob, migrate: Callable[[Proposal], Migration], most: int
-    ) -> None:
+    def __init__(self, run: RunLoop, system: KeyshiftJob, migrate: Callable[[Proposal], Migration], most: int) -> None:
         self._run, self._system, self._migrate, self._most = run, system, migrate, most
 
     @property
@@ -38,15 +36,16 @@ class JobControls:
         name, point = self._stage(stage), self._point(strategy, settings or {}) if strategy else None
         provisioned = self._system.status()["stages"][name]["provisioned"]
         wanted = self._change(target, provisioned, (point or self._run.spec.point()).restarts)
-        migration = self._migrate(self._system.plans.propose(name, wanted, point))
-        return asdict(migration.status) | {"steps": migration.proposal.steps_as_json()}
+        proposal = self._system.plans.propose(name, wanted, point)
+        migration = self._migrate(proposal)
+        return asdict(migration) | {"steps": proposal.steps_as_json()}
 
     def cancel(self) -> None:
         """See ``SystemUnderTest.cancel``."""
         self._system.cancel()
 
     def change_rate(self, rate: float) -> None:
-        """See ``Execution.change_rate``."""
+        """See ``RunLoop.change_rate``."""
         self._run.change_rate(rate)
 
     def hit(self, fault: Fault) -> None:

@@ -1,6 +1,5 @@
 """How a run ends, and whether what another process could go on from is then deleted: decided here, and nowhere else."""
 
-from collections.abc import Callable
 from enum import StrEnum
 
 from keyshift.model.errors import Deposed, KeyshiftError
@@ -25,24 +24,26 @@ class Ending(StrEnum):
         return self not in (Ending.RESUMABLE, Ending.DEPOSED)
 
 
-class End:
-    """Of one run. ``resumable()``: whether another process could go on with it. ``decided`` hears the ending before
-    anything is deleted.
-    """
+class RunEnd:
+    """How one run ends. Nothing can go on with it, unless a subclass says otherwise."""
 
-    def __init__(
-        self, resumable: Callable[[], bool] = lambda: False, decided: Callable[[Ending], None] = lambda ending: None
-    ) -> None:
-        self._resumable, self._decided = resumable, decided
+    def __init__(self) -> None:
         self.ending: Ending | None = None  # until it is decided
         self.deleted = False  # all that was to be
         self.left: list[str] = []  # what could not be deleted, and why
+
+    def resumable(self) -> bool:
+        """Whether another process could go on with it."""
+        return False
+
+    def decided(self, ending: Ending) -> None:
+        """Hears the ending before anything is deleted."""
 
     def decide(self, error: BaseException | None) -> Ending:
         """The ending of a run that was ended by ``error``, or has stored its verdict. The first decision holds."""
         if self.ending is None:
             self.ending = self.of(error)
-            self._decided(self.ending)
+            self.decided(self.ending)
         return self.ending
 
     def of(self, error: BaseException | None) -> Ending:
@@ -53,4 +54,4 @@ class End:
             return Ending.DEPOSED
         if isinstance(error, Unwanted):
             return Ending.GIVEN_UP
-        return Ending.RESUMABLE if self._resumable() else Ending.DIED
+        return Ending.RESUMABLE if self.resumable() else Ending.DIED

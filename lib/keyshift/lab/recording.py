@@ -7,7 +7,7 @@ from typing import Any
 
 from keyshift.analysis import metrics as analysis
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.judge.outcome import Outcome
+from keyshift.lab.judge.evaluation import Evaluation
 from keyshift.model.errors import KeyshiftError
 from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions
@@ -52,9 +52,9 @@ class Recording:
         }
         say(f"run {run_id}")
 
-    def ended(self, outcome: Outcome, log: list[Event]) -> Manifest:
+    def ended(self, evaluation: Evaluation, log: list[Event]) -> Manifest:
         """``log``: its last protocol events, kept if the verdict is bad."""
-        tables, judged, facts, notes = outcome
+        tables, judged, facts, notes = evaluation
         figures = analysis.summarise(
             tables["latency"].to_pandas(),
             tables["migration"].to_pandas(),

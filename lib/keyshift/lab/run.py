@@ -21,12 +21,12 @@ from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space
 from keyshift.lab import bare_copy
-from keyshift.lab.display import Display
-from keyshift.lab.ending import End
-from keyshift.lab.execution import Execution, MakeExecution
+from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.recording import Recording
-from keyshift.lab.scripts.scenario import scenario_run
+from keyshift.lab.reporter import Reporter
+from keyshift.lab.run_loop import MakeScript, RunLoop
+from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.scripts.series import Series, job_of, one_job
 from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, job_config
@@ -47,7 +47,7 @@ from keyshift.wire.savepoint import SavepointStore
 START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 Say = Callable[[str], None]
-Prepared = tuple[Execution, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
+Prepared = tuple[RunLoop, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
 
 
 class Lab:
@@ -133,7 +133,7 @@ class Lab:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
         require_possible(spec.scenario.faults(), self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
-        return self.record(spec, run_id, scenario_run, [*spec.tasks.values()][-1], spec.parameters())
+        return self.record(spec, run_id, scenario_script, [*spec.tasks.values()][-1], spec.parameters())
 
     def start(self, spec: RunSpec, on_end: Callable[[], None] = lambda: None) -> LiveJob:
         """A job that runs until it is stopped, as soon as events go in. There may be one at a time. It keeps no
@@ -169,22 +169,22 @@ class Lab:
         self,
         spec: RunSpec,
         run_id: str,
-        make: MakeExecution,
+        make_script: MakeScript,
         results: int,
         parameters: dict[str, Any],
-        end: End | None = None,
+        end: RunEnd | None = None,
     ) -> Manifest:
-        """What comes of an execution, stored as a run. ``results``: partitions of their topic, for as many slots.
+        """A run of this script, stored. ``results``: partitions of their topic, for as many slots.
 
         ``end``: how it may end, if not as a run does, of which nothing is left behind.
         """
-        recording, log, end = self._recording(spec, run_id, parameters), list[Event](), end or End()
+        recording, log, end = self._recording(spec, run_id, parameters), list[Event](), end or RunEnd()
         try:
-            with self._prepared(spec, run_id, log, make, results, end) as (run, require_driver):
-                outcome = run.execute()
+            with self._prepared(spec, run_id, log, make_script, results, end) as (run, require_driver):
+                evaluation = run.execute()
                 with contextlib.suppress(ServiceUnavailable):
                     require_driver()
-                return recording.ended(outcome, log)
+                return recording.ended(evaluation, log)
         except BaseException as error:
             if end.decide(error).deletes:  # else it is not over, and is to be stored when it is
                 recording.died(error, log)
@@ -199,14 +199,14 @@ class Lab:
         self.say(f"one job for {len(specs)} runs: {name}")
         results = [*job.tasks.values()][-1]
         series = Series(specs)
-        with self._prepared(job, name, log, series.execution, results, End()) as (run, _):
+        with self._prepared(job, name, log, series.script, results, RunEnd()) as (run, _):
             run.run()
-            laps = series.outcomes()
+            laps = series.evaluations()
         stored = []
-        for spec, (span, outcome) in zip(specs, laps, strict=True):
+        for spec, (span, evaluation) in zip(specs, laps, strict=True):
             begun, ended = (datetime.fromtimestamp(moment, UTC) for moment in (span.start, span.end))
             run_id = new_run_id(spec.workload.name, spec.strategy.name, begun)
-            stored.append(self._recording(spec, run_id, spec.parameters(), (begun, ended)).ended(outcome, log))
+            stored.append(self._recording(spec, run_id, spec.parameters(), (begun, ended)).ended(evaluation, log))
         return stored
 
     def _recording(
@@ -216,7 +216,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _prepared(
-        self, spec: RunSpec, run_id: str, log: list[Event], make: MakeExecution, results: int, end: End
+        self, spec: RunSpec, run_id: str, log: list[Event], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
         """A run, with all that it consists of. ``log`` gets its last protocol events. What is left behind, ``end``
         decides.
@@ -225,28 +225,28 @@ class Lab:
         folder = None if self._place.on_kubernetes else self._work
         with backend.served(backend.settings(**spec.backend.settings), run_id, folder) as settings:
             config = job_config(spec, run_id, self._endpoints, self._place.certificate(), settings)
-            with self._around(spec, config, log, make, results, end) as run:
+            with self._around(spec, config, log, make_script, results, end) as run:
                 yield run
 
     @contextlib.contextmanager
     def _around(
-        self, spec: RunSpec, config: JobConfig, log: list[Event], make: MakeExecution, results: int, end: End
+        self, spec: RunSpec, config: JobConfig, log: list[Event], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
-        display = Display(self.say)
+        reporter = Reporter(self.say)
         traffic = Traffic(
             spec.workload,
             Topic.at(self._endpoints, config.events_topic, config.routers),
             Topic.at(self._endpoints, config.results_topic, results),
             self._work / f"{config.job}.parquet",
-            display.second,
+            reporter.second,
         )
         services = ServiceFaults(self._stack, self._place, lambda line: job.note(line))
-        job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter, services)
+        job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, reporter.enter, services)
         job.log = log
         system = KeyshiftJob(spec, job)
         ended_by: BaseException | None = None
         try:
-            yield make(spec, system, traffic, display, self.await_executors), job.require_driver
+            yield RunLoop(spec, system, traffic, reporter, self.await_executors, make_script), job.require_driver
         except BaseException as error:
             ended_by = error
             if isinstance(error, Exception):

@@ -10,7 +10,8 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
 from keyshift.lab.judge.final_state import FinalState, of_job
-from keyshift.lab.live.succession import Succession
+from keyshift.lab.live.failover import Failover
+from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.model.notes import Note, Phase
 from keyshift.model.records import Measured
@@ -118,13 +119,13 @@ def job_config(
 class KeyshiftJob:
     """A job of keyshift's own: a ``SystemUnderTest`` that can be asked how it is, and for ``plans``, while it runs.
 
-    Another process can go on with it (``succession``).
+    Another process can go on with it (``failover``).
     """
 
     def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job
         self.plans = JobPlans(spec, job)
-        self.succession = Succession(job, self.plans)
+        self.failover = Failover(job, self.plans)
         self._told: dict[str, Any] = {}  # at the end
 
     def start(self) -> None:
@@ -173,13 +174,13 @@ class KeyshiftJob:
         """Raises Deposed if another process has claimed the job."""
         self._job.require_driver()
 
-    def status(self) -> dict[str, Any]:
-        """What is known of each stage and of snapshots, without asking anybody; for any thread. Bytes are those of the
-        newest snapshot.
-        """
+    def status(self) -> SystemStatus:
+        """What is known without asking anybody; for any thread. Bytes are those of the newest snapshot."""
         newest = self._job.snapshots[-1] if self._job.snapshots else None
         return {
-            "stages": self.plans.status(newest.unit_bytes if newest else None),
+            "stages": {
+                name: plans.status(newest.unit_bytes[name] if newest else None) for name, plans in self.plans.of.items()
+            },
             "attempt": self._job.config.attempt,
             "snapshots": len(self._job.snapshots.taken),
             "snapshot_bytes": newest.bytes if newest else None,
@@ -215,7 +216,8 @@ class KeyshiftJob:
         self._told = {"measured_at": time.time()} | self.plans.copied()
         self._job.savepoint()
         self._told["of_stages"] = {
-            name: {"measures": measures[name], "left_behind": left} for name, left in self.plans.left_behind().items()
+            name: {"measures": measures[name], "left_behind": plans.led.ask.left_behind()}
+            for name, plans in self.plans.of.items()
         }
         self._job.read_log()
 
@@ -223,9 +225,9 @@ class KeyshiftJob:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
         self._note_missed_faults()
-        for name, end in self.plans.ends().items():
-            self._told["of_stages"][name] |= end
-        planned_s = self.plans.planned_s
+        for name, plans in self.plans.of.items():
+            self._told["of_stages"][name] |= {"decisions": plans.past.decisions, "to_move": plans.to_move()}
+        planned_s = max(plans.planned_s or 0.0 for plans in self.plans.of.values())
         return of_job(self._job, **self._told, planned_s=planned_s, struck=self._job.faults.struck)
 
     def _note_missed_faults(self) -> None:

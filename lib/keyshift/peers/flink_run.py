@@ -13,11 +13,11 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import MIB
 from keyshift.lab import bare_copy
-from keyshift.lab.connect import open_services
-from keyshift.lab.display import Display
-from keyshift.lab.execution import Execution
+from keyshift.lab.environment import open_services
 from keyshift.lab.recording import Recording
-from keyshift.lab.scripts.scenario import scenario_run
+from keyshift.lab.reporter import Reporter
+from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
@@ -118,10 +118,10 @@ def run_flink(
     speed = bare_copy.bytes_per_s(home / "bare_copy.json")
     recording = Recording(store, say, spec, run_id, spec.parameters(), speed, versions=versions)
     try:
-        with _execution(spec, client, endpoints, run_id, home, say) as execution:
-            outcome = execution.execute()
-        metrics = with_jvm(outcome.tables["metrics"], "flink_jvm")
-        return recording.ended(outcome._replace(tables=outcome.tables | {"metrics": metrics}), [])
+        with _prepared(spec, client, endpoints, run_id, home, say) as run:
+            found = run.execute()
+        metrics = with_jvm(found.tables["metrics"], "flink_jvm")
+        return recording.ended(found._replace(tables=found.tables | {"metrics": metrics}), [])
     except BaseException as error:
         recording.died(error, [])
         raise
@@ -135,14 +135,14 @@ def with_jvm(metrics: pa.Table, name: str) -> pa.Table:
 
 
 @contextmanager
-def _execution(
+def _prepared(
     spec: RunSpec, client: FlinkClient, endpoints: Endpoints, run_id: str, home: Path, say: Say
-) -> Iterator[Execution]:
+) -> Iterator[RunLoop]:
     events = Topic.at(endpoints, f"{run_id}-events", spec.job.routers)
     results = Topic.at(endpoints, f"{run_id}-results")
-    display = Display(say)
+    reporter = Reporter(say)
     with tempfile.TemporaryDirectory(prefix="flink-run-", dir=home, ignore_cleanup_errors=True) as work:
         output = Path(work, "results.parquet")
-        traffic = Traffic(spec.workload, events, results, output, display.second, as_lines=True)
+        traffic = Traffic(spec.workload, events, results, output, reporter.second, as_lines=True)
         with closing(traffic), closing(FlinkJob(spec, client, events, results)) as system:
-            yield scenario_run(spec, system, traffic, display, lambda: None)
+            yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from keyshift.analysis.tables import REPETITION
-from keyshift.lab.connect import open_services
+from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
 from keyshift.planner import MEANINGS
 from keyshift.progress import Say, progress

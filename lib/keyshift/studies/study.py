@@ -9,7 +9,7 @@ import pandas as pd
 from keyshift.analysis import metrics
 from keyshift.analysis.timelines import faults
 from keyshift.experiment.spec import RunSpec, make_spec
-from keyshift.lab.connect import open_lab
+from keyshift.lab.environment import open_lab
 from keyshift.lab.run import run_all, run_in_one_job
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.progress import Say

@@ -1,7 +1,6 @@
 """Jobs in the background without a job: their files, their clients, and processes that die before they are ready."""
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from keyshift.control import client as client_module
 from keyshift.control.api import make_app
 from keyshift.control.background import start
 from keyshift.control.client import Client, await_end, followed, stopped
-from keyshift.control.files import FORMAT, Jobs, last_line
+from keyshift.control.files import FORMAT, Jobs, Kept, last_line
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
@@ -89,21 +88,21 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
         jobs.resumable("one")
     for name, pid in (("one", gone), ("two", gone), ("three", os.getpid())):
         jobs.write(file_of(name, pid))
-        jobs.journal(name).keep({"run_id": f"2026-{name}", "token": "secret"})
+        jobs.journal(name).keep(Kept(run_id=f"2026-{name}", token="secret"))
     (path, *_) = (jobs.home / "jobs").glob("one.journal")
     assert path.stat().st_mode & 0o777 == 0o600
     assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1]
-    assert jobs.resumable("one")[1] == {"format": FORMAT, "run_id": "2026-one", "token": "secret"}
+    assert jobs.resumable("one")[1] == Kept(run_id="2026-one", token="secret")
     assert jobs.ended(jobs.read("one")).go_on.startswith("`keyshift resume one` goes on with it")
     with pytest.raises(BadInput, match=f"job three runs, process {os.getpid()}"):
         jobs.resumable("three")
-    assert jobs.resumable("three", take_over=True)[1]["run_id"] == "2026-three"
+    assert jobs.resumable("three", take_over=True)[1].run_id == "2026-three"
     for unclear in ("2026-t", "", "nobody"):
         with pytest.raises(BadInput, match="unknown job to resume"):
             jobs.resumable(unclear)
     with pytest.raises(BadInput, match=r"name = one: a job of this name has ended, .* `keyshift resume one` goes on"):
         jobs.free_name("one", "keycount")
-    jobs.journal("one").keep({"run_id": "2026-one", "format": 1})
+    jobs.journal("one").keep(Kept(run_id="2026-one", format=1))
     with pytest.raises(
         BadInput, match=f"job one: its journal has format = 1, and this keyshift reads {FORMAT}; resume it with"
     ):
@@ -175,40 +174,18 @@ def test_a_job_that_dies_before_it_is_ready_is_told_in_one_line_and_leaves_nothi
     assert jobs.all() == []
 
 
-def test_a_start_that_is_interrupted_ends_the_job(jobs, monkeypatch):
-    started = process_of(
-        monkeypatch, "import sys, time; sys.stderr.write('busy\\n'); sys.stderr.flush(); time.sleep(600)"
-    )
-
-    def interrupt(line):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        start(SMALL, interrupt)
-    assert started[0].poll() is not None
-    assert jobs.all() == []
-
-
 @pytest.mark.parametrize(
     ("values", "more", "words"),
     [
         ({"fault": "kill:slot@3"}, {}, "fault is of a run with a scenario"),
         ({}, {"name": "A b"}, "name = 'A b'"),
+        ({}, {"port": 70000}, "port = 70000"),
     ],
 )
 def test_what_is_not_possible_is_refused_before_a_process_is_started(jobs, monkeypatch, values, more, words):
     started = process_of(monkeypatch, "")
     with pytest.raises(BadInput, match=words):
         start(values, print, **more)
-    assert not started and jobs.all() == []
-
-
-def test_a_second_job_on_the_same_port_is_refused_and_changes_nothing(jobs, monkeypatch):
-    started = process_of(monkeypatch, "")
-    with socket.create_server((LOOPBACK, 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(BadInput, match=f"port = {port}"):
-            start(SMALL, print, port=port)
     assert not started and jobs.all() == []
 
 

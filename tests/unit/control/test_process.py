@@ -43,12 +43,12 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     after.keep(journal("second"))
     with pytest.raises(BadInput, match="another one has its name"):
         before.keep(journal("first"))
-    before.end.deleted = True
+    before.deleted = True
     for ending in Ending:
-        before._decided(ending)
-        before.end.ending = ending
-        before.ended(mock.Mock(error=None, run_id="first", why="it died", end=before.end))
-    assert jobs.journal(NAME).read()["run_id"] == "second"
+        before.decided(ending)
+        before.ending = ending
+        before.ended(mock.Mock(error=None, run_id="first", why="it died"))
+    assert jobs.journal(NAME).read().run_id == "second"
     assert jobs.read(NAME).why == ""
-    after._decided(Ending.STOPPED)
+    after.decided(Ending.STOPPED)
     assert jobs.journal(NAME).read() is None

@@ -54,14 +54,6 @@ def test_who_has_no_token_gets_an_answer_before_the_body_is_there(address, body)
         assert answered(stranger) == 401
 
 
-def test_a_chunked_body_is_refused_when_it_has_become_too_large(address):
-    with connection(address) as friend:
-        friend.sendall(ASKED.replace(b"GET", b"POST").removesuffix(b"\r\n") + b"Transfer-Encoding: chunked\r\n\r\n")
-        for _ in range(17):
-            friend.sendall(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
-        assert answered(friend) == 413
-
-
 @pytest.mark.parametrize("before", [b"", ASKED], ids=["at first", "after an answer"])
 def test_who_does_not_finish_a_question_is_sent_away(address, before, monkeypatch):
     monkeypatch.setattr(servers, "HEAD_S", 0.3)

@@ -6,7 +6,7 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import run
-from keyshift.lab.ending import End, Ending, Unwanted
+from keyshift.lab.ending import Ending, RunEnd, Unwanted
 from keyshift.lab.run import Lab
 from keyshift.model.errors import Deposed, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
@@ -49,6 +49,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "Job", job)
     monkeypatch.setattr(run, "Traffic", lambda *_: SimpleNamespace(kill=note("killed"), close=note("topics go")))
     monkeypatch.setattr(run, "KeyshiftJob", lambda *_: None)
+    monkeypatch.setattr(run, "RunLoop", lambda *parts: SimpleNamespace(execute=parts[-1]))
     stored = SimpleNamespace(
         ended=lambda *_: made.recorded.append("ended"), died=lambda error, _: made.recorded.append(repr(error))
     )
@@ -57,14 +58,11 @@ def lab(tmp_path, monkeypatch):
 
 
 def recorded(lab, error=None, end=None):
-    def course(*_):
-        def execute():
-            if error is not None:
-                raise error
+    def execute():
+        if error is not None:
+            raise error
 
-        return SimpleNamespace(execute=execute)
-
-    return lab.record(live_spec({}), "run-1", course, 4, {}, end)
+    return lab.record(live_spec({}), "run-1", execute, 4, {}, end)
 
 
 def deposed():
@@ -120,7 +118,8 @@ def test_a_verdict_is_stored_though_nobody_can_say_whose_the_run_is(lab):
 def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hears_it_before(
     lab, error, resumable, ending
 ):
-    end = End(lambda: resumable, lambda ending: lab.done.append(ending))
+    end = RunEnd()
+    end.resumable, end.decided = lambda: resumable, lab.done.append
     with pytest.raises(type(error)) if error else contextlib.nullcontext():
         recorded(lab, error, end)
     deletes = ending in (Ending.STOPPED, Ending.GIVEN_UP, Ending.DIED)

@@ -101,23 +101,21 @@ def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, wh
 def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
     made = system_of(strategy="fluid")
     made.system.request(made.spec.changes[0])
-    migrations = made.system.plans._of["counter"]
-    assert migrations.to_move is None, "nothing is planned before its turn"
+    migrations = made.system.plans.of["counter"]
+    assert migrations.past.to_move is None, "nothing is planned before its turn"
     ((make_steps, replace),) = made.job.requests
     assert replace is False
     wanted = {move.unit for step in make_steps(made.spec.start()) for move in step.moves}
-    assert migrations.to_move == wanted != set()
+    assert migrations.to_move() == wanted != set()
 
 
 def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_request_none_were():
     made = system_of(strategy="fluid", slots=2, to_slots=4)
-    plans = made.system.plans._of["counter"]
-    plans.wants_unplanned()
-    assert plans.to_move is None
+    plans = made.system.plans.of["counter"]
+    assert plans.to_move() == set()
     made.system.request(ScaleTo(3))
-    plans.wants_unplanned()
     start = made.spec.start()
-    assert plans.to_move == {move.unit for move in start.moves_to(made.spec.target(start, ScaleTo(3)))} != set()
+    assert plans.to_move() == {move.unit for move in start.moves_to(made.spec.target(start, ScaleTo(3)))} != set()
 
 
 def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads():
@@ -173,12 +171,12 @@ def test_a_restart_in_which_the_query_dies_is_made_in_the_next_attempt():
     with pytest.raises(QueryDied):
         made.system.check()
     assert made.system.busy
-    before = list(made.system.plans._of["counter"].decisions)
+    before = list(made.system.plans.of["counter"].past.decisions)
     made.job.dies_in_restart = False
     made.system.check()
     ((target, _),) = made.job.restarted
     assert target.owner == made.spec.target(made.spec.start()).owner
-    assert made.system.plans._of["counter"].decisions == before and before
+    assert made.system.plans.of["counter"].past.decisions == before and before
     assert not made.system.busy
 
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from keyshift.experiment.commands import Command
+from keyshift.experiment.commands import UNDER_WAY, Command
 from keyshift.experiment.live_spec import parameters, room
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import sentence, told
 from keyshift.lab.controls import JobControls
-from keyshift.lab.ending import End
-from keyshift.lab.execution import Execution
 from keyshift.lab.live.inbox import NotRunning
-from keyshift.lab.live.journal import Journal
+from keyshift.lab.live.journal import Keeper
 from keyshift.lab.live.run import LiveRun
+from keyshift.lab.live.status import Status
+from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.notes import Phase
 from keyshift.model.records import Measured
@@ -37,10 +37,7 @@ Record = Callable[..., Manifest]  # see ``Lab.record``
 class LiveJob:
     """For any thread. ``execute`` is called once, by the thread that then controls the job.
 
-    ``keep`` writes down what another process needs to go on with the job (OSError: it is tried again later). ``begun``
-    hears the run's id and the job's secret before anything is made, to find what the job will leave. ``resumed`` reads
-    what was kept by the process before, and ``take_over`` says to go on even if that one seems to live. ``end``: how
-    the job may end; without, nothing is left of it, however that happens.
+    ``on_end``: called when it has ended. ``keeper``: what is written down of the job; without, nothing is.
 
     ``do`` raises BadInput, and changes nothing, if that is not possible or the job does not run; ServiceUnavailable if
     a service is away.
@@ -51,15 +48,10 @@ class LiveJob:
         record: Record,
         spec: RunSpec,
         on_end: Callable[[], None] = lambda: None,
-        keep: Callable[[Journal], None] | None = None,
-        resumed: Callable[[], Journal] | None = None,
-        take_over: bool = False,
-        begun: Callable[[str, str], None] = lambda run_id, token: None,
-        end: End | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
-        self._record, self.spec, self._on_end, self._keep = record, spec, on_end, keep
-        self._resumed, self._take_over = resumed, take_over
-        self._begun, self.end = begun, end or End()
+        self._record, self.spec, self._on_end, self._keeper = record, spec, on_end, keeper or Keeper()
+        resumed = self._keeper.resumed
         self.most = room(spec)  # slots that a restart may lead to
         self.run_id = resumed().run_id if resumed else new_run_id(spec.workload.name, spec.strategy.name)
         self.ready, self.ended = threading.Event(), threading.Event()
@@ -76,8 +68,8 @@ class LiveJob:
         """From its start to its verdict, which is stored. Raises KeyshiftError if the job dies."""
         self._controller = threading.current_thread()
         try:
-            given = self.spec, self.run_id, self._make, room(self.spec), parameters(self.spec)
-            self.manifest = self._record(*given, self.end)
+            given = self.spec, self.run_id, self._script, room(self.spec), parameters(self.spec)
+            self.manifest = self._record(*given, self._keeper)
             return self.manifest
         except BaseException as error:
             self.error = error
@@ -102,12 +94,10 @@ class LiveJob:
         with contextlib.suppress(KeyshiftError):
             self.execute()
 
-    def _make(self, *parts: Any) -> Execution:
-        self._run = run = LiveRun(*parts)
-        run.on_ready, run.begun, run.keep = self.ready.set, self._begun, self._keep
-        run.resumed, run.take_over = self._resumed, self._take_over
-        run.execution.unwanted, run.stop_wanted = self._unwanted, self._stop_wanted  # from now on it hears that itself
-        return run.execution
+    def _script(self, loop: RunLoop) -> Script:
+        self._run = run = LiveRun(loop, self._keeper, self.ready.set)
+        run.loop.unwanted, run.stop_wanted = self._unwanted, self._stop_wanted  # from now on it hears that itself
+        return run.script()
 
     def await_ready(self) -> None:
         """Until events go in. Raises what kept the job from it."""
@@ -119,7 +109,7 @@ class LiveJob:
         """End the job without a verdict, and wait until nothing of it is left."""
         self._unwanted = True
         if self._run:
-            self._run.execution.unwanted = True
+            self._run.loop.unwanted = True
         if threading.current_thread() is not self._controller:
             self.ended.wait()
 
@@ -155,13 +145,11 @@ class LiveJob:
         words = " ".join(str(self.error).split())
         return words if isinstance(self.error, KeyshiftError) else f"{type(self.error).__name__}: {words}"
 
-    def status(self) -> dict[str, Any]:
-        """Values that JSON knows; nobody is asked. ``stages``: ``owners`` has the slot of each unit, ``of_slot`` what
-        each slot said last (bytes, records since the attempt began). Times in seconds, latencies in ms.
-        """
+    def status(self) -> Status:
+        """Nobody is asked."""
         spec, run = self.spec, self._run
         summary, verdict = (self.manifest.summary, self.manifest.verdict) if self.manifest else (None, None)
-        status: dict[str, Any] = {
+        status: Status = {
             "run_id": self.run_id,
             "state": self.state,
             "why": self.why,
@@ -175,20 +163,21 @@ class LiveJob:
         }
         if run is None or not self.ready.is_set():
             return status
-        last = run.traffic.seconds[-1] if run.traffic.seconds else {}
-        status |= run.system.status() | {
-            "phase": str(run.display.doing),
-            "running_s": round((self._ended_at or time.time()) - run.execution.began_at, 1),
-            "rate": run.execution.rate,
+        last = run.loop.traffic.seconds[-1] if run.loop.traffic.seconds else {}
+        status.update(run.system.status())
+        status |= {
+            "phase": str(run.loop.reporter.doing),
+            "running_s": round((self._ended_at or time.time()) - run.loop.began_at, 1),
+            "rate": run.loop.rate,
             "offered": run.offered,
-            "results": run.traffic.received,
+            "results": run.loop.traffic.received,
             "results_per_s": last.get("results", 0),
             "p50_ms": last.get("p50_ms"),
             "p99_ms": last.get("p99_ms"),
             "migrating": run.migrations.under_way,
             "migrations": list(map(asdict, run.migrations.status())),
-            "deaths": len(run.execution.deaths),
-            "autoscaler": self._scaling(run.execution.scalings),
+            "deaths": len(run.loop.deaths),
+            "autoscaler": self._scaling(run.loop.scalings),
         }
         measured = run.measured
         for name, stage in status["stages"].items():
@@ -209,28 +198,26 @@ class LiveJob:
         """What happens to the state of each stage now; nothing of a job that has not begun."""
         if self._run is None or not self.ready.is_set():
             return {}
-        of_all = self._run.display.doing.phase
+        of_all = self._run.loop.reporter.doing.phase
         return {name: own if of_all.of_stage else of_all for name, own in self._run.system.phases.items()}
 
     @property
     def latencies(self) -> Mapping[int, Latencies]:
         """Of what came out so far, by slot."""
-        return self._run.traffic.latencies if self._run else {}
+        return self._run.loop.traffic.latencies if self._run else {}
 
     # -- what can be done with it -------------------------------------------------------------------------------------
 
     def do(self, command: Command, wait: bool = False) -> dict[str, Any]:
         """Gives the answer of the command; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
-        answer = run.inbox.ask(
-            lambda: command.carry_out(JobControls(run.execution, run.system, run.migrate, self.most))
-        )
+        answer = run.inbox.ask(lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.most)))
         if not (wait and command.moves):
             return answer
         migration = run.migrations.find(answer["stage"], answer["number"])
-        while not migration.outcome and not self.ended.wait(0.1):
+        while migration.outcome == UNDER_WAY and not self.ended.wait(0.1):
             pass
-        return answer | asdict(migration.status)
+        return answer | asdict(migration)
 
     def _running(self) -> LiveRun:
         if self._run is None or self.state != "running":

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from keyshift.lab.live.succession import SystemJournal
-from keyshift.lab.plans.migrations import MigrationStatus
+from keyshift.lab.ending import RunEnd
+from keyshift.lab.live.failover import SystemJournal
+from keyshift.lab.plans.migrations import Migration
 from keyshift.model.errors import BadInput
 from keyshift.progress import Say
 from keyshift.refusals import refusal
@@ -28,7 +29,7 @@ class Journal(SystemJournal):
     began_at: float
     trigger: float
     rate: float
-    migrations: list[MigrationStatus]
+    migrations: list[Migration]
     targets: dict[str, list[int]]
 
 
@@ -48,13 +49,29 @@ def journal_from_json(raw: Mapping[str, Any]) -> Journal:
         raise BadInput(f"the journal is damaged: {refusal(error.errors(include_input=False))}") from None
 
 
-class JournalWriter:
-    """``write`` puts a journal on disk, ``kept`` hears that it is there. A disk that is full is no reason to end: one
-    line of that goes to ``note``.
+class Keeper(RunEnd):
+    """What there is of a live job beside its process, and how that ends. This one keeps nothing: nothing is left when
+    the job has ended, and nothing can go on with it.
     """
 
-    def __init__(self, write: Callable[[Journal], None], kept: Callable[[], None], note: Say) -> None:
-        self._write, self._heard, self._note = write, kept, note
+    journals = False  # whether ``keep`` writes a journal
+    resumed: Callable[[], Journal] | None = None  # reads that of the process before, if the job goes on
+    take_over = False  # go on even if that process seems to live
+
+    def expect(self, run_id: str, token: str) -> None:
+        """Hears the run's id and the job's secret before anything is made, to find what the job will leave."""
+
+    def keep(self, journal: Journal) -> None:
+        """Write down what another process needs to go on with the job. Raises OSError: it is tried again later."""
+
+
+class JournalWriter:
+    """Puts journals on disk; ``kept`` hears when one is there. A disk that is full is no reason to end: one line of
+    that goes to ``note``.
+    """
+
+    def __init__(self, keeper: Keeper, kept: Callable[[], None], note: Say) -> None:
+        self._keeper, self._heard, self._note = keeper, kept, note
         self._kept: object = None  # of what the journal was that was written last
         self._not_kept_since: float | None = None  # seconds of the monotonic clock
         self._keep_at = 0.0  # likewise: not before that
@@ -65,7 +82,7 @@ class JournalWriter:
             return
         journal = make()
         try:
-            self._write(journal)
+            self._keeper.keep(journal)
         except OSError as error:
             self._keep_at = time.monotonic() + KEEP_AGAIN_S
             if self._not_kept_since is None:

@@ -2,50 +2,44 @@
 
 import time
 from collections.abc import Callable, Mapping
+from typing import cast
 
 from keyshift.experiment.scenario import ScaleTo
-from keyshift.experiment.spec import RunSpec
-from keyshift.lab.display import Display
-from keyshift.lab.execution import LEAD_S, LOOK_S, Execution, Script
 from keyshift.lab.live.inbox import Inbox
-from keyshift.lab.live.journal import Journal, JournalWriter
+from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
 from keyshift.lab.plans.migrations import Migration, Migrations
 from keyshift.lab.plans.stage_plans import Proposal
+from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.notes import Doing, Phase
 from keyshift.model.records import Measured
 from keyshift.traffic.topics import Epochs
-from keyshift.traffic.traffic import Before, Feed, Traffic
+from keyshift.traffic.traffic import Before, Feed
 
 
 class LiveRun:
-    """``execution`` is for the controlling thread; ``inbox`` and ``stop`` are for any other one."""
+    """``loop`` is for the controlling thread; ``inbox`` and ``stop`` are for any other one. ``on_ready`` is called when
+    events go in.
+    """
 
-    def __init__(
-        self, spec: RunSpec, system: KeyshiftJob, traffic: Traffic, display: Display, ready: Callable[[], None]
-    ) -> None:
-        self.execution = run = Execution(spec, system, traffic, display, ready, self._serve)
-        run.open = self._open
-        run.each_second.append(self._measure)
-        run.each_look.append(self._look)
-        self.spec, self.system, self.traffic, self.display = spec, system, traffic, display
+    def __init__(self, loop: RunLoop, keeper: Keeper, on_ready: Callable[[], None]) -> None:
+        self.loop, self.system = loop, cast(KeyshiftJob, loop.system)
+        self._keeper, self._on_ready = keeper, on_ready
+        loop.open = self._open
+        loop.each_second.append(self._measure)
+        loop.each_look.append(self._look)
         self.state = "starting"  # running, stopping
         self.stop_wanted = False  # remembered, whatever becomes of the query meanwhile
-        self.inbox = Inbox(lambda: self.state, lambda: str(display.doing))
-        self.migrations = Migrations(run, system)
+        self.inbox = Inbox(lambda: self.state, lambda: str(loop.reporter.doing))
+        self.migrations = Migrations(loop, self.system)
         self.measured: Mapping[str, Mapping[int, Measured]] = {}  # of each stage and slot, as it said last
-        self.resumed: Callable[[], Journal] | None = None  # reads that of the process before
-        self.take_over = False  # even if that one seems to live
-        self.begun: Callable[[str, str], None] = lambda run_id, token: None  # see ``LiveJob``
-        self.keep: Callable[[Journal], None] | None = None  # writes the journal down
-        self._journal = JournalWriter(self._write, system.succession.kept, system.note)
-        self.on_ready: Callable[[], None] = lambda: None
+        self._journal = JournalWriter(keeper, self.system.failover.kept, self.system.note)
 
     @property
     def offered(self) -> int:
         """Events so far."""
-        feed = self.execution.feed
+        feed = self.loop.feed
         return feed.sent + feed.before.events if feed else 0
 
     def stop(self) -> None:
@@ -60,15 +54,16 @@ class LiveRun:
         self._keep()  # whoever is told of it finds it again
         return migration
 
-    def _serve(self, run: Execution) -> Script:
-        """The script."""
-        if self.spec.scenario.trigger == "auto":
-            run.autoscale(time.time() + LEAD_S + self.spec.autoscaler.autoscale_s, self._asked)
-        self.display.enter(Doing(Phase.STEADY))
+    def script(self) -> Script:
+        """Do what others ask, until the job is to stop."""
+        loop, spec = self.loop, self.loop.spec
+        if spec.scenario.trigger == "auto":
+            loop.autoscale(time.time() + LEAD_S + spec.autoscaler.autoscale_s, self._asked)
+        loop.reporter.enter(Doing(Phase.STEADY))
         self.migrations.settle()
         self._keep()  # before anybody hears that it runs
         self.state = "running"
-        self.on_ready()
+        self._on_ready()
         while not self.stop_wanted:
             yield time.time() + LOOK_S
             yield self.inbox.serve
@@ -83,7 +78,7 @@ class LiveRun:
         try:
             self.measured = self.system.measure()
         except MigrationFailed as error:  # a slot that hangs is not dead
-            self.display.say(f"not measured: {error}")
+            self.loop.reporter.say(f"not measured: {error}")
 
     def _look(self) -> None:
         """Also while the last results come: old snapshots go then, too."""
@@ -93,67 +88,63 @@ class LiveRun:
 
     def _keep(self) -> None:
         """The journal, if something has changed that must not be lost."""
-        told, run = self.system.status(), self.execution
+        told, loop = self.system.status(), self.loop
         outcomes = [migration.outcome for migration in self.migrations.status()]
-        now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, run.rate)
+        now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, loop.rate)
         self._journal.keep(now, self._made)
 
     def _made(self) -> Journal:
-        run, migrations = self.execution, self.migrations
+        loop, migrations = self.loop, self.migrations
         return Journal(
-            **vars(self.system.succession.journal()),
-            began_at=run.began_at,
-            trigger=run.trigger,
-            rate=run.rate,
+            **vars(self.system.failover.journal()),
+            began_at=loop.began_at,
+            trigger=loop.trigger,
+            rate=loop.rate,
             migrations=migrations.status(),
             targets=migrations.targets,
         )
 
-    def _write(self, journal: Journal) -> None:
-        if self.keep is not None:
-            self.keep(journal)
-
     # -- beginning ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> Feed:
-        if self.resumed is None:
-            new = self.system.succession.journal()
-            self.begun(new.run_id, new.token)
-            self.traffic.for_ever = self.keep is not None
-            feed = self.execution.open_new()
+        if self._keeper.resumed is None:
+            new = self.system.failover.journal()
+            self._keeper.expect(new.run_id, new.token)
+            self.loop.traffic.for_ever = self._keeper.journals
+            feed = self.loop.open_new()
         else:
-            feed = self._reopen(self.resumed)
+            feed = self._reopen(self._keeper.resumed)
         self.system.require_driver()
         return feed
 
     def _resume(self, journal: Journal, epochs: Epochs) -> str:
-        self.system.succession.resume(journal, epochs)
+        self.system.failover.resume(journal, epochs)
         return self.system.begun_from
 
     def _reopen(self, read_journal: Callable[[], Journal]) -> Feed:
-        """In place of ``Execution.open_new``: topics and results are there, and the state is in snapshots.
+        """In place of ``RunLoop.open_new``: topics and results are there, and the state is in snapshots.
 
         Behind the claim the process before writes no journal any more, and behind the first frame that a generator of
         the new epoch writes into a partition no event of another one counts. Only then both are read.
         """
-        run = self.execution
-        if not self.take_over:
-            self.traffic.await_silence()
-        epoch = self.system.succession.claim(read_journal())
+        loop, traffic = self.loop, self.loop.traffic
+        if not self._keeper.take_over:
+            traffic.await_silence()
+        epoch = self.system.failover.claim(read_journal())
         journal = read_journal()
-        run.rate, run.trigger, run.began_at = journal.rate, journal.trigger, journal.began_at
+        loop.rate, loop.trigger, loop.began_at = journal.rate, journal.trigger, journal.began_at
         self.migrations.resume(journal.migrations, journal.targets)
-        self.traffic.open(again=True)
-        run.feed = feed = self.traffic.feed(run.rate, self.spec.run.frame_ms, epoch=epoch)
+        traffic.open(again=True)
+        loop.feed = feed = traffic.feed(loop.rate, loop.spec.run.frame_ms, epoch=epoch)
         feed.await_state("ready")
-        offered = self.traffic.count_offered()
+        offered = traffic.count_offered()
         feed.skip(offered.events)
         feed.before = Before(sum(offered.events), offered.due)
         begin = time.perf_counter()
-        begun_from = run.surviving(
+        begun_from = loop.surviving(
             lambda: self._resume(journal, offered.epochs), lambda: "snapshot, the newest that could be read,"
         )
-        self.display.say("ready: every router and slot has put a first row through")
+        loop.reporter.say("ready: every router and slot has put a first row through")
         self.system.note(
             f"the job's process was gone and another one went on with it; everything since its {begun_from} was done "
             f"again, which was under way after {time.perf_counter() - begin:.1f} s; no events were offered meanwhile; "

@@ -1,7 +1,6 @@
 """The plans for the migrations of a job, stage by stage, and the restarts of a strategy that stops the job."""
 
 from collections import deque
-from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -9,18 +8,20 @@ from keyshift.driver.job import Job
 from keyshift.driver.leader import MakeSteps
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.plans.stage_plans import PlansPast, Proposal, StagePlans
+from keyshift.lab.plans.stage_plans import Proposal, StagePlans
 from keyshift.model.errors import QueryDied
 from keyshift.planner import Strategy
 
 
 class JobPlans:
-    """Of ``job``. ``request``, ``cancel`` and ``busy`` are for any thread, all else is for the controlling one."""
+    """Of ``job``; ``of`` has those of each stage. ``request``, ``cancel`` and ``busy`` are for any thread, all else is
+    for the controlling one.
+    """
 
     def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job
-        self._of = {stage.name: StagePlans(spec, stage, job.notes.append) for stage in job.stages}
-        self._moving = [self._of[job.stage(name).name] for name in spec.moving]
+        self.of = {stage.name: StagePlans(spec, stage, job.notes.append) for stage in job.stages}
+        self._moving = [self.of[job.stage(name).name] for name in spec.moving]
         self._restarts: deque[tuple[str, MakeSteps]] = deque()  # that were requested
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
@@ -31,20 +32,20 @@ class JobPlans:
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
         """Ask for a migration, which is planned when its turn comes; see ``SystemUnderTest.request``."""
         restarts = self._spec.point().restarts
-        for plans in [self._of[self._job.stage(stage).name]] if stage else self._moving:
+        for plans in [self.of[self._job.stage(stage).name]] if stage else self._moving:
             self._ask(plans, partial(plans.steps, plans.next_number(change), change, None), restarts, replace)
 
     def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
         """The plan for a change, as the next migration would be planned now; it is not requested. ``point``: instead of
         the job's own strategy.
         """
-        return self._of[stage].propose(change, point)
+        return self.of[stage].propose(change, point)
 
     def adopt(self, proposal: Proposal) -> int:
         """Ask for what was proposed, behind all else of the stage. Gives its number there, from 0. It is planned anew
         if the state is elsewhere when its turn comes.
         """
-        plans = self._of[proposal.stage]
+        plans = self.of[proposal.stage]
         number = plans.next_number(proposal.change)
         self._ask(plans, partial(plans.steps, number, proposal.change, proposal), proposal.point.restarts)
         return number
@@ -60,7 +61,7 @@ class JobPlans:
 
         A migration is over when the next one of the stage is planned, or nothing is under way there.
         """
-        plans, waiting = self._of[stage], {name for name, _ in self._restarts}
+        plans, waiting = self.of[stage], {name for name, _ in self._restarts}
         return plans.ended(number, stage in waiting or plans.led.busy)
 
     def cancel(self) -> None:
@@ -99,8 +100,8 @@ class JobPlans:
         """``bytes_copied`` ahead of migrations, and ``replicate_s``, how long that took; None if there were none. Waits
         until copies are close.
         """
-        copied = [each for plans in self._of.values() if (each := plans.copied())]
-        waited = [s for plans in self._of.values() if (s := plans.replicate_s) is not None]
+        copied = [each for plans in self.of.values() if (each := plans.copied())]
+        waited = [s for plans in self.of.values() if (s := plans.replicate_s) is not None]
         return {
             "bytes_copied": sum(each.bytes for each in copied) if copied else None,
             "replicate_s": max(waited or (each.seconds for each in copied), default=None),
@@ -108,37 +109,5 @@ class JobPlans:
 
     def end_copies(self) -> None:
         """Keep no copies for what comes now."""
-        for plans in self._of.values():
+        for plans in self.of.values():
             plans.end_copies()
-
-    # -- what is known ------------------------------------------------------------------------------------------------
-
-    def status(self, unit_bytes: Mapping[str, Mapping[int, int]] | None) -> dict[str, Any]:
-        """Of each stage, without asking anybody; for any thread. ``unit_bytes``: of the newest snapshot."""
-        return {name: plans.status(unit_bytes[name] if unit_bytes else None) for name, plans in self._of.items()}
-
-    def left_behind(self) -> dict[str, Collection[tuple[int, int]]]:
-        """Of each stage; see ``Questions.left_behind``."""
-        return {name: plans.led.ask.left_behind() for name, plans in self._of.items()}
-
-    @property
-    def planned_s(self) -> float:
-        """How long the first plan took, in seconds."""
-        return max((plans.planned_s or 0.0 for plans in self._of.values()), default=0.0)
-
-    def ends(self) -> dict[str, dict[str, Any]]:
-        """At the end, of each stage: ``decisions``, and the units that were ``to_move``."""
-        for plans in self._of.values():
-            plans.wants_unplanned()
-        return {
-            name: {"decisions": plans.decisions, "to_move": plans.to_move or set()} for name, plans in self._of.items()
-        }
-
-    def past(self) -> dict[str, PlansPast]:
-        """The plans until now, by stage."""
-        return {name: plans.past() for name, plans in self._of.items()}
-
-    def resume(self, past: Mapping[str, PlansPast]) -> None:
-        """Go on with those of another process, and with its numbers."""
-        for name, plans in self._of.items():
-            plans.resume(past[name])

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from keyshift.clock import SECOND_US
 from keyshift.driver.stage import LedStage
 from keyshift.experiment.scenario import Balance, Change
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.live.status import StageStatus
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
 from keyshift.model.keys import Assignment, Move, SlotId, Step
 from keyshift.model.notes import Doing, Note, Phase
@@ -35,13 +36,13 @@ class Proposal:
         return [{"moves": [{name: getattr(move, name) for name in moves} for move in s.moves]} for s in self.plan.steps]
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlansPast:
-    """The plans until now, for ``StagePlans.resume`` in another process. The fields are those of ``StagePlans``."""
+    """The plans until now: all that another process needs of them. ``to_move``: units, None if nobody has planned."""
 
-    requested: int
-    decisions: list[tuple[int, Decision]]
-    to_move: set[int] | None
+    requested: int = 0  # migrations
+    decisions: list[tuple[int, Decision]] = field(default_factory=list)  # with the numbers of their migrations
+    to_move: set[int] | None = None
 
 
 class Copied(NamedTuple):
@@ -60,34 +61,32 @@ class StagePlans:
     def __init__(self, spec: RunSpec, led: LedStage, note: Callable[[Note], None]) -> None:
         self._spec, self.led, self._note = spec, led, note
         self._point = spec.point()
-        self.requested = 0  # migrations
+        self.past = PlansPast()  # its values are replaced, and never changed
         self._wanted: Change | None = None  # the one that was requested last, by this process
         self._planned, self._target = -1, spec.start()  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
         self._announced = -1  # the number of the migration for which copies are there already, if it wants some
-        self.decisions: list[tuple[int, Decision]] = []
-        self.to_move: set[int] | None = None  # None: nobody has planned yet
         self.planned_s: float | None = None  # how long the first plan took
         self.replicate_s: float | None = None  # waited for copies
         self._copied: list[Copied] = []  # by orders before the last one
 
     def next_number(self, change: Change) -> int:
         """Of the migration that is being requested."""
-        self._wanted, self.requested = change, self.requested + 1
-        return self.requested - 1
+        self._wanted, self.past.requested = change, self.past.requested + 1
+        return self.past.requested - 1
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
         """Copies that are kept all the time are begun for the next migration, if its target is where they go.
 
         ``point``: its strategy, instead of that of the run.
         """
-        point, self._announced = point or self._point.phase(self.requested), self.requested
+        point, self._announced = point or self._point.phase(self.past.requested), self.past.requested
         if point.replicas == "periodic":
             self._copy(self._proposed(point, change, self.led.assignment).plan.copies, point)
 
     def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
         """As the next migration would be planned now. ``point``: instead of the strategy of the run."""
-        return self._proposed(point or self._point.phase(self.requested), change, self.led.assignment)
+        return self._proposed(point or self._point.phase(self.past.requested), change, self.led.assignment)
 
     def steps(self, number: int, change: Change, proposal: Proposal | None, current: Assignment) -> tuple[Step, ...]:
         """Of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
@@ -105,10 +104,10 @@ class StagePlans:
             return ()
         self._planned, self._target = number, proposal.target
         point, plan = proposal.point, proposal.plan
-        self.wants(current, proposal.target)
+        self._want(current, proposal.target)
         if plan.decisions:  # not those of a plan that was not carried out
-            others = [decided for decided in self.decisions if decided[0] != number]
-            self.decisions = [*others, *((number, decision) for decision in plan.decisions)]
+            others = [decided for decided in self.past.decisions if decided[0] != number]
+            self.past.decisions = [*others, *((number, decision) for decision in plan.decisions)]
         if self.planned_s is None:
             self.planned_s = time.perf_counter() - begin
         if plan.copies and point.replicas == "warm_up":
@@ -130,14 +129,14 @@ class StagePlans:
             return self._ended.get(number)
         return self._planned == number and self._target.owner == self.led.assignment.owner
 
-    def wants(self, current: Assignment, target: Assignment) -> None:
-        """Units are to move, whatever becomes of that."""
-        self.to_move = (self.to_move or set()) | {move.unit for move in current.moves_to(target)}
+    def _want(self, current: Assignment, target: Assignment) -> None:
+        self.past.to_move = (self.past.to_move or set()) | {move.unit for move in current.moves_to(target)}
 
-    def wants_unplanned(self) -> None:
-        """What was requested last is to be, though nobody has planned it."""
-        if self.to_move is None and self._wanted is not None:
-            self.wants(self._spec.start(), self._spec.target(self._spec.start(), self._wanted))
+    def to_move(self) -> set[int]:
+        """At the end: units that were to change their slot, also by a request that nobody has planned."""
+        if self.past.to_move is None and self._wanted is not None:
+            self._want(self._spec.start(), self._spec.target(self._spec.start(), self._wanted))
+        return self.past.to_move or set()
 
     def copied(self) -> Copied | None:
         """For all migrations so far; waits until copies are close. None if nothing was copied."""
@@ -150,13 +149,13 @@ class StagePlans:
         self.led.ask.end_copies()
         self.replicate_s, self._copied = None, []
 
-    def status(self, unit_bytes: Mapping[int, int] | None) -> dict[str, Any]:
+    def status(self, unit_bytes: Mapping[int, int] | None) -> StageStatus:
         """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
         led, owner = self.led, self.led.assignment.owner
         begun = led.log.records.values() if led.log else ()
         under_way = [record for record in list(begun) if record.outcome == "under way"]
         moving = {slot for record in under_way for m in record.step.moves for slot in (m.source, m.destination)}
-        slots = {
+        of_slot: dict[int, dict[str, Any]] = {
             slot: {
                 "units": owner.count(SlotId(slot)),
                 "moving": slot in moving,
@@ -166,18 +165,14 @@ class StagePlans:
             }
             for slot in range(led.config.slots)
         }
-        told = {"slots": len(set(owner)), "provisioned": led.config.slots, "owners": list(owner), "of_slot": slots}
-        return told | {"phase": str(led.doing), "migrating": led.busy}
-
-    # -- for another process ------------------------------------------------------------------------------------------
-
-    def past(self) -> PlansPast:
-        """The plans until now."""
-        return PlansPast(self.requested, list(self.decisions), None if self.to_move is None else set(self.to_move))
-
-    def resume(self, past: PlansPast) -> None:
-        """With the numbers of migrations going on where they were."""
-        self.requested, self.decisions, self.to_move = past.requested, past.decisions, past.to_move
+        return {
+            "slots": len(set(owner)),
+            "provisioned": led.config.slots,
+            "owners": list(owner),
+            "of_slot": of_slot,
+            "phase": str(led.doing),
+            "migrating": led.busy,
+        }
 
     # -- plans --------------------------------------------------------------------------------------------------------
 

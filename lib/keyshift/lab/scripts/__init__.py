@@ -1,1 +1,1 @@
-"""What happens in an execution while its load is offered."""
+"""What happens in a run while its load is offered."""

@@ -1,41 +1,33 @@
 """The script of a run with a scenario: a load of so many seconds, and requests at moments that are known before."""
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import cast
 
 from keyshift.experiment.commands import Cancel, Command
 from keyshift.experiment.scenario import Action, Migrate
-from keyshift.experiment.spec import RunSpec
 from keyshift.lab.controls import JobControls
-from keyshift.lab.display import Display
-from keyshift.lab.execution import LOOK_S, Execution, Script
 from keyshift.lab.plans.migrations import Migrations
+from keyshift.lab.run_loop import LOOK_S, RunLoop, Script
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.notes import Doing, Phase
-from keyshift.traffic.traffic import Traffic
 from keyshift.wire.faults import Fault
 
 
-def scenario_run(
-    spec: RunSpec, system: SystemUnderTest, traffic: Traffic, display: Display, ready: Callable[[], None]
-) -> Execution:
-    """A run of the scenario of ``spec``."""
-    run = Execution(spec, system, traffic, display, ready, play)
-    if spec.scenario.trigger != "script":  # which may change the rate
-        run.load_s = spec.run.load_s
-    return run
+def scenario_script(run: RunLoop) -> Script:
+    """Warm up, carry out the actions of the scenario of ``run``, and wait for the end of the load."""
+    if run.spec.scenario.trigger != "script":  # which may change the rate
+        run.load_s = run.spec.run.load_s
+    return _play(run)
 
 
-def play(run: Execution) -> Script:
-    """Warm up, carry out the actions of the scenario, and wait for the end of the load."""
+def _play(run: RunLoop) -> Script:
     spec, system = run.spec, run.system
     measured = run.began_at + spec.run.warmup_s
-    with run.display.bar(spec.run.load_s, spec.strategy.name):
+    with run.reporter.bar(spec.run.load_s, spec.strategy.name):
         yield measured
-        run.display.enter(Doing(Phase.STEADY))
+        run.reporter.enter(Doing(Phase.STEADY))
         for first in spec.changes[:1]:
             yield partial(system.announce, first)
         if spec.scenario.trigger != "script":  # else that is the first migration
@@ -61,7 +53,7 @@ def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script
         yield lambda: system.announce(action.change)
 
 
-def _controls(run: Execution) -> JobControls:
+def _controls(run: RunLoop) -> JobControls:
     system = cast(KeyshiftJob, run.system)  # other engines have no script
     return JobControls(run, system, Migrations(run, system).request, max(run.spec.tasks.values()))
 

@@ -7,25 +7,23 @@ whole job: a fault in any lap makes all of them bad.
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from keyshift.analysis import metrics
 from keyshift.analysis.metrics import Offered
 from keyshift.experiment.scenario import Map, ScenarioPart
 from keyshift.experiment.spec import Choice, RunSpec
-from keyshift.lab.display import Display
-from keyshift.lab.execution import LOOK_S, Execution, Script, Step
-from keyshift.lab.judge.outcome import Ended, Outcome, Span, bytes_by_key
+from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span, bytes_by_key
+from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.notes import Doing, Phase
 from keyshift.planner import Strategy
 from keyshift.results.manifest import Verdict
 from keyshift.results.verdict import due_in
-from keyshift.traffic.traffic import Traffic
 
 BACK = "all_at_once"  # how units go back after a lap
 CALM_S = metrics.HOLD_S + 1  # so many seconds of normal latency end a lap
@@ -80,38 +78,32 @@ def job_of(spec: RunSpec) -> str:
 
 
 class Series:
-    """A lap for each of ``specs``, in this order. Verdict and outcomes are there when its execution has run."""
+    """A lap for each of ``specs``, in this order. Verdict and evaluations are there when it has run."""
 
     def __init__(self, specs: Sequence[RunSpec]) -> None:
         self._specs = specs
         self._laps: list[Lap] = []
 
-    def execution(
-        self, spec: RunSpec, system: KeyshiftJob, traffic: Traffic, display: Display, ready: Callable[[], None]
-    ) -> Execution:
-        """In the job of ``spec``. Raises KeyshiftError if that dies, or a migration hangs."""
-        self._system, self._run = system, Execution(spec, system, traffic, display, ready, self._script)
-        return self._run
+    def script(self, run: RunLoop) -> Script:
+        """In the job of ``run``. Raises KeyshiftError if that dies, or a migration hangs."""
+        self._run, self._system = run, cast(KeyshiftJob, run.system)
+        return self._play()
 
-    def outcomes(self) -> list[tuple[Span, Outcome]]:
+    def evaluations(self) -> list[tuple[Span, Evaluation]]:
         """Of each lap: when it was, and what came of it. Ends the system."""
-        run = self._run
-        assert run.feed is not None
-        run.traffic.stop()
-        ended = Ended(run.spec.workload, run.traffic, run.feed, self._system.final_state(), run.samples)
-        run.display.say("comparing every result and the final state with the oracle")
+        ended = self._run.end()
         verdict = ended.verdict()
-        return [(lap.span, _outcome(ended, lap, verdict)) for lap in self._laps]
+        return [(lap.span, _evaluation(ended, lap, verdict)) for lap in self._laps]
 
-    def _script(self, run: Execution) -> Script:
-        specs, display = self._specs, run.display
-        with display.bar(run.spec.run.warmup_s + sum(spec.run.seconds for spec in specs), "series"):
+    def _play(self) -> Script:
+        run, specs, reporter = self._run, self._specs, self._run.reporter
+        with reporter.bar(run.spec.run.warmup_s + sum(spec.run.seconds for spec in specs), "series"):
             yield run.began_at + run.spec.run.warmup_s
-            display.enter(Doing(Phase.MOVING, "practice"))
+            reporter.enter(Doing(Phase.MOVING, "practice"))
             yield from self._migrate(specs[0], run.spec.point())
             yield from self._go_back()
             for number, spec in enumerate(specs, 1):
-                display.enter(Doing(Phase.STEADY, f"{number}/{len(specs)} {spec.strategy.name}"))
+                reporter.enter(Doing(Phase.STEADY, f"{number}/{len(specs)} {spec.strategy.name}"))
                 yield from self._lap(spec)
 
     def _lap(self, spec: RunSpec) -> Script:
@@ -171,7 +163,7 @@ class Series:
         return metrics.objective_ms(median(each["p99_ms"] or 0.0 for each in self._run.traffic.seconds))
 
 
-def _outcome(ended: Ended, lap: Lap, verdict: Verdict) -> Outcome:
+def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     """Of a lap; ``verdict`` is that of the job."""
     span = lap.span
     tables = ended.tables(span, lap.numbers)
@@ -195,4 +187,4 @@ def _outcome(ended: Ended, lap: Lap, verdict: Verdict) -> Outcome:
         "load": load,
         **lap.copied,
     }
-    return Outcome(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])
+    return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])

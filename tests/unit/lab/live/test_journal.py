@@ -9,7 +9,7 @@ from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
-from keyshift.lab.plans.migrations import MigrationStatus
+from keyshift.lab.plans.migrations import Migration
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
@@ -67,7 +67,7 @@ JOURNAL = Journal(
     began_at=1.5,
     trigger=0.0,
     rate=300.0,
-    migrations=[MigrationStatus(0, 2.5, None, "under way", "counter", "fluid", 4, 3, 9)],
+    migrations=[Migration(0, 2.5, None, "under way", "counter", "fluid", 4, 3, 9)],
     targets={"counter 0": [0, 1, 2, 3]},
 )
 

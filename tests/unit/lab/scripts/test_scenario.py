@@ -1,10 +1,11 @@
-"""A run whose scenario is a script, over stand-ins; what other scenarios do is in ``test_execution``."""
+"""A run whose scenario is a script, over stand-ins; what other scenarios do is in ``test_run_loop``."""
 
 from small_live import Job, Traffic, without_waiting
 
 from keyshift.experiment.spec import make_spec
-from keyshift.lab.display import Display
-from keyshift.lab.scripts.scenario import scenario_run
+from keyshift.lab.reporter import Reporter
+from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.system import KeyshiftJob
 
 SMALL = {"warmup_s": 0.1, "seconds": 1.0, "trigger_s": 0.0, "key_groups": 16, "slots": 2, "slots_max": 4}
@@ -17,7 +18,7 @@ def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(m
     job, traffic = Job(spec), Traffic()
     system = KeyshiftJob(spec, job)
     system.stop = system.final_state = lambda: None
-    run = scenario_run(spec, system, traffic, Display(lambda line: None), lambda: None)
+    run = RunLoop(spec, system, traffic, Reporter(lambda line: None), lambda: None, scenario_script)
     run.execute()
     (_, begin, length), *told = traffic.told[1:]
     assert length is None, "else the rate could not change"

@@ -4,8 +4,8 @@ from contextlib import contextmanager
 import pytest
 
 from keyshift.experiment.spec import make_spec
-from keyshift.lab import connect as module
-from keyshift.lab.connect import open_lab, open_services
+from keyshift.lab import environment as module
+from keyshift.lab.environment import open_lab, open_services
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services.stack import Stack
 

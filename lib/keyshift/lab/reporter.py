@@ -10,7 +10,7 @@ from keyshift.model.notes import Doing, Phase
 from keyshift.progress import Say
 
 
-class Display:
+class Reporter:
     """Shows nothing until ``bar`` is entered; a line has what is being done."""
 
     def __init__(self, say: Say) -> None:

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.lab.judge import outcome
+from keyshift.lab.judge import evaluation
+from keyshift.lab.judge.evaluation import EndedJob, Span
 from keyshift.lab.judge.final_state import FinalState, StageEnd
-from keyshift.lab.judge.outcome import Ended, Span
 from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.keys import Assignment
 from keyshift.model.records import SnapshotRecord
@@ -23,14 +23,14 @@ def ended(monkeypatch):
     """A good run, as its verdict is to be made; gives it what is found at each snapshot, None if none is judged."""
 
     def make(cuts):
-        monkeypatch.setattr(outcome, "judged_cuts", lambda *given: cuts or {})
+        monkeypatch.setattr(evaluation, "judged_cuts", lambda *given: cuts or {})
         workload = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
         run = run_sequentially(workload, [Assignment.contiguous(8, 2)])
         frames = run.frames.assign(events=len(run.events) // len(run.frames))
         traffic = SimpleNamespace(offered=lambda before: (run.events, frames), results=lambda: run.results, seconds=[])
         stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
         final = FinalState({0: 10, 1: 10}, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
-        return Ended(workload, traffic, SimpleNamespace(offered=len(run.events)), final, [])
+        return EndedJob(workload, traffic, SimpleNamespace(offered=len(run.events)), final, [])
 
     return make
 

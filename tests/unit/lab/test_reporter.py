@@ -1,4 +1,4 @@
-from keyshift.lab.display import Display
+from keyshift.lab.reporter import Reporter
 from keyshift.model.notes import Doing, Phase
 
 SECOND = {"second": 7, "results": 1234, "p50_ms": 5.25, "p99_ms": None}
@@ -6,7 +6,7 @@ SECOND = {"second": 7, "results": 1234, "p50_ms": 5.25, "p99_ms": None}
 
 def test_a_second_is_a_line_with_rate_latency_and_phase_from_the_load_on():
     said = []
-    display = Display(said.append)
+    display = Reporter(said.append)
     display.second(SECOND)
     assert said == [], "before the load there is nothing to tell"
     with display.bar(24.0, "fluid"):

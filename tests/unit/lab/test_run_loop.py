@@ -4,6 +4,7 @@ import contextlib
 import math
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest import mock
 
 import pytest
 import tenacity.nap
@@ -11,10 +12,11 @@ import tenacity.nap
 from keyshift import waiting
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
-from keyshift.lab import execution
-from keyshift.lab.display import Display
+from keyshift.lab import run_loop
+from keyshift.lab.reporter import Reporter
+from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
-from keyshift.lab.scripts.scenario import scenario_run
+from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import QueryDied
 from keyshift.traffic.traffic import Before, Traffic
 
@@ -25,6 +27,7 @@ class System:
     """Keeps what it is asked for, with the time since the beginning; ``dies`` at some of these moments."""
 
     takes = 0.0  # of a migration
+    begun = False  # one that has is not taken back
 
     def __init__(self, clock):
         self.clock, self.calls, self.notes, self.dies, self.busy_until = clock, [], [], [], 0.0
@@ -61,7 +64,8 @@ class System:
 
     def cancel(self):
         self._called("cancel")
-        self.busy_until = 0.0
+        if not self.begun:
+            self.busy_until = 0.0
 
     @property
     def busy(self):
@@ -81,7 +85,7 @@ def made(monkeypatch):
         system = System(clock)
         traffic = SimpleNamespace(received=0, check=lambda: None)
         traffic.await_results = lambda over, quiet_s: Traffic.await_results(traffic, over, quiet_s)
-        run = scenario_run(spec, system, traffic, Display(lambda line: None), lambda: None)
+        run = RunLoop(spec, system, traffic, Reporter(lambda line: None), lambda: None, scenario_script)
         run.clock, run.come, run.began_at = clock, (lambda s: 0), BEGIN - spec.run.warmup_s
         run._idle_since, run.feed = BEGIN, SimpleNamespace(due=10_000)
 
@@ -93,7 +97,7 @@ def made(monkeypatch):
             return clock.now
 
         fake = SimpleNamespace(time=now, monotonic=now, perf_counter=now, sleep=sleep)
-        for module in (execution, scenario, waiting, tenacity.nap):
+        for module in (run_loop, scenario, waiting, tenacity.nap):
             monkeypatch.setattr(module, "time", fake)
         return run
 
@@ -121,27 +125,21 @@ def test_a_backlog_is_waited_for_as_long_as_results_come_and_that_is_allowed(loa
     assert loaded.clock.now == pytest.approx(BEGIN + over_s, abs=1)
 
 
-def test_steps_that_have_not_begun_are_taken_back_when_the_time_for_the_backlog_is_up(loaded):
-    loaded.system.busy_until = 1000.0
+@pytest.mark.parametrize(
+    ("begun", "received", "cancelled_at", "over_s"),
+    [(False, 0, [30], 30), (True, 0, [30], 100), (True, 10_000, [], 100)],
+    ids=["what has not begun", "what has begun is waited for", "there is no backlog"],
+)
+def test_a_migration_is_taken_back_once_when_the_time_for_the_backlog_is_up(
+    loaded, begun, received, cancelled_at, over_s
+):
+    loaded.traffic.received, loaded.come = received, lambda s: received
+    loaded.system.busy_until, loaded.system.begun = 100.0, begun
     loaded._await_migrations()
-    assert [call for _, *call in loaded.system.calls] == [["cancel"]]
-    assert loaded.system.calls[0][0] == pytest.approx(30, abs=0.5)
-    assert loaded._overloaded
-
-
-def test_what_has_begun_is_waited_for_after_that_and_taken_back_only_once(loaded):
-    loaded.system.busy_until, loaded.system.cancel = 100.0, lambda: loaded.system._called("cancel")
-    loaded._await_migrations()
-    assert [call for _, *call in loaded.system.calls] == [["cancel"]]
-    assert loaded.clock.now == pytest.approx(BEGIN + 100, abs=0.5)
-
-
-def test_a_migration_that_outlasts_the_load_of_a_job_without_backlog_is_not_taken_back(loaded):
-    loaded.traffic.received, loaded.come = 10_000, lambda s: 10_000
-    loaded.system.busy_until = 1000.0
-    loaded._await_migrations()
-    assert not loaded.system.calls
-    assert not loaded._overloaded
+    assert [what for _, what in loaded.system.calls] == ["cancel"] * len(cancelled_at)
+    assert [at for at, _ in loaded.system.calls] == pytest.approx(cancelled_at, abs=0.5)
+    assert loaded.clock.now == pytest.approx(BEGIN + over_s, abs=0.5)
+    assert loaded._overloaded is bool(cancelled_at)
 
 
 def play(run):
@@ -200,21 +198,15 @@ def test_a_query_that_dies_while_it_starts_is_recovered_if_somebody_may_have_kil
     assert [what for _, what in run.system.calls] == calls
 
 
-def test_a_query_that_dies_while_it_recovers_is_recovered_again(made):
+@pytest.mark.parametrize("deaths", [2, 3])
+def test_a_query_that_dies_while_it_recovers_is_recovered_as_often_as_a_run_may_survive(made, deaths):
     run = made(recoveries=2)
-    run.system.dies = [1.0, 1.0]
-    run.surviving(lambda: run._look_until(BEGIN + 3))
-    assert [what for _, what in run.system.calls] == ["recover", "recover"]
-    assert run.clock.now == pytest.approx(BEGIN + 3)
-    (note,) = run.system.notes
-    assert "(gone); everything since its beginning was done again" in note
-
-
-def test_a_query_that_dies_more_often_than_a_run_may_survive_ends_it(made):
-    run = made(recoveries=2)
-    run.system.dies = [1.0, 1.0, 1.0]
-    with pytest.raises(QueryDied):
+    run.system.dies = [1.0] * deaths
+    with pytest.raises(QueryDied) if deaths > 2 else contextlib.nullcontext():
         run.surviving(lambda: run._look_until(BEGIN + 3))
+        assert run.clock.now == pytest.approx(BEGIN + 3)
+        (note,) = run.system.notes
+        assert "(gone); everything since its beginning was done again" in note
     assert [what for _, what in run.system.calls] == ["recover", "recover"]
 
 
@@ -231,9 +223,9 @@ def test_a_death_is_kept_with_the_samples(made, monkeypatch):
     run.system.dies = [1.0]
     run.surviving(lambda: run._look_until(BEGIN + 3))
     run.traffic.stop, run.system.final_state = (lambda: None), (lambda: None)
-    monkeypatch.setattr(execution, "outcome", lambda *given: given[5])
-    run.run, run.samples = (lambda: None), [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
-    sample, death = run.execute()
+    monkeypatch.setattr(run_loop, "EndedJob", lambda *given: given[4])
+    run.samples = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
+    sample, death = run.end()
     assert sample[1] == "rss_mib"
     assert death == (pytest.approx(BEGIN + 1, abs=0.3), "fault", "query died", 1.0)
 
@@ -266,10 +258,12 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         setattr(run.system, name, note(name))
     run.system.request = note("request")
     run.system.final_state = lambda: note("final state")() or "final"
-    monkeypatch.setattr(execution, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
-    monkeypatch.setattr(execution, "outcome", lambda *given: given)
-    workload, span, _, _, final, samples, overloaded, _, scalings = run.execute()
-    begin = execution.LEAD_S
+    monkeypatch.setattr(run_loop, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
+    ended = mock.Mock(return_value=mock.Mock(evaluation=lambda span, scalings, say: (span, scalings)))
+    monkeypatch.setattr(run_loop, "EndedJob", ended)
+    span, scalings = run.execute()
+    workload, _, _, final, samples, overloaded = ended.call_args.args
+    begin = run_loop.LEAD_S
     assert said == [
         (0.0, "open"),
         (0.0, "feed", 100.0, (9.0, 300.0)),
@@ -319,6 +313,6 @@ def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(mad
     run = made(trigger="auto", trigger_s=2.0, seconds=10.0)
     run._autoscaler = Stub()
     run.surviving(lambda: run._look_until(BEGIN + 10))
-    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * execution.LOOK_S)
-    assert len(run._autoscaler.seen) == pytest.approx(10 / execution.LOOK_S, abs=2)
+    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * run_loop.LOOK_S)
+    assert len(run._autoscaler.seen) == pytest.approx(10 / run_loop.LOOK_S, abs=2)
     assert [call for _, *call in run.system.calls] == [["recover"]]

@@ -1,19 +1,19 @@
-"""One run, whoever asks what of it: a load, a script, deaths that it survives, a backlog, and its outcome."""
+"""The one loop of every run: a load, a script, deaths that it survives, a backlog, and its evaluation."""
 
 import contextlib
 import math
 import time
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from keyshift.analysis.timelines import DEATH, FAULT
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import Autoscaler
-from keyshift.lab.display import Display
 from keyshift.lab.ending import Unwanted
-from keyshift.lab.judge.outcome import Outcome, Span, outcome
+from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span
+from keyshift.lab.reporter import Reporter
 from keyshift.lab.sampler import Sample, Sampler
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
@@ -30,14 +30,15 @@ DEADLY = (QueryDied, MigrationFailed)  # after which the system has to be starte
 T = TypeVar("T")
 Step = float | Callable[[], object]
 Script = Generator[Step, None, None]
+MakeScript = Callable[["RunLoop"], Script]  # may change the loop before it begins
 
 
-class Execution:
+class RunLoop:
     """``execute`` makes the thread that calls it the controlling one. Its owner closes the system and the traffic.
 
-    ``script``: what happens while the load is offered, which ends with it. It yields something to be done, or the
-    moment (seconds since the epoch) until which there is nothing to do. What it yields is done once more if the query
-    dies meanwhile, which what the script does itself must not notice.
+    The script that ``make_script`` gives is what happens while the load is offered, which ends with it. It yields
+    something to be done, or the moment (seconds since the epoch) until which there is nothing to do. What it yields is
+    done once more if the query dies meanwhile, which what the script does itself must not notice.
 
     A migration phase that passes its deadline (MigrationFailed) where a savepoint was wanted leaves the query at a
     barrier: it is given up, and the job goes on as after its death.
@@ -55,12 +56,12 @@ class Execution:
         spec: RunSpec,
         system: SystemUnderTest,
         traffic: Traffic,
-        display: Display,
+        reporter: Reporter,
         ready: Callable[[], None],
-        script: Callable[["Execution"], Script],
+        make_script: MakeScript,
     ) -> None:
-        self.spec, self.system, self.traffic, self.display = spec, system, traffic, display
-        self._ready, self._script = ready, script
+        self.spec, self.system, self.traffic, self.reporter = spec, system, traffic, reporter
+        self._ready = ready
         self.open: Callable[[], Feed] = self.open_new
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
@@ -75,16 +76,22 @@ class Execution:
         self._looked_at = 0.0  # likewise, when ``each_second`` was called last
         self._overloaded = False
         self._autoscaler: Autoscaler | None = None
+        self._script = make_script(self)
 
-    def execute(self) -> Outcome:
+    def execute(self) -> Evaluation:
         """From the topics to the verdict. Raises KeyshiftError if the run dies."""
         self.run()
+        span = Span(self.began_at, self.began_at + self.spec.run.warmup_s, self._ended_at, self.trigger)
+        return self.end().evaluation(span, self.scalings, self.reporter.say)
+
+    def end(self) -> EndedJob:
+        """What was offered and what came of it, after ``run``. Ends traffic and system."""
         self.traffic.stop()
         assert self.feed is not None
-        span = Span(self.began_at, self.began_at + self.spec.run.warmup_s, self._ended_at, self.trigger)
         final, deaths = self.system.final_state(), [(at, FAULT, DEATH, 1.0) for at in self.deaths]
-        given = self.spec.workload, span, self.traffic, self.feed, final, [*self.samples, *deaths]
-        return outcome(*given, self._overloaded, self.display.say, self.scalings)
+        self.reporter.say("comparing every result and the final state with the oracle")
+        samples = [*self.samples, *deaths]
+        return EndedJob(self.spec.workload, self.traffic, self.feed, final, samples, self._overloaded)
 
     def run(self) -> None:
         """From the topics until the system has answered everything and stands. Raises KeyshiftError if the run dies."""
@@ -117,13 +124,13 @@ class Execution:
             self.surviving(self.system.start, lambda: None)
         else:
             self.system.start()
-        self.display.say("ready: every router and slot has put a first row through")
+        self.reporter.say("ready: every router and slot has put a first row through")
         return feed
 
     # -- while the load is offered ------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        with contextlib.closing(self._script(self)) as script:
+        with contextlib.closing(self._script) as script:
             for step in script:
                 self.surviving(step if callable(step) else partial(self._look_until, step))
 
@@ -160,7 +167,7 @@ class Execution:
     def autoscale(self, first: float, ask: Callable[[ScaleTo, str], object]) -> None:
         """From the moment ``first`` on; see ``Autoscaler``."""
         assert self.feed is not None
-        given = self.spec, self.system, self.traffic, self.feed, first, self.display.say
+        given = self.spec, self.system, self.traffic, self.feed, first, self.reporter.say
         self._autoscaler = Autoscaler(*given, ask)
 
     @property
@@ -180,7 +187,7 @@ class Execution:
 
     def _finish(self) -> None:
         """Until everything offered has been answered; if the job is overloaded, what it has processed by then."""
-        self.display.enter(Doing(Phase.CATCHING_UP))
+        self.reporter.enter(Doing(Phase.CATCHING_UP))
         self._await_results()
         self.system.stop()
 
@@ -193,7 +200,7 @@ class Execution:
 
         self.traffic.await_results(over, SILENCE_S)
         if self._behind and not self._overloaded:
-            self.display.say(f"only {self.traffic.received} of {self._due} results came")
+            self.reporter.say(f"only {self.traffic.received} of {self._due} results came")
 
     @property
     def _due(self) -> int | None:
@@ -209,7 +216,7 @@ class Execution:
         allowed_s = self.spec.run.catch_up_s
         if self._behind and time.time() > self._idle_since + allowed_s:
             self._overloaded = True
-            self.display.say(
+            self.reporter.say(
                 f"overloaded: the backlog was not worked off within catch_up_s = {allowed_s:g} s; "
                 "the run ends with what has been processed"
             )
@@ -242,16 +249,16 @@ class Execution:
         if pause_s is None:
             raise QueryDied(f"{death}; it died {most + 1} times within {WINDOW_S:g} s (recoveries = {most})") from death
         if pause_s:
-            self.display.enter(Doing(Phase.RECOVERING))
-            self.display.say(f"{death}; the next attempt begins in {pause_s:g} s")
+            self.reporter.enter(Doing(Phase.RECOVERING))
+            self.reporter.say(f"{death}; the next attempt begins in {pause_s:g} s")
             time.sleep(pause_s)
 
     def _recover(self, death: KeyshiftError) -> None:
         what = "died" if isinstance(death, QueryDied) else "was given up"
         since_s = self.deaths[-1] - self.began_at
         moment = "before the load began" if not since_s > 0 else f"{since_s:.1f} s after the load began"
-        self.display.say(f"{death}; starting anew")
-        self.display.enter(Doing(Phase.RECOVERING))
+        self.reporter.say(f"{death}; starting anew")
+        self.reporter.enter(Doing(Phase.RECOVERING))
         begin = time.perf_counter()
         self._ready()
         done_again = self.system.recover()
@@ -260,7 +267,7 @@ class Execution:
             f"under way after {time.perf_counter() - begin:.1f} s; steps that had not switched by then came "
             "afterwards; latency counts the first result of an event"
         )
-        self.display.enter(Doing(Phase.RECOVERED))
+        self.reporter.enter(Doing(Phase.RECOVERED))
         self._idle_since, self._overloaded = max(self._idle_since, time.time()), False
 
 
@@ -273,6 +280,3 @@ def pause_before(deaths: list[float], most: int) -> float | None:
     if recent > most:
         return None
     return 0.0 if recent <= 2 else min(LONGEST_PAUSE_S, 2.0 ** (recent - 3))
-
-
-MakeExecution = Callable[[RunSpec, Any, Traffic, Display, Callable[[], None]], Execution]

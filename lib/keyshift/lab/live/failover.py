@@ -25,7 +25,7 @@ class SystemJournal:
     plans: dict[str, PlansPast]
 
 
-class Succession:
+class Failover:
     """Of ``job``, whose migrations were planned by ``plans``. For the controlling thread."""
 
     def __init__(self, job: Job, plans: JobPlans) -> None:
@@ -35,7 +35,7 @@ class Succession:
     def journal(self) -> SystemJournal:
         """What another process needs to go on. Raises Deposed if another one has claimed the job."""
         self._job.require_driver()
-        config, plans = self._job.config, self._plans.past()
+        config, plans = self._job.config, {name: replace(each.past) for name, each in self._plans.of.items()}
         slots = {each.stage: each.slots for each in config.chain()}
         self._past = self._job.past()
         return SystemJournal(config.job, config.token, config.attempt, slots, self._past, plans)
@@ -52,7 +52,8 @@ class Succession:
 
     def resume(self, journal: SystemJournal, epochs: Epochs) -> None:
         """Go on from there, instead of ``start``. ``epochs``: of the input."""
-        self._plans.resume(journal.plans)
+        for name, plans in self._plans.of.items():
+            plans.past = replace(journal.plans[name])
         self._job.config = replace(self._config_of(journal), epochs=epochs)
         self._job.resume(journal.past)
 

@@ -24,8 +24,8 @@ from keyshift.workloads import Workload
 _EXAMPLES_OF_CUTS = 6
 
 
-class Outcome(NamedTuple):
-    """``facts``: for ``analysis.metrics.summarise``."""
+class Evaluation(NamedTuple):
+    """What comes of a run. ``facts``: for ``analysis.metrics.summarise``."""
 
     tables: dict[str, pa.Table]
     verdict: Verdict
@@ -50,7 +50,7 @@ class Span(NamedTuple):
         return moments.between(self.start * SECOND_US, self.end * SECOND_US, inclusive="left")
 
 
-class Ended:
+class EndedJob:
     """A job that has ended, with all that was offered to it and came out. ``overloaded``: what it had processed."""
 
     def __init__(
@@ -132,6 +132,37 @@ class Ended:
             ),
         }
 
+    def evaluation(self, span: Span, scalings: Sequence[Scaling], say: Say) -> Evaluation:
+        """Of the run that all of it was. If the job was overloaded, it counts what it had processed by its end."""
+        final, feed, stages = self.final, self.feed, self.final.stages
+        verdict, tables = self.verdict(), self.tables(span, scalings=scalings)
+        measures = [stage.measures for stage in stages]
+        pushed = all(record.step.mode.transfer == "push" for stage in stages for record in stage.records)
+        to_move = sum(len(stage.to_move) for stage in stages)
+        nothing = from_records.nothing_moved(to_move, tables["migration"].to_pandas())
+        for line in nothing:
+            say(line)
+        facts = {
+            "planned_s": final.planned_s,
+            "replicate_s": final.replicate_s,
+            "bytes_minimum": self.bytes_minimum(tables["migration"], whole=pushed and final.bytes_copied is None),
+            "bytes_by_key": bytes_by_key(measures),
+            "bytes_copied": final.bytes_copied,
+            "since_s": span.measured - span.trigger,
+            "load": Offered(
+                begin_s=span.start - span.trigger,
+                end_s=span.end - span.trigger,
+                took_s=feed.took_s,
+                events=feed.offered or 0,
+                unprocessed=self.unprocessed,
+                due=int(due_in(self.workload.stages, self.events).sum()),
+                planned=feed.planned,
+            ),
+        }
+        at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
+        of_hosts = (line for each in measures for line in from_records.hosts(each))
+        return Evaluation(tables, verdict, facts, [*of_hosts, *at_stages, *final.notes, *nothing, *self.notes])
+
     def bytes_minimum(self, migration: pa.Table, whole: bool) -> int:
         """See ``from_records.bytes_minimum``; of all stages."""
         table: pd.DataFrame = migration.to_pandas()
@@ -144,50 +175,6 @@ class Ended:
 def bytes_by_key(measures: Iterable[Mapping[int, Measured]]) -> int:
     """That were sent beside whole units. ``measures``: of each stage, what each slot measured."""
     return sum(m.fetched_bytes + m.written_bytes for each in measures for m in each.values())
-
-
-def outcome(
-    workload: Workload,
-    span: Span,
-    traffic: Traffic,
-    feed: Feed,
-    final: FinalState,
-    samples: Iterable[Sample],
-    overloaded: bool,
-    say: Say,
-    scalings: Sequence[Scaling] = (),
-) -> Outcome:
-    """Of a run that has ended. If the job was ``overloaded``, it counts what it had processed by its end."""
-    say("comparing every result and the final state with the oracle")
-    ended = Ended(workload, traffic, feed, final, samples, overloaded)
-    verdict, tables = ended.verdict(), ended.tables(span, scalings=scalings)
-    stages = final.stages
-    measures = [stage.measures for stage in stages]
-    pushed = all(record.step.mode.transfer == "push" for stage in stages for record in stage.records)
-    nothing = from_records.nothing_moved(sum(len(stage.to_move) for stage in stages), tables["migration"].to_pandas())
-    for line in nothing:
-        say(line)
-    facts = {
-        "planned_s": final.planned_s,
-        "replicate_s": final.replicate_s,
-        "bytes_minimum": ended.bytes_minimum(tables["migration"], whole=pushed and final.bytes_copied is None),
-        "bytes_by_key": bytes_by_key(measures),
-        "bytes_copied": final.bytes_copied,
-        "since_s": span.measured - span.trigger,
-        "load": Offered(
-            begin_s=span.start - span.trigger,
-            end_s=span.end - span.trigger,
-            took_s=feed.took_s,
-            events=feed.offered or 0,
-            unprocessed=ended.unprocessed,
-            due=int(due_in(ended.workload.stages, ended.events).sum()),
-            planned=feed.planned,
-        ),
-    }
-    at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
-    of_hosts = (line for each in measures for line in from_records.hosts(each))
-    notes = [*of_hosts, *at_stages, *final.notes, *nothing, *ended.notes]
-    return Outcome(tables, verdict, facts, notes)
 
 
 def _as_manifest(found: Judgement, cuts: Mapping[str, Judgement]) -> Verdict:
