@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import nan
 
+from keyshift.analysis.machine import FULL
 from keyshift.analysis.statistics import differ
 from keyshift.analysis.tables import Point, Row, points, ratio, tradeoffs
 
@@ -82,6 +83,12 @@ def _about(group: list[Point]) -> list[str]:
         said = [f"{how_many} correct: nothing lost, duplicated, reordered or wrong."]
     if not correct:
         return said
+    busy = [(row.get("cpu_busy") or 0.0) >= FULL for point in correct for row in point.rows]
+    if any(busy):
+        said.append(
+            f"The processors were full before the migration in {sum(busy)} of {len(busy)} runs: their latencies "
+            "measure the machine."
+        )
     said += _compare(
         correct,
         lambda row: ratio(row, "spike_ms", "p99_ms"),

@@ -58,6 +58,8 @@ MEASURES: dict[str, Measure] = OF_A_COMPARISON | {
     "offered (events/s)": lambda row: row.get("offered_per_s"),
     "sustained (events/s)": lambda row: row.get("sustained_per_s"),
     "backlog (events)": lambda row: row.get("backlog"),
+    "processors busy before (%)": lambda row: _percent(row, "cpu_busy"),
+    "processors stolen before (%)": lambda row: _percent(row, "cpu_steal"),
     **{phase_name(name): partial(_phase, name) for name in PHASES},
 }
 _SPREAD = [
@@ -215,6 +217,11 @@ def _median(values: list[float]) -> float:
 def _mib(row: Row, name: str) -> float | None:
     size = row.get(name)
     return None if size is None else size / MIB
+
+
+def _percent(row: Row, name: str) -> float | None:
+    share = row.get(name)
+    return None if share is None else 100 * share
 
 
 def ratio(row: Row, above: str, below: str) -> float | None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from keyshift.analysis import metrics as analysis
+from keyshift.analysis.machine import machine_notes, shares_before
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.evaluation import Evaluation
 from keyshift.model.errors import KeyshiftError
@@ -63,7 +64,9 @@ class Recording:
             copy_bytes_per_s=self._copy_bytes_per_s,
             **facts,
         )
-        for note in (behind := pace_notes(facts["load"], self._spec.run.catch_up_s, figures)):
+        run, (busy, steal) = self._spec.run, shares_before(tables["metrics"].to_pandas(), facts["since_s"])
+        machine = machine_notes(busy, steal, run.rate, run.frame_ms)
+        for note in (found := [*pace_notes(facts["load"], run.catch_up_s, figures), *machine]):
             self._say(note)
         summary = Summary(
             **self._known,
@@ -72,6 +75,8 @@ class Recording:
             duplicated=judged.duplicated,
             reordered=judged.reordered,
             wrong=judged.wrong,
+            cpu_busy=busy,
+            cpu_steal=steal,
             **figures,
         )
         manifest = Manifest(
@@ -80,7 +85,7 @@ class Recording:
             finished_at=self._took[1] if self._took else datetime.now(UTC),
             verdict=judged,
             summary=summary,
-            notes=[*notes, *behind],
+            notes=[*notes, *found],
         )
         stored = self._store.put_run(manifest, tables)
         return stored if judged.ok else self._put_log(stored, log)

@@ -246,7 +246,10 @@ class Lab:
         system = KeyshiftJob(spec, job)
         ended_by: BaseException | None = None
         try:
-            yield RunLoop(spec, system, traffic, reporter, self.await_executors, make_script), job.require_driver
+            run = RunLoop(spec, system, traffic, reporter, self.await_executors, make_script)
+            if self._stack is not None:
+                run.services = self._stack.pids
+            yield run, job.require_driver
         except BaseException as error:
             ended_by = error
             if isinstance(error, Exception):

@@ -2,8 +2,9 @@
 
 import contextlib
 import math
+import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -65,6 +66,7 @@ class RunLoop:
         self.open: Callable[[], Feed] = self.open_new
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
+        self.services: Callable[[], Mapping[int, str]] = dict  # processes of ours beside the job, with their names
         self.feed: Feed | None = None
         self.began_at = math.nan  # the load, in seconds since the epoch; if it was resumed, in another process
         self.trigger = 0.0  # likewise, of the first migration; 0: there was none yet
@@ -96,7 +98,7 @@ class RunLoop:
     def run(self) -> None:
         """From the topics until the system has answered everything and stands. Raises KeyshiftError if the run dies."""
         self.feed = feed = self.open()
-        with Sampler(ignore=self.traffic.pids) as sampler:
+        with Sampler(lambda: {**self.services(), **self.traffic.pids, os.getpid(): "driver"}) as sampler:
             begin = time.time() + LEAD_S
             if math.isnan(self.began_at):
                 self.began_at = begin

@@ -1,4 +1,4 @@
-"""CPU and memory of the job's processes, once a second."""
+"""CPU and memory of the job's processes, of what is around it, and of the machine, once a second."""
 
 import contextlib
 import os
@@ -6,23 +6,30 @@ import threading
 import time
 from array import array
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 
 import psutil
 
+from keyshift.analysis.machine import ALL, BUSY, MACHINE, STOLEN
+
 INTERVAL_S = 1.0
+AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job
+WAITING = "run_queue"  # metric: processes that run or could
 Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
 
 
 class Sampler:
     """Watches the processes below this one: Spark's JVMs and Python workers. A context manager.
 
+    ``around``: the processes that are not the job's, here or elsewhere, with their names; of them only CPU is sampled.
     Memory is resident memory: pages that forked workers share are counted in each of them.
     """
 
-    def __init__(self, ignore: set[int]) -> None:
-        self._ignore = ignore
+    def __init__(self, around: Callable[[], Mapping[int, str]]) -> None:
+        self._around = around
         self._stop = threading.Event()
         self._cpu_s: dict[int, float] = {}
+        self._machine: dict[str, float] = {}  # seconds of its processors, by what they did
         # Times and values, by metric and instance: eight bytes each, as a job may last for days.
         self._series: dict[tuple[str, str], tuple[array[float], array[float]]] = {}
         self._thread = threading.Thread(target=self._run, name="keyshift-sampler", daemon=True)
@@ -46,24 +53,48 @@ class Sampler:
         return sorted(rows)
 
     def _run(self) -> None:
-        last = time.time()
+        last, self._machine = time.time(), _processors()
         while not self._stop.wait(INTERVAL_S):
             now = time.time()
-            memory: dict[str, float] = defaultdict(float)
-            cpu: dict[str, float] = defaultdict(float)
-            for process in psutil.Process(os.getpid()).children(recursive=True):
-                if process.pid in self._ignore:
-                    continue
-                with contextlib.suppress(psutil.Error):
+            for metric, kind, value in (*self._processes(now - last), *self._of_machine(now - last)):
+                moments, values = self._series.setdefault((metric, kind), (array("d"), array("d")))
+                moments.append(now)
+                values.append(value)
+            last = now
+
+    def _processes(self, passed_s: float) -> Iterator[tuple[str, str, float]]:
+        around = dict(self._around())
+        memory: dict[str, float] = defaultdict(float)
+        cpu: dict[tuple[str, str], float] = defaultdict(float)
+        below = [process.pid for process in psutil.Process(os.getpid()).children(recursive=True)]
+        for pid in {*below, *around}:
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if (kind := around.get(pid)) is None:
                     kind = "spark_jvm" if process.name() == "java" else "python_workers"
                     memory[kind] += process.memory_info().rss / 2**20
-                    times = process.cpu_times()
-                    spent = times.user + times.system
-                    cpu[kind] += max(0.0, spent - self._cpu_s.get(process.pid, spent))
-                    self._cpu_s[process.pid] = spent
-            for kind in memory:
-                for metric, value in ("rss_mib", memory[kind]), ("cpu_cores", cpu[kind] / (now - last)):
-                    moments, values = self._series.setdefault((metric, kind), (array("d"), array("d")))
-                    moments.append(now)
-                    values.append(value)
-            last = now
+                times = process.cpu_times()
+                spent = times.user + times.system
+                cpu[AROUND if pid in around else "cpu_cores", kind] += max(0.0, spent - self._cpu_s.get(pid, spent))
+                self._cpu_s[pid] = spent
+        for kind, mib in memory.items():
+            yield "rss_mib", kind, mib
+        for (metric, kind), spent in cpu.items():
+            yield metric, kind, spent / passed_s
+
+    def _of_machine(self, passed_s: float) -> Iterator[tuple[str, str, float]]:
+        before, self._machine = self._machine, _processors()
+        for kind, seconds in self._machine.items():
+            yield MACHINE, kind, (seconds - before[kind]) / passed_s
+        with contextlib.suppress(OSError, StopIteration), open("/proc/stat") as file:  # Linux alone tells
+            yield WAITING, "machine", float(next(line.split()[1] for line in file if line.startswith("procs_running")))
+
+
+def _processors() -> dict[str, float]:
+    """Seconds of the processors that this process may use, since the machine began."""
+    usable = set(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else None
+    times = [each for number, each in enumerate(psutil.cpu_times(percpu=True)) if usable is None or number in usable]
+    whole = sum(sum(each) - getattr(each, "guest", 0.0) - getattr(each, "guest_nice", 0.0) for each in times)
+    stolen = sum(getattr(each, "steal", 0.0) for each in times)
+    idle = sum(each.idle + getattr(each, "iowait", 0.0) for each in times)
+    return {ALL: whole, BUSY: whole - idle - stolen, STOLEN: stolen}

@@ -176,6 +176,14 @@ class Summary(_Record):
     peak_rss_mib: Measure = Field(
         description="largest resident memory of all processes of the job together, in one second"
     )
+    cpu_busy: Measure = Field(
+        default=None,
+        description="share of the processors that the run may use that was at work before the trigger, 0 to 1, for "
+        "whatever; from 0.9 on latencies measure the machine",
+    )
+    cpu_steal: Measure = Field(
+        default=None, description="share of those processors that the host gave to others before the trigger, 0 to 1"
+    )
     parameters: dict[str, Scalar] = Field(description="effective parameters")
 
 

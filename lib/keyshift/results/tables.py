@@ -47,7 +47,13 @@ _COLUMNS: dict[str, list[pa.Field]] = {
     ],
     "metrics": [
         column("t_s", pa.float64(), "when it was measured, relative to the trigger"),
-        column("metric", pa.string(), "what: cpu_cores (processors), rss_mib (MiB), throughput_per_s (1/s), fault, …"),
+        column(
+            "metric",
+            pa.string(),
+            "what: cpu_cores and rss_mib (processors and MiB of the job), harness_cores (processors of what is around "
+            "it), machine_cores (processors that the run may use: all, busy, stolen), run_queue (processes that run or "
+            "could), throughput_per_s (1/s), fault, …",
+        ),
         column("instance", pa.string(), "of which process, slot or task; of a fault, what happened"),
         column("value", pa.float64(), "in the unit of the metric"),
         _STAGE,

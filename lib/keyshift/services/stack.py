@@ -156,6 +156,10 @@ class Stack:
             raise ServiceUnavailable(f"{service.title} does not run; start it with `keyshift up`")
         return process.pid
 
+    def pids(self) -> dict[int, str]:
+        """The processes of the services that run, with their names."""
+        return {process.pid: service.name for service in self._services if (process := service.process)}
+
     def _service(self, name: str) -> EmbeddedService:
         services = {service.name: service for service in self._services}
         if name not in services:

@@ -197,9 +197,9 @@ class Traffic:
         self._processes.remove(feed)
 
     @property
-    def pids(self) -> set[int]:
-        """The processes of generators and the collector."""
-        return {process.pid for process in self._processes}
+    def pids(self) -> dict[int, str]:
+        """The processes of generators and the collector, with their names."""
+        return {process.pid: process.name for process in self._processes}
 
     def check(self) -> None:
         """Raises ServiceUnavailable if a process has died."""

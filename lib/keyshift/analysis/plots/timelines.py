@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from keyshift.analysis.machine import FULL, shares
 from keyshift.analysis.metrics import need
 from keyshift.analysis.plots.style import (
     columns_for,
@@ -37,6 +38,7 @@ _PROCESSES: dict[str, tuple[Any, Any, str]] = {  # colour, dashes and name
     "python_workers": ("#E69F00", "--", "Python workers"),
     "total": ("#000000", (0, (1, 1)), "together"),
 }
+_MACHINE = ("#BBBBBB", "#CC79A7")  # busy, stolen
 _RESOURCES = (("cpu_cores", "CPU (%)", 100.0), ("rss_mib", "RSS (MiB)", 1.0))  # metric, axis, factor
 
 _PAUSE_S = 1.0  # shorter pauses are those between steps, and not to be seen beside latency per second
@@ -119,13 +121,17 @@ def throughput_panels(runs: Mapping[str, Tables], *, title: str = "Results while
 
 
 def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and memory while state moves") -> Figure:
-    """CPU (100 % is one processor) and resident memory over time: two panels per run. Tables: migration, metrics."""
+    """CPU (100 % is one processor) and resident memory of the job over time, two panels per run; and below them how
+    full the machine was, if all of them know. Tables: migration, metrics.
+    """
     _require(runs)
     columns = len(runs)
-    figure, axes = panel_grid(2 * columns, columns, _SIZE, sharex=True, sharey="row")
+    machines = [shares(tables["metrics"]) * 100 for tables in runs.values()]
+    rows = len(_RESOURCES) + all(len(machine) for machine in machines)
+    figure, axes = panel_grid(rows * columns, columns, _SIZE, sharex=True, sharey="row")
     lines: dict[str, Artist] = {}
     for column, (name, tables) in enumerate(runs.items()):
-        for ax, (metric, label, factor) in zip(axes[column::columns], _RESOURCES, strict=True):
+        for ax, (metric, label, factor) in zip(axes[column::columns], _RESOURCES, strict=False):
             frame = resources(tables["metrics"], metric) * factor
             for instance in map(str, frame.columns):
                 colour, dashes, text = _PROCESSES.get(instance, ("#777777", "-.", instance))
@@ -134,7 +140,14 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
                 lines[instance] = legend_line(text, **how)
             ax.set_ylabel(label)
         heading(axes[column], style_of(name).label)
-    return finish(figure, title, [*lines.values(), *_mark_runs(axes, columns, list(runs.values()) * 2)])
+    for ax, machine in zip(axes[len(_RESOURCES) * columns :], machines, strict=False):
+        ax.stackplot(machine.index + 0.5, machine["busy"], machine["stolen"], colors=_MACHINE, zorder=2)
+        ax.axhline(100 * FULL, color="#777777", linewidth=0.8, zorder=3)
+        ax.set_ylabel("all processors (%)")
+    if rows > len(_RESOURCES):
+        names = ("busy, for whatever", "stolen by others on the host")
+        lines |= {name: Patch(color=colour, label=name) for name, colour in zip(names, _MACHINE, strict=True)}
+    return finish(figure, title, [*lines.values(), *_mark_runs(axes, columns, list(runs.values()) * rows)])
 
 
 def _require(runs: Mapping[str, Any]) -> None:

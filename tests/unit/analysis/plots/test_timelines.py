@@ -146,3 +146,18 @@ def test_resources_have_their_units_and_a_total(tables):
     totals = [next(line for line in ax.lines if line.get_color() == "#000000") for ax in figure.axes]
     assert [line.get_ydata()[0] for line in totals] == [100, 100, 1000, 1000]
     assert figure.axes[0].get_ylim()[1] > 100
+
+
+def test_how_full_the_machine_was_has_a_panel_of_its_own_if_all_runs_know(tables):
+    machine = [
+        pd.DataFrame({"t_s": [-0.5, 0.5], "metric": "machine_cores", "instance": instance, "value": value})
+        for instance, value in (("all", 2.0), ("busy", 1.5), ("stolen", 0.1))
+    ]
+    knows = tables | {"metrics": pd.concat([tables["metrics"], *machine])}
+    assert len(timelines.resource_panels({"fluid": knows, "matched": tables}).axes) == 4
+    figure = timelines.resource_panels({"fluid": knows, "matched": knows})
+    busy, stolen = figure.axes[4].collections[:2]
+    assert figure.axes[4].get_ylabel() == "all processors (%)"
+    assert [area.get_paths()[0].get_extents().ymax for area in (busy, stolen)] == pytest.approx([75, 80])
+    named = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert {"busy, for whatever", "stolen by others on the host"} <= named

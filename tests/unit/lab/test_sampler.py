@@ -1,0 +1,41 @@
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from keyshift.lab.sampler import Sampler
+from keyshift.waiting import wait_until
+
+
+@pytest.fixture
+def busy():
+    """A process that does nothing but compute."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def values(rows, metric, instance):
+    return [value for _, name, kind, value in rows if (name, kind) == (metric, instance)]
+
+
+def test_processes_of_the_job_what_is_around_it_and_the_machine_are_told_apart(busy):
+    around = {os.getpid(): "driver", 2**22 + 1: "gone"}
+    with Sampler(lambda: around) as sampler:
+        assert wait_until(lambda: sum(values(sampler.rows, "cpu_cores", "python_workers")) > 0, 60.0)
+        around[busy] = "generator"
+        assert wait_until(lambda: sum(values(sampler.rows, "harness_cores", "generator")) > 0, 60.0)
+    rows = sampler.rows
+    assert max(values(rows, "rss_mib", "python_workers")) > 1
+    assert values(rows, "harness_cores", "driver")
+    assert not values(rows, "rss_mib", "generator"), "memory is that of the job"
+    assert not values(rows, "harness_cores", "gone")
+    for there, at_work, stolen in zip(
+        *(values(rows, "machine_cores", kind) for kind in ("all", "busy", "stolen")), strict=True
+    ):
+        assert 0 < at_work + stolen <= there * 1.01
+        assert there <= 1.2 * psutil.cpu_count()
+    assert min(values(rows, "run_queue", "machine")) >= 1
