@@ -37,7 +37,7 @@ class Judge(Watcher):
         self._last_of: dict[int, str] = {}  # driver -> the promise that it made last
         self._claimant: Driver | None = None
         self._stale = False  # the journal on disk is not of the driver whose job it is
-        self.ready = False  # who has started the job knows that it runs: from now on it is to be kept
+        self.ready: set[str] = set()  # runs of which somebody was told that the job is ready: they are to be kept
         world.watcher = self
 
     def problem(self, check: str, what: Any) -> None:
@@ -87,7 +87,7 @@ class Judge(Watcher):
 
     def deletes(self, driver: Driver, what: str, journal: dict[str, Any] | None) -> None:
         """Only a stop that succeeded may take away what a resume needs."""
-        if not self.ready or self._has_verdict(driver):
+        if driver.job is None or driver.job.run_id not in self.ready or self._has_verdict(driver):
             return
         who = f"driver {driver.pid}, whose run has no verdict,"
         if not what.startswith("savepoints/"):

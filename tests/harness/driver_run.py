@@ -149,8 +149,8 @@ class Run:
 
     def _start(self) -> None:
         self._forget()
-        background.start(self._chain.values(), lambda line: None, NAME)
-        self._judge.ready = True
+        _, told = background.start(self._chain.values(), lambda line: None, NAME)
+        self._judge.ready.add(told["run_id"])
 
     def _resume(self) -> None:
         self._seen["resumes"] += 1
