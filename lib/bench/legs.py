@@ -23,9 +23,8 @@ LEGS = {
     "router": ("came_us_router", "went_us_router"),
     "router -> slot": ("went_us_router", "came_us_slot"),
     "slot": ("came_us_slot", "went_us_slot"),
-    "slot -> Kafka": ("went_us_slot", "stored_us"),  # as the sink says, in whole milliseconds
-    "Kafka -> collector": ("stored_us", "arrived_us"),
-    "due -> collected": ("frame_us", "arrived_us"),
+    "slot -> Kafka": ("went_us_slot", "arrived_us"),  # as Kafka says, in whole milliseconds
+    "due -> in the log": ("frame_us", "arrived_us"),
 }
 # What a process has in its command line. The order counts: Spark's own line has that of its workers in it.
 PROCESSES = {

@@ -31,6 +31,15 @@ class SignIn:
             settings["ssl_context"] = ssl.create_default_context(cadata=self.authority or None)
         return settings
 
+    def c_client(self) -> dict[str, str]:
+        """The same for confluent-kafka."""
+        settings = {"security.protocol": self._protocol}
+        if self.mechanism:
+            settings |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
+        if self.tls and self.authority:
+            settings["ssl.ca.pem"] = self.authority
+        return settings
+
     def options(self) -> dict[str, str]:
         """The same for Spark's source and sink."""
         options = {"kafka.security.protocol": self._protocol}

@@ -30,7 +30,7 @@ from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.run import Lab
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import describe_machine, describe_versions
-from keyshift.traffic import collector, generator, topics, traffic
+from keyshift.traffic import collector, generator, topics, traffic, writer
 from keyshift.traffic.process import JsonProcess
 from keyshift.wire import protocol_logs
 from keyshift.worker import router as routing
@@ -117,7 +117,7 @@ def installed(world: World, failures: Failures, answer_s: float) -> Iterator[Non
 
 def _services(world: World, failures: Failures) -> list[tuple[Any, str, Any]]:
     def client(kind: type) -> Any:
-        return lambda **_: kind(world.kafka)
+        return lambda *_, **__: kind(world.kafka)
 
     def started(engine: Any, *rest: Any) -> Any:
         return engine.start_query(*rest)
@@ -128,7 +128,7 @@ def _services(world: World, failures: Failures) -> list[tuple[Any, str, Any]]:
         (topics, "KafkaConsumer", client(memory_kafka.Consumer)),
         (topics, "time", quick),
         (collector, "KafkaConsumer", client(memory_kafka.Consumer)),
-        (generator, "KafkaProducer", client(memory_kafka.Producer)),
+        (writer, "Producer", client(memory_kafka.Producer)),
         (collector, "say", lambda report: HERE.say(report)),
         (generator, "say", lambda report: HERE.say(report)),
         (objects, "Minio", lambda *_, **__: Minio(world)),

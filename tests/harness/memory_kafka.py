@@ -139,32 +139,21 @@ class Consumer(_Client):
 
 
 class Producer(_Client):
-    """``KafkaProducer``: what is sent is there at once, or never."""
+    """``confluent_kafka.Producer``: what is sent is there at once, or never."""
 
-    def send(self, topic: str, value: bytes, partition: int) -> Any:
+    def produce(self, topic: str, value: bytes, partition: int, on_delivery: Any) -> None:
         try:
             with self._place.calling("kafka send", away):  # type: ignore[union-attr]
                 offset = self._broker.topic(topic).append(partition, bytes(value))
         except (KafkaTimeoutError, UnknownTopicOrPartitionError) as failure:
-            return _Sent(failure)
-        return _Sent(SimpleNamespace(partition=partition, offset=offset))
+            words = repr(failure)
+            on_delivery(SimpleNamespace(str=lambda: words), None)
+        else:
+            on_delivery(None, SimpleNamespace(partition=lambda: partition, offset=lambda: offset))
 
-    def flush(self, timeout: float) -> None:
+    def poll(self, timeout: float) -> None:
+        """Whoever sent was told already."""
+
+    def flush(self, timeout: float) -> int:
         """Nothing is under way."""
-
-
-class _Sent:
-    """A future that has its value, or its error, already."""
-
-    def __init__(self, came: Any) -> None:
-        self._came = came
-
-    def add_callback(self, call: Any) -> "_Sent":
-        if not isinstance(self._came, Exception):
-            call(self._came)
-        return self
-
-    def add_errback(self, call: Any) -> "_Sent":
-        if isinstance(self._came, Exception):
-            call(self._came)
-        return self
+        return 0

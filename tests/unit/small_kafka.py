@@ -1,11 +1,20 @@
 """A stand-in for Kafka's producer."""
 
-from types import SimpleNamespace
-
-from kafka.future import Future
+from typing import NamedTuple
 
 from keyshift.model.frames import decode
 from keyshift.workloads.keycount import EVENTS
+
+
+class _Message(NamedTuple):
+    of: int
+    at: int
+
+    def partition(self):
+        return self.of
+
+    def offset(self):
+        return self.at
 
 
 class Broker:
@@ -13,20 +22,22 @@ class Broker:
 
     def __init__(self, at_once=True):
         self.at_once, self.values, self.waiting, self.ends = at_once, [], [], [0, 0]
+        self.failure = None
 
-    def send(self, topic, value, partition):
+    def produce(self, topic, value, partition, on_delivery):
         self.values.append((partition, value))
-        self.waiting.append((Future(), SimpleNamespace(offset=self.ends[partition])))
+        self.waiting.append((on_delivery, _Message(partition, self.ends[partition])))
         self.ends[partition] += 1
-        answer, _ = self.waiting[-1]
-        if self.at_once:
-            self.answer(Future.success)
-        return answer
 
-    def answer(self, how, value=None):
-        waiting, self.waiting = self.waiting, []
-        for future, written in waiting:
-            how(future, value or written)
+    def poll(self, timeout):
+        if self.at_once:
+            waiting, self.waiting = self.waiting, []
+            for delivered, message in waiting:
+                delivered(self.failure, message)
+
+    def flush(self, timeout):
+        self.poll(timeout)
+        return len(self.waiting)
 
     def frames(self, router):
         return [decode(value, EVENTS) for partition, value in self.values if partition == router and value]

@@ -1,17 +1,22 @@
-"""The collector process: reads results from Kafka as they come, times them, and writes all of them for the verdict.
+"""The collector process: reads results from Kafka, and writes all of them, with their times, for the verdict.
+
+A result is there when Kafka has appended it to its log. Kafka notes that moment, in milliseconds, so nobody has to wake
+up for each result: they are read ``READ_MS`` at a time. The milliseconds are rounded down; half of one is added.
 
 Speaks JSON lines (see ``traffic.entry``). In: ``CollectorConfig``, then ``{"stop": true}``. Out:
 ``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ..., "by_slot": ...}``:
 latency from ``t`` to arrival of what arrived in that second of the epoch (null if nothing did), and for each slot its
 number, the sum of its latencies, and how many of them are within each of ``BUCKETS_MS`` and not within the one before,
-or beyond all; at once, for each marker frame, its metadata, see ``model.markers``; after stop, when nothing has arrived
-for a second and the file is written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are kept,
-but not counted or timed in what is reported every second: no event waits for them.
+or beyond all; for each marker frame that is read, its metadata, see ``model.markers``; after stop, when nothing has
+arrived for a second and the file is written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are
+kept, but not counted or timed in what is reported every second: no event waits for them.
 
 The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition) and ``arrived_us``
 (microseconds since the epoch); rows of one partition are in the order of its log.
 """
 
+import itertools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,6 +40,8 @@ from keyshift.traffic.topics import ANSWER_MS
 
 PART_ROWS = 1 << 16  # are written at once: some MiB, which take milliseconds
 _ARRIVAL = (pa.field("slot", pa.int32()), pa.field("log_offset", pa.int64()), pa.field("arrived_us", pa.int64()))
+READ_MS = 100
+_LATE_US = 400_000  # so long after its end all of a second has been read, but for what is told with the next one
 _QUIET_S = 1.0  # after stop, results may still be on their way for this long
 _DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
 BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
@@ -64,12 +71,19 @@ class ResultsFile:
         self._origin.append((slot, log_offset, arrived_us))
         self.count += batch.num_rows
 
-    def roll(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Close the current table; returns latency, in ms, assignment version and slot of each event in it."""
-        rows = [batch.num_rows for batch in self._batches]
-        slot, log_offset, arrived = np.array(self._origin, np.int64).reshape(-1, 3).T
+    def roll(self, before_us: float = math.inf) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Close the current table, of what arrived before ``before_us``; returns latency, in ms, assignment version and
+        slot of each event in it.
+        """
+        origin = np.array(self._origin, np.int64).reshape(-1, 3)
+        now = origin[:, 2] < before_us
+        batches = list(itertools.compress(self._batches, now))
+        self._batches = list(itertools.compress(self._batches, ~now))
+        self._origin = list(itertools.compress(self._origin, ~now))
+        rows = [batch.num_rows for batch in batches]
+        slot, log_offset, arrived = origin[now].T
         # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
-        table = pa.Table.from_batches(self._batches, self.schema).combine_chunks()
+        table = pa.Table.from_batches(batches, self.schema).combine_chunks()
         arrived_us = np.repeat(arrived, rows)
         slots = np.repeat(slot, rows)
         table = table.append_column("slot", pa.array(slots, pa.int32()))
@@ -79,7 +93,6 @@ class ResultsFile:
         self._unwritten += table.num_rows
         if self._unwritten >= PART_ROWS:
             self._write()
-        self._batches, self._origin = [], []
         of_event = table.column("position").to_numpy() >= 0
         latencies_ms = (arrived_us - table.column("t").to_numpy()) / 1000
         return latencies_ms[of_event], table.column("version").to_numpy()[of_event], slots[of_event]
@@ -133,8 +146,8 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
             bootstrap_timeout_ms=ANSWER_MS,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            fetch_min_bytes=1,
-            fetch_max_wait_ms=20,
+            fetch_min_bytes=1 << 20,
+            fetch_max_wait_ms=READ_MS,
             max_partition_fetch_bytes=4 << 20,
             max_poll_records=10_000,
             check_crcs=False,
@@ -145,17 +158,16 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         consumer.assign(topic.parts)
         consumer.seek_to_beginning(*topic.parts)
     results = ResultsFile(stage.result_fields, config.output)
-    columns = ["slot", "router", "offset", "stored_us", "arrived_us"]
+    columns = ["slot", "router", "offset", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})
 
-    began_us = now_us()  # what is older was read by another process, when it came
-    second = began_us // SECOND_US
+    second = now_us() // SECOND_US
 
     def tell() -> None:
         nonlocal second
-        while second < now_us() // SECOND_US:
-            report(second, *results.roll())
+        while (end_us := (second + 1) * SECOND_US) < now_us() - _LATE_US:
+            report(second, *results.roll(end_us))
             second += 1
 
     stopped_at: float | None = None
@@ -166,19 +178,17 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         if stopped_at is None and commands.next(timeout_s=0):
             stopped_at = time.monotonic()
         with topic.errors("reading"):
-            fetched = consumer.poll(timeout_ms=20)
+            fetched = consumer.poll(timeout_ms=READ_MS)
         for (_, slot), records in fetched.items():
             for record, batch, meta in decoded(records, results.schema, config.lines):
-                stored_us = record.timestamp * 1000
-                arrived_us = now_us() if stored_us > began_us - SECOND_US else stored_us
+                arrived_us = record.timestamp * 1000 + 500
                 if batch.num_rows:
                     heard_at = time.monotonic()
-                    tell()
                     results.add(batch, slot, record.offset, arrived_us)
                     if trace:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
                         for router, offset in set(origins):
-                            trace.add(slot, router, offset, stored_us, arrived_us)
+                            trace.add(slot, router, offset, arrived_us)
                 elif "marker" in meta:
                     say(meta)
         tell()

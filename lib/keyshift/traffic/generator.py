@@ -20,31 +20,27 @@ since the start of the load), after which ticks go on until told to stop (a stop
 """
 
 import math
-import threading
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from kafka import KafkaProducer
+from confluent_kafka import Producer
 from pydantic import Field
 
 from keyshift.clock import SECOND_US, now_us
 from keyshift.model import frames
-from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
+from keyshift.model.errors import BadInput, Deposed
 from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
 from keyshift.traffic.process import say
-from keyshift.traffic.topics import ANSWER_MS
+from keyshift.traffic.writer import Writer, connect
 from keyshift.workloads import Partition, results_due
 
-AWAY_MS = 60_000  # so long Kafka may be away: a restart takes a quarter of a minute on a busy machine
 OVERTIME_S = 3.0  # to send what is late at the end of the load: a pause is made good, a rate that is too high is not
 TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one frame
-ON_THE_WAY_BYTES = 8 << 20  # to Kafka: kafka-python has no bound of its own
 
 
 class GeneratorConfig(TrafficConfig):
@@ -118,10 +114,10 @@ class Schedule:
 class Generator:
     """Sends the frames of all routers; ``send`` is told what time it is, and never asks."""
 
-    def __init__(self, config: GeneratorConfig, producer: KafkaProducer) -> None:
+    def __init__(self, config: GeneratorConfig, producer: Producer) -> None:
         workload = config.make_workload()
         [source], self._stages = workload.sources, workload.stages
-        self._config, self._topic, self._producer, self._schema = config, config.topic, producer, source.schema
+        self._config, self._topic, self._schema = config, config.topic, source.schema
         routers = range(self._topic.partitions)
         self._empty = frames.empty(source.schema)
         self._partitions: list[Partition] = [source.partition(router) for router in routers]
@@ -132,9 +128,7 @@ class Generator:
         self.due = 0  # results that the events sent so far must have
         self._last_us = 0  # when the load is over, if it has an end
         self._planned = 0  # events of the load, if it has an end
-        self._failure: Exception | None = None
-        self._on_the_way = 0  # bytes
-        self._acknowledged = threading.Condition()
+        self._writer = Writer(config.topic, producer, self._written)
         self.schedule: Schedule | None = None
         self.trace = Trace(config.trace, "generator", ["router", "frame_us", "sent_us"]) if config.trace else None
 
@@ -214,7 +208,7 @@ class Generator:
                 if end < due:
                     watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
         for value in self._encoded(batch, watermark):
-            self._put(router, value)
+            self._writer.write(router, value)
         if self.trace:
             self.trace.add(router, watermark, now_us())
         return watermark == frame_us
@@ -228,27 +222,14 @@ class Generator:
             yield frames.encode(piece, self._facts)
         yield frames.encode(last, {"watermark": watermark} | self._facts)
 
-    def _put(self, router: int, frame: bytes) -> None:
-        with self._acknowledged:
-            self._acknowledged.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._failure is not None)
-            self._on_the_way += len(frame)
-        sent = self._producer.send(self._topic.name, frame, partition=router)
-        sent.add_callback(partial(self._gone, router, len(frame))).add_errback(self._failed)
-        self._check()
-
     def flush(self) -> None:
         """Wait until Kafka has acknowledged everything. Raises ServiceUnavailable if it does not."""
-        with self._topic.errors("sending to"):
-            self._producer.flush(timeout=AWAY_MS / 1000)
-        self._check()
+        self._writer.flush()
 
-    def _gone(self, router: int, size: int, written: Any) -> None:
-        if written.offset > self._next_offset.get(router, written.offset):
-            self._others[router] = written.offset - 1
-        self._next_offset[router] = written.offset + 1
-        with self._acknowledged:
-            self._on_the_way -= size
-            self._acknowledged.notify()
+    def _written(self, router: int, offset: int) -> None:
+        if offset > self._next_offset.get(router, offset):
+            self._others[router] = offset - 1
+        self._next_offset[router] = offset + 1
 
     def require_newest(self) -> None:
         """Raises Deposed if the generator of a later driver writes into the topic, too; whatever one of an earlier
@@ -262,37 +243,12 @@ class Generator:
                 said = f"another process offers events to topic {self._topic.name!r} now"
                 raise Deposed(f"{said} (epoch {epoch}, ours was {config.epoch})")
 
-    def _failed(self, error: Exception) -> None:
-        with self._acknowledged:
-            self._failure = error
-            self._acknowledged.notify()
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise ServiceUnavailable(
-                f"Kafka at {self._topic.kafka} did not take a frame of topic {self._topic.name!r}: {self._failure!r}"
-            )
-
 
 def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
     topic, routers = config.topic, config.topic.partitions
     topic.require_partitions()
-    with topic.errors("connecting to"):
-        # Idempotent: a repeated send can neither double nor overtake a frame (with one replica, all acks are one ack).
-        producer = KafkaProducer(
-            bootstrap_servers=topic.kafka,
-            bootstrap_timeout_ms=ANSWER_MS,
-            linger_ms=0,
-            max_request_size=frames.MAX_FRAME_BYTES,
-            max_block_ms=ANSWER_MS,
-            request_timeout_ms=ANSWER_MS // 2,
-            delivery_timeout_ms=AWAY_MS,
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
-            **topic.sign_in.client(),
-        )
-    generator = Generator(config, producer)
+    generator = Generator(config, connect(topic))
     for router in range(routers):
         generator.send(router, now_us())
     generator.flush()
@@ -319,8 +275,7 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
                 each % routers: round(begin_us + each * turn_us) for each in range(max(turn, after - routers), after)
             }
             turn = after
-        with topic.errors("sending to"):
-            pending = {router: at_us for router, at_us in pending.items() if not generator.send(router, at_us)}
+        pending = {router: at_us for router, at_us in pending.items() if not generator.send(router, at_us)}
         generator.require_newest()
         late_us = max(late_us, generator.late_us(passed_us))
         generator.give_up(passed_us)
@@ -334,7 +289,6 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     generator.flush()
     if not done:
         say(generator.done(now_us()))
-    producer.close(timeout=1)
 
 
 if __name__ == "__main__":

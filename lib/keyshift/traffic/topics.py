@@ -68,6 +68,7 @@ class Topic:
         Raises ServiceUnavailable also if the broker refuses (the topic exists already, say).
         """
         configs = {"retention.ms": str(retention_ms), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
+        configs["message.timestamp.type"] = "LogAppendTime"  # when it was there for all, by one clock
         wanted = {"num_partitions": self.partitions, "replication_factor": 1, "configs": configs}
         with self._admin("creating") as client:
             client.create_topics({self.name: wanted}, timeout_ms=ANSWER_MS, wait_for_metadata=True)

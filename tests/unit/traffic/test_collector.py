@@ -45,6 +45,15 @@ def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypa
     assert said == [{"second": 18, "results": 0, "versions": [], "p50_ms": None, "p99_ms": None, "by_slot": []}]
 
 
+def test_what_was_read_early_is_told_with_its_own_second(tmp_path):
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
+    for offset, arrived_us in enumerate((999_999, 1_000_000, 500_000)):
+        results.add(batch((0, offset)), slot=offset, log_offset=offset, arrived_us=arrived_us)
+    assert [results.roll(end_us)[2].tolist() for end_us in (1_000_000, 2_000_000)] == [[0, 2], [1]]
+    results.close()
+    assert pq.read_table(tmp_path / "results.parquet")["arrived_us"].to_pylist() == [999_999, 500_000, 1_000_000]
+
+
 def test_what_was_written_is_not_kept_and_all_of_it_is_in_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(collector, "PART_ROWS", 3)
     results, kept = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet"), []

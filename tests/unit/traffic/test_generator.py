@@ -4,16 +4,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.errors import KafkaTimeoutError
-from kafka.future import Future
 from small_kafka import Broker
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.model.frames import MOST_BYTES
-from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
+from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
 from keyshift.traffic.topics import Topic
+from keyshift.traffic.writer import ON_THE_WAY_BYTES
 from keyshift.waiting import wait_until
 
 RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
@@ -246,7 +246,6 @@ def test_a_generator_waits_until_there_is_room_on_the_way_to_kafka():
     assert sending.is_alive()
     assert on_the_way() <= ON_THE_WAY_BYTES + MOST_BYTES
     broker.at_once = True
-    broker.answer(Future.success)
     sending.join(60)
     assert not sending.is_alive()
     assert fast.events == 1_000_000
@@ -255,12 +254,21 @@ def test_a_generator_waits_until_there_is_room_on_the_way_to_kafka():
 def test_a_generator_that_waits_for_room_hears_that_kafka_does_not_take_it():
     broker = Broker(at_once=False)
     fast = generator(broker, rate=2_000_000)
-    answers = threading.Timer(0.5, lambda: broker.answer(Future.failure, KafkaTimeoutError("no")))
+    broker.failure = KafkaError(KafkaError._MSG_TIMED_OUT)
+    answers = threading.Timer(0.5, lambda: setattr(broker, "at_once", True))
     answers.start()
-    with pytest.raises(ServiceUnavailable, match="did not take"):
+    with pytest.raises(ServiceUnavailable, match=r"Kafka at k:1 did not take a record of topic 't': .*timed out"):
         while not fast.send(0, START_US + 1_000_000):
             pass
     answers.join()
+
+
+def test_what_kafka_has_not_acknowledged_when_all_is_to_be_there_is_told():
+    broker = Broker(at_once=False)
+    made = generator(broker, rate=1000)
+    made.send(0, START_US + 100_000)
+    with pytest.raises(ServiceUnavailable, match="1 records were not acknowledged within 60 s"):
+        made.flush()
 
 
 def test_every_frame_says_in_which_epoch_it_was_offered_but_for_the_first():
