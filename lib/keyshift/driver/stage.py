@@ -81,8 +81,10 @@ class LedStage:
     @property
     def assignment(self) -> Assignment:
         """The newest assignment; for any thread."""
-        coordinator = self._leads
-        return coordinator.assignment if coordinator else self.history.assignments[-1]
+        if (asked := self._asked) is None:
+            return self.history.assignments[-1]
+        attempt = asked.attempt  # which is over before the history has it
+        return attempt.coordinator.log.history[-1] if attempt.over else attempt.coordinator.assignment
 
     @property
     def log(self) -> StepLog | None:

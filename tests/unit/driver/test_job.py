@@ -16,6 +16,7 @@ from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
+from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
 from keyshift.model.markers import name_of
@@ -255,6 +256,14 @@ def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(j
     assert {unit.unit for said in record.installed.values() for unit in said.units} == set(range(4))
     assert {said.drained_us for said in record.installed.values()} == {8_000_000}
     assert job.output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
+
+
+def test_whoever_asks_while_an_attempt_ends_is_told_its_newest_assignment(job, monkeypatch):
+    """Its history is written down only when all slots have said what they moved."""
+    told = []
+    monkeypatch.setattr(StepLog, "read_acknowledgements", lambda *_: told.append(job.counter.assignment))
+    job.counter.end()
+    assert told == [START] == [job.counter.assignment]
 
 
 def test_of_earlier_attempts_only_what_may_still_write_snapshots_is_waited_for(job):
