@@ -14,11 +14,10 @@ that begins in the middle makes the same ones: it reads again from the first rec
 end first would not do: the old leader may write in between. The published system had no such fence, and a new leader
 could order again what was ordered.
 
-What is better than in the design, and why:
+Choices, and why:
 
 - One record is under way at a time. So no leader can make a gap, whatever becomes of an append: whoever appends may
-  repeat it, late or twice. What comes meanwhile is gathered, for one turn of the log, which takes about as long as the
-  design would have gathered anyway.
+  repeat it, late or twice. What comes meanwhile is gathered, for as long as the log takes.
 - A record has at most 1000 *elements*, not entries: a turn is delivered as a whole, and a leader that catches up would
   make one of all that waits. It has an entry per channel, not one per row. Who came first within those milliseconds
   means nothing.

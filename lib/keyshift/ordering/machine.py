@@ -18,8 +18,7 @@ the slot is ready for rows or not: state that is awaited may be what follows fro
 that is opened at the position and is given what waited, is the one that was saved, in the next batch. One that is
 opened at a position alone gets the rest from its channels, in another incarnation.
 
-``take`` gives one turn at a time, where the design has a list: whether the slot is ready for a turn of rows depends on
-the control before it.
+``take`` gives one turn at a time: whether the slot is ready for a turn of rows depends on the control before it.
 """
 
 from collections.abc import Iterable, Sequence
