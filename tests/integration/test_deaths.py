@@ -60,7 +60,7 @@ def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
     """At rest, and in a migration; once more behind a death; the batch of Spark ends in between. Where the machine is
     so slow that there is no snapshot yet, it begins anew.
     """
-    timed = {"workload": "windowcount", "rate": 1000.0, "seconds": 12.0, "batch_s": 8.0}
+    timed = {"workload": "windowcount", "rate": 1000.0, "seconds": 20.0, "batch_s": 12.0}
     made = spec(strategy=strategy, snapshot_s=1.0, verify="snapshots", fault=fault, recoveries=3, **timed)
     manifest = lab.run(made)
     assert manifest.status == "ok", manifest.verdict.examples
