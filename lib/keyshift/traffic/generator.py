@@ -126,6 +126,7 @@ class Generator:
         self._facts = {"epoch": config.epoch} if config.epoch > frames.FIRST_EPOCH else {}  # of every frame
         self._sent = [0 for _ in routers]
         self.due = 0  # results that the events sent so far must have
+        self._watermark = 0  # the last that was sent
         self._last_us = 0  # when the load is over, if it has an end
         self._planned = 0  # events of the load, if it has an end
         self._writer = Writer(config.topic, producer, self._written)
@@ -173,6 +174,7 @@ class Generator:
                 return
             case {"start_at_us": int(start_us), "seconds": int() | float() | None as seconds} if schedule is None:
                 config = self._config
+                start_us = max(start_us, self._watermark + 1)  # or the first events would be late, if this comes late
                 schedule = Schedule(start_us, seconds, config.rate, len(self._sent), config.rate_steps)
                 self.schedule = schedule
             case {"rate": int() | float() as rate} if schedule is not None and schedule.end_us == math.inf and rate > 0:
@@ -209,6 +211,7 @@ class Generator:
                     watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
         for value in self._encoded(batch, watermark):
             self._writer.write(router, value)
+        self._watermark = max(self._watermark, watermark)
         if self.trace:
             self.trace.add(router, watermark, now_us())
         return watermark == frame_us

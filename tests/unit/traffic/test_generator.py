@@ -115,6 +115,20 @@ def test_a_generator_that_hears_of_its_load_when_it_should_be_over_sends_it_for_
     assert late.finished and late.events == 1000
 
 
+def test_a_load_that_is_told_late_begins_behind_the_ticks_that_were_sent():
+    """On a busy machine. Its first events would be late otherwise: their windows would have closed."""
+    broker = Broker()
+    made = idle_generator(broker, rate=1000)
+    for router in (0, 1):
+        made.send(router, START_US + 40_000 + router)
+    made.obey({"start_at_us": START_US, "seconds": 1}, START_US + 50_000)
+    for router in (0, 1):
+        made.send(router, START_US + 2_000_000)
+    times = np.concatenate([batch["t"] for router in (0, 1) for batch, _ in broker.frames(router)])
+    assert made.finished and len(times) == 1000
+    assert times.min() == START_US + 40_002
+
+
 def test_a_generator_follows_the_steps_it_was_told():
     broker = Broker()
     made = generator(broker, rate=100, rate_steps=[[0.5, 1000]])
