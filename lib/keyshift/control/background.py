@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -100,30 +101,33 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
             log=str(log),
         )
         known = {"name": name, "own": own, "token": job.token, "socket": listener.fileno()}
-        with _ended_otherwise(jobs, job, process, say):
+        with _ended_otherwise(jobs, job, process, say, contextlib.nullcontext()):
             jobs.write(job)
             _tell(process, json.dumps(order.model_dump() | known).encode() + b"\n")
-    with _ended_otherwise(jobs, job, process, say):
+    with _ended_otherwise(jobs, job, process, say, jobs.naming()):
         told = _await_ready(job, process, log, say)
         _tell(process, RELEASE)
     return job, told
 
 
 @contextlib.contextmanager
-def _ended_otherwise(jobs: Jobs, job: JobFile, process: subprocess.Popen[bytes], say: Say) -> Iterator[None]:
+def _ended_otherwise(
+    jobs: Jobs, job: JobFile, process: subprocess.Popen[bytes], say: Say, naming: AbstractContextManager[None]
+) -> Iterator[None]:
     """If what is inside fails, the process ends. A job of which nothing is left then is forgotten, unless it was
-    forgotten already: then its name may be another one's.
+    forgotten already: then its name may be another one's. ``naming``: nobody takes the name meanwhile.
     """
     try:
         yield
     except BaseException:
         process.terminate()
         process.wait()
-        file = jobs.read(job.name) or job
-        ours, ended = (file.pid, file.created) == (job.pid, job.created), jobs.ended(file)
-        if ours and ended.remains == NOTHING:
-            jobs.remove(job.name)
-        elif ours:
+        with naming:
+            file = jobs.read(job.name) or job
+            ours, ended = (file.pid, file.created) == (job.pid, job.created), jobs.ended(file)
+            if ours and ended.remains == NOTHING:
+                jobs.remove(job.name)
+        if ours and ended.remains != NOTHING:
             say(f"job {job.name}: {ended.go_on}")
         raise
 

@@ -19,7 +19,9 @@ from keyshift.control.files import FORMAT, Jobs, Kept, last_line
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
+from keyshift.folders import locked
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.progress import silent
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
 
@@ -215,6 +217,25 @@ def test_a_start_that_fails_leaves_the_entry_to_the_job_that_has_its_name_now(jo
 
     for before, left in ((file_of("one", gone), "one"), (file_of("one"), None)):
         jobs.write(before)
-        with pytest.raises(KeyshiftError, match="died"), background._ended_otherwise(jobs, before, Process(), print):
+        failed = background._ended_otherwise(jobs, before, Process(), print, jobs.naming())
+        with pytest.raises(KeyshiftError, match="died"), failed:
             raise KeyshiftError("it died")
         assert (jobs.read("one") and jobs.read("one").name) == left
+
+
+def test_nobody_takes_the_name_of_a_job_while_its_entry_goes(jobs, gone, monkeypatch):
+    """That one's would go: nobody could stop or resume it any more."""
+    tried = []
+
+    def remove(name):
+        with pytest.raises(ServiceUnavailable), locked(jobs.home / "jobs" / ".lock", "another start", silent, 0.0):
+            tried.append("taken")
+        tried.append(name)
+
+    monkeypatch.setattr(jobs, "remove", remove)
+    job, process = file_of("one", gone), mock.Mock()
+    jobs.write(job)
+    failed = background._ended_otherwise(jobs, job, process, print, jobs.naming())
+    with pytest.raises(KeyshiftError, match="died"), failed:
+        raise KeyshiftError("it died")
+    assert tried == ["one"] and process.terminate.called
