@@ -65,6 +65,11 @@ class ResultsFile:
         self._batches: list[pa.RecordBatch] = []
         self._origin: list[tuple[int, int, int]] = []  # slot, log_offset, arrived_us of each batch
 
+    @property
+    def waiting(self) -> bool:
+        """Whether something has come that is in no table yet."""
+        return bool(self._batches)
+
     def add(self, batch: pa.RecordBatch, slot: int, log_offset: int, arrived_us: int) -> None:
         """Take one frame of results."""
         self._batches.append(batch.replace_schema_metadata(None))
@@ -192,6 +197,9 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                 elif "marker" in meta:
                     say(meta)
         tell()
+    while results.waiting:  # of the last seconds
+        report(second, *results.roll((second + 1) * SECOND_US))
+        second += 1
     results.close()
     say({"state": "done", "results": results.count})
 
