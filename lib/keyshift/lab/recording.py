@@ -56,15 +56,16 @@ class Recording:
     def ended(self, evaluation: Evaluation, log: list[Event]) -> Manifest:
         """``log``: its last protocol events, kept if the verdict is bad."""
         tables, judged, facts, notes = evaluation
+        metrics = tables["metrics"].to_pandas()
         figures = analysis.summarise(
             tables["latency"].to_pandas(),
             tables["migration"].to_pandas(),
-            tables["metrics"].to_pandas(),
+            metrics,
             decisions=tables["decisions"].to_pandas(),
             copy_bytes_per_s=self._copy_bytes_per_s,
             **facts,
         )
-        run, (busy, steal) = self._spec.run, shares_before(tables["metrics"].to_pandas(), facts["since_s"])
+        run, (busy, steal) = self._spec.run, shares_before(metrics, facts["since_s"])
         machine = machine_notes(busy, steal, run.rate, run.frame_ms)
         for note in (found := [*pace_notes(facts["load"], run.catch_up_s, figures), *machine]):
             self._say(note)

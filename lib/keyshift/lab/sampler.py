@@ -1,7 +1,6 @@
 """CPU and memory of the job's processes, of what is around it, and of the machine, once a second."""
 
 import contextlib
-import os
 import threading
 import time
 from array import array
@@ -66,10 +65,10 @@ class Sampler:
         around = dict(self._around())
         memory: dict[str, float] = defaultdict(float)
         cpu: dict[tuple[str, str], float] = defaultdict(float)
-        below = [process.pid for process in psutil.Process(os.getpid()).children(recursive=True)]
+        below = {process.pid: process for process in psutil.Process().children(recursive=True)}
         for pid in {*below, *around}:
             with contextlib.suppress(psutil.Error):
-                process = psutil.Process(pid)
+                process = below.get(pid) or psutil.Process(pid)
                 if (kind := around.get(pid)) is None:
                     kind = "spark_jvm" if process.name() == "java" else "python_workers"
                     memory[kind] += process.memory_info().rss / 2**20
