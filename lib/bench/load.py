@@ -16,6 +16,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import job_config
 from keyshift.model.keys import Assignment, SlotId
+from keyshift.traffic.load import Load
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
 
@@ -82,7 +83,7 @@ class Subject:
         self.config = replace(config, slots=spec.job.slots, trace=trace)
         self._traffic = Traffic(
             spec.workload,
-            Topic.at(endpoints, self.config.events_topic, self.config.routers),
+            [Topic.at(endpoints, each.topic, each.partitions) for each in self.config.inputs],
             Topic.at(endpoints, self.config.results_topic, self.config.slots),
             work / f"{self.config.job}.parquet",
             trace=trace,
@@ -92,7 +93,7 @@ class Subject:
     def __enter__(self) -> "Subject":
         try:
             self._traffic.open()
-            ticks = self._traffic.feed(self._spec.run.rate, self._spec.run.frame_ms)
+            ticks = self._traffic.feed([Load(self._spec.run.rate)], self._spec.run.frame_ms)
             self._job.begin()
             self._traffic.end(ticks)
         except BaseException:
@@ -113,7 +114,7 @@ class Subject:
         """
         traffic = self._traffic
         seconds_before, received_before = len(traffic.seconds), traffic.received
-        feed = traffic.feed(rate, frame_ms)
+        feed = traffic.feed([Load(rate)], frame_ms)
         try:
             feed.await_state("ready")
             start = time.time() + LEAD_S
@@ -128,7 +129,8 @@ class Subject:
                 time.sleep(0.1)
                 self._check()
             if time.time() < start + seconds:
-                feed.tell({"stop": True})
+                for injector in feed.injectors:
+                    injector.tell({"stop": True})
             feed.await_state("done")
             complete = self._await_results(received_before + (feed.due or 0))
         finally:

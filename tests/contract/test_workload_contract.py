@@ -21,7 +21,9 @@ from keyshift.state import backends
 from keyshift.state.timers import Timers
 from keyshift.wire.config import slot_schema
 from keyshift.workloads import Source, results_due, workloads
+from keyshift.workloads.keycount import EVENTS as EVENTS_OF_KEYS
 from keyshift.workloads.keycount import KeyCount, KeyCountOperator
+from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
 from keyshift.workloads.wordcount import EVENTS, WordCount, WordCountOperator
@@ -84,11 +86,11 @@ FRAMES = st.lists(
 @settings(max_examples=settings.default.max_examples // 4)
 @given(chunks=st.lists(st.integers(0, 120), min_size=1, max_size=8), router=st.integers(0, 5))
 def test_events_do_not_depend_on_how_many_are_taken_at_once(name, chunks, router):
-    [source] = make(name).sources
     times, ends = np.arange(sum(chunks), dtype=np.int64), np.cumsum([0, *chunks])
-    whole, partition = source.partition(router).take(times), source.partition(router)
-    parts = [partition.take(times[begin:end]) for begin, end in pairwise(ends)]
-    assert pa.Table.from_batches(parts) == pa.Table.from_batches([whole])
+    for source in make(name).sources:
+        whole, partition = source.partition(router).take(times), source.partition(router)
+        parts = [partition.take(times[begin:end]) for begin, end in pairwise(ends)]
+        assert pa.Table.from_batches(parts) == pa.Table.from_batches([whole])
 
 
 @pytest.mark.parametrize("name", workloads.names())
@@ -131,11 +133,11 @@ def with_stage(of, **changes):
     class Changed(of):
         @property
         def stages(self):
-            [stage] = super().stages
+            stage, *others = super().stages
             given = dict(changes)
             if operator := given.pop("operator", None):
                 given["operator"] = lambda: operator(self)
-            return (replace(stage, **given),)
+            return (replace(stage, **given), *others)
 
     return Changed
 
@@ -179,6 +181,19 @@ class DrawsByChance(KeyCount):
         return (replace(plain, partition=lambda router: plain.partition(next(again))),)
 
 
+class Twins(KeyCount):
+    @property
+    def sources(self):
+        return super().sources * 2
+
+
+class Strangers(KeyCount):
+    @property
+    def sources(self):
+        [plain] = super().sources
+        return plain, replace(plain, name="others", map=lambda events: events.select(["t", "key"]))
+
+
 BROKEN = {
     "order": (with_stage(KeyCount, operator=Backwards), "results are of positions"),
     "columns": (with_stage(KeyCount, result_fields=()), "results have columns"),
@@ -189,6 +204,9 @@ BROKEN = {
     "time": (with_stage(WindowCount, operator=Timeless), "there are timers, but no uses_time"),
     "an oracle that says yes": (Credulous, "the state of a unit was lost, and the verdict does not call it wrong"),
     "an oracle that says no": (Suspicious, "a run whose state moves twice is judged bad"),
+    "map": (with_stage(KeyCount, map=lambda events: events), "its map belongs to the source"),
+    "twins": (Twins, "two sources or stages have the same name"),
+    "strangers": (Strangers, "slots of stage counter get"),
     "chance": (DrawsByChance, "gives other events if they are taken in other parts"),
 }
 
@@ -265,10 +283,10 @@ class AnswersLongWords(WordCountOperator):
         return super().process(events, state_of).filter(pa.array(is_long(events)))
 
 
-class LongWords(with_stage(WordCount, operator=lambda workload: AnswersLongWords(0), map=words_of, due=is_long)):
+class LongWords(with_stage(WordCount, operator=lambda workload: AnswersLongWords(0), due=is_long)):
     @property
     def sources(self):
-        return (Source("lines", LINES, lambda router: LinesOfWords(self.seed, router)),)
+        return (Source("lines", LINES, lambda router: LinesOfWords(self.seed, router), map=words_of),)
 
 
 def test_routers_may_make_events_of_another_kind_than_the_sources_with_keys_of_any_type():
@@ -281,14 +299,76 @@ def test_routers_may_make_events_of_another_kind_than_the_sources_with_keys_of_a
 
 
 def test_a_router_gives_slots_what_was_mapped():
-    stage = LongWords().stages[0]
+    [source], [stage] = LongWords().sources, LongWords().stages
     lines = pa.RecordBatch.from_pydict({"t": [7, 8, 9], "line": ["keys to keys", "", "state"]}, schema=LINES)
-    events = stage.mapped(lines)
+    events = source.mapped(lines)
     assert events["word"].to_pylist() == ["keys", "to", "keys", "state"]
     assert events["t"].to_pylist() == [7, 7, 7, 9]
-    assert results_due([stage], lines) == 3
-    assert results_due([stage], lines.slice(0, 0)) == 0
+    assert results_due(source, [stage], lines) == 3
+    assert results_due(source, [stage], lines.slice(0, 0)) == 0
     split = ArrowSplit(slot_schema(stage), 2, 8, 2)
     parts = split(events, Assignment.contiguous(16, 2))
     rows = [row for part in parts.values() for row in pa.ipc.read_record_batch(part, slot_schema(stage)).to_pylist()]
     assert sorted((row["position"], row["word"]) for row in rows) == list(enumerate(events["word"].to_pylist()))
+
+
+# -- a workload with several sources -----------------------------------------------------------------------------------
+
+
+class PairsOfKeys:
+    """Two keys in each event."""
+
+    def __init__(self, workload, partition):
+        self._random, self._keys = np.random.default_rng((workload.seed, partition, 7)), workload.keys
+
+    def take(self, times):
+        one, other = map(pa.array, (self._random.random((len(times), 2)) * self._keys).astype(np.int64).T)
+        return pa.RecordBatch.from_arrays([pa.array(times), one, other], schema=PAIRS)
+
+
+PAIRS = pa.schema([pa.field("t", pa.int64()), pa.field("one", pa.int64()), pa.field("other", pa.int64())])
+
+
+def both_keys(pairs: pa.RecordBatch) -> pa.RecordBatch:
+    keys = [key for pair in zip(pairs["one"].to_pylist(), pairs["other"].to_pylist(), strict=True) for key in pair]
+    times = [t for t in pairs["t"].to_pylist() for _ in range(2)]
+    return pa.RecordBatch.from_arrays([pa.array(keys, pa.int64()), pa.array(times, pa.int64())], schema=EVENTS_OF_KEYS)
+
+
+class KeysAndPairs(KeyCount):
+    """Keys, and pairs of them: two sources of different columns, whose events are counted together."""
+
+    @property
+    def sources(self):
+        return *super().sources, Source("pairs", PAIRS, lambda number: PairsOfKeys(self, number), map=both_keys)
+
+
+def test_a_workload_may_have_several_sources_whose_routers_are_numbered_through():
+    workload = make("keycount", KeysAndPairs)
+    check_workload(workload)
+    made = offline(workload, routers=2)
+    per_router = made.events.groupby("router").size()
+    assert per_router.to_dict() == {0: 12 * 20, 1: 12 * 20, 2: 2 * 12 * 20, 3: 2 * 12 * 20}
+    assert sorted(set(made.results["router"])) == [0, 1, 2, 3]
+    found = verdict(workload, made)
+    assert found.ok, found.examples
+    missing = made.results[made.results["router"] != 3]
+    assert verdict(workload, made, results=missing).lost == 2 * 12 * 20
+
+
+def test_time_goes_on_only_as_far_as_it_has_come_in_all_sources():
+    workload = make("windowcount")
+    [source] = workload.sources
+
+    class TwoOfThem(WindowCount):
+        @property
+        def sources(self):
+            return source, replace(source, name="others", partition=lambda number: source.partition(number + 10))
+
+    made = offline(TwoOfThem(**workload.model_dump()), routers=1)
+    found = verdict(workload, made)
+    assert found.ok, found.examples
+    assert of_timers(made.results).any()
+    ahead = made.frames.assign(watermark=made.frames["watermark"].where(made.frames["router"] == 0, 0))
+    assert Times(ahead, made.timers, made.assignments).least == 0
+    assert verdict(workload, made, times=Times(ahead, made.timers, made.assignments)).wrong > 0

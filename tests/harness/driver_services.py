@@ -146,7 +146,7 @@ class DriverEngine(Engine):
     ) -> Query:
         self.driver.world.watcher.begins(config.restore)
         known, self.workload = self.driver.world.kafka.topics, config.make_workload()
-        self.topic, self._out = (known.get(name) for name in (config.events_topic, config.results_topic))
+        self.topic, self._out = (known.get(name) for name in (config.inputs[0].topic, config.results_topic))
         if self.topic is None or self._out is None:
             raise QueryDied(f"a topic of job {config.job} is not there")
         with at(self.driver.places["spark"]):

@@ -52,15 +52,16 @@ class Topic:
         self.partitions: list[list[bytes]] = [[] for _ in range(partitions)]
 
     def read(self, workload: Workload) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """All events as routers make them of the source's, with router, offset and position; all frames, with their
-        watermark and how many events of the source.
+        """All events as routers make them of the sources', with router, offset and position; all frames, with their
+        watermark and how many events of the source. Each source has as many partitions.
         """
-        schema, stage = workload.sources[0].schema, workload.stages[0]
+        stage = workload.stages[0]
         batches, seen = [], []
         for router, values in enumerate(self.partitions):
+            source = workload.sources[router * len(workload.sources) // len(self.partitions)]
             for offset, value in enumerate(values):
-                events, meta = frames.decode(value, schema)
-                batches.append(stage.mapped(events).replace_schema_metadata(None))
+                events, meta = frames.decode(value, source.schema)
+                batches.append(source.mapped(events).replace_schema_metadata(None))
                 seen.append((router, offset, meta["watermark"], events.num_rows))
         columns = ["router", "offset", "watermark", "events"]
         all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 4), columns=columns)

@@ -134,7 +134,8 @@ class Run:
         self._ensemble, self._bucket, self._fate = ensemble, bucket, fate
         shape = self.shape
         self._rng = random.Random(f"run {self.seed}")
-        first, *behind = [stage.name for stage in workloads.get(shape.workload)(**shape.parameters).stages]
+        workload = workloads.get(shape.workload)(**shape.parameters)
+        sources, (first, *behind) = workload.sources, [stage.name for stage in workload.stages]
         config = JobConfig(
             job=f"job-{self.seed}",
             attempt=0,
@@ -142,7 +143,8 @@ class Run:
             workload=shape.workload,
             parameters=shape.parameters,
             stage=first,
-            routers=shape.routers,
+            routers=shape.routers * len(sources),
+            sources=tuple((source.name, shape.routers) for source in sources),
             slots=shape.slots,
             onward=tuple((name, shape.slots) for name in behind),
             hop_us=round(shape.frame_s * 750_000),
@@ -156,7 +158,7 @@ class Run:
             snapshot_s=shape.snapshot_s,
         )
         self._workload = config.make_workload()
-        self._topic = Topic(shape.routers)
+        self._topic = Topic(config.routers)
         self._engine = Engine(self.seed, self._topic, self._workload, shape.batch_s, shape.moves, shape.slow_s)
         self._job = Job(self._engine, config, Path("/nowhere"), shape.batch_s, self)
         self._over, self._loading = threading.Event(), threading.Lock()
@@ -319,17 +321,17 @@ class Run:
         """Frames for all routers, and events in them until the load has ended, or more of it would only take longer."""
         rng, shape = random.Random(f"load {self.seed}"), self.shape
         most = time.monotonic() + LOAD_S
-        sources = [self._workload.sources[0].partition(router) for router in range(shape.routers)]
+        partitions = [(source, source.partition(n)) for source in self._workload.sources for n in range(shape.routers)]
         while not self._over.wait(shape.frame_s * (0.5 + rng.random())):
-            for router, source in enumerate(sources):
+            for router, (source, partition) in enumerate(partitions):
                 with self._loading:
                     now = time.time_ns() // 1000
                     events = 0 if self._loaded or time.monotonic() > most else rng.choice((0, 1, 3, 6))
                     times = now - np.arange(events, dtype=np.int64)[::-1]
-                    batch = source.take(times) if events else frames.empty(self._workload.sources[0].schema)
+                    batch = partition.take(times) if events else frames.empty(source.schema)
                     self._topic.partitions[router].append(frames.encode(batch, {"watermark": now}))
                     self._offered += events
-                    self._due += results_due(self._workload.stages, batch)
+                    self._due += results_due(source, self._workload.stages, batch)
 
     def _weather(self) -> None:
         """Sessions with ZooKeeper expire."""

@@ -69,10 +69,10 @@ class Input:
     """All that went into the job of a run, and what came out of it."""
 
     def __init__(self, workload: Workload, run: str, routers: int, kafka: Broker) -> None:
-        archive, schema = kafka.archive(), workload.sources[0].schema
+        archive, [source] = kafka.archive(), workload.sources
         with patch.object(topics, "KafkaConsumer", lambda **_: Consumer(archive)):
             events = topics.Topic("kafka:1", f"{run}-events", routers)
-            self.topic = events.read(schema, stage=workload.stages[0])
+            self.topic = events.read(source, stage=workload.stages[0])
         self.workload, self.results = workload, _results(workload, archive.topic(f"{run}-results"))
 
 

@@ -132,7 +132,7 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
     start_us, generator = generate(start, events_topic)
     sent = generator.hear(lambda report: report.get("sent_events") == RATE * SECONDS)
     assert sent["late_ms"] >= 0
-    events, seen = events_topic.read(WORKLOAD.sources[0].schema)
+    events, seen = events_topic.read(WORKLOAD.sources[0])
     assert seen["events"].sum() == RATE * SECONDS
     for router, mine in events.groupby("router"):
         count = RATE * SECONDS // ROUTERS
@@ -166,7 +166,7 @@ def test_a_load_that_is_told_late_begins_behind_the_ticks_and_is_whole(stack, st
     generator.state("done")
     generator.tell({"stop": True})
     assert generator.wait() == (0, "")
-    events, seen = events_topic.read(WORKLOAD.sources[0].schema)
+    events, seen = events_topic.read(WORKLOAD.sources[0])
     times = np.sort(events["t"])
     assert (times - times[0] == np.arange(RATE * SECONDS) * 1_000_000 // RATE).all()
     ticks = seen[seen["events"].cumsum() == 0]
@@ -182,7 +182,7 @@ def test_a_generator_stopped_before_the_end_says_how_much_it_sent(stack, start, 
     generator.tell({"stop": True})
     events = generator.state("done")["events"]
     assert generator.wait() == (0, "")
-    assert len(events_topic.read(WORKLOAD.sources[0].schema)[0]) == events > 0
+    assert len(events_topic.read(WORKLOAD.sources[0])[0]) == events > 0
 
 
 def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts_once(stack, start, topic):
@@ -201,8 +201,8 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
 
     new = start("generator", config | {"epoch": 2})
     new.state("ready")
-    schema = WORKLOAD.sources[0].schema
-    before = events_topic.count(schema, WORKLOAD.stages)
+    [source] = WORKLOAD.sources
+    before = events_topic.count(source, WORKLOAD.stages)
     of_old = frames_of(1)
     assert [[epoch for _, epoch in each] for each in before.epochs] == [[1, 2]] * ROUTERS
     skip = before.events
@@ -222,7 +222,7 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
     offered = sum(skip) + new.state("done")["events"]
     assert new.hang_up() == (0, "")
     assert frames_of(1) > of_old, "it has written something when it woke"
-    events, seen = events_topic.read(schema)
+    events, seen = events_topic.read(source)
     assert len(events) == seen["events"].sum() == offered
     for router, mine in events.groupby("router"):
         times = mine["t"].to_numpy()
@@ -243,7 +243,7 @@ def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(st
     assert generator.hang_up() == (0, "")
 
     first = dict.fromkeys(range(ROUTERS), 100)
-    events, seen = events_topic.read(WORKLOAD.sources[0].schema, before=first)
+    events, seen = events_topic.read(WORKLOAD.sources[0], before=first)
     assert seen["events"].sum() == done["events"] >= len(events)  # a slow machine makes no more than are looked at
     for router, mine in events.groupby("router"):
         times = start_us + (np.arange(len(mine)) * ROUTERS + router) * 1_000_000 // rate
@@ -287,7 +287,7 @@ def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, to
     _, generator = generate(start, offered)
     assert generator.hang_up() == (0, "")
 
-    events, _ = offered.read(WORKLOAD.sources[0].schema)
+    events, _ = offered.read(WORKLOAD.sources[0])
     assignment = Assignment.contiguous(8, SLOTS)
     out, final = process(events, assignment)
     producer = KafkaProducer(bootstrap_servers=stack.kafka)

@@ -21,8 +21,9 @@ from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
 from keyshift.model.notes import Doing, Note, Phase
 from keyshift.model.records import Measured
+from keyshift.traffic.feed import Before, Progress
 from keyshift.traffic.topics import Offered
-from keyshift.traffic.traffic import Before, Latencies, Progress
+from keyshift.traffic.traffic import Latencies
 
 
 class Stage:
@@ -184,8 +185,8 @@ class Traffic:
 
     stop = check
 
-    def feed(self, rate, frame_ms, steps=(), epoch=1):
-        self.told.append(("feed", rate, epoch))
+    def feed(self, loads, frame_ms, epoch=1):
+        self.told.append(("feed", *(load.rate for load in loads), epoch))
         return self.feed_
 
     def await_results(self, over, quiet_s):

@@ -21,7 +21,7 @@ from keyshift.state import UnitState
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.config import result_schema
-from keyshift.workloads import ORIGIN, KeyedStage, Workload
+from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload
 
 _FRAME = ("router", "offset")  # which frame of the input an event comes of
 
@@ -35,15 +35,16 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
     packed(type(workload), type(workload).__module__)
     name, summary = workload.name, workload.summary
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
-    require(len(workload.sources) == 1, f"{name} has {len(workload.sources)} sources: a job has one, so far")
+    require(len(workload.sources) > 0, f"{name} has no source")
     require(len(workload.stages) > 0, f"{name} has no keyed stage")
     names = [source.name for source in workload.sources] + [stage.name for stage in workload.stages]
     require(len(set(names)) == len(names), f"{names}: two sources or stages have the same name")
     for part in names:
         good = re.fullmatch(r"[a-z][a-z0-9-]*", part) is not None
         require(good, f"name {part!r}: must be of lower-case letters, digits and hyphens")
-    _check_source(workload)
-    _check_stages(workload)
+    for source in workload.sources:
+        _check_source(source)
+        _check_stages(workload, source)
     _check_moves(workload, examples, seed)
     assignments = _assignments(workload)
     run = run_sequentially(workload, assignments, frames=frames)
@@ -67,8 +68,7 @@ def _check_columns(stage: KeyedStage) -> None:
     require(not both, f"stage {stage.name}: every result has {sorted(both)} already")
 
 
-def _check_source(workload: Workload) -> None:
-    [source] = workload.sources
+def _check_source(source: Source) -> None:
     times = np.arange(100, dtype=np.int64)
     whole = source.partition(1).take(times)
     require(whole.schema == source.schema, f"source {source.name} gives {whole.schema}, expected {source.schema}")
@@ -80,13 +80,14 @@ def _check_source(workload: Workload) -> None:
     require(source.partition(0).take(times) != whole, f"source {source.name} gives two routers the same events")
 
 
-def _check_stages(workload: Workload) -> None:
-    """Each with what the one before gives of some events."""
-    [source], stages = workload.sources, workload.stages
+def _check_stages(workload: Workload, source: Source) -> None:
+    """Each with what the one before gives of some events of ``source``."""
+    first = workload.stages[0]
+    require(first.map is None, f"stage {first.name} is the first one: its map belongs to the source")
     given = source.partition(0).take(np.arange(30, dtype=np.int64))
-    for number, stage in enumerate(stages):
+    for number, stage in enumerate(workload.stages):
         _check_columns(stage)
-        make = stage.from_results if number else stage.mapped
+        make = stage.from_results if number else source.mapped
         events, again = make(given), make(given)
         expected = pa.schema([*stage.events, *(ORIGIN if number else ())])
         require(events.schema == expected, f"slots of stage {stage.name} get {events.schema}, expected {expected}")
@@ -217,8 +218,9 @@ def _spoilt(
         yield "a timer fired in a slot that was not the owner", "foreign", {"results": elsewhere}
 
 
-# One frame: its router, events, microseconds since the one before, by how many the slot's watermark lags behind, the
-# units that leave and come back before it, and those that do between their timers and their events.
+# One frame: its router (each source has two), events, microseconds since the one before, by how many the slot's
+# watermark lags behind, the units that leave and come back before it, and those that do between their timers and their
+# events.
 Frame = tuple[int, int, int, int, Collection[int], Collection[int]]
 
 
@@ -228,9 +230,9 @@ def answers(workload: Workload, frames: Iterable[Frame], move: bool = False, tog
     ``move``: whether units leave and come back at all; ``together``: the timers of all units in one call, or those of
     each in its own. Neither may make a difference. Raises ContractBroken if timers fire twice.
     """
-    [source], (stage, *_) = workload.sources, workload.stages
+    stage, *_ = workload.stages
     operator, states = _begun(workload, stage)
-    partitions = [source.partition(router) for router in range(2)]
+    partitions = [(source, source.partition(number)) for source in workload.sources for number in range(2)]
     given: list[dict[str, Any]] = []
     now_us = 1_000_000
 
@@ -251,7 +253,8 @@ def answers(workload: Workload, frames: Iterable[Frame], move: bool = False, tog
             given += [] if fired is None else fired.to_pylist()
         require(operator.advance(states) is None, "timers fire twice")
         hand_over(between)
-        events = _placed(workload, stage.mapped(partitions[router].take(np.full(count, now_us))))
+        source, partition = partitions[router % len(partitions)]
+        events = _placed(workload, source.mapped(partition.take(np.full(count, now_us))))
         given += operator.process(events, states.__getitem__).to_pylist()
     values = [{row["key"]: row for batch in state.export(1000) for row in batch.to_pylist()} for state in states]
     far = 2**62
@@ -260,14 +263,14 @@ def answers(workload: Workload, frames: Iterable[Frame], move: bool = False, tog
 
 
 def _check_moves(workload: Workload, examples: int, seed: int) -> None:
-    rng, units = random.Random(seed), range(workload.key_groups * workload.bins)
+    rng, units, routers = random.Random(seed), range(workload.key_groups * workload.bins), 2 * len(workload.sources)
 
     def some() -> list[int]:
         return rng.sample(units, min(len(units), rng.randrange(7)))
 
     for _ in range(examples):
         frames = [
-            (rng.randrange(2), rng.randrange(13), rng.randrange(15_000), rng.randrange(30_000), some(), some())
+            (rng.randrange(routers), rng.randrange(13), rng.randrange(15_000), rng.randrange(30_000), some(), some())
             for _ in range(rng.randrange(16))
         ]
         stays = answers(workload, frames)

@@ -57,7 +57,8 @@ class Kept(BaseModel):
     values: dict[str, Any] = {}  # of the spec
     profile: str | None = None
     own: Parcels = {}  # what a notebook has defined
-    routers: int = 0
+    routers: int = 0  # of a job with one source
+    sources: dict[str, int] = {}  # with their routers
     work: str = ""  # the folder of temporary files
 
 

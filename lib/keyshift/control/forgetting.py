@@ -12,7 +12,7 @@ from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.state import clean_stores
 from keyshift.traffic.topics import Topic
-from keyshift.wire.config import topics_of
+from keyshift.wire.config import Input, inputs_of, results_of
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ALL, of_job
 from keyshift.wire.savepoint import SavepointStore
@@ -44,13 +44,17 @@ def _left(jobs: Jobs, name: str) -> Kept | None:
 
 def _require_silence(endpoints: Endpoints, left: Kept) -> None:
     """Raises BadInput if a process on another machine drives the job."""
-    topic, _ = topics_of(left.run_id)
-    try:
-        Topic.at(endpoints, topic, left.routers).await_silence()
-    except RunsElsewhere as error:
-        raise BadInput(f"somebody still writes into topic {topic!r}: the job runs elsewhere") from error
-    except ServiceUnavailable:
-        pass  # then nobody writes
+    for topic, _, routers in _inputs(left):
+        try:
+            Topic.at(endpoints, topic, routers).await_silence()
+        except RunsElsewhere as error:
+            raise BadInput(f"somebody still writes into topic {topic!r}: the job runs elsewhere") from error
+        except ServiceUnavailable:
+            pass  # then nobody writes
+
+
+def _inputs(left: Kept) -> tuple[Input, ...]:
+    return inputs_of(left.run_id, tuple(left.sources.items()) or (("events", left.routers),))
 
 
 def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], say: Say) -> list[str]:
@@ -73,6 +77,7 @@ def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], 
 def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
     """What there may be, by the words for it, and how it is deleted; each may be done twice."""
     run = left.run_id
+    topics = [*(each.topic for each in _inputs(left)), results_of(run)]
 
     def nodes() -> None:
         coordination = Coordination(endpoints.zookeeper, of_job(run), left.token)
@@ -89,7 +94,7 @@ def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
 
     return {
         f"nodes below {of_job(run)} in ZooKeeper": nodes,  # first: with them goes the right to drive the job
-        **{f"topic {name}": Topic.at(endpoints, name).delete for name in topics_of(run)},
+        **{f"topic {name}": Topic.at(endpoints, name).delete for name in topics},
         f"snapshots below savepoints/{run}/ in the bucket {endpoints.bucket}": SavepointStore(
             endpoints, run
         ).delete_all,

@@ -75,7 +75,7 @@ class _Entry(Keeper):
         self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
         self._file = self._jobs.journal(self._name)
         self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
-        self._given |= {"own": order.own, "routers": spec.job.routers}
+        self._given |= {"own": order.own, "sources": spec.routers_of}
         self.resumed, self.take_over = self._journal if order.resume else None, order.take_over
         # Temporary files of a process that is gone.
         self._before = self._file.require().work if order.resume and not order.take_over else ""

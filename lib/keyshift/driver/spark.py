@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.wire import spark_rows
-from keyshift.wire.config import JobConfig
+from keyshift.wire.config import Input, JobConfig
 from keyshift.worker import tasks
 
 # Measured on 2 cores (docs/performance.md): C2 competes with the job for half a minute, G1's threads for ever.
@@ -167,11 +167,19 @@ def _array(mine: tuple[bool, ...]) -> Column:
 Slots = tuple[tasks.Task, int]  # what runs in those of a stage, and how many there are
 
 
+def _frames(rows: DataFrame, inputs: Sequence[Input]) -> DataFrame:
+    """Kafka's rows as routers get them: router, offset, value. Each task of the query reads one partition."""
+    router = F.col("partition")
+    for each in inputs[1:]:
+        router = F.when(F.col("topic") == each.topic, F.col("partition") + each.first).otherwise(router)
+    return rows.select(router.alias("router"), "offset", "value")
+
+
 def _dataflow(events: DataFrame, router: tasks.Task, stages: Sequence[Slots]) -> DataFrame:
-    """Kafka's rows through routers and the slots of all stages: results in ``value``, for the ``partition`` of their
+    """Frames through routers and the slots of all stages: results in ``value``, for the ``partition`` of their
     slot.
     """
-    pushed = _pushed(events.select("partition", "offset", "value"), _array(PUSHED))
+    pushed = _pushed(events, _array(PUSHED))
     rows = pushed.mapInArrow(router, spark_rows.ROUTED)
     alone = F.substring("value", 1, spark_rows.KIND_BYTES).eqNullSafe(F.lit(spark_rows.PRIMER_KIND))
     *_, last = stages
@@ -196,20 +204,25 @@ def start_query(
 
     ``router`` and ``slot``: other tasks than those of ``worker.tasks``, for comparison.
     """
-    starting = "earliest"
+    inputs, starting = config.inputs, "earliest"
     if offsets is not None:
-        starting = json.dumps({config.events_topic: {str(router): offset for router, offset in offsets.items()}})
+        starting = json.dumps(
+            {
+                each.topic: {str(number): offsets[each.first + number] for number in range(each.partitions)}
+                for each in inputs
+            }
+        )
     kafka = {"kafka.bootstrap.servers": config.endpoints.kafka} | config.endpoints.sign_in.options()
-    events = (
+    rows = (
         spark.readStream.format("kafka")
         .options(**kafka)
-        .option("subscribe", config.events_topic)
+        .option("subscribe", ",".join(each.topic for each in inputs))
         .option("startingOffsets", starting)
         .load()
     )
     return (
         _dataflow(
-            events,
+            _frames(rows, inputs),
             router or tasks.router(config, batch_s),
             [(slot or tasks.slot(each, batch_s), each.slots) for each in config.chain()],
         )

@@ -28,7 +28,7 @@ class Controls(Protocol):
 
     @property
     def rate(self) -> float:
-        """Events per second that are offered."""
+        """Events per second that are offered of the first source."""
 
     def move(
         self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
@@ -42,8 +42,8 @@ class Controls(Protocol):
     def cancel(self) -> None:
         """Take back the steps and migrations that have not begun."""
 
-    def change_rate(self, rate: float) -> None:
-        """Offer so many events per second from now on."""
+    def change_rate(self, rate: float, source: str | None = None) -> None:
+        """Offer so many events per second from now on, of ``source`` or else the first one."""
 
     def hit(self, fault: Fault) -> None:
         """Something of the job fails now."""
@@ -140,11 +140,12 @@ class Rate(Command):
     verb = "rate"
 
     rate: float = Field(gt=0, lt=1e9, description="events per second; `stop` ends the load")
+    source: str | None = Field(default=None, description="a source; left out: the first one")
 
     def carry_out(self, job: Controls) -> dict[str, Any]:
         """Gives the rate."""
-        job.change_rate(self.rate)
-        return {"rate": job.rate}
+        job.change_rate(self.rate, self.source)
+        return {"rate": self.rate}
 
 
 class Double(Command):

@@ -5,7 +5,6 @@ backend beside its code. Users give them by their names alone (``--set``, notebo
 part; where two parts have the same name, ``part.name`` says which.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
+from keyshift.experiment.loads import loads_of, routers_of
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, Text, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
@@ -23,6 +23,7 @@ from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, st
 from keyshift.refusals import made
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
+from keyshift.traffic.load import Load
 from keyshift.workloads import Workload, parameters, parcel_of, workloads
 
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
@@ -43,9 +44,17 @@ class Part(BaseModel):
 class RunPart(Part):
     """What is offered, for how long, and how often."""
 
-    rate: float = Field(default=2000.0, gt=0, description="events per second offered, all routers together")
+    rate: float = Field(
+        default=2000.0, gt=0, description="events per second offered of the first source, all routers together"
+    )
+    rates: Text = Field(default="", description="events per second of other sources, by name: control:5")
     rate_steps: Text = Field(
-        default="", description="later rates, each from a second of measured time on: 0:2000,10:6000,20:0"
+        default="",
+        description="later rates, each from a second of measured time on: 0:2000,10:6000,20:0; of another source than "
+        "the first one control=30:500,60:0, and ; between several",
+    )
+    injectors: int = Field(
+        default=1, ge=1, le=16, description="processes that offer a source, each with partitions of its own"
     )
     seconds: float = Field(default=24.0, gt=0, description="measured time in seconds, after the warm-up")
     warmup_s: float = Field(default=4.0, ge=0, description="load before the measured time, in seconds")
@@ -66,34 +75,12 @@ class RunPart(Part):
         """Seconds of load, the warm-up included."""
         return self.warmup_s + self.seconds
 
-    def steps(self) -> list[tuple[float, float]]:
-        """What ``rate_steps`` says: seconds since the start of the load, and the rate from then on. Raises BadInput."""
-        try:
-            pairs = [part.split(":") for part in self.rate_steps.split(",") if part]
-            steps = [(float(second), float(rate)) for second, rate in pairs]
-        except ValueError:
-            steps = [(-1.0, 0.0)]
-        seconds = [second for second, _ in steps]
-        if not all(0 <= second < self.seconds and 0 <= rate < math.inf for second, rate in steps) or (
-            seconds != sorted(set(seconds))
-        ):
-            raise BadInput(
-                f"rate_steps = {self.rate_steps!r}: must be seconds of measured time, ascending and below seconds = "
-                f"{self.seconds:g}, each with a rate, e.g. 0:2000,10:6000"
-            )
-        return [(self.warmup_s + second, rate) for second, rate in steps]
-
-    def events(self) -> float:
-        """How many events are to be offered. Raises BadInput."""
-        begins, rates = zip((0.0, self.rate), *self.steps(), strict=True)
-        ends = (*begins[1:], self.load_s)
-        return sum(rate * (end - begin) for rate, begin, end in zip(rates, begins, ends, strict=True))
-
 
 class JobPart(Part):
     """The query under test."""
 
-    routers: int = Field(default=2, ge=1, le=64, description="routers, one per Kafka partition")
+    routers: int = Field(default=2, ge=1, le=64, description="routers of each source, one per Kafka partition")
+    source_routers: Text = Field(default="", description="other numbers of routers, by source: control:1")
     slots: int = Field(default=2, ge=1, description="slots that own state before the migration")
     slots_max: int = Field(
         default=0, ge=0, description="tasks that are there for slots, at the least; 0: as many as the scenario needs"
@@ -142,8 +129,7 @@ class RunSpec:
                 raise BadInput(
                     f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
                 )
-        if not run.events():
-            raise BadInput(f"rate_steps = {run.rate_steps}: nothing is offered; raise a rate")
+        self._check_sources()
         if scenario.trigger_s >= run.seconds:
             raise BadInput(f"trigger_s = {scenario.trigger_s:g}: must be less than seconds = {run.seconds:g}")
         if scenario.then_slots and (scenario.trigger != "scale" or point.restarts):
@@ -164,17 +150,32 @@ class RunSpec:
         self._check_autoscaler()
         self._check_script()
         self._check_faults()
-        tasks = [job.routers, *self.tasks.values()]
+        tasks = [self.routers, *self.tasks.values()]
         rows = sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
             raise BadInput(
-                f"frame_ms = {run.frame_ms:g} with {job.routers} routers and {', '.join(map(str, tasks[1:]))} slots "
+                f"frame_ms = {run.frame_ms:g} with {self.routers} routers and {', '.join(map(str, tasks[1:]))} slots "
                 f"makes {rows:.0f} rows/s between them; at most {MAX_FRAMES_PER_S}: raise frame_ms"
             )
         groups = Assignment.contiguous(key_groups, job.slots)
         for requested in self.changes:
             groups = target_of(requested, groups, [1.0] * key_groups)
         self._check_own()
+
+    def _check_sources(self) -> None:
+        run, routers = self.run, max(self.routers_of.values())
+        if not any(load.events(run.load_s) for load in self.loads):
+            raise BadInput(f"rate_steps = {run.rate_steps}: nothing is offered; raise a rate")
+        if run.injectors > routers:
+            raise BadInput(
+                f"injectors = {run.injectors}: each has partitions of its own, and no source has more than {routers}; "
+                "lower injectors or raise routers"
+            )
+        if (first := self.workload.stages[0]).map is not None:
+            raise BadInput(
+                f"workload = {self.workload.name}: stage {first.name} is the first one and has a map; that belongs to "
+                "the source, Source(…, map=…)"
+            )
 
     def _check_own(self) -> None:
         """Nothing is started with a plan that breaks an invariant, nor with a workload that cannot leave this process.
@@ -272,10 +273,28 @@ class RunSpec:
         """The most slots that the autoscaler, or a script, may ask for."""
         return self.job.slots_max or min(2 * self.job.slots, self.workload.key_groups)
 
+    @cached_property
+    def loads(self) -> list[Load]:
+        """What is offered of each source. Raises BadInput."""
+        run = self.run
+        return loads_of(
+            self.workload.sources, run.rate, run.rates, run.rate_steps, run.injectors, run.warmup_s, run.seconds
+        )
+
+    @cached_property
+    def routers_of(self) -> dict[str, int]:
+        """How many routers read each source. Raises BadInput."""
+        return routers_of(self.workload.sources, self.job.routers, self.job.source_routers)
+
+    @property
+    def routers(self) -> int:
+        """Routers of all sources together."""
+        return sum(self.routers_of.values())
+
     @property
     def cores(self) -> int:
         """Cores (logical ones) a query needs: all its tasks run at once."""
-        return self.job.routers + sum(self.tasks.values())
+        return self.routers + sum(self.tasks.values())
 
     def start(self) -> Assignment:
         """The assignment before the migration, in the strategy's units."""

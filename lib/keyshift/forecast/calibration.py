@@ -112,7 +112,7 @@ def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
     point = spec.point().phase(0)
     measured = MeasuredRun(
         restarts=point.restarts,
-        routers=spec.job.routers,
+        routers=spec.routers,
         frame_s=spec.run.frame_ms / 1000,
         rate=spec.run.rate,
         slots=max(spec.tasks.values()),
@@ -149,7 +149,7 @@ def _load(spec: RunSpec, manifest: Manifest) -> Load:
     moves = current.slot_of != spec.target(current, None, rates.tolist()).slot_of
     needed = manifest.summary.bytes_minimum or 0
     key_bytes = needed / keys[moves].sum() if needed and keys[moves].any() else workload.state_bytes
-    return Load(rates, keys * key_bytes, keys, spec.job.routers, spec.run.frame_ms / 1000, spec.job.copy_every_s)
+    return Load(rates, keys * key_bytes, keys, spec.routers, spec.run.frame_ms / 1000, spec.job.copy_every_s)
 
 
 def _validated(run: _SimulatedRun, known: Sequence[_SimulatedRun], everything: Fit) -> dict[str, Any]:

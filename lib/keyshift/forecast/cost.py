@@ -1,40 +1,56 @@
 """What an event of a workload costs: the CPU of its computation alone, measured here and now in this process."""
 
+import math
 import time
 
 import numpy as np
 import pyarrow as pa
 
+from keyshift.clock import SECOND_US
 from keyshift.model.keys import units_of
 from keyshift.state import UnitState
 from keyshift.state.memory import MemoryState
-from keyshift.workloads import KeyedStage, Operator, Workload
+from keyshift.workloads import KeyedStage, Operator, Source, Workload
 
 _FRAME_US = 20_000
 _NOWHERE = {"router": np.int32(0), "offset": np.int64(0)}
 
 
 def cpu_us_per_event(workload: Workload, frames: int = 40, events_per_frame: int = 50) -> float:
-    """CPU time in microseconds per event of the source, of the maps and operators of all stages, with state in memory.
+    """CPU time in microseconds per event of the sources, of all maps and operators, with state in memory.
 
-    Without the source, and without the frames, sockets, Kafka and Spark around them, which cost the same for every
+    The first source offers ``events_per_frame``, others as many more as they do beside it by themselves. Without the
+    sources, and without the frames, sockets, Kafka and Spark around them, which cost the same for every
     workload with results of that size. The first half of the frames is not measured.
     """
-    [source] = workload.sources
-    partition, stages = source.partition(0), [_Stage(workload, stage) for stage in workload.stages]
-    spent = 0
+    sources = [_Source(source, events_per_frame) for source in workload.sources]
+    stages = [_Stage(workload, stage) for stage in workload.stages]
+    spent = events = 0
     for number in range(frames):
-        times = number * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
-        batch = partition.take(times)
+        offered = [source.take(number) for source in sources]
         begun = time.process_time_ns()
-        given = [workload.stages[0].mapped(batch)]
+        given = [source.mapped(batch) for source, batch in zip(workload.sources, offered, strict=True)]
         for place, stage in enumerate(stages):
-            given = stage.process(given, int(times[-1]) if place == 0 else 0)
+            given = stage.process(given, (number + 1) * _FRAME_US if place == 0 else 0)
             if place + 1 < len(stages):
                 given = [stages[place + 1].events_of(results) for results in given]
         if number >= frames // 2:
             spent += time.process_time_ns() - begun
-    return spent / 1000 / (events_per_frame * (frames - frames // 2))
+            events += sum(batch.num_rows for batch in offered)
+    return spent / 1000 / events
+
+
+class _Source:
+    """A partition of a source, which offers the same number of events per second all the time."""
+
+    def __init__(self, source: Source, events_per_frame: int) -> None:
+        self._partition = source.partition(0)
+        self._per_frame = events_per_frame if source.rate is None else source.rate * _FRAME_US / SECOND_US
+
+    def take(self, frame: int) -> pa.RecordBatch:
+        """The events of the ``frame``-th frame."""
+        events = math.floor((frame + 1) * self._per_frame) - math.floor(frame * self._per_frame)
+        return self._partition.take(frame * _FRAME_US + np.arange(events, dtype=np.int64) * _FRAME_US // max(1, events))
 
 
 class _Stage:

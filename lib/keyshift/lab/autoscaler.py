@@ -19,7 +19,8 @@ from keyshift.model.records import Measured
 from keyshift.planner.autoscaling import ScalingPolicy
 from keyshift.planner.scaling import Goals, Look, Scaling, StageLook
 from keyshift.progress import Say
-from keyshift.traffic.traffic import Feed, Progress, Traffic
+from keyshift.traffic.feed import Feed, Progress
+from keyshift.traffic.traffic import Traffic
 
 Work = Mapping[int, tuple[int, float]]  # of each slot of a stage: records, and seconds at work
 

@@ -26,7 +26,7 @@ class JobControls:
 
     @property
     def rate(self) -> float:
-        """Events per second that are offered."""
+        """Events per second that are offered of the first source."""
         return self._run.rate
 
     def move(
@@ -44,9 +44,12 @@ class JobControls:
         """See ``SystemUnderTest.cancel``."""
         self._system.cancel()
 
-    def change_rate(self, rate: float) -> None:
+    def change_rate(self, rate: float, source: str | None = None) -> None:
         """See ``RunLoop.change_rate``."""
-        self._run.change_rate(rate)
+        known = list(self._run.rates)
+        if source is not None and source not in known:
+            raise unknown("source", source, known)
+        self._run.change_rate(rate, source or known[0])
 
     def hit(self, fault: Fault) -> None:
         """See ``SystemUnderTest.hit``."""

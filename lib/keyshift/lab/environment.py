@@ -82,4 +82,4 @@ def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None)
 
 def open_job_lab(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> AbstractContextManager[Lab]:
     """A lab in which the live job of ``spec`` can run, with room for restarts with more slots."""
-    return open_lab([spec], profile, say, spec.job.routers + room(spec) * len(spec.tasks))
+    return open_lab([spec], profile, say, spec.routers + room(spec) * len(spec.tasks))

@@ -235,7 +235,7 @@ class Lab:
         reporter = Reporter(self.say)
         traffic = Traffic(
             spec.workload,
-            Topic.at(self._endpoints, config.events_topic, config.routers),
+            [Topic.at(self._endpoints, each.topic, each.partitions) for each in config.inputs],
             Topic.at(self._endpoints, config.results_topic, results),
             self._work / f"{config.job}.parquet",
             reporter.second,

@@ -20,7 +20,8 @@ from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.notes import Doing, Phase
 from keyshift.planner.scaling import Scaling
-from keyshift.traffic.traffic import Feed, Traffic
+from keyshift.traffic.feed import Feed
+from keyshift.traffic.traffic import Traffic
 
 SILENCE_S = 10.0  # without any result, after which what is missing does not come any more
 LEAD_S = 0.5  # between the decision to start the load and its start
@@ -70,7 +71,8 @@ class RunLoop:
         self.feed: Feed | None = None
         self.began_at = math.nan  # the load, in seconds since the epoch; if it was resumed, in another process
         self.trigger = 0.0  # likewise, of the first migration; 0: there was none yet
-        self.rate = spec.run.rate  # events per second that are offered; of a scenario, at the beginning
+        # Events per second that are offered of each source; of a scenario, at the beginning.
+        self.rates = {source.name: load.rate for source, load in zip(spec.workload.sources, spec.loads, strict=True)}
         self.deaths: list[float] = []  # likewise
         self.samples: list[Sample] = []
         self._ended_at = math.nan  # likewise
@@ -119,9 +121,8 @@ class RunLoop:
 
     def open_new(self) -> Feed:
         """Topics, generator and system, until every router and slot has put a first row through."""
-        run = self.spec.run
         self.traffic.open()
-        feed = self.traffic.feed(run.rate, run.frame_ms, run.steps())
+        feed = self.traffic.feed(self.spec.loads, self.spec.run.frame_ms)
         if self.spec.scenario.faults():  # one may come while the system starts, on a machine that is slow
             self.surviving(self.system.start, lambda: None)
         else:
@@ -160,11 +161,16 @@ class RunLoop:
         for look in self.each_look:
             look()
 
-    def change_rate(self, rate: float) -> None:
-        """Another rate from now on, events per second, of a load whose length is not known."""
+    def change_rate(self, rate: float, source: str) -> None:
+        """Another rate of ``source`` from now on, events per second, of a load whose length is not known."""
         assert self.feed is not None
-        self.feed.change_rate(rate)
-        self.rate = rate
+        self.feed.change_rate(rate, source)
+        self.rates[source] = rate
+
+    @property
+    def rate(self) -> float:
+        """Events per second that are offered of the first source."""
+        return next(iter(self.rates.values()))
 
     def autoscale(self, first: float, ask: Callable[[ScaleTo, str], object]) -> None:
         """From the moment ``first`` on; see ``Autoscaler``."""

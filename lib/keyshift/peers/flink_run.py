@@ -143,6 +143,6 @@ def _prepared(
     reporter = Reporter(say)
     with tempfile.TemporaryDirectory(prefix="flink-run-", dir=home, ignore_cleanup_errors=True) as work:
         output = Path(work, "results.parquet")
-        traffic = Traffic(spec.workload, events, results, output, reporter.second, as_lines=True)
+        traffic = Traffic(spec.workload, [events], results, output, reporter.second, as_lines=True)
         with closing(traffic), closing(FlinkJob(spec, client, events, results)) as system:
             yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)

@@ -1,16 +1,18 @@
-"""The generator process: frames of events into Kafka on a fixed schedule, whatever the job does with them.
+"""The generator process: frames of a source's events into Kafka on a fixed schedule, whatever the job does with them.
 
 Each partition belongs to one router and gets one frame every ``frame_ms`` from the beginning: ticks before and after
-the load, so that routers always have a row to run on. The partitions take turns, so that a slot gets its rows evenly
-spaced. An event carries the time it was *scheduled*; a process that is late sends all that is due as fast as it can,
-with the scheduled times, so no latency is hidden (no coordinated omission). It may be too slow for the rate, or Kafka
-may be: then it is late, and no more than that. With ``lines`` each event of a frame is a record of its own, sent when
-the frame is due, and there are no ticks. Frames and what is on its way to Kafka are bounded, and ``OVERTIME_S``
-after the load has ended, what is left of it is never offered.
+the load, so that routers always have a row to run on, and while the source is silent, so that time passes for all. The
+partitions take turns, so that a slot gets its rows evenly spaced. Several generators may share a source, each with
+partitions of its own: whoever writes a partition says alone how far its time has come. An event carries the time it was
+*scheduled*; a process that is late sends all that is due as fast as it can, with the scheduled times, so no latency is
+hidden (no coordinated omission). It may be too slow for the rate, or Kafka may be: then it is late, and no more than
+that. With ``lines`` each event of a frame is a record of its own, sent when the frame is due, and there are no ticks.
+Frames and what is on its way to Kafka are bounded, and ``OVERTIME_S`` after the load has ended, what is left of it is
+never offered.
 
 Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
-(once; ``seconds`` null: until it is told to end), before that perhaps ``{"skip": [...]}``, events of each router that
-another process has offered, any number of ``{"rate": ...}``, which hold from the moment they are
+(once; ``seconds`` null: until it is told to end), before that perhaps ``{"skip": [...]}``, events of each of its
+partitions that another process has offered, any number of ``{"rate": ...}``, which hold from the moment they are
 heard, ``{"end": true}``, by which a load without an end is over, and ``{"stop": true}``. Out: ``{"state": "ready"}``,
 behind its first frame in each partition;
 every second ``{"sent_events": ..., "due": ..., "late_ms": ...}`` (all events so far, results that they must have,
@@ -44,9 +46,14 @@ TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one 
 
 
 class GeneratorConfig(TrafficConfig):
-    """What the generator is told first: of events, whose topic has a partition for each router."""
+    """What the generator is told first: of the events of a source, whose topic has a partition for each router.
 
-    rate: float = Field(gt=0, description="events per second, all routers together")
+    ``source``: its name; empty: the only one. ``partitions``: that are written here; empty: all.
+    """
+
+    source: str = ""
+    partitions: list[int] = Field(default=[])
+    rate: float = Field(ge=0, description="events per second, all partitions of the source together")
     rate_steps: list[tuple[float, float]] = Field(
         default=[], description="seconds since the start of the load, ascending, and the events per second from then on"
     )
@@ -55,9 +62,9 @@ class GeneratorConfig(TrafficConfig):
 
 
 class Schedule:
-    """When each event is due: event i of router r is the (i * routers + r)-th of all, which come at equal distances as
-    long as the rate is the same: ``rate``, and from each of ``steps`` (seconds since the start) on another. Without
-    ``seconds`` there is no end until ``end`` says one.
+    """When each event of a source is due: event i of partition r is the (i * routers + r)-th of all, if so many routers
+    read the source. They come at equal distances as long as the rate is the same: ``rate``, and from each of ``steps``
+    (seconds since the start) on another. Without ``seconds`` there is no end until ``end`` says one.
     """
 
     def __init__(
@@ -112,19 +119,20 @@ class Schedule:
 
 
 class Generator:
-    """Sends the frames of all routers; ``send`` is told what time it is, and never asks."""
+    """Sends the frames of its partitions; ``send`` is told what time it is, and never asks."""
 
     def __init__(self, config: GeneratorConfig, producer: Producer) -> None:
         workload = config.make_workload()
-        [source], self._stages = workload.sources, workload.stages
-        self._config, self._topic, self._schema = config, config.topic, source.schema
-        routers = range(self._topic.partitions)
+        self._stages = workload.stages
+        self._source = source = next(each for each in workload.sources if config.source in ("", each.name))
+        self._config, self._topic = config, config.topic
+        self.routers = config.partitions or list(range(self._topic.partitions))
         self._empty = frames.empty(source.schema)
-        self._partitions: list[Partition] = [source.partition(router) for router in routers]
+        self._partitions: dict[int, Partition] = {router: source.partition(router) for router in self.routers}
         self._next_offset: dict[int, int] = {}  # of each router's partition, if nobody else writes there
         self._others: dict[int, int] = {}  # routers, and the offset of what somebody else has written there last
         self._facts = {"epoch": config.epoch} if config.epoch > frames.FIRST_EPOCH else {}  # of every frame
-        self._sent = [0 for _ in routers]
+        self._sent = dict.fromkeys(self.routers, 0)
         self.due = 0  # results that the events sent so far must have
         self._watermark = 0  # the last that was sent
         self._last_us = 0  # when the load is over, if it has an end
@@ -136,26 +144,26 @@ class Generator:
     @property
     def events(self) -> int:
         """Events sent so far."""
-        return sum(self._sent)
+        return sum(self._sent.values())
 
     @property
     def finished(self) -> bool:
         """Whether there was a load and all of it was sent, or given up."""
-        return self.schedule is not None and self._sent == self.schedule.total
+        return self.schedule is not None and all(self._sent[each] == self.schedule.total[each] for each in self._sent)
 
     def late_us(self, now_us: int) -> int:
         """How long ago the oldest event that is not sent was due; not more than 0 if none is left behind."""
         schedule = self.schedule
         if schedule is None or self.finished:
             return 0
-        left = [(router, sent) for router, sent in enumerate(self._sent) if sent < schedule.due(router, now_us)]
+        left = [(router, sent) for router, sent in self._sent.items() if sent < schedule.due(router, now_us)]
         return max((now_us - int(schedule.times(router, sent, sent + 1)[0]) for router, sent in left), default=0)
 
     def give_up(self, now_us: int) -> None:
         """What is not sent ``OVERTIME_S`` after the end of the load, or after it was told to start, never is."""
         ends = self.schedule is not None and self.schedule.end_us < math.inf
         if self.schedule is not None and ends and now_us > self._last_us + OVERTIME_S * SECOND_US:
-            self.schedule.total = list(map(float, self._sent))
+            self.schedule.total = [float(self._sent.get(each, 0)) for each in range(self._topic.partitions)]
 
     def done(self, now_us: int) -> dict[str, Any]:
         """What is said when the load is over."""
@@ -168,20 +176,20 @@ class Generator:
         schedule = self.schedule
         match command:
             case {"skip": [*skipped]} if schedule is None:
-                for partition, events in zip(self._partitions, skipped, strict=True):
+                for partition, events in zip(self._partitions.values(), skipped, strict=True):
                     for begin in range(0, events, TAKE_EVENTS):
                         partition.take(np.zeros(min(TAKE_EVENTS, events - begin), np.int64))
                 return
             case {"start_at_us": int(start_us), "seconds": int() | float() | None as seconds} if schedule is None:
                 config = self._config
                 start_us = max(start_us, self._watermark + 1)  # or the first events would be late, if this comes late
-                schedule = Schedule(start_us, seconds, config.rate, len(self._sent), config.rate_steps)
+                schedule = Schedule(start_us, seconds, config.rate, self._topic.partitions, config.rate_steps)
                 self.schedule = schedule
             case {"rate": int() | float() as rate} if schedule is not None and schedule.end_us == math.inf and rate > 0:
                 schedule.change(now_us, rate)
             case {"end": True} if schedule is not None and schedule.end_us == math.inf:
                 schedule.end(now_us)
-                schedule.total = [max(pair) for pair in zip(schedule.total, self._sent, strict=True)]
+                schedule.total = [max(due, self._sent.get(each, 0)) for each, due in enumerate(schedule.total)]
             case _:
                 raise BadInput(
                     f"generator command {command}: expected start_at_us with seconds, once, then a rate above 0 or end "
@@ -190,7 +198,7 @@ class Generator:
         assert schedule is not None
         if schedule.end_us < math.inf:
             self._last_us = max(int(schedule.end_us), now_us)
-            self._planned = int(sum(schedule.total))
+            self._planned = int(sum(schedule.total[router] for router in self.routers))
 
     def send(self, router: int, frame_us: int) -> bool:
         """Events of ``router`` that are due at ``frame_us``, or a tick. False if more of them are left for other calls.
@@ -206,7 +214,7 @@ class Generator:
                 end = min(due, sent + TAKE_EVENTS)
                 batch = self._partitions[router].take(self.schedule.times(router, sent, end))
                 self._sent[router] = end
-                self.due += results_due(self._stages, batch)
+                self.due += results_due(self._source, self._stages, batch)
                 if end < due:
                     watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
         for value in self._encoded(batch, watermark):
@@ -241,7 +249,7 @@ class Generator:
         config = self._config
         while self._others and not config.lines:
             router, offset = self._others.popitem()
-            epoch = frames.epoch_of(self._topic.facts(router, offset, self._schema))
+            epoch = frames.epoch_of(self._topic.facts(router, offset, self._source.schema))
             if epoch > config.epoch:
                 said = f"another process offers events to topic {self._topic.name!r} now"
                 raise Deposed(f"{said} (epoch {epoch}, ours was {config.epoch})")
@@ -249,15 +257,15 @@ class Generator:
 
 def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
-    topic, routers = config.topic, config.topic.partitions
-    topic.require_partitions()
-    generator = Generator(config, connect(topic))
-    for router in range(routers):
+    config.topic.require_partitions()
+    generator = Generator(config, connect(config.topic))
+    mine = generator.routers
+    for router in mine:
         generator.send(router, now_us())
     generator.flush()
     say({"state": "ready"})
 
-    turn_us = config.frame_ms * 1000 / routers
+    turn_us = config.frame_ms * 1000 / len(mine)
     begin_us = now_us()
     turn = 0  # turn n is due at begin + n * turn_us; of turns that are late, each router has only its latest one
     pending: dict[int, int] = {}  # routers with something to send, and the time of the frame that ends with it
@@ -275,7 +283,8 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
             late_us = max(late_us, passed_us - due_us)
             after = max(turn, math.floor((passed_us - begin_us) / turn_us)) + 1
             pending |= {
-                each % routers: round(begin_us + each * turn_us) for each in range(max(turn, after - routers), after)
+                mine[each % len(mine)]: round(begin_us + each * turn_us)
+                for each in range(max(turn, after - len(mine)), after)
             }
             turn = after
         pending = {router: at_us for router, at_us in pending.items() if not generator.send(router, at_us)}

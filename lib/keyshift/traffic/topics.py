@@ -17,7 +17,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from keyshift.endpoints import OPEN, Endpoints, SignIn
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable, service_errors
-from keyshift.workloads import KeyedStage, results_due
+from keyshift.workloads import KeyedStage, Source, results_due
 
 SILENCE_S = 2.0  # a generator that lives writes many times in it
 RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up
@@ -154,24 +154,30 @@ class Topic:
         )
 
     def read(
-        self, schema: pa.Schema, before: Mapping[int, int] | None = None, stage: KeyedStage | None = None
+        self,
+        source: Source,
+        before: Mapping[int, int] | None = None,
+        stage: KeyedStage | None = None,
+        first: int = 0,
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Read the events and the frames that are there at the time of the call.
+        """Read the events of ``source`` and the frames that are there at the time of the call.
 
         What is stale (see ``keyshift.model.frames``) is left out. Events: columns router, offset, position and those of
-        ``schema``, or what routers make of them for ``stage``; with ``before`` only those before that offset of each
-        partition. Frames, all of them: columns router, offset, watermark (0 if it has none), events, how many of the
-        source, and epoch. Raises ProtocolViolation if a frame is not of ``schema``.
+        the source, or what routers make of them for ``stage``; with ``before`` only those before that offset of each
+        router. Frames, all of them: columns router, offset, watermark (0 if it has none), events, how many of the
+        source, and epoch. ``first``: the router of partition 0. Raises ProtocolViolation if a frame is not of
+        ``source``.
         """
-        tables = [(schema if stage is None else stage.events).empty_table()]
+        tables = [(source.schema if stage is None else stage.events).empty_table()]
         seen = [np.empty((0, 6), np.int64)]
-        for router, some in self._valid_frames(schema):
+        for partition, some in self._valid_frames(source.schema):
+            router = first + partition
             batches: list[pa.RecordBatch] = []
             rows_seen: list[tuple[int, int, int, int, int, int]] = []
             for offset, epoch, batch, meta in some:
                 rows = -1
                 if before is None or offset < before[router]:
-                    batches.append((batch if stage is None else stage.mapped(batch)).replace_schema_metadata(None))
+                    batches.append((batch if stage is None else source.mapped(batch)).replace_schema_metadata(None))
                     rows = batches[-1].num_rows
                 rows_seen.append((router, offset, meta.get("watermark", 0), batch.num_rows, epoch, rows))
             # Copied: a small frame would otherwise keep its record in memory, which is a hundred times as large.
@@ -187,21 +193,21 @@ class Topic:
         events.insert(2, "position", positions(rows))
         return events, all_frames
 
-    def count(self, schema: pa.Schema, stages: Sequence[KeyedStage]) -> Offered:
-        """Count what is there of a source now, but for what is stale (see ``keyshift.model.frames``).
+    def count(self, source: Source, stages: Sequence[KeyedStage]) -> Offered:
+        """Count what is there of ``source`` now, but for what is stale (see ``keyshift.model.frames``).
 
         In little memory, however long the topic is. Raises as ``read``.
         """
         events, due = [0] * self.partitions, 0
         begins: list[list[tuple[int, int]]] = [[] for _ in events]
-        for router, some in self._valid_frames(schema):
+        for router, some in self._valid_frames(source.schema):
             for offset, epoch, *_ in some:
                 if not begins[router] or epoch > begins[router][-1][1]:
                     begins[router].append((offset, epoch))
             batches = [batch.replace_schema_metadata(None) for *_, batch, _ in some]
-            for batch in pa.Table.from_batches(batches, schema).combine_chunks().to_batches():
+            for batch in pa.Table.from_batches(batches, source.schema).combine_chunks().to_batches():
                 events[router] += batch.num_rows
-                due += results_due(stages, batch)
+                due += results_due(source, stages, batch)
         return Offered(events, due, tuple(map(tuple, begins)))
 
     def _valid_frames(

@@ -1,7 +1,6 @@
 """Everything around a system under test: events go in, results come out, and its slots say how far they are."""
 
 import contextlib
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow.parquet as pq
 
-from keyshift.clock import SECOND_US
 from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.frames import FIRST_EPOCH
 from keyshift.model.markers import Marker, SlotMarker, name_of
-from keyshift.traffic import lines
 from keyshift.traffic.collector import CollectorConfig
+from keyshift.traffic.feed import Feed
 from keyshift.traffic.generator import GeneratorConfig
+from keyshift.traffic.inputs import Inputs
+from keyshift.traffic.load import Load
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
 from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, Offered, Topic
@@ -25,17 +25,7 @@ from keyshift.workloads import Workload, parcel_of
 
 SAY_S = 120.0  # for slots to say what they have to, without any result meanwhile
 LOOK_S = 0.05  # between two looks at what they said
-REMEMBERED = 60  # reports of a feed, one per second
 MARKERS = 8  # of a kind and a slot: nobody asks for what was said so long before
-ANSWER_S = 30.0  # for a generator to get ready, and to be done at the end of a load
-
-
-class Before(NamedTuple):
-    """What earlier processes have offered of a load: events, results that they must have, and since when."""
-
-    events: int = 0
-    due: int = 0
-    took_s: float = 0.0
 
 
 class Latencies(NamedTuple):
@@ -51,83 +41,12 @@ class Latencies(NamedTuple):
         return Latencies(self.sum_ms + sum_ms, [sum(pair) for pair in zip(self.within, within, strict=True)])
 
 
-class Progress(NamedTuple):
-    """What a feed had offered at a moment, in seconds since the epoch: events, and results that are due for them."""
-
-    at: float
-    events: int
-    due: int
-
-
-class Feed(JsonProcess):
-    """One generator: ticks from the beginning, a load when it is told to."""
-
-    def __init__(self, config: GeneratorConfig) -> None:
-        self.sent = 0  # events so far, as it said last
-        self.before = Before()
-        self._said: dict[str, dict[str, Any]] = {}  # by state
-        self.progress: deque[Progress] = deque(maxlen=REMEMBERED)
-        super().__init__("keyshift.traffic.generator", config.model_dump(mode="json"), self._heard)
-
-    def _heard(self, report: dict[str, Any]) -> None:
-        if "state" in report:
-            self._said[report["state"]] = report
-        elif "sent_events" in report:
-            self.sent = report["sent_events"]
-            self.progress.append(Progress(time.time(), report["sent_events"], report["due"]))
-
-    def skip(self, events: Sequence[int]) -> None:
-        """Leave out so many events of each router, which another process has offered; to be called before ``begin``."""
-        self.tell({"skip": list(events)})
-
-    def begin(self, start: float, seconds: float | None) -> None:
-        """Offer the load from ``start`` (seconds since the epoch), for ``seconds``; None: until ``end_load``."""
-        self.tell({"start_at_us": int(start * SECOND_US), "seconds": seconds})
-
-    def change_rate(self, rate: float) -> None:
-        """Offer another rate from now on, in events per second, above 0. The load must be one without an end."""
-        self.tell({"rate": rate})
-
-    def end_load(self) -> None:
-        """End now a load that has no end."""
-        self.tell({"end": True})
-
-    @property
-    def offered(self) -> int | None:
-        """Events of the load, None before its end."""
-        return self._said["done"]["events"] + self.before.events if "done" in self._said else None
-
-    @property
-    def planned(self) -> int:
-        """Events that the load was to have; to be asked after its end."""
-        return int(self._said["done"]["planned"]) + self.before.events
-
-    @property
-    def due(self) -> int | None:
-        """Results that the events of the load must have, None before its end."""
-        return self._said["done"]["due"] + self.before.due if "done" in self._said else None
-
-    @property
-    def took_s(self) -> float:
-        """How long it took to offer the load; to be asked after its end."""
-        return float(self._said["done"]["took_s"]) + self.before.took_s
-
-    def await_state(self, state: str) -> None:
-        """Wait until it is ``ready``, or ``done`` with the load. Raises ServiceUnavailable if it dies or is late."""
-
-        def said() -> bool:
-            self.check()
-            return state in self._said
-
-        if not wait_until(said, ANSWER_S):
-            raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")
-
-
 class Traffic:
     """Topics, feeds and a collector, from ``open`` to ``close``, which leaves nothing behind, or ``kill``, which leaves
     the topics.
 
-    ``events`` has a partition per router, ``results`` one per slot. ``heard`` gets what came out in each second.
+    ``events`` are the topics of the sources, in their order, with a partition for each router; ``results`` has one for
+    each slot. ``heard`` gets what came out in each second.
     ``as_lines``: records are lines, not frames; see ``traffic.lines``. All methods raise ServiceUnavailable if Kafka or
     a process of ours is not there any more.
     """
@@ -135,14 +54,14 @@ class Traffic:
     def __init__(
         self,
         workload: Workload,
-        events: Topic,
+        events: Sequence[Topic],
         results: Topic,
         output: Path,
         heard: Callable[[dict[str, Any]], None] = lambda second: None,
         trace: str = "",
         as_lines: bool = False,
     ) -> None:
-        self._workload, self._events, self._results = workload, events, results
+        self._inputs, self._topics, self._results = Inputs(workload, events), [*events, results], results
         self._output, self._heard_second = output, heard
         self._common: dict[str, Any] = {
             "workload": workload.name,
@@ -166,35 +85,44 @@ class Traffic:
     def open(self, again: bool = False) -> None:
         """Make the topics, and start the collector. ``again``: the topics are there."""
         if not again:
-            for topic in (self._events, self._results):
+            for topic in self._topics:
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
         config = CollectorConfig(topic=self._results, output=self._output, **self._common)
         self._processes.append(JsonProcess("keyshift.traffic.collector", config.model_dump(mode="json"), self._heard))
 
     def await_silence(self) -> None:
         """Wait until nobody writes events any more. Raises ServiceUnavailable if somebody goes on."""
-        self._events.await_silence()
+        self._inputs.await_silence()
 
-    def feed(
-        self,
-        rate: float,
-        frame_ms: float,
-        steps: Sequence[tuple[float, float]] = (),
-        epoch: int = FIRST_EPOCH,
-    ) -> Feed:
-        """Start a generator of ``rate`` events per second, and of other rates later; see ``traffic.generator``.
+    def feed(self, loads: Sequence[Load], frame_ms: float, epoch: int = FIRST_EPOCH) -> Feed:
+        """Start the generators that offer the ``loads``, one for each source, with a frame per partition every
+        ``frame_ms``.
 
-        ``epoch``: of the driver that it is for; when the generator is ready, whatever those of others offer is stale.
+        ``epoch``: of the driver that it is for; when the feed is ready, whatever those of others offer is stale.
         """
-        load: dict[str, Any] = {"frame_ms": frame_ms, "rate": rate, "rate_steps": list(steps), "epoch": epoch}
-        feed = Feed(GeneratorConfig(topic=self._events, **load, **self._common))
-        self._processes.append(feed)
+        common = self._common | {"frame_ms": frame_ms, "epoch": epoch}
+        feed = Feed(
+            (
+                GeneratorConfig(
+                    topic=each.topic,
+                    source=each.source.name,
+                    partitions=partitions,
+                    rate=load.rate,
+                    rate_steps=list(load.steps),
+                    **common,
+                ),
+                [each.first + partition for partition in partitions],
+            )
+            for each, load, partitions in self._inputs.shares(loads)
+        )
+        self._processes += feed.injectors
         return feed
 
     def end(self, feed: Feed) -> None:
         """End a feed: no tick comes from it any more, and ``check`` does not miss it."""
-        feed.kill()
-        self._processes.remove(feed)
+        for injector in feed.injectors:
+            injector.kill()
+            self._processes.remove(injector)
 
     @property
     def pids(self) -> dict[int, str]:
@@ -221,7 +149,7 @@ class Traffic:
     def close(self) -> None:
         """Remove all of it; safe to call twice. What fails is raised when the rest is gone."""
         with contextlib.ExitStack() as stack:
-            for topic in (self._events, self._results):
+            for topic in self._topics:
                 stack.callback(topic.delete)
             stack.callback(self.kill)
 
@@ -251,11 +179,11 @@ class Traffic:
         self._revoked |= set(versions)
 
     def require_input(self, offsets: Mapping[int, int]) -> None:
-        """Raises NotThere unless events are still there from these offsets of each partition on; 0 if it has none."""
-        for partition, begin in sorted(self._events.begins().items()):
-            if begin > (needed := offsets.get(partition, 0)):
+        """Raises NotThere unless events are still there from these offsets of each router on; 0 if it has none."""
+        for router, (topic, partition, begin) in self._inputs.begins().items():
+            if begin > (needed := offsets.get(router, 0)):
                 raise NotThere(
-                    f"topic {self._events.name!r} begins at offset {begin} of partition {partition} by now, and the "
+                    f"topic {topic.name!r} begins at offset {begin} of partition {partition} by now, and the "
                     f"job has to begin at {needed}: Kafka has removed what is before, see its retention"
                 )
 
@@ -289,16 +217,12 @@ class Traffic:
     # -- what it was --------------------------------------------------------------------------------------------------
 
     def offered(self, before: Mapping[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Read back events and frames; see ``Topic.read``."""
-        [source], [stage, *_] = self._workload.sources, self._workload.stages
-        if self._as_lines:
-            return lines.read(self._events, source.schema)
-        return self._events.read(source.schema, before, stage)
+        """Read back events and frames; see ``Inputs.read``."""
+        return self._inputs.read_lines() if self._as_lines else self._inputs.read(before)
 
     def count_offered(self) -> Offered:
-        """Count what was offered, in little memory; see ``Topic.count``."""
-        [source] = self._workload.sources
-        return self._events.count(source.schema, self._workload.stages)
+        """Count what was offered; see ``Inputs.count``."""
+        return self._inputs.count()
 
     def results(self) -> pd.DataFrame:
         """All results, after ``stop``; columns: see ``traffic.collector``."""

@@ -1,8 +1,9 @@
 """The configuration of every task of a job. It travels in the query's closures, never through results or logs."""
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
@@ -27,6 +28,14 @@ class Certificate:
     key: str = field(repr=False)
 
 
+class Input(NamedTuple):
+    """The ``topic`` of a source has so many partitions, and ``first`` is the router that reads partition 0."""
+
+    topic: str
+    first: int
+    partitions: int
+
+
 @dataclass(frozen=True)
 class JobConfig:
     """One attempt of one job, a query from its start to its stop, as seen by one of its keyed stages."""
@@ -42,6 +51,7 @@ class JobConfig:
     key_groups: int
     bins: int = 1
     parcel: str = field(default="", repr=False)  # of a workload that the library does not have
+    sources: tuple[tuple[str, int], ...] = ()  # names, and the routers of each; empty: one source has all routers
     number: int = 0  # of the stage in the chain of stages
     onward: tuple[tuple[str, int], ...] = ()  # the stages behind this one, and the slots of each
     backend: str = "memory"
@@ -69,14 +79,14 @@ class JobConfig:
         return f"{of_job(self.job)}/{of_stage(self.attempt, self.stage)}"
 
     @property
-    def events_topic(self) -> str:
-        """Kafka topic of the input, one partition per router."""
-        return topics_of(self.job)[0]
+    def inputs(self) -> tuple[Input, ...]:
+        """Kafka topics of the input, of each source."""
+        return inputs_of(self.job, self.sources or (("events", self.routers),))
 
     @property
     def results_topic(self) -> str:
         """Kafka topic of the output, one partition per slot."""
-        return topics_of(self.job)[1]
+        return results_of(self.job)
 
     @property
     def next(self) -> "JobConfig | None":
@@ -100,10 +110,10 @@ class JobConfig:
         """The workload with its parameters."""
         return model_of(self.workload, self.parcel)(**self.parameters)
 
-    def make_source(self) -> Source:
-        """The source of the events that the stage's routers read."""
-        [source] = self.make_workload().sources
-        return source
+    def make_source(self, router: int = 0) -> Source:
+        """The source of the events that a router of the first stage reads."""
+        firsts = [each.first for each in self.inputs]
+        return self.make_workload().sources[bisect_right(firsts, router) - 1]
 
     def make_stage(self) -> KeyedStage:
         """The stage of this name. Raises BadInput if the workload has none."""
@@ -129,6 +139,19 @@ def result_schema(stage: KeyedStage) -> pa.Schema:
     return pa.schema([*RESULT_FIELDS, *stage.result_fields])
 
 
-def topics_of(job: str) -> tuple[str, str]:
-    """The Kafka topics of the input and of the output of a job."""
-    return f"{job}-events", f"{job}-results"
+def inputs_of(job: str, sources: Sequence[tuple[str, int]]) -> tuple[Input, ...]:
+    """The Kafka topics of the input of a job. ``sources``: their names, and the routers of each.
+
+    That of an only source is named alike, whatever the source is.
+    """
+    inputs, first = [], 0
+    for name, partitions in sources:
+        topic = f"{job}-events" if len(sources) == 1 else f"{job}-{name}-events"
+        inputs.append(Input(topic, first, partitions))
+        first += partitions
+    return tuple(inputs)
+
+
+def results_of(job: str) -> str:
+    """The Kafka topic of the output of a job."""
+    return f"{job}-results"

@@ -13,6 +13,7 @@ from keyshift.wire import nodes, spark_rows
 from keyshift.wire.config import JobConfig
 from keyshift.worker.router import Routed, Routing
 from keyshift.worker.slot.opening import make_slot
+from keyshift.workloads import Source
 
 STALL_S = 0.005
 
@@ -21,7 +22,7 @@ Task = Callable[[Batches], Batches]  # what runs in one task of a stage, for ``m
 
 
 def router(config: JobConfig, batch_s: float) -> Task:
-    """The router's task, in batches of ``batch_s``: partition, offset, value in; ``spark_rows.ROUTED`` out.
+    """The router's task, in batches of ``batch_s``: router, offset, value in; ``spark_rows.ROUTED`` out.
 
     Here and in a slot, rows without a value have only pushed others.
     """
@@ -35,13 +36,13 @@ def router(config: JobConfig, batch_s: float) -> Task:
         trace = Trace(config.trace, "router", columns) if config.trace else None
         try:
             for batch in batches:
-                for partition, offset, value in zip(*batch.columns, strict=True):
+                for router, offset, value in zip(*batch.columns, strict=True):
                     if not value.is_valid:
                         continue
                     came_us = now_us()
-                    rows = task.frame(partition.as_py(), offset.as_py(), value.as_buffer())
+                    rows = task.frame(router.as_py(), offset.as_py(), value.as_buffer())
                     if trace:
-                        trace.add(partition.as_py(), offset.as_py(), task.watermark, came_us, now_us())
+                        trace.add(router.as_py(), offset.as_py(), task.watermark, came_us, now_us())
                     if rows:
                         yield spark_rows.routed(rows)
                     while task.full and time.monotonic() < over:
@@ -102,18 +103,20 @@ class RouterTask(Routing):
     """A router of the first stage during one batch: frames of the source come in."""
 
     def __init__(self, config: JobConfig) -> None:
-        self._event_schema, self._epochs = config.make_source().schema, config.epochs
+        self._make_source, self._epochs = config.make_source, config.epochs
+        self._source: Source | None = None  # known with the first frame: a task reads one partition
         super().__init__(config)
         self.coordination.watch(nodes.SAVEPOINT, self.request_savepoint)
 
     def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
         """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
-        events, meta = frames.decode(value, self._event_schema)
+        source = self._source = self._source or self._make_source(router)
+        events, meta = frames.decode(value, source.schema)
         if self._epochs and frames.epoch_of(meta) < max(
             (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
         ):
             return []
-        rows, savepoints = self.routed(router, offset, self.stage.mapped(events), meta.get("watermark", 0))
+        rows, savepoints = self.routed(router, offset, source.mapped(events), meta.get("watermark", 0))
         for savepoint in savepoints:
             node = nodes.saved(savepoint)[nodes.of_router(router)]
             self.coordination.acknowledge(node, nodes.RouterSaved(offset))

@@ -61,16 +61,28 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """A source: the columns of its events, and its partitions by router.
+    """A source: the columns of its events, and its partitions by number. A router reads each of them.
 
     ``require``: raises BadInput if what the events are made of, such as a file, cannot be read. It is called before
     anything is started.
+
+    ``map``: the events of the first stage from those of a frame, in their order; runs in the routers. It may parse,
+    choose the key (``frames.keys_of`` takes any type), make several events of one, or none, and keeps ``t``. It must
+    give the same whenever it is called: the verdict calls it, too. None: the events are those of the stage.
+
+    ``rate``: events per second if nobody says how many; None: as many as the first source.
     """
 
     name: str
     schema: pa.Schema
     partition: Callable[[int], Partition]
     require: Callable[[], object] = lambda: None
+    map: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    rate: float | None = None
+
+    def mapped(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        """The first stage's events from those of a frame."""
+        return events if self.map is None else self.map(events)
 
 
 @dataclass(frozen=True)
@@ -78,17 +90,14 @@ class KeyedStage:
     """A keyed stage: the columns of the events that its slots get, what its operator adds to the results, and who
     computes.
 
-    ``map``: the stage's events from those of a frame of the source, in their order; runs in the routers. It may parse,
-    choose the key (``frames.keys_of`` takes any type), make several events of one, or none, and keeps ``t``. It must
-    give the same whenever it is called: the verdict calls it, too. None: the events are those of the source.
-
     ``due``: which of its events must have a result, and exactly one; the others must have none. It looks at each event
     by itself. None: every event.
 
-    Behind the first stage events are results of the stage before. Then ``map`` gets these, runs in the slots of the
-    stage before, and gives the stage's events and ``ORIGIN``: which event of the input each comes of (-1, -1, -1: a
-    timer). It gives one for each result of an event, as many as it likes for one of a timer. None: the events are those
-    columns of the results. And ``due`` is None, or there is no event that must have a result.
+    The first stage's events are what the sources' ``map`` gives, and it has none of its own. Behind it events are
+    results of the stage before. Then ``map`` gets these, runs in the slots of the stage before, and gives the stage's
+    events and ``ORIGIN``: which event of the input each comes of (-1, -1, -1: a timer). It gives one for each result of
+    an event, as many as it likes for one of a timer. None: the events are those columns of the results. And ``due`` is
+    None, or there is no event that must have a result.
     """
 
     name: str
@@ -97,10 +106,6 @@ class KeyedStage:
     operator: Callable[[], Operator]  # a new one, for one slot
     map: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     due: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
-
-    def mapped(self, events: pa.RecordBatch) -> pa.RecordBatch:
-        """The stage's events from those of a frame of the source."""
-        return events if self.map is None else self.map(events)
 
     def from_results(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """The stage's events, and their ``ORIGIN``, from results of the stage before."""
@@ -116,13 +121,13 @@ def due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> npt.NDArray[np.
     return np.ones(events.num_rows, np.bool_) if first.due is None else first.due(events)
 
 
-def results_due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> int:
-    """How many results of the last stage these events of the source must have."""
-    return int(due(stages, stages[0].mapped(events)).sum())
+def results_due(source: Source, stages: Sequence[KeyedStage], events: pa.RecordBatch) -> int:
+    """How many results of the last stage these events of ``source`` must have."""
+    return int(due(stages, source.mapped(events)).sum())
 
 
 class Workload(Protocol):
-    """One workload with its parameters; see ``keycount`` for an example. One source, for now."""
+    """One workload with its parameters; see ``keycount`` for an example."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -136,7 +141,7 @@ class Workload(Protocol):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What goes in."""
+        """What goes in. The first one is that whose rate is the rate of a run."""
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:

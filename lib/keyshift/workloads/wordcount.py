@@ -239,13 +239,13 @@ class WordCount(Grouped):
     def sources(self) -> tuple[Source, ...]:
         """Words, one per event."""
         if self.text:
-            return (Source("words", WORDS, partial(TextWords, self), partial(read_words, self.text)),)
-        return (Source("words", WORDS, partial(DrawnWords, self)),)
+            return (Source("words", WORDS, partial(TextWords, self), partial(read_words, self.text), map=with_keys),)
+        return (Source("words", WORDS, partial(DrawnWords, self), map=with_keys),)
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:
         """The counter, behind routers that give each word its key."""
-        return (KeyedStage("counter", EVENTS, RESULT_FIELDS, partial(WordCountOperator, self.window_us), with_keys),)
+        return (KeyedStage("counter", EVENTS, RESULT_FIELDS, partial(WordCountOperator, self.window_us)),)
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

@@ -96,7 +96,7 @@ def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
 
 def test_rate_cancel_and_fault(job, client):
     assert client.post("/rate", params={"rate": 123.5}).json() == {"rate": 123.5}
-    assert ("change_rate", 123.5) in job.traffic.told
+    assert ("change_rate", 123.5, "events") in job.traffic.told
     job.inner.go.clear()
     client.post("/scale", params={"slots": 4})
     assert client.post("/cancel").json() == {"cancelled": True}

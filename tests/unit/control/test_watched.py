@@ -97,7 +97,7 @@ def test_what_is_asked_reaches_the_job_and_what_is_seen_is_kept(job):
     job.do(Rate(rate=50.0))
     job.do(Double())
     job.do(Cancel())
-    assert ("change_rate", 100.0) in job.live.traffic.told
+    assert ("change_rate", 100.0, "events") in job.live.traffic.told
     with pytest.raises(BadInput, match="slots = 9: 4 are provisioned"):
         job.do(Scale(slots=9))
     assert [what for _, what in job.history.marks[:4]] == ["scale 4", "plan matched 3", "rate 50", "double"]
@@ -147,7 +147,7 @@ def test_a_script_presses_and_stops(job, load):
     assert manifest.status == "ok" and not job.runs
     assert seen == [1, 2, 3, 4, 5, 6]
     assert outcomes(job) == ["complete"]
-    assert ("change_rate", 200.0) in job.live.traffic.told
+    assert ("change_rate", 200.0, "events") in job.live.traffic.told
 
 
 def test_what_the_job_refuses_ends_a_script_and_the_job(job):
@@ -221,7 +221,7 @@ def test_buttons_start_watch_ask_and_stop(page, job):
     press["plan"].click()
     assert wait_until(lambda: "plan matched 4" in page._said.value, DEADLINE_S)
     press["double"].click()
-    assert wait_until(lambda: ("change_rate", 200.0) in job.live.traffic.told, DEADLINE_S)
+    assert wait_until(lambda: ("change_rate", 200.0, "events") in job.live.traffic.told, DEADLINE_S)
     press["stop"].click()
     assert wait_until(lambda: "has ended, verdict ok" in page._said.value, DEADLINE_S)
     assert wait_until(lambda: not press["start"].disabled and press["scale"].disabled, DEADLINE_S)

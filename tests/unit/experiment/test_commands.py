@@ -30,8 +30,8 @@ WORDS = {
     "scale": ("scale 4", ("move", None, 4)),
     "plan": ("plan matched 2", ("move", None, 2, "matched", {})),
     "cancel": ("cancel", ("cancel",)),
-    "rate": ("rate 50", ("change_rate", 50.0)),
-    "double": ("double", ("change_rate", 200.0)),
+    "rate": ("rate 50 control", ("change_rate", 50.0, "control")),
+    "double": ("double", ("change_rate", 200.0, None)),
     "fault": ("fault stop:slot:3s", ("hit", Fault("stop", "slot", "", None, 3.0))),
 }
 

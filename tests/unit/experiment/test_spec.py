@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from pydantic import Field
 
+from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import anywhere, live_spec
 from keyshift.experiment.spec import known_parameters, make_spec
+from keyshift.lab.system import job_config
 from keyshift.model.errors import BadInput
 from keyshift.planner import settings, strategies
 from keyshift.registry import named_values
 from keyshift.state import Backend, Settings, backends
 from keyshift.state.memory import MemoryStore
+from keyshift.traffic.load import Load
 from keyshift.wire.config import JobConfig
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
@@ -118,6 +121,11 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("rate_steps=1:fast", "rate_steps = '1:fast'", "e.g. 0:2000,10:6000"),
         ("rate_steps=7", "rate_steps = '7'", "e.g. 0:2000,10:6000"),
         ("rate=-1", "rate = -1", "greater than 0"),
+        ("rates=events:5", "rates = 'events:5'", "events is the only source, and its rate is rate = 2000"),
+        ("rate_steps=control=0:5", "rate_steps = 'control=0:5'", "known: events"),
+        ("source_routers=control:1", "source_routers = 'control:1'", "known: events"),
+        ("injectors=3", "injectors = 3", "lower injectors or raise routers"),
+        ("injectors=0", "injectors = 0", "greater than or equal to 1"),
         ("slots=200", "slots = 200", "raise key_groups"),
         ("to_slots=129", "to_slots = 129", "raise key_groups"),
         ("strategy=fluit", "'fluit'", "did you mean 'fluid'"),
@@ -249,11 +257,11 @@ def test_every_parameter_says_what_it_means_and_has_one_owner():
 
 
 def test_steps_of_the_rate_count_from_the_beginning_of_the_measured_time():
-    plain = make_spec({}).run
-    assert (plain.steps(), plain.events()) == ([], 2000.0 * 28)
-    run = make_spec({"rate": 100, "rate_steps": "0:2000,10:6000,20:0", "warmup_s": 3, "seconds": 24}).run
-    assert run.steps() == [(3.0, 2000.0), (13.0, 6000.0), (23.0, 0.0)]
-    assert run.events() == 3 * 100 + 10 * 2000 + 10 * 6000
+    [plain] = make_spec({}).loads
+    assert (plain, plain.events(28)) == (Load(2000.0, []), 2000.0 * 28)
+    [load] = make_spec({"rate": 100, "rate_steps": "0:2000,10:6000,20:0", "warmup_s": 3, "seconds": 24}).loads
+    assert load == Load(100.0, [(3.0, 2000.0), (13.0, 6000.0), (23.0, 0.0)])
+    assert load.events(27) == 3 * 100 + 10 * 2000 + 10 * 6000
     with pytest.raises(BadInput, match="nothing is offered"):
         make_spec({"rate_steps": "0:0", "warmup_s": 0})
 
@@ -341,3 +349,42 @@ def test_only_one_stage_of_a_chain_may_use_time():
 
     with pytest.raises(BadInput, match="workload = twice: windows, again use time, and only one stage may yet"):
         replace(make_spec({}), workload=Twice())
+
+
+class TwoSources(KeyCount):
+    """Keys of two sources, the second of which has a rate of its own."""
+
+    name = "two_sources"
+
+    @property
+    def sources(self):
+        [plain] = super().sources
+        return plain, replace(plain, name="others", rate=5.0)
+
+
+class MapsInItsStage(KeyCount):
+    name = "maps_in_its_stage"
+
+    @property
+    def stages(self):
+        [plain] = super().stages
+        return (replace(plain, map=lambda events: events),)
+
+
+def test_each_source_has_topic_routers_and_load_of_its_own(monkeypatch):
+    monkeypatch.setitem(workloads._entries, "two_sources", TwoSources)
+    spec = make_spec({"workload": "two_sources", "rate": 100, "source_routers": "others:3", "injectors": 3})
+    assert spec.loads == [Load(100.0, [], 3), Load(5.0, [], 3)]
+    assert (spec.routers, spec.cores) == (2 + 3, 2 + 3 + 4)
+    config = job_config(spec, "run", Endpoints("k:1", "z:1", "m:1", "a", "s"), None)
+    assert config.inputs == (("run-events-events", 0, 2), ("run-others-events", 2, 3))
+    assert [config.make_source(router).name for router in range(5)] == ["events"] * 2 + ["others"] * 3
+    again = make_spec(spec.parameters())
+    assert again.parameters() == spec.parameters()
+    assert make_spec({"workload": "two_sources", "rates": "others:7"}).loads[1].rate == 7.0
+
+
+def test_a_map_of_the_first_stage_is_refused_with_where_it_belongs(monkeypatch):
+    monkeypatch.setitem(workloads._entries, "maps_in_its_stage", MapsInItsStage)
+    with pytest.raises(BadInput, match="stage counter is the first one and has a map; that belongs to the source"):
+        make_spec({"workload": "maps_in_its_stage"})

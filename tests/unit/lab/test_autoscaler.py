@@ -15,7 +15,7 @@ from keyshift.lab.autoscaler import Autoscaler, sentence, told
 from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.records import Measured
 from keyshift.results.from_records import scaling_table
-from keyshift.traffic.traffic import Progress
+from keyshift.traffic.feed import Progress
 
 RATE = 500.0  # records per second of a slot at work
 BEGIN = 1_000.0

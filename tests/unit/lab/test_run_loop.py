@@ -18,7 +18,9 @@ from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import QueryDied
-from keyshift.traffic.traffic import Before, Traffic
+from keyshift.traffic.feed import Before
+from keyshift.traffic.load import Load
+from keyshift.traffic.traffic import Traffic
 
 BEGIN = 1000.0
 
@@ -253,7 +255,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     run.began_at, run.traffic.pids, run.traffic.received = math.nan, set(), 10
     run.come = lambda s: 10
     run.traffic.open, run.traffic.stop = note("open"), note("stop traffic")
-    run.traffic.feed = lambda rate, frame_ms, steps: note("feed")(rate, *steps) or Feed()
+    run.traffic.feed = lambda loads, frame_ms: note("feed")(*loads) or Feed()
     for name in ("start", "announce", "stop"):
         setattr(run.system, name, note(name))
     run.system.request = note("request")
@@ -266,7 +268,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     begin = run_loop.LEAD_S
     assert said == [
         (0.0, "open"),
-        (0.0, "feed", 100.0, (9.0, 300.0)),
+        (0.0, "feed", Load(100.0, [(9.0, 300.0)])),
         (0.0, "start"),
         (0.0, "load", begin, 24.0),
         (begin + 4.0, "announce", ScaleTo(4)),

@@ -203,4 +203,4 @@ def test_a_job_that_restarts_has_only_the_slots_it_needs_now():
     assert job_config(make_spec({"strategy": "fluid", "slots": 2, "to_slots": 4}), "run", ENDPOINTS, None).slots == 4
     config = job_config(make_spec({"strategy": "stop_restart", "slots": 2, "to_slots": 4}), "run", ENDPOINTS, None)
     assert config.slots == 2
-    assert config.token and config.events_topic == "run-events"
+    assert config.token and config.inputs == (("run-events", 0, 2),)

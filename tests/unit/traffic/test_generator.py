@@ -344,3 +344,41 @@ def test_a_load_that_has_begun_skips_nothing():
     made = generator(Broker(), rate=1000)
     with pytest.raises(BadInput):
         made.obey({"skip": [1, 1]}, START_US)
+
+
+def test_generators_that_share_a_source_offer_together_what_one_of_them_would():
+    whole, brokers = Broker(), [Broker(), Broker()]
+    generator(whole, rate=500)
+    shares = [generator(broker, rate=500, partitions=[number]) for number, broker in enumerate(brokers)]
+    one = generator(whole, rate=500)
+    for at_us in range(START_US, START_US + 1_000_001, 100_000):
+        for router in range(2):
+            one.send(router, at_us)
+            shares[router].send(router, at_us)
+    assert one.finished and all(each.finished for each in shares)
+    told = [each.done(START_US + 1_000_000) for each in shares]
+    assert [each["events"] for each in told] == [each["planned"] for each in told] == [250, 250]
+    for router, broker in enumerate(brokers):
+        assert [each for each, _ in broker.frames(router)] == [each for each, _ in whole.frames(router)]
+        assert broker.frames(1 - router) == []
+
+
+def test_a_source_that_is_silent_from_the_beginning_ticks_and_is_done_at_once():
+    broker = Broker()
+    silent = generator(broker, rate=0)
+    assert silent.finished and silent.due == 0
+    assert silent.send(0, START_US + 20_000)
+    [(batch, meta)] = broker.frames(0)
+    assert (batch.num_rows, meta["watermark"]) == (0, START_US + 20_000)
+
+
+def test_a_source_may_fall_silent_and_go_on():
+    broker = Broker()
+    staircase = generator(broker, rate=100, rate_steps=[(0.2, 0.0), (0.6, 0.0), (0.8, 1000.0)])
+    for at_us in range(START_US, START_US + 1_000_001, 10_000):
+        staircase.send(0, at_us)
+        staircase.send(1, at_us)
+    times = np.concatenate([batch["t"].to_numpy() for router in range(2) for batch, _ in broker.frames(router)])
+    passed = np.sort(times - START_US)
+    assert len(passed) == 20 + 200 and staircase.finished
+    assert (passed < 200_000).sum() == 20 and (passed >= 800_000).sum() == 200

@@ -33,7 +33,7 @@ def offered(monkeypatch):
 
 
 def test_events_come_with_their_places_and_frames_with_how_many_they_have(offered):
-    events, seen = TOPIC.read(SOURCE.schema)
+    events, seen = TOPIC.read(SOURCE)
     assert events[["router", "offset", "position"]].to_numpy().tolist() == [
         *([0, 0, 0], [0, 0, 1], [0, 2, 0]),
         *([1, 1, 0], [1, 1, 1], [1, 1, 2]),
@@ -49,14 +49,14 @@ def test_events_come_with_their_places_and_frames_with_how_many_they_have(offere
 
 
 def test_what_is_behind_an_offset_is_left_out_but_for_its_frame(offered):
-    events, seen = TOPIC.read(SOURCE.schema, before={0: 2, 1: 1}, stage=STAGE)
+    events, seen = TOPIC.read(SOURCE, before={0: 2, 1: 1}, stage=STAGE)
     assert events[["router", "offset", "position"]].to_numpy().tolist() == [[0, 0, 0], [0, 0, 1]]
     assert seen["events"].tolist() == [2, 0, 1, 0, 3]
     assert list(events)[3:] == STAGE.events.names
 
 
 def test_events_and_the_results_that_they_must_have_are_counted(offered):
-    assert TOPIC.count(SOURCE.schema, WORKLOAD.stages) == ([3, 3], 6, (((0, 1),), ((0, 1),)))
+    assert TOPIC.count(SOURCE, WORKLOAD.stages) == ([3, 3], 6, (((0, 1),), ((0, 1),)))
 
 
 def test_what_is_of_an_older_epoch_than_a_frame_before_it_does_not_count(monkeypatch):
@@ -68,19 +68,19 @@ def test_what_is_of_an_older_epoch_than_a_frame_before_it_does_not_count(monkeyp
         made.append(SimpleNamespace(offset=offset, value=frames.encode(batch, facts), timestamp=offset))
     monkeypatch.setattr(Topic, "records", lambda self: iter([(0, made)]))
     topic = Topic("", "t")
-    events, seen = topic.read(SOURCE.schema)
+    events, seen = topic.read(SOURCE)
     assert seen[["offset", "epoch"]].to_numpy().tolist() == [[0, 1], [1, 2], [3, 2]]
     assert sorted(set(events["offset"])) == [0, 1, 3]
-    assert topic.count(SOURCE.schema, WORKLOAD.stages) == ([1 + 2 + 4], 1 + 2 + 4, (((0, 1), (1, 2)),))
+    assert topic.count(SOURCE, WORKLOAD.stages) == ([1 + 2 + 4], 1 + 2 + 4, (((0, 1), (1, 2)),))
 
 
 def test_a_topic_without_a_record_has_neither_events_nor_frames(monkeypatch):
     monkeypatch.setattr(Topic, "records", lambda self: iter([]))
-    events, seen = TOPIC.read(SOURCE.schema, stage=STAGE)
+    events, seen = TOPIC.read(SOURCE, stage=STAGE)
     assert events.empty and seen.empty
     assert list(events) == ["router", "offset", "position", *STAGE.events.names]
     assert events["router"].dtype == np.int32
-    assert TOPIC.count(SOURCE.schema, WORKLOAD.stages) == ([0, 0], 0, ((), ()))
+    assert TOPIC.count(SOURCE, WORKLOAD.stages) == ([0, 0], 0, ((), ()))
 
 
 def test_frames_without_a_result_have_no_time(offered):

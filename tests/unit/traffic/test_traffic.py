@@ -46,7 +46,7 @@ def seconds():
 @pytest.fixture
 def traffic(monkeypatch, topics, seconds):
     monkeypatch.setattr(module, "SAY_S", 0.3)
-    return Traffic(KeyCount(), Topic("k:1", "events", 2), Topic("k:1", "results", 3), Path("nowhere"), seconds.append)
+    return Traffic(KeyCount(), [Topic("k:1", "events", 2)], Topic("k:1", "results", 3), Path("nowhere"), seconds.append)
 
 
 @pytest.fixture

@@ -262,7 +262,7 @@ def test_q8_finds_who_is_new_and_sells_in_the_same_window():
 def test_q1_gives_prices_in_euro_and_q2_the_bids_for_some_auctions():
     events = taken(20_000)
     bids = of_kind(events, BID)
-    made = make(query="q1").stages[0].mapped(events).to_pandas()
+    made = make(query="q1").sources[0].mapped(events).to_pandas()
     assert (made["price"] == (bids["price"] * 89 // 100)).all()
     assert (made["key"] == bids["auction"]).all() and (made["bidder"] == bids["bidder"]).all()
     workload = make(query="q2")

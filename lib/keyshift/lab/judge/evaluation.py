@@ -18,7 +18,8 @@ from keyshift.progress import Say
 from keyshift.results import from_records
 from keyshift.results.manifest import EXAMPLES_KEPT, Verdict
 from keyshift.results.verdict import Judgement, due_in
-from keyshift.traffic.traffic import Feed, Traffic
+from keyshift.traffic.feed import Feed
+from keyshift.traffic.traffic import Traffic
 from keyshift.workloads import Workload
 
 _EXAMPLES_OF_CUTS = 6

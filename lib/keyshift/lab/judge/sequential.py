@@ -73,11 +73,11 @@ def run_sequentially(
     events_per_frame: int = 20,
     backend: str = "memory",
 ) -> SequentialRun:
-    """Put ``frames`` frames per router through slots, under each assignment in turn for an equal share of them.
+    """Put ``frames`` frames of each router through slots, under each assignment in turn for an equal share of them.
 
-    Routers and slots are those of a job, ``RouterCore`` and ``SlotCore``, with one frame under way at a time; state and
-    timers are handed over by export and install, or by reference. At the end all routers stand at a savepoint: timers
-    that are not due by then stay. Raises BadInput for an unknown backend.
+    Each source has as many ``routers``. Routers and slots are those of a job, ``RouterCore`` and ``SlotCore``, with one
+    frame under way at a time; state and timers are handed over by export and install, or by reference. At the end all
+    routers stand at a savepoint: timers that are not due by then stay. Raises BadInput for an unknown backend.
     """
     kind = backends.get(backend)
     with ExitStack() as stack:
@@ -97,9 +97,8 @@ def _run_in(
     frames: int,
     events_per_frame: int,
 ) -> SequentialRun:
-    [source], (stage, *_) = workload.sources, workload.stages
-    chain = _chain(workload, workload.stages, stores, assignments, routers)
-    partitions = [source.partition(router) for router in range(routers)]
+    partitions = [(source, source.partition(number)) for source in workload.sources for number in range(routers)]
+    chain = _chain(workload, workload.stages, stores, assignments, len(partitions))
     events: list[pd.DataFrame] = []
     ends: list[tuple[int, int, int]] = []  # of frames: router, offset, watermark
     now_us = 0
@@ -108,8 +107,8 @@ def _run_in(
             each.migrate(assignments[offset * len(assignments) // frames])
         times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
         now_us, watermark = int(times[-1]) + 1, int(times[-1])
-        for router, partition in enumerate(partitions):
-            batch = stage.mapped(partition.take(times))
+        for router, (source, partition) in enumerate(partitions):
+            batch = source.mapped(partition.take(times))
             position = positions(np.array([batch.num_rows]))
             events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
             chain[0].frame(router, offset, batch, watermark, now_us)

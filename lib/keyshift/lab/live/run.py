@@ -14,8 +14,8 @@ from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.notes import Doing, Phase
 from keyshift.model.records import Measured
+from keyshift.traffic.feed import Before, Feed
 from keyshift.traffic.topics import Epochs
-from keyshift.traffic.traffic import Before, Feed
 
 
 class LiveRun:
@@ -90,7 +90,7 @@ class LiveRun:
         """The journal, if something has changed that must not be lost."""
         told, loop = self.system.status(), self.loop
         outcomes = [migration.outcome for migration in self.migrations.status()]
-        now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, loop.rate)
+        now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, loop.rates.copy())
         self._journal.keep(now, self._made)
 
     def _made(self) -> Journal:
@@ -100,6 +100,7 @@ class LiveRun:
             began_at=loop.began_at,
             trigger=loop.trigger,
             rate=loop.rate,
+            rates=loop.rates.copy(),
             migrations=migrations.status(),
             targets=migrations.targets,
         )
@@ -132,10 +133,13 @@ class LiveRun:
             traffic.await_silence()
         epoch = self.system.failover.claim(read_journal())
         journal = read_journal()
-        loop.rate, loop.trigger, loop.began_at = journal.rate, journal.trigger, journal.began_at
+        first, *_ = loop.rates
+        loop.rates = loop.rates | journal.rates | {first: journal.rate}
+        loop.trigger, loop.began_at = journal.trigger, journal.began_at
         self.migrations.resume(journal.migrations, journal.targets)
         traffic.open(again=True)
-        loop.feed = feed = traffic.feed(loop.rate, loop.spec.run.frame_ms, epoch=epoch)
+        loads = [load._replace(rate=rate) for load, rate in zip(loop.spec.loads, loop.rates.values(), strict=True)]
+        loop.feed = feed = traffic.feed(loads, loop.spec.run.frame_ms, epoch)
         feed.await_state("ready")
         offered = traffic.count_offered()
         feed.skip(offered.events)

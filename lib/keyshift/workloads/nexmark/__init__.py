@@ -13,7 +13,7 @@ from keyshift.registry import unknown
 from keyshift.workloads.contract import KeyedStage, Source
 from keyshift.workloads.keyed import Grouped
 from keyshift.workloads.nexmark import oracle
-from keyshift.workloads.nexmark.queries import QUERIES
+from keyshift.workloads.nexmark.queries import MAPS, QUERIES
 from keyshift.workloads.nexmark.source import EVENTS, NexmarkPartition
 
 
@@ -79,7 +79,7 @@ class Nexmark(Grouped):
     @property
     def sources(self) -> tuple[Source, ...]:
         """Persons, auctions and bids."""
-        return (Source("events", EVENTS, partial(NexmarkPartition, self)),)
+        return (Source("events", EVENTS, partial(NexmarkPartition, self), map=MAPS[self.query]),)
 
     @cached_property
     def stages(self) -> tuple[KeyedStage, ...]:  # type: ignore[override]

@@ -97,11 +97,9 @@ SELLERS = pa.schema(
 )
 
 
-def entries_stage(
-    name: str, events: pa.Schema, rule: Rule, map_: Callable[[pa.RecordBatch], pa.RecordBatch]
-) -> KeyedStage:
-    """The first stage of a query: its rule about the ``events`` that ``map_`` makes."""
-    return KeyedStage(name, events, (KIND, *rule.row_fields), partial(EntriesOperator, rule, events), map_)
+def entries_stage(name: str, events: pa.Schema, rule: Rule) -> KeyedStage:
+    """The first stage of a query: its rule about the ``events`` that the query's map makes."""
+    return KeyedStage(name, events, (KIND, *rule.row_fields), partial(EntriesOperator, rule, events))
 
 
 def folded(
@@ -132,7 +130,7 @@ def folded(
 def _q1(workload: "Nexmark") -> tuple[KeyedStage, ...]:
     fields = ints("bidder", "price", "at")
     events = pa.schema([*EVENT_FIELDS, *fields])
-    return (KeyedStage("bids", events, fields, partial(MapOperator, fields), bids_in_euro),)
+    return (KeyedStage("bids", events, fields, partial(MapOperator, fields)),)
 
 
 def _skipped(events: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -142,7 +140,7 @@ def _skipped(events: pa.RecordBatch) -> npt.NDArray[np.bool_]:
 def _q2(workload: "Nexmark") -> tuple[KeyedStage, ...]:
     fields = ints("price")
     events, operator = pa.schema([*EVENT_FIELDS, *fields]), partial(MapOperator, fields, _skipped)
-    return (KeyedStage("bids", events, fields, operator, partial(bids, ("auction", "price")), _skipped),)
+    return (KeyedStage("bids", events, fields, operator, due=_skipped),)
 
 
 # -- Q3 and Q8: joins of persons and their auctions --------------------------------------------------------------------
@@ -171,7 +169,7 @@ def _q3(workload: "Nexmark") -> tuple[KeyedStage, ...]:
 
     person = texts("name", "city", "state")
     rule = Rule((*ints("auction", "at"), *person), (*ints("auction"), *person), add, close)
-    return (entries_stage("sellers", SELLERS, rule, persons_and_auctions),)
+    return (entries_stage("sellers", SELLERS, rule),)
 
 
 def _q8(workload: "Nexmark") -> tuple[KeyedStage, ...]:
@@ -190,7 +188,7 @@ def _q8(workload: "Nexmark") -> tuple[KeyedStage, ...]:
         ], []
 
     fields = (*ints("start", "auction", "reserve"), *texts("name"))
-    return (entries_stage("sellers", SELLERS, Rule(fields, fields, add, close), persons_and_auctions),)
+    return (entries_stage("sellers", SELLERS, Rule(fields, fields, add, close)),)
 
 
 # -- Q4 and Q6: prices of auctions that have closed --------------------------------------------------------------------
@@ -220,7 +218,7 @@ def _closing(workload: "Nexmark", fields: tuple[str, ...], row: Callable[[Entry]
         return [row(entry) for entry in entries if entry[-1] >= 0], [(NOT_DUE, _CLOSED, 0, 0, 0, 0, 0)]
 
     rule = Rule(ints("what", "at", "expires", "category", "seller", "price"), ints(*fields), add, close)
-    return entries_stage("auctions", AUCTIONS, rule, auctions_and_bids)
+    return entries_stage("auctions", AUCTIONS, rule)
 
 
 def _q4(workload: "Nexmark") -> tuple[KeyedStage, ...]:
@@ -285,7 +283,7 @@ def _q5(workload: "Nexmark") -> tuple[KeyedStage, ...]:
 
     fields = ints("start", "count")
     rule = Rule(fields, fields, add, without_due)
-    first = entries_stage("auctions", BIDS, rule, partial(bids, ("auction", "at", "bidder", "price")))
+    first = entries_stage("auctions", BIDS, rule)
     return first, _best("count")
 
 
@@ -304,7 +302,7 @@ def _q7(workload: "Nexmark") -> tuple[KeyedStage, ...]:
 
     fields = ints("start", "price", "bidder")
     rule = Rule(fields, fields, add, without_due)
-    first = entries_stage("auctions", BIDS, rule, partial(bids, ("auction", "at", "bidder", "price")))
+    first = entries_stage("auctions", BIDS, rule)
     return first, _best("price", "bidder")
 
 
@@ -344,7 +342,7 @@ def _q11(workload: "Nexmark") -> tuple[KeyedStage, ...]:
 
     fields = ints("start", "last", "count")
     rule = Rule(fields, fields, add, close, at_once)
-    return (entries_stage("bidders", BIDS_BY_BIDDER, rule, partial(bids, ("bidder", "at"))),)
+    return (entries_stage("bidders", BIDS_BY_BIDDER, rule),)
 
 
 # By name, the stages of a workload with this query.
@@ -358,4 +356,18 @@ QUERIES: dict[str, Callable[["Nexmark"], tuple[KeyedStage, ...]]] = {
     "q7": _q7,  # the highest bid of a tumbling window
     "q8": _q8,  # new persons who have sold something in the same tumbling window
     "q11": _q11,  # bids of a bidder in each session, and whenever there are many of them
+}
+
+# By name of the query, the events of its first stage from those of the source.
+_PRICED_BIDS = partial(bids, ("auction", "at", "bidder", "price"))
+MAPS: dict[str, Callable[[pa.RecordBatch], pa.RecordBatch]] = {
+    "q1": bids_in_euro,
+    "q2": partial(bids, ("auction", "price")),
+    "q3": persons_and_auctions,
+    "q4": auctions_and_bids,
+    "q5": _PRICED_BIDS,
+    "q6": auctions_and_bids,
+    "q7": _PRICED_BIDS,
+    "q8": persons_and_auctions,
+    "q11": partial(bids, ("bidder", "at")),
 }

@@ -107,13 +107,13 @@ class Stock(Grouped):
     @property
     def sources(self) -> tuple[Source, ...]:
         """Orders and deletions."""
-        return (Source("orders", OFFERED, self.partition, self.require),)
+        map_ = partial(with_keys, self.keyed_by)
+        return (Source("orders", OFFERED, self.partition, self.require, map=map_),)
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:
         """The order books, behind routers that know the key."""
-        operator, map_ = partial(StockOperator, self), partial(with_keys, self.keyed_by)
-        return (KeyedStage("books", EVENTS, RESULT_FIELDS, operator, map_),)
+        return (KeyedStage("books", EVENTS, RESULT_FIELDS, partial(StockOperator, self)),)
 
     wrong = oracle.wrong
 

@@ -22,7 +22,7 @@ def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(m
     run.execute()
     (_, begin, length), *told = traffic.told[1:]
     assert length is None, "else the rate could not change"
-    assert told == [("change_rate", 2 * spec.run.rate), ("end_load",)]
+    assert told == [("change_rate", 2 * spec.run.rate, "events"), ("end_load",)]
     assert [len(set(each.owner)) for each in job.stages[0].assignments] == [2, 4, 3]
     assert 0.1 + 0.2 <= run.trigger - begin < run._ended_at - begin
     (note,) = job.notes

@@ -1,0 +1,102 @@
+"""What is offered of each source, and how many routers read it, from parameters that name sources."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from keyshift.model.errors import BadInput
+from keyshift.registry import unknown
+from keyshift.traffic.load import Load
+from keyshift.workloads import Source
+
+MOST_ROUTERS = 64  # of a source
+T = TypeVar("T")
+
+
+def loads_of(
+    sources: Sequence[Source],
+    rate: float,
+    rates: str,
+    rate_steps: str,
+    injectors: int,
+    warmup_s: float,
+    seconds: float,
+) -> list[Load]:
+    """The load of each of ``sources``; see the parameters of these names. Raises BadInput."""
+    first, *others = [source.name for source in sources]
+    if rates and not others:
+        raise BadInput(f"rates = {rates!r}: {first} is the only source, and its rate is rate = {rate:g}")
+    given = _by_source("rates", rates, others, _rate, "a rate from 0 on, e.g. control:5")
+    steps = _steps(rate_steps, [first, *others], seconds)
+    rate_of = {source.name: rate if source.rate is None else source.rate for source in sources[1:]} | given
+    return [
+        Load(rate_of.get(name, rate), [(warmup_s + second, each) for second, each in steps.get(name, [])], injectors)
+        for name in (first, *others)
+    ]
+
+
+def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> dict[str, int]:
+    """How many routers read each of ``sources``; see the parameters of these names. Raises BadInput."""
+    names = [source.name for source in sources]
+    what = f"a number of routers from 1 to {MOST_ROUTERS}, e.g. {names[-1]}:1"
+    return dict.fromkeys(names, routers) | _by_source("source_routers", source_routers, names, _routers, what)
+
+
+def _rate(text: str) -> float:
+    if not 0 <= (rate := float(text)) < math.inf:
+        raise ValueError
+    return rate
+
+
+def _routers(text: str) -> int:
+    if not 1 <= (routers := int(text)) <= MOST_ROUTERS:
+        raise ValueError
+    return routers
+
+
+def _by_source(parameter: str, text: str, known: Sequence[str], value: Callable[[str], T], what: str) -> dict[str, T]:
+    """Of ``name:value,name:value``. Raises BadInput."""
+    found: dict[str, T] = {}
+    for part in text.split(",") if text else ():
+        name, _, said = part.strip().partition(":")
+        try:
+            each = value(said)
+        except ValueError:
+            raise BadInput(f"{parameter} = {text!r}: {part.strip()!r} must be a source and {what}") from None
+        _name(parameter, text, name, known, found)
+        found[name] = each
+    return found
+
+
+def _steps(text: str, known: Sequence[str], seconds: float) -> dict[str, list[tuple[float, float]]]:
+    """Of ``0:2000,10:6000``, for the first source, and ``name=0:2000,10:6000``, with ``;`` between several."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for part in text.split(";") if text else ():
+        name, named, steps = part.strip().rpartition("=")
+        name = name.strip() if named else known[0]
+        _name("rate_steps", text, name, known, found)
+        found[name] = list(_pairs(text, steps, seconds))
+    return found
+
+
+def _pairs(text: str, steps: str, seconds: float) -> Iterator[tuple[float, float]]:
+    try:
+        parts = [step.split(":") for step in steps.split(",") if step]
+        pairs = [(float(second), float(rate)) for second, rate in parts]
+    except ValueError:
+        pairs = [(-1.0, 0.0)]
+    moments = [second for second, _ in pairs]
+    good = all(0 <= second < seconds and 0 <= rate < math.inf for second, rate in pairs)
+    if not good or moments != sorted(set(moments)):
+        raise BadInput(
+            f"rate_steps = {text!r}: must be seconds of measured time, ascending and below seconds = {seconds:g}, each "
+            "with a rate, e.g. 0:2000,10:6000"
+        )
+    yield from pairs
+
+
+def _name(parameter: str, text: str, name: str, known: Sequence[str], found: dict[str, T]) -> None:
+    if name not in known:
+        raise BadInput(f"{parameter} = {text!r}: {unknown('source', name, list(known))}")
+    if name in found:
+        raise BadInput(f"{parameter} = {text!r}: source {name} is there twice; leave one out")

@@ -1,0 +1,120 @@
+"""Several sources as one input, and the generators that share them; with processes: tests/integration."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from keyshift.traffic.feed import Before, Feed
+from keyshift.traffic.generator import GeneratorConfig
+from keyshift.traffic.inputs import Inputs
+from keyshift.traffic.load import Load
+from keyshift.traffic.process import JsonProcess
+from keyshift.traffic.topics import Offered, Topic
+from keyshift.workloads.keycount import KeyCount
+
+
+class Two(KeyCount):
+    @property
+    def sources(self):
+        [plain] = super().sources
+        return plain, replace(plain, name="others")
+
+
+TOPICS = [Topic("k:1", "events", 3), Topic("k:1", "others", 2)]
+
+
+@pytest.fixture
+def inputs():
+    return Inputs(Two(), TOPICS)
+
+
+def test_each_partition_has_one_generator_and_each_generator_a_partition(inputs):
+    shared = [
+        (each.source.name, load.rate, partitions)
+        for each, load, partitions in inputs.shares([Load(10.0, (), 2), Load(1.0, (), 4)])
+    ]
+    assert shared == [("events", 10.0, [0, 2]), ("events", 10.0, [1]), ("others", 1.0, [0]), ("others", 1.0, [1])]
+
+
+def test_what_is_read_and_counted_has_the_routers_of_all_sources(inputs, monkeypatch):
+    def read(topic, source, before, stage, first):
+        events = pd.DataFrame({"router": np.arange(topic.partitions) + first})
+        return events, events.assign(of=source.name)
+
+    monkeypatch.setattr(Topic, "read", read)
+    monkeypatch.setattr(
+        Topic,
+        "count",
+        lambda topic, source, stages: Offered([5] * topic.partitions, 9, (((1, 1),),) * topic.partitions),
+    )
+    monkeypatch.setattr(Topic, "begins", lambda topic: {1: 7, 0: len(topic.name)})
+    events, frames = inputs.read()
+    assert events["router"].tolist() == list(range(5))
+    assert frames["of"].tolist() == ["events"] * 3 + ["others"] * 2
+    assert inputs.count() == Offered([5] * 5, 18, (((1, 1),),) * 5)
+    assert inputs.begins() == {
+        **{0: (TOPICS[0], 0, 6), 1: (TOPICS[0], 1, 7)},
+        **{3: (TOPICS[1], 0, 6), 4: (TOPICS[1], 1, 7)},
+    }
+
+
+@pytest.fixture
+def feed(monkeypatch, inputs):
+    """Its generators are no processes: ``told`` is what one was told, ``say`` what it says."""
+
+    def made(injector, name, config, heard):
+        injector.told, injector.say = [], heard
+
+    monkeypatch.setattr(JsonProcess, "__init__", made)
+    monkeypatch.setattr(JsonProcess, "tell", lambda injector, command: injector.told.append(command))
+    monkeypatch.setattr(JsonProcess, "check", lambda injector: None)
+    config = {"workload": "keycount", "parameters": {}, "frame_ms": 20}
+    shares = inputs.shares([Load(100.0, (), 2), Load(1.0)])
+    return Feed(
+        (
+            GeneratorConfig(topic=each.topic, source=each.source.name, rate=load.rate, partitions=own, **config),
+            [each.first + partition for partition in own],
+        )
+        for each, load, own in shares
+    )
+
+
+def report(events, due):
+    return {"sent_events": events, "due": due, "late_ms": 0.0}
+
+
+def test_a_second_is_told_of_when_all_have_told_of_it(feed):
+    one, two, other = feed.injectors
+    one.say(report(10, 5))
+    two.say(report(20, 10))
+    one.say(report(30, 15))
+    assert not feed.progress and feed.sent == 50
+    other.say(report(1, 1))
+    assert [(each.events, each.due) for each in feed.progress] == [(51, 26)]
+    two.say(report(40, 20))
+    other.say(report(2, 2))
+    assert [(each.events, each.due) for each in feed.progress] == [(51, 26), (72, 37)]
+
+
+def test_a_load_is_over_when_all_have_offered_theirs(feed):
+    feed.before = Before(1000, 500, 7.0)
+    for number, each in enumerate(feed.injectors):
+        assert (feed.offered, feed.due) == (None, None)
+        each.say({"state": "done", "events": 10, "planned": 11, "due": 5, "took_s": number + 1.0})
+    assert (feed.offered, feed.planned, feed.due, feed.took_s) == (1030, 1033, 515, 10.0)
+    feed.await_state("done")
+
+
+def test_each_is_told_what_concerns_it(feed):
+    feed.skip([10, 11, 12, 13, 14])
+    feed.begin(5.0, None)
+    feed.change_rate(7.0, "others")
+    feed.end_load()
+    begin, end = {"start_at_us": 5_000_000, "seconds": None}, {"end": True}
+    assert [each.told for each in feed.injectors] == [
+        [{"skip": [10, 12]}, begin, end],
+        [{"skip": [11]}, begin, end],
+        [{"skip": [13, 14]}, begin, {"rate": 7.0}, end],
+    ]
