@@ -37,8 +37,8 @@ class Watcher:
     def launched(self) -> None:
         """A driver is about to be."""
 
-    def begins(self, restore: str | None) -> None:
-        """An attempt is about to, from this snapshot or savepoint; None: from the beginning of the input."""
+    def begins(self, job: str, restore: str | None) -> None:
+        """An attempt of ``job`` is about to, from this snapshot or savepoint; None: from the beginning of the input."""
 
     def claimed(self, driver: "Driver") -> None:
         """The job is its own from now on."""
