@@ -24,9 +24,11 @@ from places import DriverDied, Fates, Fault, Place, at, here
 from shape import Shape
 
 from keyshift.control import process
+from keyshift.control.files import Jobs
 from keyshift.lab.live.job import LiveJob
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 
+NAME = "job"
 SESSION_S = 0.3  # at the most, until a dead driver's sessions expire
 PARTS = ("driver", "spark", "generator", "collector")  # the processes of a driver; the last two end when it is gone
 
@@ -73,11 +75,9 @@ class World:
         return driver
 
     def journal(self) -> dict[str, Any] | None:
-        """The one that is on disk; None if there is none."""
-        for path in (self.folder / "jobs").glob("*.journal"):
-            with contextlib.suppress(OSError, ValueError):
-                return json.loads(path.read_text())  # type: ignore[no-any-return]
-        return None
+        """The one that is on disk of the job that has the name; None if there is none."""
+        kept = Jobs(self.folder).journal(NAME).read()
+        return kept.model_dump() if kept else None
 
     def claimed(self, place: Place) -> None:
         """By a process of a driver."""

@@ -147,10 +147,10 @@ class Jobs:
 
         ``take_over``: even if its process lives.
         """
-        if (named := self.read(run)) and not self.journal(run).read():
+        if (named := self.read(run)) and not self._journal_of(named).read():
             self.require_gone(named)
             raise BadInput(f"job {run}: nothing can go on with it; {self.ended(named)}")
-        kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name).read())}
+        kept = {job.name: (job, journal) for job in self.all() if (journal := self._journal_of(job).read())}
         found = [each for name, each in kept.items() if name == run or each[1].run_id.startswith(run)]
         if not run or len(found) != 1:
             known = [journal.run_id for _, journal in kept.values()]
@@ -188,7 +188,7 @@ class Jobs:
     def ended(self, job: JobFile) -> HowEnded:
         """How a job ended whose process is gone."""
         why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
-        return HowEnded(why, *self.journal(job.name).remains())
+        return HowEnded(why, *self._journal_of(job).remains())
 
     def choose(self, name: str | None) -> JobFile:
         """The job of this name, or the only one that runs. Raises BadInput naming those there are."""
@@ -206,6 +206,9 @@ class Jobs:
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
+    def _journal_of(self, job: JobFile) -> "JournalFile":
+        return self.journal(job.name, job.entry)
+
 
 class JournalFile:
     """What the job ``name`` can be continued from, or what is known of what it may have left: the files beside its
@@ -214,7 +217,8 @@ class JournalFile:
 
     def __init__(self, folder: Path, name: str, entry: str) -> None:
         self._name = name
-        self._path, self._leftovers = (folder / f"{name}.{entry}.{kind}" for kind in ("journal", "leftovers"))
+        stem = f"{name}.{entry}" if entry else name  # without one: of a keyshift that drew none
+        self._path, self._leftovers = (folder / f"{stem}.{kind}" for kind in ("journal", "leftovers"))
 
     def expect(self, known: Kept) -> None:
         """Write down what is ``known`` of what the job makes from now on, to find and delete that.

@@ -128,7 +128,7 @@ class _Entry(Keeper):
 
     def ended(self, job: LiveJob) -> None:
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
-        if self.deleted:
+        if self.deleted or not self._ours:
             self._file.drop()
         if isinstance(job.error, Deposed) or not self._ours:
             return
