@@ -99,7 +99,7 @@ def _slot(config: JobConfig) -> Task:
         number = context.partitionId()
         state: dict[int, tuple[int, bytes]] = {}
         said = SlotMarker(number, SlotStarted(config.stage, config.attempt))
-        ready = [frames.encode(frames.empty(results), said.to_json())]
+        ready = [frames.encode(frames.empty(results), frames.Facts(said=said))]
         for batch in batches:
             values, ready = ready, []
             for row in spark_rows.received(batch):

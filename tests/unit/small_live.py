@@ -20,9 +20,10 @@ from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
 from keyshift.model.notes import Doing, Note, Phase
-from keyshift.model.records import Measured
+from keyshift.model.records import Measured, Second
+from keyshift.traffic.messages import Latencies
 from keyshift.traffic.topics import Offered
-from keyshift.traffic.traffic import Before, Latencies, Progress
+from keyshift.traffic.traffic import Before, Progress
 
 
 class Stage:
@@ -161,12 +162,12 @@ class Traffic:
 
     def __init__(self):
         self.told, self.pids, self.received = [], set(), 30
-        self.seconds = [{"second": 7, "results": 3, "p50_ms": 4.0, "p99_ms": 6.0}]
-        self.latencies = {0: Latencies(9.0, [2, 1] + [0] * 11)}
+        self.seconds = [Second(7, 3, 4.0, 6.0)]
+        self.latencies = {0: Latencies(9.0, (2, 1) + (0,) * 11)}
         self.feed_ = SimpleNamespace(
             sent=31, due=30, before=Before(), progress=[Progress(0.0, 0, 0), Progress(1.0, 300, 300)]
         )
-        for name in ("begin", "change_rate", "end_load", "await_state", "skip"):
+        for name in ("begin", "change_rate", "end_load", "await_ready", "skip"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 
     def open(self, again=False):
@@ -176,7 +177,7 @@ class Traffic:
         self.told.append(("await_silence",))
 
     def count_offered(self):
-        assert ("await_state", "ready") in self.told, "there may be more"
+        assert ("await_ready",) in self.told, "there may be more"
         return Offered([20, 10], 25, (((5, 1),), ((7, 1), (8, 2))))
 
     def check(self):

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.status import StageStatus
 from keyshift.model.notes import Phase
-from keyshift.traffic.collector import BUCKETS_MS
+from keyshift.traffic.messages import BUCKETS_MS
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 STATES = ("starting", "running", "stopping", "ended", "failed")

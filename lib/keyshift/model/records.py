@@ -107,6 +107,15 @@ def restart_record(
     return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", released, installed)
 
 
+class Second(NamedTuple):
+    """What came out in a second of the epoch, and the latency of it in ms; None if there was nothing."""
+
+    second: int
+    results: int
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotRecord:
     """A complete snapshot of all stages: when it was requested and complete, in microseconds since the epoch, how

@@ -11,7 +11,7 @@ from small_live import live_job
 from keyshift.control.api import make_app
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.notes import Doing, Phase
-from keyshift.traffic.traffic import Latencies
+from keyshift.traffic.messages import Latencies
 from keyshift.waiting import wait_until
 
 TOKEN = "the-token"
@@ -203,7 +203,7 @@ def test_the_time_that_each_slot_was_busy_is_told(job, client):
 
 
 def test_metrics_have_the_latencies_of_each_slot(job, client):
-    job.traffic.latencies = {0: Latencies(60_009.0, [2, 1, *[0] * 10, 1]), 2: Latencies(1.0, [1] + [0] * 12)}
+    job.traffic.latencies = {0: Latencies(60_009.0, (2, 1, *[0] * 10, 1)), 2: Latencies(1.0, (1, *[0] * 12))}
     found = samples(client)
     within = [found["keyshift_latency_seconds_bucket", *of(0, le=le)] for le in ("0.005", "0.01", "30.0", "+Inf")]
     assert within == [2, 3, 3, 4]

@@ -19,7 +19,6 @@ from keyshift.driver.snapshotter import MARK
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
-from keyshift.model.markers import name_of
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
@@ -66,7 +65,7 @@ class Output:
 
     def await_slots(self, slots, said, check):
         check()
-        self.calls.append((name_of(said), sorted(slots)))
+        self.calls.append((said.kind, sorted(slots)))
 
     def revoke(self, versions):
         self.calls.append(("revoke", sorted(versions)))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.messages import codec
 from keyshift.model.records import Measured, UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
@@ -71,10 +72,10 @@ def test_a_value_of_another_kind_is_refused(data):
 
 def test_a_process_may_make_all_codecs_ahead():
     nodes.make_codecs()
-    before = nodes._codec.cache_info().misses
+    before = codec.cache_info().misses
     for node, value in MESSAGES.values():
         node.encode(value)
-    assert nodes._codec.cache_info().misses == before
+    assert codec.cache_info().misses == before
 
 
 def test_no_two_nodes_have_one_path():

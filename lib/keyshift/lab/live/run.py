@@ -136,7 +136,7 @@ class LiveRun:
         self.migrations.resume(journal.migrations, journal.targets)
         traffic.open(again=True)
         loop.feed = feed = traffic.feed(loop.rate, loop.spec.run.frame_ms, epoch=epoch)
-        feed.await_state("ready")
+        feed.await_ready()
         offered = traffic.count_offered()
         feed.skip(offered.events)
         feed.before = Before(sum(offered.events), offered.due)

@@ -152,7 +152,7 @@ class Series:
     def _await_calm(self, since: float, until: float, seconds: int) -> Script:
         """So many seconds of normal latency in a row, none of them before ``since``; at most until ``until``."""
         while time.time() < until:
-            found = [each["p99_ms"] for each in self._run.traffic.seconds if each["second"] >= since][-seconds:]
+            found = [each.p99_ms for each in self._run.traffic.seconds if each.second >= since][-seconds:]
             if len(found) == seconds and all(p99 is not None and p99 <= self._objective_ms for p99 in found):
                 return
             yield time.time() + LOOK_S
@@ -160,7 +160,7 @@ class Series:
     @property
     def _objective_ms(self) -> float:
         """From the median second of the job so far: migrations are the lesser part of it."""
-        return metrics.objective_ms(median(each["p99_ms"] or 0.0 for each in self._run.traffic.seconds))
+        return metrics.objective_ms(median(each.p99_ms or 0.0 for each in self._run.traffic.seconds))
 
 
 def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:

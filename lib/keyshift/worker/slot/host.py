@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -64,7 +64,7 @@ class Copies:
         self._lock = threading.Lock()
         self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
 
-    def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:
+    def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
         """See ``flight.server.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
         epoch, number = part
         with self._lock:
@@ -181,7 +181,7 @@ class SlotHost:
                 for key in deleted:
                     state.delete(key)
 
-    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:  # noqa: D102
+    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:  # noqa: D102
         if isinstance(self._tenant(slot), EndedSlot):
             raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
         self.copies.add(slot, unit, part, batches, deleted)

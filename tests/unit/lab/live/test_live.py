@@ -323,7 +323,7 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
     }
     with live_job(monkeypatch, live_spec(SMALL), **given) as job:
         told = job.traffic.told
-        assert told[0 if take_over else 1 :][:3] == [("feed", 103.0, 2), ("await_state", "ready"), ("skip", [20, 10])]
+        assert told[0 if take_over else 1 :][:3] == [("feed", 103.0, 2), ("await_ready",), ("skip", [20, 10])]
         assert (("await_silence",) in told) is not take_over
         assert (job.status()["rate"], len(read)) == (103.0, 3), "for the run's id, for the claim, and behind it"
         assert job.inner.config.epochs == (((5, 1),), ((7, 1), (8, 2)))
