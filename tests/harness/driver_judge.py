@@ -86,8 +86,10 @@ class Judge(Watcher):
         self._last_of[driver.pid] = newest
 
     def deletes(self, driver: Driver, what: str, journal: dict[str, Any] | None) -> None:
-        """Only a stop that succeeded may take away what a resume needs."""
+        """Only a stop that succeeded may take away what a resume needs. A resume needs no half of a run."""
         if driver.job is None or driver.job.run_id not in self.ready or self._has_verdict(driver):
+            return
+        if what.startswith("runs/"):
             return
         who = f"driver {driver.pid}, whose run has no verdict,"
         if not what.startswith("savepoints/"):

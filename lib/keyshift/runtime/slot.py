@@ -252,9 +252,9 @@ class SlotCore(Generic[Events, Result]):
         while True:
             # Each row of a record may have to wait for its key: not more of them than there is room for.
             room = self.keys.waiting_bytes < self._queue_bytes
-            records, effects = self.machine.drain(most_records if room else 0)
+            records, emptied = self.machine.drain(most_records if room else 0)
             self.results += self.computation.process_all(records, now_us)
-            self._follow(effects)
+            self._follow(self.machine.drained(emptied))
             waiting, whole = self.keys.drain(most_events, now_us)
             self.results += self.computation.process_all(waiting, now_us, keys_here=True)
             for unit in whole:

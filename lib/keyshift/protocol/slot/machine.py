@@ -236,26 +236,31 @@ class SlotMachine(Situation[Record]):
         """Ask for all units that records wait for, whatever the transfer: the queues have become long."""
         return [effect for unit in self.wanted if self._queues[unit] for effect in self._ask(unit, -1)]
 
-    def drain(self, most: int) -> tuple[list[Record], list[Effect]]:
-        """Up to ``most`` queued records whose unit is here by now, oldest first per unit and router.
-
-        The caller processes the records *before* it carries out the effects: a unit may be on its way again.
+    def drain(self, most: int) -> tuple[list[Record], list[int]]:
+        """Up to ``most`` queued records whose unit is here by now, oldest first per unit and router; and the units of
+        which none is left. The caller processes the records, and calls ``drained`` with the units then.
         """
         step, queues = self._step, self._queues
-        if not queues:
-            return [], []
         ready = queues.keys() & self.serving
         if step and self._blocked:
             ready &= step.leaving  # what came before the barriers has to be in the state that leaves
         records: list[Record] = []
-        emptied = []
+        emptied: list[int] = []
         for unit in [unit for unit in queues if unit in ready]:
             records += queues.take(unit, most - len(records), step.borrowed.get(unit) if step else None)
             if unit not in queues:
                 emptied.append(unit)
             if len(records) == most:
                 break
-        return records, self._advance(emptied)
+        return records, emptied
+
+    def drained(self, emptied: list[int]) -> list[Effect]:
+        """The records that ``drain`` gave are processed, and none of the units ``emptied`` waits any more.
+
+        Not before: what follows may be that a unit goes on its way, or the capture of a snapshot, whose state has to
+        agree with the version that the results of those records, and of the timers before them, were under.
+        """
+        return self._advance(emptied) if emptied else []
 
     # -- savepoint and end of input -----------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class Situation(Generic[Record]):
         """Whether no event time may pass for ``unit``: records from before what this slot has seen may still meet it.
 
         They come behind one router's barrier at its destination, and before another's at its source. To be asked for
-        each record, also for those of ``drain``, whose unit may be on its way already.
+        each record, also for those of ``drain``.
         """
         step = self._step
         return step is not None and self._phases[unit] in STANDING and self._switched(step)
