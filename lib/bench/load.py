@@ -15,7 +15,7 @@ from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import job_config
-from keyshift.model.keys import Assignment, SlotId
+from keyshift.model.keys import Assignment, SlotId, Version
 from keyshift.traffic.messages import Stop
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
@@ -60,7 +60,7 @@ class UnmovedJob(Job):
     def begin(self) -> None:
         """Start the job with the owners that units have in the plain one."""
         owners = tuple(SlotId(unit % self.config.slots) for unit in range(self.config.key_groups))
-        self.start([Assignment(1, owners)])
+        self.start([Assignment(Version(1), owners)])
 
 
 class Subject:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from keyshift.model.keys import NO_VERSION, Version
 from keyshift.ordering import Local, OrderProtocol, Position, Propose, Record, Setting
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 from keyshift.runtime.turn import Turn
@@ -39,7 +40,7 @@ class Appointment(NamedTuple):
 
     epoch: int
     kind: int
-    version: int
+    version: Version
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ class Input:
         """Of one to three routers, some of them idle, and some with silence. All end in the same epoch."""
         begin, end = BEGIN_US // H_US, BEGIN_US // H_US + rng.randint(4, epochs)
         frames = tuple(_partition(rng, later, begin * H_US, end * H_US) for _ in range(rng.randint(1, 3)))
-        appointments, version, closed = [], 1, 0
+        appointments, version, closed = [], Version(1), 0
         for epoch in sorted(rng.sample(range(begin + 1, end + 1), rng.randint(0, 3))):
             if epoch <= closed:
                 continue  # nobody appoints anything before what was appointed has come everywhere
-            version += 1
+            version = Version(version + 1)
             appointments.append(Appointment(epoch, rng.choice((BARRIER, SNAPSHOT)), version))
             closed = max(_closed_with(partition, epoch) for partition in frames)
         if closed < end and rng.random() < 0.3:
@@ -77,7 +78,7 @@ class Input:
         return [self._said(router, here) for router in range(len(self.frames))]
 
     def _said(self, router: int, here: Callable[[int, Event], bool]) -> list[Row]:
-        rows, version, due = [], 1, list(self.appointments)
+        rows, version, due = [], Version(1), list(self.appointments)
         for frame in self.frames[router]:
             some = [event for event in frame.events if here(version, event)]
             kind = DATA if some else TICK
@@ -164,7 +165,7 @@ class Replica:
         rng, rows = self.rng, []
         for row in self.rows[channel][self.came[channel] :][:most]:
             if rng.random() < self.noise:
-                rows.append(Row(_MARKER, 0, 0, 0, 0))
+                rows.append(Row(_MARKER, 0, NO_VERSION, 0, 0))
                 self.markers_sent += 1
             if rng.random() < self.noise and not self.setting.later and row.kind in (DATA, TICK):
                 rows.append(row._replace(kind=TICK, watermark=0, payload=b""))

@@ -18,7 +18,7 @@ from keyshift.driver.query import Query
 from keyshift.driver.stage import LedStage
 from keyshift.driver.stage_history import StageHistory
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import NO_VERSION, Assignment, Version
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing, Note, Phase
 from keyshift.model.records import restart_record
@@ -42,7 +42,7 @@ class Past:
     notes: list[Note]
     revoked: set[int]
     begun_from: Savepoint | None
-    first_version: int
+    first_version: Version
 
 
 class Job:
@@ -67,7 +67,7 @@ class Job:
         self.config = config  # of the first stage
         self._work, self._output, self._say = work, output, say
         self._begun_from: Savepoint | None = None
-        self._first_version = 0  # of the last stage in the attempt that began from there
+        self._first_version = NO_VERSION  # of the last stage in the attempt that began from there
         self.savepoints: list[Savepoint] = []  # all that were committed
         self.snapshots = CompletedSnapshots()
         self.notes: list[Note] = []  # one for each migration that did not go as planned, and each death
@@ -309,4 +309,4 @@ def _at_root(config: JobConfig) -> contextlib.closing[Coordination]:
 
 def _next_version(left: Unfinished) -> Unfinished:
     assignment = left.assignment
-    return dataclasses.replace(left, assignment=Assignment(assignment.version + 1, assignment.owner))
+    return dataclasses.replace(left, assignment=Assignment(Version(assignment.version + 1), assignment.owner))

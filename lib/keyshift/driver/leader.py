@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from keyshift.clock import now_us
 from keyshift.driver.published import read_published
 from keyshift.driver.step_log import StepLog
-from keyshift.model.keys import Assignment, Step
+from keyshift.model.keys import Assignment, Step, Version
 from keyshift.model.notes import Doing, Phase
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.coordinator import CoordinatorMachine
@@ -87,7 +87,7 @@ class Coordinator:
         self._planner: threading.Thread | None = None
         self._thread: threading.Thread | None = None  # that leads
         self._began, self._ending = False, False
-        self._under_way: set[int] = set()  # versions under way
+        self._under_way: set[Version] = set()  # versions under way
         self.log = StepLog(assignment)
 
     @property
@@ -139,7 +139,7 @@ class Coordinator:
         again = {asked.make_steps for asked in self._asked}
         return [*(_Asked(make, False) for make in self._machine.unbegun if make not in again), *self._asked]
 
-    def unfinished(self, participant: Coordination, version: int) -> tuple[list[Step], list[MakeSteps]]:
+    def unfinished(self, participant: Coordination, version: Version) -> tuple[list[Step], list[MakeSteps]]:
         """After the end of the attempt, which has come to ``version``: the steps of its plan that had not switched, and
         the requests that had not begun. Raises ServiceUnavailable.
         """
@@ -273,17 +273,17 @@ class Coordinator:
                 log.late(effect, self._machine.deadline_ms / 1000)
                 say(Doing(Phase.ROLLED_BACK if effect.rolled_back else Phase.LATE))
 
-    def _ended(self, version: int, outcome: str) -> None:
+    def _ended(self, version: Version, outcome: str) -> None:
         self._under_way.discard(version)
         self.log.ended(version, outcome, now_us())
 
-    def _listen(self, steps: Iterable[tuple[int, Step]]) -> None:
+    def _listen(self, steps: Iterable[tuple[Version, Step]]) -> None:
         for version, _ in steps:
             if version not in self._under_way:
                 self._under_way.add(version)
                 self._listen_to(version)
 
-    def _listen_to(self, version: int) -> None:
+    def _listen_to(self, version: Version) -> None:
         """Puts each acknowledgement of ``version`` into the inbox, once."""
         seen: set[str] = set()
 

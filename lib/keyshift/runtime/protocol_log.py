@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from keyshift.model.keys import NO_VERSION, Version
 from keyshift.protocol import slot as protocol
 
 EVENTS = 1000  # that a place remembers
@@ -24,7 +25,7 @@ class Event(NamedTuple):
     place: str
     event: str
     units: tuple[int, ...] = ()
-    version: int = 0
+    version: Version = NO_VERSION
     hop: int = 0
     other: str = ""
 
@@ -36,9 +37,11 @@ class ProtocolLog:
         self.place = place
         self.new: deque[Event] = deque(maxlen=EVENTS)
         self.events: deque[Event] = deque(maxlen=EVENTS)
-        self._sent: dict[int, tuple[int, int]] = {}  # unit -> version and hop of what is not acknowledged
+        self._sent: dict[int, tuple[Version, int]] = {}  # unit -> version and hop of what is not acknowledged
 
-    def note(self, event: str, units: Iterable[int] = (), version: int = 0, hop: int = 0, other: str = "") -> None:
+    def note(
+        self, event: str, units: Iterable[int] = (), version: Version = NO_VERSION, hop: int = 0, other: str = ""
+    ) -> None:
         """``event`` happens now."""
         self.new.append(Event(0, self.place, event, tuple(units), version, hop, other))
 
@@ -67,13 +70,13 @@ class ProtocolLog:
             case protocol.Skip(_, version):
                 self.note("skip", version=version)
 
-    def _note_sent(self, event: str, unit: int, version: int, hop: int, destination: int) -> None:
+    def _note_sent(self, event: str, unit: int, version: Version, hop: int, destination: int) -> None:
         self._sent[unit] = version, hop
         self.note(event, [unit], version, hop, f"slot-{destination}")
 
     def acknowledged(self, unit: int) -> None:
         """What was sent of ``unit`` last has arrived; nothing more of it is sent before."""
-        self.note("acknowledged", [unit], *self._sent.pop(unit, (0, 0)))
+        self.note("acknowledged", [unit], *self._sent.pop(unit, (NO_VERSION, 0)))
 
     def stamp(self, now_us: int) -> None:
         """What was noted since the last call happened now."""

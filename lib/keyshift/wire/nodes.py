@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from keyshift.model.frames import Facts
-from keyshift.model.keys import Move, Step
+from keyshift.model.keys import Move, Step, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.model.messages import codec
 from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
@@ -94,8 +94,8 @@ class PublishedSteps:
     ``plan``: its name. If the written plan has another one, nothing of that was published yet.
     """
 
-    version: int
-    steps: tuple[tuple[int, Step], ...]
+    version: Version
+    steps: tuple[tuple[Version, Step], ...]
     rest: int
     plan: str
 
@@ -129,12 +129,12 @@ _OF_PHASE: dict[str, type[Acknowledgement]] = {
 }
 
 
-def acks(version: int) -> Folder[Acknowledgement]:
+def acks(version: Version) -> Folder[Acknowledgement]:
     """What the slots say of the step of this version: by phase and slot, see ``ack``."""
     return Folder(f"{ALL_ACKS.path}/{version}", _OF_PHASE)
 
 
-def ack(version: int, phase: StepPhase, slot: int) -> Node[Acknowledgement]:
+def ack(version: Version, phase: StepPhase, slot: int) -> Node[Acknowledgement]:
     """What ``slot`` says at the end of a phase."""
     return acks(version)[f"{phase}-{slot}"]
 
@@ -237,7 +237,7 @@ class Handover:
 
     address: str
     units: tuple[int, ...]
-    version: int
+    version: Version
     measures: Measured
     watermarks: tuple[int, ...]
     savepoint: str

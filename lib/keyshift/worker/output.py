@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from keyshift.model import frames, messages
+from keyshift.model.keys import NO_VERSION
 from keyshift.model.markers import SlotMarker
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
@@ -208,4 +209,4 @@ def _batch(rows: list[Routed]) -> list[pa.RecordBatch]:
 
 
 def _row(said: SlotMarker) -> Row:
-    return Row(spark_rows.MARKER, 0, 0, 0, 0, messages.encode(said))
+    return Row(spark_rows.MARKER, 0, NO_VERSION, 0, 0, messages.encode(said))

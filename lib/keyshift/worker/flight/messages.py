@@ -9,6 +9,7 @@ from pydantic import Field, PlainSerializer
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import NO_VERSION, Version
 from keyshift.model.messages import codec, decode, encode
 from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
@@ -30,8 +31,8 @@ class OfStep:
     """
 
     slot: int
-    wanted: tuple[tuple[int, int, int, int], ...] = ()
-    opened: tuple[tuple[int, int], ...] = ()
+    wanted: tuple[tuple[int, Version, int, int], ...] = ()
+    opened: tuple[tuple[int, Version], ...] = ()
     kind: Literal["of step"] = "of step"
 
 
@@ -133,7 +134,7 @@ class Label:
     """
 
     unit: int
-    version: int = 0
+    version: Version = NO_VERSION
     hop: int = 0
     routers: Routers | None = None
     partial: bool = False

@@ -8,6 +8,7 @@ from typing import Any, Protocol, assert_never
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from keyshift.model.keys import Version
 from keyshift.model.messages import decode, encode
 from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
@@ -169,7 +170,7 @@ class StateServer(flight.FlightServerBase):
         """All keys that are still here of units whose ownership has left."""
         for unit, version, after in request.stays:
             values = self._holder.rest((unit, version), after)
-            yield from messages.fragments(Label(unit, version), values, self._holder.state_schema)
+            yield from messages.fragments(Label(unit, Version(version)), values, self._holder.state_schema)
 
     def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
         """A short message."""

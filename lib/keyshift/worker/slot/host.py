@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from keyshift.model.errors import KeyshiftError
+from keyshift.model.keys import Version
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
@@ -41,7 +42,7 @@ class EndedSlot:
     repeated there.
     """
 
-    def __init__(self, slot: int, version: int) -> None:
+    def __init__(self, slot: int, version: Version) -> None:
         self.slot, self._version = slot, version
 
     def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:  # noqa: D102
@@ -136,7 +137,7 @@ class SlotHost:
             self.lent.clear()
             self._written.clear()
 
-    def seal(self, slot: int, version: int, states: dict[int, UnitState]) -> None:
+    def seal(self, slot: int, version: Version, states: dict[int, UnitState]) -> None:
         """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it."""
         self.left[slot] = dict(states)
         self.tenants[slot] = EndedSlot(slot, version)
