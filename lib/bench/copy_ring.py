@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.flight as flight
 from pydantic import Field
 
-from keyshift.lab.bare_copy import ANSWER_S, BATCH_BYTES, Listening, Sink, batch_of, copy_s
+from keyshift.lab.bare_copy import ANSWER_S, BATCH_BYTES, CopySink, Listening, batch_of, copy_s
 from keyshift.model.errors import BadInput
 from keyshift.model.messages import decode
 from keyshift.traffic.process import JsonProcess, say
@@ -89,7 +89,7 @@ def open_ring(processes: int) -> Iterator[Ring]:
 
 def _take_part() -> None:
     """One process: says where it listens, gets ready when it is told of a copy, and copies at the word to go."""
-    sink, clients, sent = Sink(), dict[str, flight.FlightClient](), b""
+    sink, clients, sent = CopySink(), dict[str, flight.FlightClient](), b""
     say(Listening(sink.address))
     for line in sys.stdin:
         order = decode(GetReady, line)

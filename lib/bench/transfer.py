@@ -13,7 +13,7 @@ from pydantic import Field
 from bench.measurements import Measurement
 from keyshift.driver.spark import WORKER_ENVIRONMENT
 from keyshift.experiment.spec import DEFAULTS, JobPart
-from keyshift.lab.bare_copy import Sink, copy_s
+from keyshift.lab.bare_copy import CopySink, copy_s
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.messages import decode
 from keyshift.state import Store, UnitState, backends
@@ -91,7 +91,7 @@ def _serve() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     holder = _Destination()
     token = decode(Token, sys.stdin.readline()).token
-    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, CHUNK_BYTES), Sink()
+    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, CHUNK_BYTES), CopySink()
     say(Addresses(server.address, sink.address))
     for _ in sys.stdin:
         keys = sum(map(len, holder.states.values()))

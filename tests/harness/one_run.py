@@ -43,7 +43,7 @@ from keyshift.model.keys import Assignment, SlotId, Step
 from keyshift.model.markers import Marker
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
-from keyshift.runtime.protocol_log import EVENTS, Event, to_lines
+from keyshift.runtime.protocol_log import EVENTS, LogEvent, to_lines
 from keyshift.wire import protocol_logs
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import SavepointStore
@@ -69,7 +69,7 @@ class Outcome:
     pinned: dict[str, Any]
     problems: dict[str, str] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
-    log: list[Event] = field(default_factory=list)
+    log: list[LogEvent] = field(default_factory=list)
 
     def __str__(self) -> str:
         pinned = "".join(f", {name}={value!r}" for name, value in self.pinned.items())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from keyshift.checks.replicas import BEGIN_US, H_US, Event, Input, by_time, events_of, payload_of
+from keyshift.checks.replicas import BEGIN_US, H_US, Input, SourceEvent, by_time, events_of, payload_of
 from keyshift.model.errors import ProtocolViolation
 from keyshift.ordering import Local, Ordering, Position, Propose, Record, Resign, Setting, machine, orderings
 from keyshift.ordering.channels import Channel
@@ -173,9 +173,9 @@ class Slot:
     def results(self, turn: Turn) -> Rows:
         """One row for each slot of the next stage."""
         slots = self.world.slots_behind(self)
-        parts: list[list[Event]] = [[] for _ in range(slots)]
+        parts: list[list[SourceEvent]] = [[] for _ in range(slots)]
         for position, (_, _, event) in enumerate(events_of(turn.rows)):
-            result = Event(event.t, (event.key * 5 + 1) % KEYS, position)
+            result = SourceEvent(event.t, (event.key * 5 + 1) % KEYS, position)
             parts[owner(self.version, result.key, slots)].append(result)
         return [
             Row(DATA if part else TICK, self.number, self.version, turn.number, turn.reached, payload_of(part))

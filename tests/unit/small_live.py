@@ -11,7 +11,7 @@ import small_store
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
-from keyshift.lab import run_loop
+from keyshift.lab import backlog, run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.journal import Keeper
@@ -19,10 +19,10 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
-from keyshift.model.notes import Doing, Note, Phase
+from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import Measured, Second
 from keyshift.traffic.messages import Latencies
-from keyshift.traffic.topics import Offered
+from keyshift.traffic.topics import OfferedSoFar
 from keyshift.traffic.traffic import Before, Progress
 
 
@@ -33,7 +33,7 @@ class Stage:
         self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
         self.assignments, self.requests, self.log, self.measured = [spec.start()], [], None, 0
         self.ask = self
-        self.doing, self.several = Doing(Phase.STEADY), len(spec.workload.stages) > 1
+        self.doing, self.several = Doing(Activity.STEADY), len(spec.workload.stages) > 1
 
     @property
     def assignment(self):
@@ -178,7 +178,7 @@ class Traffic:
 
     def count_offered(self):
         assert ("await_ready",) in self.told, "there may be more"
-        return Offered([20, 10], 25, (((5, 1),), ((7, 1), (8, 2))))
+        return OfferedSoFar([20, 10], 25, (((5, 1),), ((7, 1), (8, 2))))
 
     def check(self):
         pass
@@ -205,6 +205,7 @@ def without_waiting(monkeypatch):
     for module in (run_loop, live_run):
         monkeypatch.setattr(module, "LEAD_S", 0.0)
         monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(backlog, "LOOK_S", 0.01)
     monkeypatch.setattr(run_loop, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
     monkeypatch.setattr(run_loop, "EndedJob", lambda *_: Mock())
 

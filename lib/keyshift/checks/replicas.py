@@ -19,7 +19,7 @@ CALM = 2_000  # calls at the end, when nothing fails any more, until all is deli
 _MARKER = 7  # any kind that is none of the core's
 
 
-class Event(NamedTuple):
+class SourceEvent(NamedTuple):
     """One event of a frame. ``t``: microseconds."""
 
     t: int
@@ -32,7 +32,7 @@ class Frame(NamedTuple):
 
     offset: int
     watermark: int
-    events: tuple[Event, ...]
+    events: tuple[SourceEvent, ...]
 
 
 class Appointment(NamedTuple):
@@ -71,13 +71,13 @@ class Input:
         """Of a machine for it."""
         return Setting(len(self.frames), H_US, self.later, by_time, session_us=50_000, order_us=1_000)
 
-    def rows(self, here: Callable[[int, Event], bool] = lambda version, event: True) -> list[list[Row]]:
+    def rows(self, here: Callable[[int, SourceEvent], bool] = lambda version, event: True) -> list[list[Row]]:
         """What each router says to a slot, which gets the events that are ``here`` under a version; ticks are said as
         often as they may be.
         """
         return [self._said(router, here) for router in range(len(self.frames))]
 
-    def _said(self, router: int, here: Callable[[int, Event], bool]) -> list[Row]:
+    def _said(self, router: int, here: Callable[[int, SourceEvent], bool]) -> list[Row]:
         rows, version, due = [], Version(1), list(self.appointments)
         for frame in self.frames[router]:
             some = [event for event in frame.events if here(version, event)]
@@ -101,7 +101,7 @@ def _partition(rng: random.Random, later: bool, begin_us: int, end_us: int) -> t
             time_us -= time_us % H_US
         count = 0 if idle else rng.choice((0, 1, 2, 4))
         times = sorted(rng.randint(before_us, time_us) for _ in range(count))
-        frames.append(Frame(offset, time_us, tuple(Event(t, rng.randrange(6), n) for n, t in enumerate(times))))
+        frames.append(Frame(offset, time_us, tuple(SourceEvent(t, rng.randrange(6), n) for n, t in enumerate(times))))
     return tuple(frames)
 
 
@@ -110,17 +110,17 @@ def _closed_with(partition: Iterable[Frame], epoch: int) -> int:
     return next(closed for frame in partition if (closed := frame.watermark // H_US) >= epoch)
 
 
-def payload_of(events: Iterable[Event]) -> bytes:
+def payload_of(events: Iterable[SourceEvent]) -> bytes:
     """Events as a row has them."""
     return b"".join(_EVENT.pack(*event) for event in events)
 
 
-def events_of(rows: Iterable[Row]) -> Iterator[tuple[int, int, Event]]:
+def events_of(rows: Iterable[Row]) -> Iterator[tuple[int, int, SourceEvent]]:
     """Router, offset and event, in the order in which a slot works on them."""
     for row in rows:
         if row.kind == DATA:
             for event in _EVENT.iter_unpack(row.payload):
-                yield row.router, row.offset, Event(*event)
+                yield row.router, row.offset, SourceEvent(*event)
 
 
 def by_time(rows: Sequence[Row]) -> Sequence[Row]:

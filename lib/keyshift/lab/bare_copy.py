@@ -27,7 +27,7 @@ class Listening:
     kind: Literal["listening"] = "listening"
 
 
-class Sink(flight.FlightServerBase):  # type: ignore[misc]
+class CopySink(flight.FlightServerBase):  # type: ignore[misc]
     """Takes copies. What arrives stays, as state does, until ``kept`` is emptied; without ``keeps`` it goes at once."""
 
     def __init__(self, keeps: bool = True) -> None:
@@ -90,5 +90,5 @@ def bytes_per_s(cache: Path) -> float:
 
 
 if __name__ == "__main__":
-    say(Listening(Sink(keeps=False).address))
+    say(Listening(CopySink(keeps=False).address))
     sys.stdin.read()  # until whoever measures is gone

@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from keyshift.model.notes import Doing, Phase
+from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import Second
 from keyshift.progress import Say
 
@@ -15,7 +15,7 @@ class Reporter:
     """Shows nothing until ``bar`` is entered; a line has what is being done."""
 
     def __init__(self, say: Say) -> None:
-        self.say, self.doing = say, Doing(Phase.WARMING_UP)
+        self.say, self.doing = say, Doing(Activity.WARMING_UP)
         self._bar: Any = None
 
     def enter(self, doing: Doing) -> None:

@@ -27,7 +27,7 @@ Epochs = tuple[tuple[tuple[int, int], ...], ...]  # of each partition: offsets a
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
 
 
-class Offered(NamedTuple):
+class OfferedSoFar(NamedTuple):
     """What was offered until now: ``events`` of each partition, and how many results are ``due`` for them."""
 
     events: list[int]
@@ -187,7 +187,7 @@ class Topic:
         events.insert(2, "position", positions(rows))
         return events, all_frames
 
-    def count(self, schema: pa.Schema, stages: Sequence[KeyedStage]) -> Offered:
+    def count(self, schema: pa.Schema, stages: Sequence[KeyedStage]) -> OfferedSoFar:
         """Count what is there of a source now, but for what is stale (see ``keyshift.model.frames``).
 
         In little memory, however long the topic is. Raises as ``read``.
@@ -202,7 +202,7 @@ class Topic:
             for batch in pa.Table.from_batches(batches, schema).combine_chunks().to_batches():
                 events[router] += batch.num_rows
                 due += results_due(stages, batch)
-        return Offered(events, due, tuple(map(tuple, begins)))
+        return OfferedSoFar(events, due, tuple(map(tuple, begins)))
 
     def _valid_frames(self, schema: pa.Schema) -> Iterator[tuple[int, list[tuple[int, pa.RecordBatch, frames.Facts]]]]:
         """Frames that are not stale, some of one router at a time: offset, events and facts of each."""

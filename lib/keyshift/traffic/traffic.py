@@ -32,7 +32,7 @@ from keyshift.traffic.messages import (
 )
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
-from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, Offered, Topic
+from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, OfferedSoFar, Topic
 from keyshift.waiting import wait_until
 from keyshift.workloads import Workload, parcel_of
 
@@ -309,7 +309,7 @@ class Traffic:
             return lines.read(self._events, source.schema)
         return self._events.read(source.schema, before, stage)
 
-    def count_offered(self) -> Offered:
+    def count_offered(self) -> OfferedSoFar:
         """Count what was offered, in little memory; see ``Topic.count``."""
         [source] = self._workload.sources
         return self._events.count(source.schema, self._workload.stages)

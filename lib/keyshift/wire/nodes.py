@@ -20,11 +20,11 @@ from keyshift.model.markers import SlotMarker
 from keyshift.model.messages import codec
 from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import PublishAssignment, StepPhase
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 from keyshift.wire.faults import Fault
 
 T = TypeVar("T")
-Events = tuple[Event, ...]  # of a protocol log
+Events = tuple[LogEvent, ...]  # of a protocol log
 
 
 @dataclass(frozen=True, slots=True)

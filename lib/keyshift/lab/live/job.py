@@ -24,7 +24,7 @@ from keyshift.lab.live.run import LiveRun
 from keyshift.lab.live.status import Status
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.model.errors import KeyshiftError
-from keyshift.model.notes import Phase
+from keyshift.model.notes import Activity
 from keyshift.model.records import Measured, Second
 from keyshift.planner.scaling import Scaling
 from keyshift.results.manifest import Manifest, new_run_id
@@ -195,11 +195,11 @@ class LiveJob:
         return {"looks": len(made), "moves": sum(each.moves for each in made), "decisions": newest}
 
     @property
-    def phases(self) -> Mapping[str, Phase]:
+    def phases(self) -> Mapping[str, Activity]:
         """What happens to the state of each stage now; nothing of a job that has not begun."""
         if self._run is None or not self.ready.is_set():
             return {}
-        of_all = self._run.loop.reporter.doing.phase
+        of_all = self._run.loop.reporter.doing.activity
         return {name: own if of_all.of_stage else of_all for name, own in self._run.system.phases.items()}
 
     @property
