@@ -23,7 +23,7 @@ from keyshift import objects
 from keyshift.control import background, files, forgetting, process
 from keyshift.driver import attempt, job, query, questions
 from keyshift.endpoints import Endpoints
-from keyshift.lab import bare_copy, recording, run_loop
+from keyshift.lab import backlog, bare_copy, recording, run_loop
 from keyshift.lab import run as lab_run
 from keyshift.lab.live import journal as live_journal
 from keyshift.lab.live import run as live_run
@@ -47,10 +47,11 @@ CORES = 64
 # What takes long beside services and would be most of a run, in seconds.
 HURRY: list[tuple[Any, str, float]] = [
     (run_loop, "LOOK_S", 0.02),
+    (backlog, "LOOK_S", 0.02),
     (live_run, "LOOK_S", 0.02),
     (run_loop, "LEAD_S", 0.02),
     (live_run, "LEAD_S", 0.02),
-    (run_loop, "SILENCE_S", 6.0),
+    (backlog, "SILENCE_S", 6.0),
     (run_loop, "LONGEST_PAUSE_S", 0.05),
     (live_journal, "KEEP_AGAIN_S", 0.1),
     (questions, "CHECK_S", 0.02),
