@@ -12,7 +12,7 @@ from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.state import clean_stores
 from keyshift.traffic.topics import Topic
-from keyshift.wire.config import Input, inputs_of, results_of
+from keyshift.wire.config import InputTopic, inputs_of, results_of
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ALL, of_job
 from keyshift.wire.savepoint import SavepointStore
@@ -53,7 +53,7 @@ def _require_silence(endpoints: Endpoints, left: Kept) -> None:
             pass  # then nobody writes
 
 
-def _inputs(left: Kept) -> tuple[Input, ...]:
+def _inputs(left: Kept) -> tuple[InputTopic, ...]:
     return inputs_of(left.run_id, tuple(left.sources.items()) or (("events", left.routers),))
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.wire import spark_rows
-from keyshift.wire.config import Input, JobConfig
+from keyshift.wire.config import InputTopic, JobConfig
 from keyshift.worker import tasks
 
 # Measured on 2 cores (docs/performance.md): C2 competes with the job for half a minute, G1's threads for ever.
@@ -167,7 +167,7 @@ def _array(mine: tuple[bool, ...]) -> Column:
 Slots = tuple[tasks.Task, int]  # what runs in those of a stage, and how many there are
 
 
-def _frames(rows: DataFrame, inputs: Sequence[Input]) -> DataFrame:
+def _frames(rows: DataFrame, inputs: Sequence[InputTopic]) -> DataFrame:
     """Kafka's rows as routers get them: router, offset, value. Each task of the query reads one partition."""
     router = F.col("partition")
     for each in inputs[1:]:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from keyshift.model.errors import BadInput
 from keyshift.registry import unknown
-from keyshift.traffic.load import Load
+from keyshift.traffic.load import SourceLoad
 from keyshift.workloads import Source
 
 MOST_ROUTERS = 64  # of a source
@@ -21,18 +21,18 @@ def loads_of(
     injectors: int,
     warmup_s: float,
     seconds: float,
-) -> list[Load]:
+) -> list[SourceLoad]:
     """The load of each of ``sources``; see the parameters of these names. Raises BadInput."""
     first, *others = [source.name for source in sources]
     if rates and not others:
         raise BadInput(f"rates = {rates!r}: {first} is the only source, and its rate is rate = {rate:g}")
     given = _by_source("rates", rates, others, _rate, "a rate from 0 on, e.g. control:5")
-    steps = _steps(rate_steps, [first, *others], seconds)
+    steps = {
+        name: [(warmup_s + second, rate) for second, rate in pairs]
+        for name, pairs in _steps(rate_steps, [first, *others], seconds).items()
+    }
     rate_of = {source.name: rate if source.rate is None else source.rate for source in sources[1:]} | given
-    return [
-        Load(rate_of.get(name, rate), [(warmup_s + second, each) for second, each in steps.get(name, [])], injectors)
-        for name in (first, *others)
-    ]
+    return [SourceLoad(rate_of.get(name, rate), steps.get(name, []), injectors) for name in (first, *others)]
 
 
 def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> dict[str, int]:

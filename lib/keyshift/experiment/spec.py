@@ -23,7 +23,7 @@ from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, st
 from keyshift.refusals import made
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
-from keyshift.traffic.load import Load
+from keyshift.traffic.load import SourceLoad
 from keyshift.workloads import Workload, parameters, parcel_of, workloads
 
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
@@ -274,7 +274,7 @@ class RunSpec:
         return self.job.slots_max or min(2 * self.job.slots, self.workload.key_groups)
 
     @cached_property
-    def loads(self) -> list[Load]:
+    def loads(self) -> list[SourceLoad]:
         """What is offered of each source. Raises BadInput."""
         run = self.run
         return loads_of(

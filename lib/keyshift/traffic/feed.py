@@ -4,11 +4,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keyshift.clock import SECOND_US
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.traffic.generator import GeneratorConfig
+from keyshift.traffic.messages import (
+    Begin,
+    EndLoad,
+    LoadDone,
+    OfLoad,
+    Ready,
+    Report,
+    SetRate,
+    SkipEvents,
+    SoFar,
+    Stop,
+)
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
 
@@ -40,17 +52,21 @@ class Injector(JsonProcess):
 
     def __init__(self, config: GeneratorConfig, routers: Sequence[int], told: Callable[[], None]) -> None:
         self.source, self.routers, self._told = config.source, routers, told
-        self.said: dict[str, dict[str, Any]] = {}  # by state
         self.sent = self.due = self.reports = 0  # so far, as it said last; and how often it has
-        super().__init__("keyshift.traffic.generator", config.model_dump(mode="json"), self._heard)
+        self.ready = False
+        self.done: LoadDone | None = None
+        super().__init__("keyshift.traffic.generator", config, Report, self._heard)
 
-    def _heard(self, report: dict[str, Any]) -> None:
-        if "state" in report:
-            self.said[report["state"]] = report
-        elif "sent_events" in report:
-            self.sent, self.due = report["sent_events"], report["due"]
-            self.reports += 1
-            self._told()
+    def _heard(self, report: Ready | SoFar | LoadDone) -> None:
+        match report:
+            case Ready():
+                self.ready = True
+            case SoFar(events, due):
+                self.sent, self.due = events, due
+                self.reports += 1
+                self._told()
+            case LoadDone():
+                self.done = report
 
 
 class Feed:
@@ -76,15 +92,18 @@ class Feed:
         """Events so far, as they said last."""
         return sum(each.sent for each in self.injectors)
 
+    def _tell(self, command: OfLoad | Stop) -> None:
+        for each in self.injectors:
+            each.tell(command)
+
     def skip(self, events: Sequence[int]) -> None:
         """Leave out so many events of each router, which another process has offered; to be called before ``begin``."""
         for each in self.injectors:
-            each.tell({"skip": [events[router] for router in each.routers]})
+            each.tell(SkipEvents(tuple(events[router] for router in each.routers)))
 
     def begin(self, start: float, seconds: float | None) -> None:
         """Offer the load from ``start`` (seconds since the epoch), for ``seconds``; None: until ``end_load``."""
-        for each in self.injectors:
-            each.tell({"start_at_us": int(start * SECOND_US), "seconds": seconds})
+        self._tell(Begin(int(start * SECOND_US), seconds))
 
     def change_rate(self, rate: float, source: str) -> None:
         """Offer another rate of ``source`` from now on, in events per second, above 0. The load must be one without an
@@ -92,46 +111,57 @@ class Feed:
         """
         for each in self.injectors:
             if each.source == source:
-                each.tell({"rate": rate})
+                each.tell(SetRate(rate))
 
     def end_load(self) -> None:
         """End now a load that has no end."""
-        for each in self.injectors:
-            each.tell({"end": True})
+        self._tell(EndLoad())
+
+    def stop(self) -> None:
+        """End the generators, whatever is left of the load."""
+        self._tell(Stop())
+
+    @property
+    def _done(self) -> list[LoadDone] | None:
+        """What all have said at the end of the load, None before."""
+        done = [each.done for each in self.injectors if each.done is not None]
+        return done if len(done) == len(self.injectors) else None
 
     @property
     def offered(self) -> int | None:
         """Events of the load, None before its end."""
-        return self._sum("events") + self.before.events if self._have_said("done") else None
+        return None if self._done is None else sum(each.events for each in self._done) + self.before.events
 
     @property
     def planned(self) -> int:
         """Events that the load was to have; to be asked after its end."""
-        return self._sum("planned") + self.before.events
+        assert self._done is not None
+        return sum(each.planned for each in self._done) + self.before.events
 
     @property
     def due(self) -> int | None:
         """Results that the events of the load must have, None before its end."""
-        return self._sum("due") + self.before.due if self._have_said("done") else None
+        return None if self._done is None else sum(each.due for each in self._done) + self.before.due
 
     @property
     def took_s(self) -> float:
         """How long it took to offer the load; to be asked after its end."""
-        return max(float(each.said["done"]["took_s"]) for each in self.injectors) + self.before.took_s
+        assert self._done is not None
+        return max(each.took_s for each in self._done) + self.before.took_s
 
-    def _sum(self, fact: str) -> int:
-        return sum(int(each.said["done"][fact]) for each in self.injectors)
+    def await_ready(self) -> None:
+        """Wait until a first frame is in each partition. Raises ServiceUnavailable if one dies or is late."""
+        self._await("ready", lambda: all(each.ready for each in self.injectors))
 
-    def _have_said(self, state: str) -> bool:
-        return all(state in each.said for each in self.injectors)
+    def await_done(self) -> None:
+        """Wait until all of the load is offered. Raises ServiceUnavailable if one dies or is late."""
+        self._await("done", lambda: self._done is not None)
 
-    def await_state(self, state: str) -> None:
-        """Wait until all are ``ready``, or ``done`` with the load. Raises ServiceUnavailable if one dies or is late."""
-
+    def _await(self, state: str, reached: Callable[[], bool]) -> None:
         def said() -> bool:
             for each in self.injectors:
                 each.check()
-            return self._have_said(state)
+            return reached()
 
         if not wait_until(said, ANSWER_S):
             raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")

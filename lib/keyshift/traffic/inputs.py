@@ -9,12 +9,12 @@ from typing import NamedTuple
 import pandas as pd
 
 from keyshift.traffic import lines
-from keyshift.traffic.load import Load
-from keyshift.traffic.topics import Offered, Topic
+from keyshift.traffic.load import SourceLoad
+from keyshift.traffic.topics import OfferedSoFar, Topic
 from keyshift.workloads import Source, Workload
 
 
-class Input(NamedTuple):
+class SourceInput(NamedTuple):
     """The events of ``source`` are in ``topic``, and ``first`` is the router of its partition 0."""
 
     source: Source
@@ -26,13 +26,13 @@ class Inputs:
     """Of a workload, with the topic of each of its sources, in their order."""
 
     def __init__(self, workload: Workload, topics: Sequence[Topic]) -> None:
-        self.all: list[Input] = []
+        self.all: list[SourceInput] = []
         self._stages, first = workload.stages, 0
         for source, topic in zip(workload.sources, topics, strict=True):
-            self.all.append(Input(source, topic, first))
+            self.all.append(SourceInput(source, topic, first))
             first += topic.partitions
 
-    def shares(self, loads: Sequence[Load]) -> Iterator[tuple[Input, Load, list[int]]]:
+    def shares(self, loads: Sequence[SourceLoad]) -> Iterator[tuple[SourceInput, SourceLoad, list[int]]]:
         """What each generator offers: its source, the load of that, and the partitions which it alone writes.
 
         ``loads``: of each source. No generator is without a partition, so there may be fewer than ``injectors``.
@@ -69,9 +69,9 @@ class Inputs:
         [only] = self.all
         return lines.read(only.topic, only.source.schema)
 
-    def count(self) -> Offered:
+    def count(self) -> OfferedSoFar:
         """What was offered, in little memory; see ``Topic.count``."""
         found = [each.topic.count(each.source, self._stages) for each in self.all]
         events = [events for offered in found for events in offered.events]
         epochs = tuple(epochs for offered in found for epochs in offered.epochs)
-        return Offered(events, sum(offered.due for offered in found), epochs)
+        return OfferedSoFar(events, sum(offered.due for offered in found), epochs)

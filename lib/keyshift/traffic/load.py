@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 
-class Load(NamedTuple):
+class SourceLoad(NamedTuple):
     """``rate`` events per second, and from each of ``steps`` (seconds since the start of the load, ascending) on
     another number of them. ``injectors``: generators that share the partitions of the source.
     """

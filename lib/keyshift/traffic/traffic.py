@@ -4,41 +4,30 @@ import contextlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 
 from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.frames import FIRST_EPOCH
-from keyshift.model.markers import Marker, SlotMarker, name_of
+from keyshift.model.markers import Marker, SlotMarker
+from keyshift.model.records import Second
 from keyshift.traffic.collector import CollectorConfig
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.inputs import Inputs
-from keyshift.traffic.load import Load
+from keyshift.traffic.load import SourceLoad
+from keyshift.traffic.messages import Latencies, Report, SecondDone
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
-from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, Offered, Topic
+from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, OfferedSoFar, Topic
 from keyshift.waiting import wait_until
 from keyshift.workloads import Workload, parcel_of
 
 SAY_S = 120.0  # for slots to say what they have to, without any result meanwhile
 LOOK_S = 0.05  # between two looks at what they said
 MARKERS = 8  # of a kind and a slot: nobody asks for what was said so long before
-
-
-class Latencies(NamedTuple):
-    """Of all results of a slot: the sum of their latencies in ms, and how many are within each of ``BUCKETS_MS`` and
-    not within the one before, or beyond all.
-    """
-
-    sum_ms: float
-    within: Sequence[int]
-
-    def more(self, sum_ms: float, within: Sequence[int]) -> "Latencies":
-        """With those of one more second."""
-        return Latencies(self.sum_ms + sum_ms, [sum(pair) for pair in zip(self.within, within, strict=True)])
 
 
 class Traffic:
@@ -57,7 +46,7 @@ class Traffic:
         events: Sequence[Topic],
         results: Topic,
         output: Path,
-        heard: Callable[[dict[str, Any]], None] = lambda second: None,
+        heard: Callable[[Second], None] = lambda second: None,
         trace: str = "",
         as_lines: bool = False,
     ) -> None:
@@ -88,13 +77,13 @@ class Traffic:
             for topic in self._topics:
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
         config = CollectorConfig(topic=self._results, output=self._output, **self._common)
-        self._processes.append(JsonProcess("keyshift.traffic.collector", config.model_dump(mode="json"), self._heard))
+        self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
     def await_silence(self) -> None:
         """Wait until nobody writes events any more. Raises ServiceUnavailable if somebody goes on."""
         self._inputs.await_silence()
 
-    def feed(self, loads: Sequence[Load], frame_ms: float, epoch: int = FIRST_EPOCH) -> Feed:
+    def feed(self, loads: Sequence[SourceLoad], frame_ms: float, epoch: int = FIRST_EPOCH) -> Feed:
         """Start the generators that offer the ``loads``, one for each source, with a frame per partition every
         ``frame_ms``.
 
@@ -155,19 +144,19 @@ class Traffic:
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
-    def _heard(self, report: dict[str, Any]) -> None:
-        if "marker" in report:
-            slot, marker = SlotMarker.from_json(report)
-            said = self._markers[slot, marker.stage, type(marker)]
-            if marker not in said:
-                said.append(marker)
-        elif "second" in report:
-            self.seconds.append(report)
-            for slot, *more in report["by_slot"]:
-                before = self.latencies.get(slot, Latencies(0.0, [0] * len(more[1])))
-                self.latencies = self.latencies | {slot: before.more(*more)}
-            self._by_version.update(dict(report["versions"]))
-            self._heard_second(report)
+    def _heard(self, report: SlotMarker | SecondDone) -> None:
+        match report:
+            case SlotMarker(slot, marker):
+                said = self._markers[slot, marker.stage, type(marker)]
+                if marker not in said:
+                    said.append(marker)
+            case SecondDone(second, by_version, by_slot):
+                self.seconds.append(second)
+                for slot, more in by_slot.items():
+                    before = self.latencies.get(slot)
+                    self.latencies = self.latencies | {slot: before.plus(more) if before else more}
+                self._by_version.update(by_version)
+                self._heard_second(second)
 
     @property
     def received(self) -> int:
@@ -207,7 +196,7 @@ class Traffic:
             return not missing()
 
         if not wait_until(all_said, SAY_S, LOOK_S, lambda: (len(missing()), self.received)):
-            what = f"{name_of(said)!r} within {SAY_S:g} s"
+            what = f"{said.kind!r} within {SAY_S:g} s"
             raise ServiceUnavailable(f"slots {sorted(missing())} did not say {what}")
 
     def await_results(self, over: Callable[[], bool], quiet_s: float) -> None:
@@ -220,7 +209,7 @@ class Traffic:
         """Read back events and frames; see ``Inputs.read``."""
         return self._inputs.read_lines() if self._as_lines else self._inputs.read(before)
 
-    def count_offered(self) -> Offered:
+    def count_offered(self) -> OfferedSoFar:
         """Count what was offered; see ``Inputs.count``."""
         return self._inputs.count()
 

@@ -28,7 +28,7 @@ class Certificate:
     key: str = field(repr=False)
 
 
-class Input(NamedTuple):
+class InputTopic(NamedTuple):
     """The ``topic`` of a source has so many partitions, and ``first`` is the router that reads partition 0."""
 
     topic: str
@@ -79,7 +79,7 @@ class JobConfig:
         return f"{of_job(self.job)}/{of_stage(self.attempt, self.stage)}"
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> tuple[InputTopic, ...]:
         """Kafka topics of the input, of each source."""
         return inputs_of(self.job, self.sources or (("events", self.routers),))
 
@@ -139,7 +139,7 @@ def result_schema(stage: KeyedStage) -> pa.Schema:
     return pa.schema([*RESULT_FIELDS, *stage.result_fields])
 
 
-def inputs_of(job: str, sources: Sequence[tuple[str, int]]) -> tuple[Input, ...]:
+def inputs_of(job: str, sources: Sequence[tuple[str, int]]) -> tuple[InputTopic, ...]:
     """The Kafka topics of the input of a job. ``sources``: their names, and the routers of each.
 
     That of an only source is named alike, whatever the source is.
@@ -147,7 +147,7 @@ def inputs_of(job: str, sources: Sequence[tuple[str, int]]) -> tuple[Input, ...]
     inputs, first = [], 0
     for name, partitions in sources:
         topic = f"{job}-events" if len(sources) == 1 else f"{job}-{name}-events"
-        inputs.append(Input(topic, first, partitions))
+        inputs.append(InputTopic(topic, first, partitions))
         first += partitions
     return tuple(inputs)
 

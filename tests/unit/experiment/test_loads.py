@@ -4,7 +4,7 @@ import pytest
 
 from keyshift.experiment.loads import loads_of, routers_of
 from keyshift.model.errors import BadInput
-from keyshift.traffic.load import Load
+from keyshift.traffic.load import SourceLoad
 from keyshift.workloads import Source
 from keyshift.workloads.keycount import EVENTS
 
@@ -21,11 +21,11 @@ def loads(rate=1000.0, rates="", rate_steps="", injectors=1, warmup_s=10.0, seco
 
 
 def test_a_source_has_the_rate_that_it_was_given_or_its_own_or_that_of_the_first():
-    assert loads() == [Load(1000.0, []), Load(5.0, []), Load(1000.0, [])]
+    assert loads() == [SourceLoad(1000.0, []), SourceLoad(5.0, []), SourceLoad(1000.0, [])]
     assert loads(rates="clock:1, control:0", injectors=2) == [
-        Load(1000.0, [], 2),
-        Load(0.0, [], 2),
-        Load(1.0, [], 2),
+        SourceLoad(1000.0, [], 2),
+        SourceLoad(0.0, [], 2),
+        SourceLoad(1.0, [], 2),
     ]
 
 

@@ -16,7 +16,7 @@ from keyshift.planner import settings, strategies
 from keyshift.registry import named_values
 from keyshift.state import Backend, Settings, backends
 from keyshift.state.memory import MemoryStore
-from keyshift.traffic.load import Load
+from keyshift.traffic.load import SourceLoad
 from keyshift.wire.config import JobConfig
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
@@ -258,9 +258,9 @@ def test_every_parameter_says_what_it_means_and_has_one_owner():
 
 def test_steps_of_the_rate_count_from_the_beginning_of_the_measured_time():
     [plain] = make_spec({}).loads
-    assert (plain, plain.events(28)) == (Load(2000.0, []), 2000.0 * 28)
+    assert (plain, plain.events(28)) == (SourceLoad(2000.0, []), 2000.0 * 28)
     [load] = make_spec({"rate": 100, "rate_steps": "0:2000,10:6000,20:0", "warmup_s": 3, "seconds": 24}).loads
-    assert load == Load(100.0, [(3.0, 2000.0), (13.0, 6000.0), (23.0, 0.0)])
+    assert load == SourceLoad(100.0, [(3.0, 2000.0), (13.0, 6000.0), (23.0, 0.0)])
     assert load.events(27) == 3 * 100 + 10 * 2000 + 10 * 6000
     with pytest.raises(BadInput, match="nothing is offered"):
         make_spec({"rate_steps": "0:0", "warmup_s": 0})
@@ -374,7 +374,7 @@ class MapsInItsStage(KeyCount):
 def test_each_source_has_topic_routers_and_load_of_its_own(monkeypatch):
     monkeypatch.setitem(workloads._entries, "two_sources", TwoSources)
     spec = make_spec({"workload": "two_sources", "rate": 100, "source_routers": "others:3", "injectors": 3})
-    assert spec.loads == [Load(100.0, [], 3), Load(5.0, [], 3)]
+    assert spec.loads == [SourceLoad(100.0, [], 3), SourceLoad(5.0, [], 3)]
     assert (spec.routers, spec.cores) == (2 + 3, 2 + 3 + 4)
     config = job_config(spec, "run", Endpoints("k:1", "z:1", "m:1", "a", "s"), None)
     assert config.inputs == (("run-events-events", 0, 2), ("run-others-events", 2, 3))

@@ -9,9 +9,10 @@ import pytest
 from keyshift.traffic.feed import Before, Feed
 from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.inputs import Inputs
-from keyshift.traffic.load import Load
+from keyshift.traffic.load import SourceLoad
+from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents, SoFar
 from keyshift.traffic.process import JsonProcess
-from keyshift.traffic.topics import Offered, Topic
+from keyshift.traffic.topics import OfferedSoFar, Topic
 from keyshift.workloads.keycount import KeyCount
 
 
@@ -33,7 +34,7 @@ def inputs():
 def test_each_partition_has_one_generator_and_each_generator_a_partition(inputs):
     shared = [
         (each.source.name, load.rate, partitions)
-        for each, load, partitions in inputs.shares([Load(10.0, (), 2), Load(1.0, (), 4)])
+        for each, load, partitions in inputs.shares([SourceLoad(10.0, (), 2), SourceLoad(1.0, (), 4)])
     ]
     assert shared == [("events", 10.0, [0, 2]), ("events", 10.0, [1]), ("others", 1.0, [0]), ("others", 1.0, [1])]
 
@@ -47,13 +48,13 @@ def test_what_is_read_and_counted_has_the_routers_of_all_sources(inputs, monkeyp
     monkeypatch.setattr(
         Topic,
         "count",
-        lambda topic, source, stages: Offered([5] * topic.partitions, 9, (((1, 1),),) * topic.partitions),
+        lambda topic, source, stages: OfferedSoFar([5] * topic.partitions, 9, (((1, 1),),) * topic.partitions),
     )
     monkeypatch.setattr(Topic, "begins", lambda topic: {1: 7, 0: len(topic.name)})
     events, frames = inputs.read()
     assert events["router"].tolist() == list(range(5))
     assert frames["of"].tolist() == ["events"] * 3 + ["others"] * 2
-    assert inputs.count() == Offered([5] * 5, 18, (((1, 1),),) * 5)
+    assert inputs.count() == OfferedSoFar([5] * 5, 18, (((1, 1),),) * 5)
     assert inputs.begins() == {
         **{0: (TOPICS[0], 0, 6), 1: (TOPICS[0], 1, 7)},
         **{3: (TOPICS[1], 0, 6), 4: (TOPICS[1], 1, 7)},
@@ -64,14 +65,14 @@ def test_what_is_read_and_counted_has_the_routers_of_all_sources(inputs, monkeyp
 def feed(monkeypatch, inputs):
     """Its generators are no processes: ``told`` is what one was told, ``say`` what it says."""
 
-    def made(injector, name, config, heard):
+    def made(injector, name, config, reports, heard):
         injector.told, injector.say = [], heard
 
     monkeypatch.setattr(JsonProcess, "__init__", made)
     monkeypatch.setattr(JsonProcess, "tell", lambda injector, command: injector.told.append(command))
     monkeypatch.setattr(JsonProcess, "check", lambda injector: None)
     config = {"workload": "keycount", "parameters": {}, "frame_ms": 20}
-    shares = inputs.shares([Load(100.0, (), 2), Load(1.0)])
+    shares = inputs.shares([SourceLoad(100.0, (), 2), SourceLoad(1.0)])
     return Feed(
         (
             GeneratorConfig(topic=each.topic, source=each.source.name, rate=load.rate, partitions=own, **config),
@@ -82,7 +83,7 @@ def feed(monkeypatch, inputs):
 
 
 def report(events, due):
-    return {"sent_events": events, "due": due, "late_ms": 0.0}
+    return SoFar(events, due, 0.0)
 
 
 def test_a_second_is_told_of_when_all_have_told_of_it(feed):
@@ -102,9 +103,9 @@ def test_a_load_is_over_when_all_have_offered_theirs(feed):
     feed.before = Before(1000, 500, 7.0)
     for number, each in enumerate(feed.injectors):
         assert (feed.offered, feed.due) == (None, None)
-        each.say({"state": "done", "events": 10, "planned": 11, "due": 5, "took_s": number + 1.0})
+        each.say(LoadDone(10, 11, 5, number + 1.0))
     assert (feed.offered, feed.planned, feed.due, feed.took_s) == (1030, 1033, 515, 10.0)
-    feed.await_state("done")
+    feed.await_done()
 
 
 def test_each_is_told_what_concerns_it(feed):
@@ -112,9 +113,9 @@ def test_each_is_told_what_concerns_it(feed):
     feed.begin(5.0, None)
     feed.change_rate(7.0, "others")
     feed.end_load()
-    begin, end = {"start_at_us": 5_000_000, "seconds": None}, {"end": True}
+    begin, end = Begin(5_000_000, None), EndLoad()
     assert [each.told for each in feed.injectors] == [
-        [{"skip": [10, 12]}, begin, end],
-        [{"skip": [11]}, begin, end],
-        [{"skip": [13, 14]}, begin, {"rate": 7.0}, end],
+        [SkipEvents((10, 12)), begin, end],
+        [SkipEvents((11,)), begin, end],
+        [SkipEvents((13, 14)), begin, SetRate(7.0), end],
     ]
