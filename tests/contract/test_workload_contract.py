@@ -37,6 +37,7 @@ PARAMETERS: dict[str, dict] = {
     "windowcount": {"window_ms": 20, "delay_ms": 10, "late_share": 0.1, "idle_ms": 15},
     "wordcount": {"words": 40, "window_ms": 20},
     "stock": {"securities": 40, "open_orders": 30, "resting": 4},
+    "saas": {"customers": 12, "employees": 6, "spread": 5, "alerts": 3},
     "nexmark": {"query": "q11", "gap_ms": 15, "delay_ms": 5, "session_bids": 3},
 }
 

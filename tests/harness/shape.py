@@ -9,6 +9,7 @@ from keyshift.planner import Strategy, strategies
 
 KINDS = ("push", "fetch", "access", "replicated")
 WORKLOADS = ("keycount", "windowcount", "chain", "wordcount", "nexmark", "stock")
+OF_TWO_SOURCES = "saas"  # is not drawn: each of its sources has all the routers of a shape
 QUERIES = ("q3", "q4", "q5", "q6", "q7", "q8", "q11")  # of nexmark: those with state
 SIMPLE = ("all_at_once", "fluid", "fluid_per_source")  # batches, carried out in any mode
 MODES = {
@@ -82,6 +83,7 @@ class Shape:
                 **{"query": self.query, "window_ms": 200, "slide_ms": 50, "gap_ms": 30, "session_bids": 3},
                 **{"delay_ms": 20, "auction_ms": 100},
             },
+            "saas": {"customers": self.keys // 5, "employees": 3, "spread": 4, "alerts": 3},
             "stock": {
                 **{"securities": self.keys // 5, "accounts": self.keys, "resting": 5, "open_orders": 50},
                 "keyed_by": "account" if self.timed else "security",

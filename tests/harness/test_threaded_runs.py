@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 from many_runs import Pool
-from shape import KINDS, WORKLOADS
+from shape import KINDS, OF_TWO_SOURCES, WORKLOADS
 from shell_mutants import hunt, mutant
 
 SEEDS = settings.default.max_examples // 40  # of each kind and workload: 48 runs, or 3000 at night
@@ -41,6 +41,15 @@ def test_every_event_has_one_right_result_of_its_owner_whatever_fails(pool, seen
     outcomes = list(pool.run(range(first, first + SEEDS), kind=kind, workload=workload, fails=FAILS))
     for outcome in outcomes:
         seen.update(outcome.seen)
+    bad = [outcome for outcome in outcomes if outcome.problems]
+    assert not bad, "\n\n".join(map(str, bad))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_of_two_sources_and_three_stages_keeps_that(pool, kind):
+    first = SEEDS * KINDS.index(kind)
+    outcomes = list(pool.run(range(first, first + SEEDS), kind=kind, workload=OF_TWO_SOURCES, fails=FAILS))
+    assert sum(outcome.seen["events"] for outcome in outcomes) > 100 * SEEDS
     bad = [outcome for outcome in outcomes if outcome.problems]
     assert not bad, "\n\n".join(map(str, bad))
 

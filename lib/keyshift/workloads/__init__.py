@@ -18,6 +18,7 @@ from keyshift.workloads.contract import ORIGIN, KeyedStage, Operator, Partition,
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
 from keyshift.workloads.nexmark import Nexmark
+from keyshift.workloads.saas import Saas
 from keyshift.workloads.stock import Stock
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.wordcount import WordCount
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 workloads: Registry[type[Workload]] = Registry("workload")
-for known in (KeyCount, WindowCount, Chain, Micro, WordCount, Nexmark, Stock):
+for known in (KeyCount, WindowCount, Chain, Micro, WordCount, Nexmark, Stock, Saas):
     workloads.register(known.name, known)
 
 

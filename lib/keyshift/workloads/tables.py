@@ -1,9 +1,10 @@
 """What oracles ask of a run's tables: one line for each row that is wrong. With pandas, or in SQL (DuckDB)."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
+import pyarrow as pa
 
 RESULT = "result of router {router} offset {offset} position {position}"
 
@@ -14,27 +15,35 @@ def lines(table: pd.DataFrame, bad: Any, text: str) -> Iterator[str]:
         yield text.format_map(row)
 
 
+Table: TypeAlias = pd.DataFrame | pa.Table  # of the latter types are known, also of lists that are empty
+
+
 class Tables:
     """Answers statements about tables by their names. ``parameters``: what ``$name`` is in statements that have it."""
 
-    def __init__(self, parameters: dict[str, int], **tables: pd.DataFrame) -> None:
+    def __init__(self, parameters: dict[str, int], **tables: Table) -> None:
         import duckdb  # here: slots load the modules of oracles too, and need no database
 
         # Of the one database of this process: to make another takes longer than most statements.
         self._connection, self._parameters = duckdb.cursor(), parameters
         self.add(**tables)
 
-    def add(self, **tables: pd.DataFrame) -> None:
+    def add(self, **tables: Table) -> None:
         """More tables, or others of the same names. They must not change."""
         for name, table in tables.items():
             self._connection.register(name, table)
 
-    def __call__(self, statement: str, **tables: pd.DataFrame) -> pd.DataFrame:
+    def __call__(self, statement: str, **tables: Table) -> pd.DataFrame:
         """The answer. Sums of integers are floats, unless the statement casts them."""
         answer: pd.DataFrame = self._run(statement, tables).df()
         return answer
 
-    def lines(self, statement: str, text: str, **tables: pd.DataFrame) -> Iterator[str]:
+    def derive(self, **statements: str) -> None:
+        """More tables, or others of the same names: the answers to these statements."""
+        for name, statement in statements.items():
+            self._run(f"CREATE OR REPLACE TEMP TABLE {name} AS {statement}", {})
+
+    def lines(self, statement: str, text: str, **tables: Table) -> Iterator[str]:
         """``text`` for each row of the answer, exact. It may name columns, and so may the text in column ``wrong``."""
         answer = self._run(statement, tables)
         names = [column[0] for column in answer.description]
@@ -42,7 +51,7 @@ class Tables:
             values = dict(zip(names, row, strict=True))
             yield text.replace("{wrong}", values.get("wrong", "")).format_map(values)
 
-    def _run(self, statement: str, tables: dict[str, pd.DataFrame]) -> Any:
+    def _run(self, statement: str, tables: dict[str, Table]) -> Any:
         self.add(**tables)
         used = {name: value for name, value in self._parameters.items() if f"${name}" in statement}
         return self._connection.execute(statement, used)

@@ -1,0 +1,105 @@
+"""What ``saas`` has to give, in SQL over the events and the order that results tell, written from what it means alone.
+
+``events`` are those of the first stage; ``results`` tell of each of them its number at the join (``seq``) and at the
+qualifier (``turn``). ``$employees`` and ``$spread`` are parameters. Documents are of kind 0, rules of a customer 1,
+global ones 2.
+"""
+
+TOLD = """
+    SELECT e.router, e."offset", e."position", e.key AS customer, e.key % $spread AS bucket, e.kind, e.alert, e.path,
+           e.value, e.body, e.key * $employees + greatest(e.employee, 0) AS home,
+           r.key AS told_key, r.kind AS told_kind, r.seq, r.turn, r.raised, r.count
+    FROM events e JOIN results r ON e.router = r.router AND e."offset" = r."offset" AND e."position" = r."position"
+"""
+
+_FIRST = """
+    SELECT {by}, alert, min({number}) AS since, arg_min(path, {number}) AS path, arg_min(value, {number}) AS value
+    FROM told WHERE kind = {kind} GROUP BY {by}, alert
+"""
+LOCAL = _FIRST.format(by="customer", number="seq", kind=1)
+SHARED = _FIRST.format(by="bucket", number="turn", kind=2)
+
+_LOCATION = """'result of router ' || router || ' offset ' || "offset" || ' position ' || "position" || ': '"""
+
+# Each gives a line (``wrong``) for each result that cannot be.
+RESULTS = (
+    f"""
+    SELECT {_LOCATION} || 'key ' || told_key || ' and kind ' || told_kind || ', expected ' || home || ' and ' || kind
+           AS wrong
+    FROM told WHERE told_key <> home OR told_kind <> kind
+    """,
+    # 1, 2, ... of each customer, growing along each router.
+    f"""
+    SELECT {_LOCATION} || 'seq ' || seq || ' of customer ' || customer || ' cannot be' AS wrong FROM (
+        SELECT *, row_number() OVER (PARTITION BY customer, kind = 2 ORDER BY seq) AS place,
+               lag(seq) OVER (PARTITION BY customer, router, kind = 2 ORDER BY "offset", "position") AS before
+        FROM told
+    ) WHERE CASE WHEN kind = 2 THEN seq <> 0 ELSE seq <> place OR coalesce(before >= seq, false) END
+    """,
+    # 1, 2, ... of each key of the qualifier; a router's events of one customer keep their order on the way there.
+    f"""
+    SELECT {_LOCATION} || 'turn ' || turn || ' of key ' || bucket || ' of the qualifier cannot be' AS wrong FROM (
+        SELECT *, row_number() OVER (PARTITION BY bucket, kind = 1 ORDER BY turn) AS place,
+               lag(turn) OVER (PARTITION BY customer, router, kind = 1 ORDER BY "offset", "position") AS before
+        FROM told
+    ) WHERE CASE WHEN kind = 1 THEN turn <> 0 ELSE turn <> place OR coalesce(before >= turn, false) END
+    """,
+    # The rules that were there before: the first of each alert.
+    f"""
+    WITH met AS (
+        SELECT d.router, d."offset", d."position", r.alert FROM told d JOIN local r ON d.customer = r.customer
+        WHERE d.kind = 0 AND r.since < d.seq AND json_extract_string(d.body, r.path) = r.value
+        UNION
+        SELECT d.router, d."offset", d."position", r.alert FROM told d JOIN shared r ON d.bucket = r.bucket
+        WHERE d.kind = 0 AND r.since < d.turn AND json_extract_string(d.body, r.path) = r.value
+    ), expected AS (
+        SELECT router, "offset", "position", list_sort(list(alert)) AS alerts FROM met GROUP BY ALL
+    )
+    SELECT {_LOCATION} || 'alerts ' || raised::VARCHAR || ', expected ' || coalesce(alerts, [])::VARCHAR AS wrong
+    FROM told LEFT JOIN expected USING (router, "offset", "position") WHERE raised <> coalesce(alerts, [])
+    """,
+    # The alerts of an employee add up in some order, which is that of each router.
+    f"""
+    WITH counted AS (
+        SELECT *, len(raised) AS many,
+               sum(len(raised)) OVER (PARTITION BY home, many > 0 ORDER BY count ROWS UNBOUNDED PRECEDING) AS total,
+               lag(count) OVER (PARTITION BY home, router ORDER BY "offset", "position") AS before
+        FROM told WHERE kind = 0
+    )
+    SELECT {_LOCATION} || 'count ' || count || ' of employee ' || home || ' cannot be' AS wrong FROM counted c
+    WHERE coalesce(before > count - many, false) OR CASE
+        WHEN many > 0 THEN count <> total
+        ELSE count <> 0 AND NOT EXISTS (FROM counted o WHERE o.home = c.home AND o.many > 0 AND o.count = c.count)
+    END
+    """,
+    f"""
+    SELECT {_LOCATION} || 'a rule has count ' || count || ' and raises ' || raised::VARCHAR AS wrong
+    FROM told WHERE kind <> 0 AND (count <> 0 OR len(raised) > 0)
+    """,
+)
+
+_RULES = """
+    WITH counts AS (SELECT {by} AS key, count(*) AS count FROM told WHERE kind <> {other} GROUP BY {by}),
+    lists AS (
+        SELECT {by} AS key, list(alert ORDER BY since) AS alerts, list(path ORDER BY since) AS paths,
+               list(value ORDER BY since) AS values
+        FROM {rules} GROUP BY {by}
+    )
+    SELECT key, count, coalesce(alerts, []) AS alerts, coalesce(paths, []) AS paths, coalesce(values, []) AS values
+    FROM counts LEFT JOIN lists USING (key)
+"""
+# The final state of each stage, by key.
+STATES = (
+    _RULES.format(by="customer", other=2, rules="local"),
+    _RULES.format(by="bucket", other=1, rules="shared"),
+    "SELECT home AS key, sum(len(raised))::BIGINT AS count FROM told WHERE kind = 0 GROUP BY home HAVING count > 0",
+)
+UNLIKE = """
+    SELECT 'final state of key ' || key || ' of the {stage}: '
+           || coalesce((SELECT count FROM state f WHERE f.key = u.key LIMIT 1)::VARCHAR, 'nothing')
+           || ' events, alerts or rules, expected '
+           || coalesce((SELECT count FROM wanted w WHERE w.key = u.key LIMIT 1)::VARCHAR, 'nothing') AS wrong
+    FROM (SELECT DISTINCT key FROM (
+        (FROM state EXCEPT ALL FROM wanted) UNION ALL (FROM wanted EXCEPT ALL FROM state)
+    )) u
+"""
