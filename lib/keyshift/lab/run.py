@@ -20,7 +20,8 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space
-from keyshift.lab import bare_copy
+from keyshift.lab import bare_copy, load_cost
+from keyshift.lab.auto_load import DEFAULT, Load, chosen
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.recording import Recording
@@ -44,6 +45,7 @@ from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import SavepointStore
 
+OTHERS = 0.25  # share of the processors: what is measured beside such neighbours may be too much
 START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 Say = Callable[[str], None]
@@ -129,8 +131,48 @@ class Lab:
             self._live.give_up()
         self._closing.close()
 
+    def load_cost(self, again: bool = False) -> load_cost.LoadCost:
+        """What a load costs on this machine: kept in the state folder, else (or ``again``) measured now, which takes
+        about twenty seconds. Raises KeyshiftError if that job dies.
+        """
+        if not again and (known := load_cost.kept(self._home)):
+            return known
+        if self._place.on_kubernetes:
+            raise BadInput(f"executors at {self._place.master} are not on this machine: nothing to be measured here")
+        self.say("measuring what a load costs on this machine, for the next runs, too")
+        spec, script = load_cost.cost_spec(), load_cost.CostScript()
+        results, name = [*spec.tasks.values()][-1], new_run_id(spec.workload.name, "cost")
+        with self._prepared(spec, name, [], script.script, results, RunEnd()) as (run, _):
+            run.run()
+            _, frames = run.traffic.offered()
+        cost = load_cost.cost_of(script.parts, frames)
+        load_cost.keep(cost, self._home)
+        if cost.others >= OTHERS:
+            self.say(
+                f"others had {cost.others:.0%} of the processors meanwhile, so it may seem dearer than it is; "
+                "`keyshift calibrate` measures it again"
+            )
+        return cost
+
+    def settled(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
+        """``specs`` with one load for all that left it to the machine (``rate=auto``, ``frame_ms=auto``); it is told.
+
+        Where executors run elsewhere, nothing is measured, and it is the default. Raises as ``load_cost``.
+        """
+        if not (open_ones := [spec for spec in specs if spec.unsettled]):
+            return list(specs)
+        if self._place.on_kubernetes:
+            load = Load(DEFAULT.rate, DEFAULT.frame_ms, math.nan)
+            self.say(f"auto: the defaults, as executors at {self._place.master} are not measured")
+        else:
+            cost = self.load_cost()
+            load = chosen(open_ones, cost)
+            self.say(load.words(cost))
+        return [spec.settled(rate=load.rate, frame_ms=load.frame_ms) for spec in specs]
+
     def run(self, spec: RunSpec) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
+        [spec] = self.settled([spec])
         require_possible(spec.scenario.faults(), self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
         return self.record(spec, run_id, scenario_script, [*spec.tasks.values()][-1], spec.parameters())
@@ -143,6 +185,7 @@ class Lab:
         """
         if self._live is not None and not self._live.ended.is_set():
             raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
+        [spec] = self.settled([spec])
         self._live = job = LiveJob(self.record, spec, on_end)
         job.most = self.room(spec)
         threading.Thread(target=job.keep, name="keyshift-job", daemon=True).start()
@@ -291,7 +334,7 @@ def run_all(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None)
 
     ``failed``: gets a run that died, and why, and the others go on. Raises KeyshiftError without it.
     """
-    most = max(spec.run.repetitions for spec in specs)
+    specs, most = lab.settled(specs), max(spec.run.repetitions for spec in specs)
     for repetition in range(most):
         for spec in specs:
             if repetition < spec.run.repetitions:
@@ -310,7 +353,7 @@ def run_in_one_job(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None 
     as are those of a job that died. Runs come in the order in which they are made.
     """
     together: dict[str, list[RunSpec]] = {}
-    for spec in specs:
+    for spec in lab.settled(specs):
         together.setdefault(job_of(spec), []).append(spec)
     for some in together.values():
         most = max(spec.run.repetitions for spec in some)

@@ -5,7 +5,7 @@ import threading
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import psutil
 
@@ -52,7 +52,7 @@ class Sampler:
         return sorted(rows)
 
     def _run(self) -> None:
-        last, self._machine = time.time(), _processors()
+        last, self._machine = time.time(), processors_s()
         while not self._stop.wait(INTERVAL_S):
             now = time.time()
             for metric, kind, value in (*self._processes(now - last), *self._of_machine(now - last)):
@@ -82,14 +82,24 @@ class Sampler:
             yield metric, kind, spent / passed_s
 
     def _of_machine(self, passed_s: float) -> Iterator[tuple[str, str, float]]:
-        before, self._machine = self._machine, _processors()
+        before, self._machine = self._machine, processors_s()
         for kind, seconds in self._machine.items():
             yield MACHINE, kind, (seconds - before[kind]) / passed_s
         with contextlib.suppress(OSError, StopIteration), open("/proc/stat") as file:  # Linux alone tells
             yield WAITING, "machine", float(next(line.split()[1] for line in file if line.startswith("procs_running")))
 
 
-def _processors() -> dict[str, float]:
+def spent_s(around: Iterable[int]) -> dict[int, float]:
+    """Seconds of CPU so far of each process below this one, and of those ``around``; one that is gone is left out."""
+    spent = {}
+    for process in [*psutil.Process().children(recursive=True), *(psutil.Process(pid) for pid in around)]:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            spent[process.pid] = times.user + times.system
+    return spent
+
+
+def processors_s() -> dict[str, float]:
     """Seconds of the processors that this process may use, since the machine began."""
     usable = set(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else None
     times = [each for number, each in enumerate(psutil.cpu_times(percpu=True)) if usable is None or number in usable]
