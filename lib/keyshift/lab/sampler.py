@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import psutil
 
-from keyshift.analysis.machine import ALL, BUSY, MACHINE, STOLEN
+from keyshift.analysis.machine import ALL, BUSY, DISTURBED, DISTURBED_FROM, MACHINE, OTHERS, SAMPLED_S, STOLEN
 
-INTERVAL_S = 1.0
 AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job
 WAITING = "run_queue"  # metric: processes that run or could
 Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
@@ -53,9 +52,11 @@ class Sampler:
 
     def _run(self) -> None:
         last, self._machine = time.time(), processors_s()
-        while not self._stop.wait(INTERVAL_S):
+        while not self._stop.wait(SAMPLED_S):
             now = time.time()
-            for metric, kind, value in (*self._processes(now - last), *self._of_machine(now - last)):
+            ours = list(self._processes(now - last))
+            at_work = sum(value for metric, _, value in ours if metric in ("cpu_cores", AROUND))
+            for metric, kind, value in (*ours, *self._of_machine(now - last, at_work)):
                 moments, values = self._series.setdefault((metric, kind), (array("d"), array("d")))
                 moments.append(now)
                 values.append(value)
@@ -81,10 +82,13 @@ class Sampler:
         for (metric, kind), spent in cpu.items():
             yield metric, kind, spent / passed_s
 
-    def _of_machine(self, passed_s: float) -> Iterator[tuple[str, str, float]]:
+    def _of_machine(self, passed_s: float, ours: float) -> Iterator[tuple[str, str, float]]:
         before, self._machine = self._machine, processors_s()
-        for kind, seconds in self._machine.items():
-            yield MACHINE, kind, (seconds - before[kind]) / passed_s
+        cores = {kind: (seconds - before[kind]) / passed_s for kind, seconds in self._machine.items()}
+        cores[OTHERS] = max(0.0, cores[BUSY] - ours)  # a process of ours that has just begun is among them, for once
+        for kind, value in cores.items():
+            yield MACHINE, kind, value
+        yield DISTURBED, "machine", float(cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL])
         with contextlib.suppress(OSError, StopIteration), open("/proc/stat") as file:  # Linux alone tells
             yield WAITING, "machine", float(next(line.split()[1] for line in file if line.startswith("procs_running")))
 

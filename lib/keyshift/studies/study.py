@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from keyshift.analysis import metrics
+from keyshift.analysis.machine import with_disturbed
 from keyshift.analysis.timelines import faults
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.environment import open_lab
@@ -73,7 +74,7 @@ class Study:
         """For ``panels``: latency by second, over the repetitions of a point, and the first one's migration."""
         timelines = {}
         for name, some in self.good().items():
-            seconds = [metrics.per_second(tables["latency"]) for _, tables in some]
+            seconds = [with_disturbed(metrics.per_second(tables["latency"]), tables["metrics"]) for _, tables in some]
             timelines[name] = (
                 seconds[0] if len(seconds) == 1 else metrics.over_repetitions(seconds),
                 some[0][1]["migration"],
