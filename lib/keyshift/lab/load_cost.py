@@ -29,6 +29,7 @@ from keyshift.traffic.traffic import Before
 RATES = 1000.0, 21_000.0  # events per second, in turn
 FRAMES_MS = 25.0, 100.0  # milliseconds between frames, one behind the other
 WARM_S, PART_S, PARTS = 3.0, 1.5, 4  # seconds of load before, of each part, and parts with frames of the one kind
+MOST_OTHERS = 0.25  # share of the processors
 SETTLE_S = 0.25  # between a change of the load and its part
 LEAD_S = 0.25  # between the start of a load and its first event
 
@@ -49,6 +50,11 @@ class LoadCost(BaseModel):
     def cores(self, rows_per_s: float, events_per_s: float, more_us: float = 0.0) -> float:
         """Processors that a load is expected to take. ``more_us``: CPU of an event beyond one of ``keycount``."""
         return self.base_cores + rows_per_s * self.row_ms / 1e3 + events_per_s * (self.event_us + more_us) / 1e6
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others had so much that it may be wrong: rows that wait for a processor come in fewer wake-ups."""
+        return self.others >= MOST_OTHERS
 
     def __str__(self) -> str:
         words = f"a row costs {self.row_ms:.2f} ms of CPU, an event {self.event_us:.1f} µs"

@@ -20,7 +20,8 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space
-from keyshift.lab import bare_copy, load_cost
+from keyshift.lab import bare_copy
+from keyshift.lab import load_cost as costs
 from keyshift.lab.auto_load import DEFAULT, Load, chosen
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.job import LiveJob
@@ -45,7 +46,6 @@ from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import SavepointStore
 
-OTHERS = 0.25  # share of the processors: what is measured beside such neighbours may be too much
 START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 Say = Callable[[str], None]
@@ -74,6 +74,7 @@ class Lab:
         self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
         self._live: LiveJob | None = None
+        self._load_cost: costs.LoadCost | None = None  # as soon as it is known
 
     def __enter__(self) -> "Lab":
         self.store.list_runs(limit=1)  # wrong credentials and missing buckets show now, not after the run
@@ -131,28 +132,33 @@ class Lab:
             self._live.give_up()
         self._closing.close()
 
-    def load_cost(self, again: bool = False) -> load_cost.LoadCost:
-        """What a load costs on this machine: kept in the state folder, else (or ``again``) measured now, which takes
-        about twenty seconds. Raises KeyshiftError if that job dies.
+    def load_cost(self, again: bool = False) -> costs.LoadCost:
+        """What a load costs on this machine: kept in the state folder, else (or ``again``) measured now.
+
+        That takes about twenty seconds. What is measured while others take much is for this lab only. Raises BadInput
+        if executors run elsewhere, KeyshiftError if that job dies.
         """
-        if not again and (known := load_cost.kept(self._home)):
-            return known
+        known = None if again else self._load_cost or costs.kept(self._home)
+        self._load_cost = cost = known or self._measure_load_cost()
+        if known is None and cost.disturbed:
+            self.say(
+                f"others had {cost.others:.0%} of the processors meanwhile, so this may be wrong and is not kept; "
+                "`keyshift calibrate` when nothing else runs here"
+            )
+        elif known is None:
+            costs.keep(cost, self._home)
+        return cost
+
+    def _measure_load_cost(self) -> costs.LoadCost:
         if self._place.on_kubernetes:
             raise BadInput(f"executors at {self._place.master} are not on this machine: nothing to be measured here")
-        self.say("measuring what a load costs on this machine, for the next runs, too")
-        spec, script = load_cost.cost_spec(), load_cost.CostScript()
+        self.say("measuring what a load costs on this machine, for later runs, too")
+        spec, script = costs.cost_spec(), costs.CostScript()
         results, name = [*spec.tasks.values()][-1], new_run_id(spec.workload.name, "cost")
         with self._prepared(spec, name, [], script.script, results, RunEnd()) as (run, _):
             run.run()
             _, frames = run.traffic.offered()
-        cost = load_cost.cost_of(script.parts, frames)
-        load_cost.keep(cost, self._home)
-        if cost.others >= OTHERS:
-            self.say(
-                f"others had {cost.others:.0%} of the processors meanwhile, so it may seem dearer than it is; "
-                "`keyshift calibrate` measures it again"
-            )
-        return cost
+        return costs.cost_of(script.parts, frames)
 
     def settled(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """``specs`` with one load for all that left it to the machine (``rate=auto``, ``frame_ms=auto``); it is told.

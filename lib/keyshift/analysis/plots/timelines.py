@@ -57,6 +57,7 @@ _DISTURBED: dict[str, Any] = {
     "linewidth": 0,
     "alpha": 0.6,
 }
+_BAND = 0.05  # of the height of a panel, for disturbed seconds: they may be all of it
 _OBJECTIVE: dict[str, Any] = {"color": _GREY, "linewidth": 1, "linestyle": "-."}
 _P50: dict[str, Any] = {"linewidth": 1.2, "linestyle": (0, (1, 1))}
 _P99: dict[str, Any] = {"linewidth": 2.0}
@@ -75,7 +76,7 @@ def panels(
     Latency per second is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range of P99 over
     the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit; where nothing
     is on its way for a second, there is none.
-    Seconds that others disturbed are hatched, where they are known (``machine.with_disturbed``).
+    Seconds that others disturbed are hatched below, where they are known (``machine.with_disturbed``).
     ``notes``: strategy to a text below its title. ``faults``: strategy to their moments (s).
     """
     _require(runs)
@@ -208,7 +209,7 @@ def _mark(
         for at_s in moments:
             ax.axvline(at_s, zorder=2, **_FAULT)
         for begin, end in _stretches(seconds):
-            ax.axvspan(begin, end, zorder=0, **_DISTURBED)
+            ax.axvspan(begin, end, 0, _BAND, zorder=0, **_DISTURBED)
         ax.label_outer()
     label_lowest(axes, columns, "time since the trigger (s)")
     found: list[Artist] = [legend_line("trigger", **_TRIGGER)]
