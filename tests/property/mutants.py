@@ -279,8 +279,8 @@ def meets_the_time_of_the_drain(original, core, now_us, in_time):
     plain, met = core.machine.drain, min(core.watermarks)
 
     def drain(most):
-        records, effects = plain(most)
-        return [(events, (*where, met)) for events, (*where, _) in records], effects
+        records, emptied = plain(most)
+        return [(events, (*where, met)) for events, (*where, _) in records], emptied
 
     with patch.object(core.machine, "drain", drain):
         original(core, now_us, in_time)
@@ -566,8 +566,8 @@ def carries_effects_out_before_the_records(original, core, now_us, in_time):
     plain = core.machine.drain
 
     def drain(most):
-        records, effects = plain(most)
-        core._follow(effects)
+        records, emptied = plain(most)
+        core._follow(core.machine.drained(emptied))
         return records, []
 
     with patch.object(core.machine, "drain", drain):

@@ -270,7 +270,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
     @rule(most=st.integers(1, 3))
     def drain(self, most: int) -> None:
         serving, borrowed = set(self.machine.serving), dict(self.borrowed)
-        records, effects = self.machine.drain(most)
+        records, emptied = self.machine.drain(most)
         assert len(records) <= most
         for record in records:
             unit, router = next((u, r) for u, queue in self.waiting.items() for r, held in queue if held == record)
@@ -278,7 +278,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
             behind = [(r, held) for r, held in self.waiting[unit] if unit not in borrowed or r in borrowed[unit]]
             assert behind[0] == (router, record), "not the oldest record of those that the unit may meet"
             self.waiting[unit].remove((router, record))
-        self.check(effects)
+        self.check(self.machine.drained(emptied))
 
     @rule(router=routers, savepoint=st.sampled_from(["a", "a", "b"]))
     def savepoint_barrier(self, router: int, savepoint: str) -> None:

@@ -135,11 +135,11 @@ def _with_frames(run: RunLoop, frame_ms: float) -> None:
     before, traffic = run.feed, run.traffic
     assert before is not None
     before.end_load()
-    before.await_state("done")
+    before.await_done()
     traffic.end(before)
     run.feed = feed = traffic.feed(RATES[0], frame_ms)
     feed.before = Before(before.offered or 0, before.due or 0, before.took_s)
-    feed.await_state("ready")
+    feed.await_ready()
     feed.begin(time.time() + LEAD_S, None)
 
 

@@ -1,6 +1,6 @@
 """The slot in the other modes of a step (gate, fetch, access, remote), one sentence of the protocol at a time."""
 
-from small_steps import step
+from small_steps import drain, step
 
 from keyshift.model.keys import Mode
 from keyshift.protocol import SlotMachine
@@ -25,12 +25,12 @@ def test_a_source_that_blocks_takes_nothing_behind_a_barrier_until_its_state_is_
     assert slot.hold(1, 0, "new") == []
     assert slot.admit(1, 1, {0, 1}) == {1}, "what comes before the other barrier is served, but not past a queue"
     slot.hold(1, 1, "old")
-    assert slot.drain(9) == ([], [])
+    assert drain(slot, 9) == ([], [])
     assert slot.idle([0, 1]) == [], "no time passes either"
     assert slot.barrier(1, 2) == [Send(0, 1, 2)]
-    assert slot.drain(9) == ([], [])
+    assert drain(slot, 9) == ([], [])
     assert slot.acknowledged(0) == [Forget(0), Released(2, frozenset({0}))]
-    assert slot.drain(9) == (["new", "old"], [])
+    assert drain(slot, 9) == (["new", "old"], [])
     assert slot.admit(0, 2, {1}) == frozenset()
 
 
@@ -41,9 +41,9 @@ def test_a_destination_that_blocks_takes_nothing_until_its_state_is_here():
     assert slot.admit(0, 2, {0, 5}) == {0, 5}
     slot.hold(5, 0, "a")
     slot.hold(0, 0, "b")
-    assert slot.drain(9) == ([], [])
+    assert drain(slot, 9) == ([], [])
     assert slot.arrived(0) == []
-    assert slot.drain(9) == (["b", "a"], [Installed(2, frozenset({0}))])
+    assert drain(slot, 9) == (["b", "a"], [Installed(2, frozenset({0}))])
     assert slot.settled
 
 
@@ -56,7 +56,7 @@ def test_the_gate_is_open_until_the_first_barrier():
     slot.prepare(2, step((0, 0, 1), mode=BLOCK))
     slot.arrived(1)
     assert slot.idle([0]) == [0], "time passes"
-    assert slot.drain(9) == (["a"], [])
+    assert drain(slot, 9) == (["a"], [])
     assert slot.admit(1, 1, {0, 1}) == frozenset()
     slot.barrier(0, 2)
     assert slot.idle([0, 1]) == [] and slot.admit(0, 2, {1}) == {1}
@@ -125,10 +125,10 @@ def test_a_unit_that_was_lent_meets_the_records_of_the_routers_it_was_lent_for()
     assert slot.hold(0, 0, "zero") == [], "it is here: nobody is asked"
     slot.admit(1, 2, {0})
     slot.hold(0, 1, "two")
-    assert slot.drain(9) == (["one", "two"], [])
+    assert drain(slot, 9) == (["one", "two"], [])
     assert slot.idle([0]) == [] and slot.stands(0), "no time passes for it"
     assert slot.opened(0) == []
-    assert slot.drain(9) == (["zero"], [])
+    assert drain(slot, 9) == (["zero"], [])
     assert not slot.is_lent(0, 2) and slot.idle([0]) == [0]
     assert slot.admit(0, 2, {0}) == frozenset()
 
@@ -150,7 +150,7 @@ def test_a_late_record_calls_a_unit_back_and_is_the_first_to_meet_it():
     assert slot.hold(0, 0, "later") == []
     assert slot.awaits(0, 2, 2) and not slot.awaits(0, 2, 1)
     assert slot.arrived(0, BACK) == []
-    assert slot.drain(9) == (["late", "later"], [])
+    assert drain(slot, 9) == (["late", "later"], [])
     assert slot.admit(0, 1, {0}) == frozenset()
 
 
@@ -159,13 +159,13 @@ def test_a_unit_that_came_back_is_lent_again_if_it_is_asked_for_again_but_not_fo
     slot.admit(0, 1, {0})
     slot.hold(0, 0, "late")
     slot.arrived(0, BACK)
-    slot.drain(1)
+    drain(slot, 1)
     assert slot.requested(0, 2, 1, 2) == [Send(0, 1, 2, ONE, 3)], "twice: fetch_back = 2"
     slot.acknowledged(0)
     slot.admit(0, 1, {0})
     assert slot.hold(0, 0, "late again") == [Request(0, 1, 2, 0, 3)]
     slot.arrived(0, BACK)
-    slot.drain(1)
+    drain(slot, 1)
     assert slot.requested(0, 2, 1, 4) == []
     assert slot.admit(0, 1, {0}) == frozenset(), "now it stays until it is final"
     assert slot.barrier(0, 2) == [Send(0, 1, 2, None, 5), Send(3, 1, 2)]
@@ -180,7 +180,7 @@ def test_the_source_of_a_lent_unit_stops_reading_when_it_has_all_barriers():
     assert slot.may_stall
     slot.acknowledged(3)
     slot.arrived(0, BACK)
-    slot.drain(1)
+    drain(slot, 1)
     slot.acknowledged(0)
     assert not slot.may_stall
 
@@ -206,7 +206,7 @@ def test_a_destination_gives_back_what_is_called_back_and_asks_for_it_if_records
     slot.hold(0, 1, "one")
     assert slot.acknowledged(0) == [Forget(0)]
     assert slot.arrived(0) == []
-    assert slot.drain(9) == (["zero", "one"], [])
+    assert drain(slot, 9) == (["zero", "one"], [])
 
 
 def test_a_call_that_comes_twice_does_not_take_a_unit_back_that_was_lent_again():
@@ -227,7 +227,7 @@ def test_a_request_that_comes_twice_does_not_lend_a_unit_again():
     slot.admit(0, 1, {0})
     slot.hold(0, 0, "late")
     slot.arrived(0, BACK)
-    slot.drain(1)
+    drain(slot, 1)
     assert slot.requested(0, 2, 1, 0) == []
     assert 0 in slot.serving
 

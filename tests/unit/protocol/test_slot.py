@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from small_steps import assignment, step
+from small_steps import assignment, drain, step
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Step
@@ -149,12 +149,12 @@ def test_a_destination_queues_until_the_state_is_here_and_drains_in_order():
     assert slot.hold(0, 0, "a", 10) == [], "nobody is asked: the state comes by itself"
     slot.hold(0, 0, "b", 5)
     assert slot.queued_bytes == 15
-    assert slot.drain(9) == ([], [])
+    assert drain(slot, 9) == ([], [])
     assert slot.arrived(0) == []
     assert slot.admit(0, 2, {0, 5}) == {0}, "the queue is not empty: new records go behind it"
     slot.hold(0, 0, "c")
-    assert slot.drain(2) == (["a", "b"], [])
-    assert slot.drain(2) == (["c"], [Installed(2, frozenset({0}))])
+    assert drain(slot, 2) == (["a", "b"], [])
+    assert drain(slot, 2) == (["c"], [Installed(2, frozenset({0}))])
     assert slot.queued_bytes == 0
     assert slot.admit(0, 2, {0, 5}) == frozenset()
 
@@ -447,7 +447,7 @@ def test_timers_of_a_unit_fire_unless_records_wait_for_it():
     slot.hold(1, 0, "a")
     slot.arrived(1)
     assert slot.idle([0, 1]) == [0]
-    slot.drain(1)
+    drain(slot, 1)
     assert slot.idle([0, 1]) == [0, 1]
 
 

@@ -9,7 +9,7 @@ import pytest
 from keyshift.model.keys import Mode, Move, Step
 from keyshift.protocol.slot import Request, SlotMachine
 from keyshift.runtime.row import DATA, MOVED, SNAPSHOT, Row
-from keyshift.runtime.slot import DRAIN_RECORDS, SlotCore
+from keyshift.runtime.slot import DRAIN_RECORDS, Cut, SlotCore
 
 COME = 3 * DRAIN_RECORDS  # records with each row: more than a slice has at least
 MOST = 1 << 20
@@ -147,3 +147,25 @@ def test_what_a_router_says_behind_a_snapshot_keeps_its_order_if_a_unit_moves_to
     take(1, DATA, b"second")
     moved(1, left=True)
     assert done == ["first", "second", "third"]
+
+
+def test_what_waited_before_a_snapshot_is_processed_under_the_version_before_it():
+    """Its timers' results say so: the snapshot has the state behind them, and they would count twice or not at all."""
+    machine, versions = SlotMachine(0, routers=1, expected=[0], version=1), []
+    keys = SimpleNamespace(waiting_bytes=0, drain=lambda most, now: ([], []), ask=lambda: None, errands=[])
+    computation = SimpleNamespace(
+        process_all=lambda records, now, keys_here=False: [versions.append(machine.version_of(0)) for _ in records],
+        timers_due=lambda watermark, now: [],
+        checkpoint=lambda: None,
+    )
+    core = SlotCore(machine, None, keys, computation, {}, MOST, [0])
+    core.published(2, [(2, Step((), snapshot="s"))])
+    machine.barrier(0, 1)
+    machine.admit(0, 1, {0})
+    machine.hold(0, 0, "a record", 1)
+    core.on_rows([Row(SNAPSHOT, 0, 2, 0, 0, b"")], 0, lambda: True)
+    machine.arrived(0)
+    core.on_rows([], 0, lambda: True)
+    assert versions == [1]
+    assert core.take_results() == [None, Cut("s", True)]
+    assert machine.version_of(0) == 2
