@@ -24,11 +24,13 @@ from places import DriverDied, Fates, Fault, Place, at, here
 from shape import Shape
 
 from keyshift.control import process
+from keyshift.control.files import Jobs
 from keyshift.lab.live.job import LiveJob
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.model.messages import decode, encode
 from keyshift.traffic.messages import Command, Stop
 
+NAME = "job"
 SESSION_S = 0.3  # at the most, until a dead driver's sessions expire
 PARTS = ("driver", "spark", "generator", "collector")  # the processes of a driver; the last two end when it is gone
 
@@ -39,8 +41,8 @@ class Watcher:
     def launched(self) -> None:
         """A driver is about to be."""
 
-    def begins(self, restore: str | None) -> None:
-        """An attempt is about to, from this snapshot or savepoint; None: from the beginning of the input."""
+    def begins(self, job: str, restore: str | None) -> None:
+        """An attempt of ``job`` is about to, from this snapshot or savepoint; None: from the beginning of the input."""
 
     def claimed(self, driver: "Driver") -> None:
         """The job is its own from now on."""
@@ -75,11 +77,9 @@ class World:
         return driver
 
     def journal(self) -> dict[str, Any] | None:
-        """The one that is on disk; None if there is none."""
-        for path in (self.folder / "jobs").glob("*.journal"):
-            with contextlib.suppress(OSError, ValueError):
-                return json.loads(path.read_text())  # type: ignore[no-any-return]
-        return None
+        """The one that is on disk of the job that has the name; None if there is none."""
+        kept = Jobs(self.folder).journal(NAME).read()
+        return kept.model_dump() if kept else None
 
     def claimed(self, place: Place) -> None:
         """By a process of a driver."""

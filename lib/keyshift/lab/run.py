@@ -33,6 +33,7 @@ from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER, SparkProfile
+from keyshift.program import interrupts_wait
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import LogEvent
@@ -258,13 +259,15 @@ class Lab:
                 job.read_log()
             raise
         finally:
-            self._all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill})
-            if end.of(ended_by).deletes:  # nobody goes on with it then
-                end.left = self._all_of({"claim": job.end})
-            if end.decide(ended_by).deletes and not end.left:
-                stores = partial(clean_stores, spec.backend.name, spec.backend.settings, config.job)
-                end.left = self._all_of({"topics": traffic.close, "nodes and snapshots": job.clean, "stores": stores})
-                end.deleted = not end.left
+            with interrupts_wait():
+                self._all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill})
+                if end.of(ended_by).deletes:  # nobody goes on with it then
+                    end.left = self._all_of({"claim": job.end})
+                if end.decide(ended_by).deletes and not end.left:
+                    stores = partial(clean_stores, spec.backend.name, spec.backend.settings, config.job)
+                    of_all = {"topics": traffic.close, "nodes and snapshots": job.clean}
+                    end.left = self._all_of({**of_all, "stores": stores})
+                    end.deleted = not end.left
 
     def _all_of(self, steps: Mapping[str, Callable[[], None]]) -> list[str]:
         """Each of them, whatever becomes of the others: the run's own error is the news. Gives those that failed.

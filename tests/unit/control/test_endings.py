@@ -168,7 +168,7 @@ def still_made(*parts):
 
 def changes_journal(changed):
     def change(world):
-        journal = Jobs().home / "jobs" / f"{NAME}.journal"
+        [journal] = (Jobs().home / "jobs").glob(f"{NAME}.*.journal")
         journal.write_text(changed(journal.read_text()))
 
     return change
