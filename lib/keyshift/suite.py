@@ -20,6 +20,7 @@ _PLACES = {
     "keyshift.analysis.sweeps": ("ranking", "ranking_sentences", "sweep"),
     "keyshift.analysis.tables": ("comparison_table", "tradeoffs"),
     "keyshift.analysis.plots.rescaling": ("rescaling_figure", "rescalings"),
+    "keyshift.analysis.plots.snapshots": ("snapshot_figure",),
     "keyshift.analysis.plots.scaling": (
         "scaling_costs",
         "scaling_decisions",

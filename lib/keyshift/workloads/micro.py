@@ -18,7 +18,7 @@ from pydantic import Field
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.model.keys import units_of
 from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage, Source
-from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, KeyCountOperator, StateCheck, wrong_results
+from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, StateCheck, wrong_results
 from keyshift.workloads.keyed import key_draw
 from keyshift.workloads.tables import RESULT, lines
 from keyshift.workloads.times import Times
@@ -84,8 +84,7 @@ class Micro(KeyCount):
     @property
     def stages(self) -> tuple[KeyedStage, ...]:
         """The map from keys to values."""
-        operator = partial(KeyCountOperator, self, self.work_us, self.work_by == "spinning")
-        return (KeyedStage("map", EVENTS, RESULT_FIELDS, operator),)
+        return (KeyedStage("map", EVENTS, RESULT_FIELDS, self.counter),)
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

@@ -3,6 +3,7 @@
 Real ones: tests/notebooks/test_executed.py.
 """
 
+import contextlib
 from pathlib import Path
 
 import matplotlib as mpl
@@ -62,12 +63,14 @@ def made_up_beside_flink(points, common, profile=""):
 
 
 def execute(path, parameters):
+    """As a notebook is: in its folder."""
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     space = {}
-    for cell in cells:
-        exec(cell.source, space)
-        if "parameters" in cell.metadata.get("tags", []):
-            space |= parameters
+    with contextlib.chdir(path.parent):
+        for cell in cells:
+            exec(cell.source, space)
+            if "parameters" in cell.metadata.get("tags", []):
+                space |= parameters
     return space
 
 
