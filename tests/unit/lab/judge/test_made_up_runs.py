@@ -5,6 +5,7 @@ Real ones: tests/notebooks/test_executed.py.
 
 import contextlib
 from pathlib import Path
+from types import MappingProxyType
 
 import matplotlib as mpl
 import nbformat
@@ -15,7 +16,7 @@ import yaml
 from matplotlib import pyplot as plt
 
 from keyshift import suite
-from keyshift.peers import flink_run
+from keyshift.peers import flink_run, plain_run
 from keyshift.results.tables import TABLES
 from keyshift.studies import notebook
 from keyshift.studies.batch import prepare
@@ -74,10 +75,22 @@ def execute(path, parameters):
     return space
 
 
+def made_up_beside_plain(points, common=None, profile="", plain=MappingProxyType({plain_run.NAME: {}})):
+    """What ``measure_beside_plain`` gives."""
+    specs = {name: plain_run.plain_spec({**(common or {}), **given}) for name, given in plain.items()}
+    tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
+    runs = {
+        name: [(small_store.run(90 + number, plain_run.NAME, parameters=spec.parameters()), tables)] * 2
+        for number, (name, spec) in enumerate(specs.items())
+    }
+    return Study(runs, specs) | made_up(points, common)
+
+
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
     monkeypatch.setitem(vars(suite), "measure", made_up)
     monkeypatch.setitem(vars(suite), "measure_beside_flink", made_up_beside_flink)
+    monkeypatch.setitem(vars(suite), "measure_beside_plain", made_up_beside_plain)
     with mpl.rc_context({"backend": "agg"}):
         yield
     plt.close("all")
@@ -104,7 +117,13 @@ def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
         possible(points, common)
 
     monkeypatch.setitem(vars(suite), "measure", possible)
+
+    def possible_beside_plain(points, common=None, profile="", plain=MappingProxyType({plain_run.NAME: {}})):
+        assert all(plain_run.plain_spec({**(common or {}), **given}) for given in plain.values())
+        possible(points, common)
+
     monkeypatch.setitem(vars(suite), "measure_beside_flink", possible_beside_flink)
+    monkeypatch.setitem(vars(suite), "measure_beside_plain", possible_beside_plain)
     prepared = prepare(file, ROOT / "notebooks")
     for execution in prepared.executions:
         with pytest.raises(Enough):
