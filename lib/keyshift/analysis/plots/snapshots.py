@@ -17,8 +17,8 @@ def snapshot_figure(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: st
 
     A snapshot stands at its request; time 0, dotted, is the request to move. Raises BadInput if no run has one.
     """
-    taken = {name: snapshots(tables["snapshots"]) for name, tables in runs.items()}
-    if not any(len(each) for each in taken.values()):
+    of_all = {name: snapshots(tables["snapshots"]) for name, tables in runs.items()}
+    if not (taken := {name: each for name, each in of_all.items() if len(each)}):
         raise BadInput("snapshot_figure: no run has a snapshot; set snapshot_s, seconds between snapshots")
     looks = styles(list(taken))
     figure, axes = panel_grid(len(_PANELS), len(_PANELS), (4.6, 3.4))

@@ -36,6 +36,7 @@ def test_a_snapshot_takes_until_it_is_complete_in_all_stages_and_writes_what_all
 def test_the_figure_has_a_line_for_each_run_that_took_snapshots(table):
     figure = snapshot_figure({"fluid": {"snapshots": table}, "lazy": {"snapshots": table[:0]}})
     time, size = figure.axes
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fluid"]
     assert [ax.lines[0].get_ydata().tolist() for ax in (time, size)] == [[1.0, 0.5], [3.0, 1.0]]
     assert time.lines[0].get_xdata().tolist() == [-2.0, 3.0]
     assert time.lines[0].get_marker() == style.style_of("fluid").marker

@@ -10,12 +10,14 @@ from types import MappingProxyType
 import matplotlib as mpl
 import nbformat
 import pandas as pd
+import papermill
 import pytest
 import small_store
 import yaml
 from matplotlib import pyplot as plt
 
 from keyshift import suite
+from keyshift.model.errors import BadInput
 from keyshift.peers import flink_run, plain_run
 from keyshift.results.tables import TABLES
 from keyshift.studies import notebook
@@ -29,7 +31,9 @@ SETS = sorted(
     for path in (ROOT / "data").rglob("*.yaml")
     if ROOT / "notebooks" / yaml.safe_load(path.read_text())["notebook"] in STUDIES
 )
-
+COMPARING = [path for path in STUDIES if "strategies" in papermill.inspect_notebook(str(path))]
+POINTS = {name: {"strategy": "chunked", "settings": {"size": size}} for name, size in (("chunk 3", 3), ("chunk 5", 5))}
+POINTS |= {"sudden": "all_at_once"}
 
 LOOKS = pd.DataFrame(dict.fromkeys(TABLES["scaling"].names, 2.0), index=range(4)).assign(
     t_s=[0.5, 1.5, 2.5, 3.5], slots=[1, 1, 2, 2], target=[1, 2, 2, 2], migrating=False, reason="as it was", stage=0
@@ -104,6 +108,16 @@ def test_every_cell_runs_with_the_defaults(path, monkeypatch):
     assert len(published) == 1
     assert len(space["study"].manifests) == 2 * len(space["study"].specs)
     assert plt.get_fignums() or "figure" in space
+
+
+@pytest.mark.parametrize("path", COMPARING, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_strategies_of_every_notebook_that_compares_some_may_be_points_of_one_figure(path, monkeypatch):
+    monkeypatch.setattr(notebook, "display", lambda *told, **how: None)
+    space = execute(path, SMALLER.get(path.stem, {}) | {"strategies": POINTS})
+    of_size = {spec.strategy.settings.get("size"): name for name, spec in space["study"].specs.items()}
+    assert "chunk 3" in of_size[3] and of_size[3] != of_size[5]
+    with pytest.raises(BadInput, match="strategies: chunk 3: unknown setting 'sise': did you mean 'size'"):
+        execute(path, {"strategies": {"chunk 3": {"strategy": "chunked", "settings": {"sise": 3}}}})
 
 
 @pytest.mark.parametrize("file", SETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
