@@ -59,10 +59,10 @@ class Judge(Watcher):
         if self._world.running is not None:
             self.problem("two drivers", "one is launched, and another one runs")
 
-    def begins(self, restore: str | None) -> None:
+    def begins(self, job: str, restore: str | None) -> None:
         """Not before what the journal promises: what lies between may be gone from the input."""
         journal = self._world.journal()
-        if journal is None or self._stale:
+        if journal is None or self._stale or journal["run_id"] != job:  # another one has its name, and its files
             return
         newest = max((snapshot["name"] for snapshot in journal["past"]["snapshots"]), default="")
         if (restore or MARK).startswith(MARK) and (restore or "") < newest:

@@ -104,7 +104,7 @@ def batch(
             for each in prepared:
                 typer.echo(batches.forecast(each, records, again))
             return
-        ended: list[tuple[batches.PreparedBatch, dict[str, batches.Record]]] = []
+        ended: list[tuple[batches.PreparedBatch, dict[str, batches.ExecutionRecord]]] = []
         page = out or home / f"report-{every}.html"
         for each in prepared:
             ended.append((each, batches.run_batch(each, runs, records, home, tell, again)))

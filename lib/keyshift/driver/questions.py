@@ -12,7 +12,7 @@ from keyshift.driver.attempt import StageAttempt
 from keyshift.model.errors import MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move
 from keyshift.model.records import Measured
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes, protocol_logs
 from keyshift.wire.nodes import Folder, Node
@@ -105,7 +105,7 @@ class Questions:
         progress = partial(self.attempt.participant.read_below, nodes.RESTORING)
         return self.by_slot(nodes.RESTORED, range(self.attempt.config.slots), "the restore", progress)
 
-    def read_log(self, alive: bool) -> list[Event]:
+    def read_log(self, alive: bool) -> list[LogEvent]:
         """The last protocol events, of slots and routers as far as they answer. ``alive``: the query."""
         attempt = self.attempt
         with contextlib.suppress(ServiceUnavailable):  # then nobody answers

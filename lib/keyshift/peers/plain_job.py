@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.driver.spark import start_query, telling_line
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment, SlotId, units_of
+from keyshift.model.keys import NO_VERSION, Assignment, SlotId, Version, units_of
 from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.runtime.row import DATA, Row
 from keyshift.state import UnitState
@@ -29,7 +29,7 @@ from keyshift.worker.tasks import Batches, Task
 from keyshift.workloads.contract import Operator
 
 BATCH_S = 3600.0  # longer than any run: what units have would not survive the end of a batch
-VERSION = 1  # of the one assignment
+VERSION = Version(1)  # of the one assignment
 
 
 def _router(config: JobConfig) -> Task:
@@ -59,11 +59,10 @@ def _router(config: JobConfig) -> Task:
                 events, _ = frames.decode(value.as_buffer(), source.schema)
                 events = stage.mapped(events)
                 parts = split(events) if events.num_rows else dict.fromkeys(range(slots), b"")
-                rows = [
-                    (n, spark_rows.packed(Row(DATA, router, 0, offset.as_py(), 0, part))) for n, part in parts.items()
-                ]
+                at = router, NO_VERSION, offset.as_py(), 0
+                rows = [(n, spark_rows.packed(Row(DATA, *at, part))) for n, part in parts.items()]
                 if router == 0 and not primed:
-                    primed, first = True, spark_rows.packed(Row(PRIMER, router, 0, 0, 0))
+                    primed, first = True, spark_rows.packed(Row(PRIMER, router, NO_VERSION, 0, 0))
                     rows = [*((n, first) for n in range(slots)), *rows]
                 yield spark_rows.routed(rows)
 
@@ -98,7 +97,7 @@ def _slot(config: JobConfig) -> Task:
         for unit, state in states.items():
             operator.initial(unit, state)
         said = SlotMarker(number, SlotStarted(config.stage, config.attempt))
-        ready = [frames.encode(frames.empty(results), said.to_json())]
+        ready = [frames.encode(frames.empty(results), frames.Facts(said=said))]
         for batch in batches:
             values, ready = ready, []
             for row in spark_rows.received(batch):

@@ -90,7 +90,7 @@ class PreparedBatch:
         return values | ({"repetition": execution.repetition} if self.batch.repetitions > 1 else {})
 
 
-class Record(BaseModel):
+class ExecutionRecord(BaseModel):
     """The record of an execution that has ended. ``copy_at`` is the path of the executed notebook in the bucket."""
 
     batch: str
@@ -193,7 +193,7 @@ def run_batch(
     say: Callable[[str], None],
     again: bool = False,
     execute: Execute = notebooks.execute,
-) -> dict[str, Record]:
+) -> dict[str, ExecutionRecord]:
     """Execute what has not ended well yet, or all of it ``again``; returns the records there are then, by id.
 
     Executed notebooks go below ``home``, beside their runs in ``runs``, and with the record into ``records`` (a store
@@ -241,13 +241,13 @@ def forecast(prepared: PreparedBatch, records: Files, again: bool = False) -> st
     )
 
 
-def _good(records: Files, prepared: PreparedBatch) -> list[Record]:
-    """Records of executions of this batch that have not failed."""
+def _good(records: Files, prepared: PreparedBatch) -> list[ExecutionRecord]:
+    """ExecutionRecords of executions of this batch that have not failed."""
     found, name = [], prepared.batch.name
     for file in records.names(name):
         if file.endswith(".json"):
             with contextlib.suppress(ValidationError):  # of an older keyshift
-                found.append(Record.model_validate_json(records.read(name, file)))
+                found.append(ExecutionRecord.model_validate_json(records.read(name, file)))
     return [record for record in found if record.notebook == prepared.notebook.name and record.status != "failed"]
 
 
@@ -255,7 +255,7 @@ def _duration(minutes: float) -> str:
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-def ended(prepared: PreparedBatch, records: Files) -> dict[str, Record]:
+def ended(prepared: PreparedBatch, records: Files) -> dict[str, ExecutionRecord]:
     """The records of its executions that there are, by id. Raises BadInput for one that cannot be read."""
     name = prepared.batch.name
     there = set(records.names(name))
@@ -263,7 +263,7 @@ def ended(prepared: PreparedBatch, records: Files) -> dict[str, Record]:
     for execution in prepared.executions:
         if (file := f"{execution.id}.json") in there:
             try:
-                found[execution.id] = Record.model_validate_json(records.read(name, file))
+                found[execution.id] = ExecutionRecord.model_validate_json(records.read(name, file))
             except ValidationError as error:
                 raise BadInput(
                     f"the record {PREFIX}/{name}/{file} in the store cannot be read ({error.error_count()} faults): "
@@ -279,7 +279,7 @@ def _run(
     records: Files,
     home: Path,
     execute: Execute,
-) -> Record:
+) -> ExecutionRecord:
     name, started = prepared.batch.name, datetime.now(UTC)
     executed, error, copy_at = None, None, None
     verdicts: dict[str, str] = {}
@@ -296,7 +296,7 @@ def _run(
             records.write(name, f"{execution.id}/{file.name}", file)
         copy_at = f"{PREFIX}/{name}/{execution.id}/{executed.notebook.name}"
     bad = any(verdict != "ok" for verdict in verdicts.values())
-    record = Record(
+    record = ExecutionRecord(
         batch=name,
         notebook=prepared.notebook.name,
         parameters=execution.parameters,
@@ -314,7 +314,7 @@ def _run(
     return record
 
 
-def _line(prepared: PreparedBatch, execution: NotebookExecution, record: Record) -> str:
+def _line(prepared: PreparedBatch, execution: NotebookExecution, record: ExecutionRecord) -> str:
     varying = words(prepared.varied(execution))
     about = record.error.strip().partition("\n")[0] if record.error else record.verdict or "no runs"
     return (
@@ -328,7 +328,7 @@ def words(values: dict[str, Any]) -> str:
     return " ".join(f"{name}={json.dumps(value)}" for name, value in values.items() if value is not None)
 
 
-def table(prepared: PreparedBatch, done: dict[str, Record]) -> list[dict[str, Any]]:
+def table(prepared: PreparedBatch, done: dict[str, ExecutionRecord]) -> list[dict[str, Any]]:
     """One row per execution: number, what varies, status ("not run" if none), verdict, minutes."""
     rows = []
     for execution in prepared.executions:
@@ -339,7 +339,7 @@ def table(prepared: PreparedBatch, done: dict[str, Record]) -> list[dict[str, An
     return rows
 
 
-def exit_status(done: dict[str, Record]) -> int:
+def exit_status(done: dict[str, ExecutionRecord]) -> int:
     """What the command ends with: 3 if an execution failed, else 1 if a verdict was bad, else 0."""
     statuses = {record.status for record in done.values()}
     return 3 if "failed" in statuses else int("bad" in statuses)

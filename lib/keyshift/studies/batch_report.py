@@ -9,11 +9,11 @@ import jinja2
 import nbformat
 
 from keyshift.results.files import Files
-from keyshift.studies.batch import NotebookExecution, PreparedBatch, Record, words
+from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, words
 
 NOT_RUN = "not run"
 STATUSES = ("ok", "bad", "failed", NOT_RUN)
-Done = Mapping[str, Record]  # of a batch, by the id of the execution
+Done = Mapping[str, ExecutionRecord]  # of a batch, by the id of the execution
 
 
 def batch_report(title: str, batches: Sequence[tuple[PreparedBatch, Done]], records: Files) -> str:

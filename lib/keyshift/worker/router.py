@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from keyshift.clock import now_us
+from keyshift.model.keys import NO_VERSION
 from keyshift.protocol import RouterMachine
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.arrow import ArrowSplit
@@ -38,7 +39,8 @@ class Routing:
         schema = slot_schema(self.stage, first)
         split = ArrowSplit(schema, config.slots, config.key_groups, config.bins, placed=not first)
         self._core: RouterCore[pa.RecordBatch] = RouterCore(machine, config.slots, config.queue_bytes, split)
-        self._primers = [(slot, Row(spark_rows.PRIMER, 0, 0, 0, 0)) for slot in range(config.slots)]  # not sent yet
+        primer = Row(spark_rows.PRIMER, 0, NO_VERSION, 0, 0)
+        self._primers = [(slot, primer) for slot in range(config.slots)]  # not sent yet
         self.coordination.watch(nodes.ASSIGNMENT, self._announced)
         self.coordination.watch(nodes.LOG, self._log_wanted)
 

@@ -108,12 +108,12 @@ class RouterTask(Routing):
 
     def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
         """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
-        events, meta = frames.decode(value, self._event_schema)
-        if self._epochs and frames.epoch_of(meta) < max(
+        events, facts = frames.decode(value, self._event_schema)
+        if self._epochs and facts.epoch < max(
             (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
         ):
             return []
-        rows, savepoints = self.routed(router, offset, self.stage.mapped(events), meta.get("watermark", 0))
+        rows, savepoints = self.routed(router, offset, self.stage.mapped(events), facts.watermark)
         for savepoint in savepoints:
             node = nodes.saved(savepoint)[nodes.of_router(router)]
             self.coordination.acknowledge(node, nodes.RouterSaved(offset))

@@ -54,7 +54,7 @@ def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30):
             for value in batch.column(0):
                 made, said = frames.decode(value.as_buffer(), plain_job.result_schema(config.make_stage()))
                 results.append(made.to_pandas().assign(slot=slot, log_offset=len(results), arrived_us=BEGIN_US))
-                markers += [slot] if said else []
+                markers += [slot] if said.said else []
     assert markers == list(range(config.slots)), "each says once that it is ready"
     return config, pd.concat(offered, ignore_index=True), pd.concat(results, ignore_index=True), pd.DataFrame(told)
 

@@ -2,13 +2,14 @@
 
 import os
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 
 from keyshift.model.errors import KeyshiftError
+from keyshift.model.keys import Version
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
@@ -41,7 +42,7 @@ class EndedSlot:
     repeated there.
     """
 
-    def __init__(self, slot: int, version: int) -> None:
+    def __init__(self, slot: int, version: Version) -> None:
         self.slot, self._version = slot, version
 
     def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:  # noqa: D102
@@ -64,7 +65,7 @@ class Copies:
         self._lock = threading.Lock()
         self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
 
-    def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:
+    def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
         """See ``flight.server.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
         epoch, number = part
         with self._lock:
@@ -136,7 +137,7 @@ class SlotHost:
             self.lent.clear()
             self._written.clear()
 
-    def seal(self, slot: int, version: int, states: dict[int, UnitState]) -> None:
+    def seal(self, slot: int, version: Version, states: dict[int, UnitState]) -> None:
         """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it."""
         self.left[slot] = dict(states)
         self.tenants[slot] = EndedSlot(slot, version)
@@ -181,7 +182,7 @@ class SlotHost:
                 for key in deleted:
                     state.delete(key)
 
-    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:  # noqa: D102
+    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:  # noqa: D102
         if isinstance(self._tenant(slot), EndedSlot):
             raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
         self.copies.add(slot, unit, part, batches, deleted)

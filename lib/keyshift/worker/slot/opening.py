@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, Version
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import UnitState
 from keyshift.wire import nodes
@@ -33,7 +33,7 @@ class _Found(NamedTuple):
     state ``fetch`` gets from elsewhere.
     """
 
-    version: int
+    version: Version
     states: dict[int, UnitState]
     fresh: Sequence[int] = ()
     expected: Sequence[int] = ()

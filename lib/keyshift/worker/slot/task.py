@@ -5,7 +5,6 @@ kazoo's (published steps), Flight's (what arrives) and those of its couriers. Ev
 a unit's state is an object that one thread owns at a time, so extracting and installing never hold a frame back.
 """
 
-import json
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift.clock import now_us
+from keyshift.model import messages
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.runtime.row import KINDS, Row
@@ -115,7 +115,7 @@ class SlotTask:
             core.on_rows((row for row in rows if row.kind in KINDS), now_us(), slice_of_time())
             for row in rows:
                 if row.kind == MARKER:
-                    self.shared.markers.pass_on(SlotMarker.from_json(json.loads(bytes(row.payload))))
+                    self.shared.markers.pass_on(messages.decode(SlotMarker, bytes(row.payload)))
             return self._emit()
 
     def stalled(self, in_time: bool = True) -> bool:
