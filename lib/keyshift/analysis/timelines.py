@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from keyshift.analysis.metrics import need, per_second
+from keyshift.analysis.tables import MIB
 from keyshift.model.errors import BadInput
 
 TAIL = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P99.9": 0.999, "P99.99": 0.9999, "max": 1.0}
@@ -85,3 +86,14 @@ def faults(metrics: pd.DataFrame) -> list[tuple[float, str]]:
     need(metrics, ["t_s", "metric", "instance"], "faults")
     chosen = metrics[metrics["metric"] == FAULT].sort_values("t_s")
     return list(zip(chosen["t_s"].tolist(), chosen["instance"].tolist(), strict=True))
+
+
+def snapshots(table: pd.DataFrame) -> pd.DataFrame:
+    """The snapshots of a run, from its table of that name: columns snapshot, begun_s, took_s, written_mib.
+
+    ``took_s``: from the request until a job could go on from it, in all stages.
+    """
+    need(table, ["snapshot", "begun_s", "completed_s", "bytes_written"], "snapshots")
+    of = table.groupby("snapshot")
+    took, written = of["completed_s"].max() - of["begun_s"].min(), of["bytes_written"].sum() / MIB
+    return pd.DataFrame({"begun_s": of["begun_s"].min(), "took_s": took, "written_mib": written}).reset_index()
