@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.analysis import metrics
 from keyshift.analysis.machine import with_disturbed
@@ -13,11 +14,15 @@ from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.environment import open_lab
 from keyshift.lab.run import run_all, run_in_one_job
 from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.planner import change
+from keyshift.planner import strategies as known
 from keyshift.progress import Say
+from keyshift.refusals import made
 from keyshift.results.manifest import Manifest
 from keyshift.studies import notebook
 
 Tables = Mapping[str, pd.DataFrame]
+_ALLOWED = "names of strategies in a list, or {name: {strategy: …, settings: {…}}}"
 COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
 
 
@@ -182,6 +187,34 @@ def _key(parameters: Mapping[str, Any]) -> str:
     return repr(sorted((name, repr(value)) for name, value in parameters.items() if name != "seed"))
 
 
-def named(strategies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A point for each strategy, for ``measure``."""
-    return {name: {"strategy": name} for name in strategies}
+class _Choice(BaseModel):
+    """A strategy under another name, with other settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    strategy: str = Field(description="a name from `keyshift strategies`")
+    settings: dict[str, Any] = Field({}, description="coordinates of it that are changed")
+
+
+def named(strategies: Sequence[str] | Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A point for each strategy, for ``measure``: parameters of a run, by the name that figures show.
+
+    ``strategies``: names from ``keyshift strategies``, or points of one's own by their names,
+    ``{"chunk 16": {"strategy": "chunked", "settings": {"size": 16}}}``. A name alone may stand for a point.
+    Raises BadInput, naming the point, for a strategy or a setting that is not known, or a value that is refused.
+    """
+    if isinstance(strategies, str) or not isinstance(strategies, (Sequence, Mapping)):
+        raise BadInput(f"strategies = {strategies!r}: must be {_ALLOWED}")
+    given = strategies if isinstance(strategies, Mapping) else dict(zip(strategies, strategies, strict=True))
+    points = {}
+    for name, chosen in given.items():
+        told = {"strategy": chosen} if isinstance(chosen, str) else chosen
+        if not isinstance(told, Mapping):
+            raise BadInput(f"strategies: {name} = {chosen!r}: must be {_ALLOWED}")
+        try:
+            choice = made(_Choice, dict(told))
+            change(known.get(choice.strategy), choice.settings)
+        except BadInput as refused:
+            raise BadInput(f"strategies: {name}: {refused}") from None
+        points[str(name)] = {"strategy": choice.strategy, **choice.settings}
+    return points

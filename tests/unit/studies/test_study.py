@@ -120,6 +120,36 @@ def test_points_that_cannot_be_are_refused_before_anything_runs(lab):
     assert lab.made == 0
 
 
+def test_strategies_are_names_or_points_with_names_of_their_own():
+    assert named(["fluid", "lazy"]) == {"fluid": {"strategy": "fluid"}, "lazy": {"strategy": "lazy"}}
+    size = {"strategy": "chunked", "settings": {"size": 16, "order": "reverse"}}
+    assert named({"sudden": "all_at_once", "chunk 16": size}) == {
+        "sudden": {"strategy": "all_at_once"},
+        "chunk 16": {"strategy": "chunked", "size": 16, "order": "reverse"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("fluid", "strategies = 'fluid': must be names of strategies in a list, or {name: {strategy"),
+        (["fluidd"], "strategies: fluidd: unknown strategy 'fluidd': did you mean 'fluid'.* known: stop_restart, "),
+        ({"a": "fluidd"}, "strategies: a: unknown strategy 'fluidd'"),
+        ({"a": 3}, "strategies: a = 3: must be names"),
+        ({"a": {"settings": {}}}, "strategies: a: strategy: field required"),
+        ({"a": {"strategy": "chunked", "size": 1}}, "strategies: a: unknown key 'size': .*known: strategy, settings"),
+        ({"a": {"strategy": "chunked", "settings": {"sise": 1}}}, "a: unknown setting 'sise': did you mean 'size'"),
+        ({"a": {"strategy": "chunked", "settings": {"size": "1"}}}, "a: size = '1': must be a whole number"),
+        ({"a": {"strategy": "chunked", "settings": {"order": "up"}}}, "a: unknown order 'up': known: id, reverse"),
+        ({"a": {"strategy": "all_at_once", "settings": {"size": 2}}}, "a: size = 2: batch = all has no size; set"),
+    ],
+)
+def test_a_point_that_cannot_be_is_refused_with_its_name(given, why):
+    with pytest.raises(BadInput, match=why) as raised:
+        named(given)
+    assert "\n" not in str(raised.value)
+
+
 def test_latency_after_the_trigger_is_what_the_tail_is_of(lab):
     study = measure(named(["fluid"]))
     assert list(study.after()["fluid"]["latency_ms"]) == [20.0, 40.0]
