@@ -71,6 +71,7 @@ def test_help_names_every_command(tmp_path):
         "lab",
         "tape",
         "simulate",
+        "calibrate",
     ):
         assert command in done.stdout
 

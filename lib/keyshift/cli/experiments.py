@@ -41,6 +41,23 @@ def run(
     raise typer.Exit(int("bad" in verdicts))
 
 
+def calibrate(profile: Where = None, as_json: Json = False) -> None:
+    """Measure what a load costs on this machine, for `--set rate=auto` and `--set frame_ms=auto`; what was kept goes.
+
+    The first run with auto does it, too. Other work on this machine makes it dearer.
+    """
+    from keyshift.experiment.spec import AUTO, OF_AUTO, make_spec
+    from keyshift.lab.auto_load import chosen
+    from keyshift.lab.environment import open_lab
+
+    spec = make_spec(dict.fromkeys(OF_AUTO, AUTO))
+    with open_lab([spec], profile) as lab:
+        cost = lab.load_cost(again=True)
+    load = chosen([spec], cost)
+    costs = cost.model_dump(include={"base_cores", "row_ms", "event_us", "others"})
+    print_rows([{"processors": cost.machine.cpus} | costs | load._asdict()], as_json)
+
+
 def notebook(
     path: Annotated[Path, typer.Argument(help="The notebook to execute.")],
     settings: Settings = [],  # noqa: B006 - typer wants a list

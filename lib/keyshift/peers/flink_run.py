@@ -50,6 +50,8 @@ def flink_spec(common: Mapping[str, Any]) -> PeerSpec:
     """The spec of a run of Flink's job. Raises BadInput for what that job does not do."""
     spec = make_spec({**common, "strategy": "stop_restart"})
     given = spec.parameters()
+    for name in spec.unsettled:
+        raise BadInput(f"{name} = auto: it is chosen by what a load costs keyshift's job; give a number beside Flink's")
     for name, value in ONLY.items():
         if given[name] != value:
             raise BadInput(f"{name} = {given[name]!r}: Flink's job is compared with {name} = {value!r} only")

@@ -8,6 +8,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.analysis import metrics
+from keyshift.analysis.machine import with_disturbed
 from keyshift.analysis.timelines import faults
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.environment import open_lab
@@ -42,6 +43,13 @@ class Study:
         """Of all runs that ended, point by point."""
         return [manifest for some in self.runs.values() for manifest, _ in some]
 
+    @property
+    def load(self) -> str:
+        """What all points are offered, in words; what differs is left out."""
+        words = {"rate": "{:g} events/s", "frame_ms": "frames of {:g} ms"}
+        found = {name: {getattr(spec.run, name) for spec in self.specs.values()} for name in words}
+        return ", ".join(words[name].format(*values) for name, values in found.items() if len(values) == 1)
+
     def verdicts(self) -> pd.DataFrame:
         """A row for each run: its point, the verdict, and how many faults were found of each kind."""
         rows = [
@@ -71,7 +79,7 @@ class Study:
         """For ``panels``: latency by second, over the repetitions of a point, and the first one's migration."""
         timelines = {}
         for name, some in self.good().items():
-            seconds = [metrics.per_second(tables["latency"]) for _, tables in some]
+            seconds = [with_disturbed(metrics.per_second(tables["latency"]), tables["metrics"]) for _, tables in some]
             timelines[name] = (
                 seconds[0] if len(seconds) == 1 else metrics.over_repetitions(seconds),
                 some[0][1]["migration"],
@@ -148,14 +156,15 @@ def collect(
 
     ``after``: gets each run that has ended, before the next one begins. ``say``: see ``open_lab``.
     """
-    names = {_key(spec.parameters()): name for name, spec in specs.items()}
     study = Study({name: [] for name in specs}, specs)
 
     def failed(spec: RunSpec, error: KeyshiftError) -> None:
         study.died[names[_key(spec.parameters())]] = str(error)
 
     with open_lab([*specs.values()], profile, say) as lab:
-        for manifest in (run_in_one_job if one_job else run_all)(lab, [*specs.values()], failed):
+        study.specs = dict(zip(specs, lab.settled([*specs.values()]), strict=True))
+        names = {_key(spec.parameters()): name for name, spec in study.specs.items()}
+        for manifest in (run_in_one_job if one_job else run_all)(lab, [*study.specs.values()], failed):
             tables = lab.store.get_tables(manifest.run_id)
             study.runs[names[_key(manifest.parameters)]].append((manifest, tables))
             after(manifest)

@@ -32,6 +32,9 @@ class Lab:
     def __init__(self, dies=(), bad=()):
         self.dies, self.bad, self.made = dies, bad, 0
 
+    def settled(self, specs):
+        return [spec.settled(rate=500.0, frame_ms=40.0) for spec in specs]
+
     def run(self, spec):
         name, self.made = spec.strategy.name, self.made + 1
         if name in self.dies:
@@ -77,6 +80,14 @@ def test_points_have_names_and_their_repetitions(lab):
     seconds, migration = study.timelines()["slow"]
     assert list(seconds["runs"]) == [2, 2, 2]
     assert migration is TABLES["migration"]
+
+
+def test_points_that_leave_their_load_to_the_machine_have_one_and_their_runs_are_found(lab):
+    study = measure(named(["fluid", "lazy"]), {"rate": "auto", "repetitions": 2})
+    assert {name: len(runs) for name, runs in study.runs.items()} == {"fluid": 2, "lazy": 2}
+    assert {manifest.parameters["rate"] for manifest in study.manifests} == {500.0}
+    assert study.effective().loc[["rate", "auto"], "fluid"].tolist() == [500.0, "rate"]
+    assert study.load == "500 events/s, frames of 20 ms"
 
 
 def test_runs_whose_verdict_is_bad_are_told_and_enter_no_figure(lab):
