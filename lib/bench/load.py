@@ -10,12 +10,12 @@ from statistics import median
 
 from pyspark.sql import SparkSession
 
-from bench.plain import BATCH_S, PlainJob
+from bench.plain import ShortestJob
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import job_config
-from keyshift.model.keys import Assignment, SlotId, Version
+from keyshift.peers.plain_job import BATCH_S, assignment
 from keyshift.traffic.load import SourceLoad
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
@@ -59,8 +59,7 @@ class UnmovedJob(Job):
 
     def begin(self) -> None:
         """Start the job with the owners that units have in the plain one."""
-        owners = tuple(SlotId(unit % self.config.slots) for unit in range(self.config.key_groups))
-        self.start([Assignment(Version(1), owners)])
+        self.start([assignment(self.config)])
 
 
 class Subject:
@@ -71,7 +70,7 @@ class Subject:
 
     def __init__(
         self,
-        kind: type[UnmovedJob] | type[PlainJob],
+        kind: type[UnmovedJob] | type[ShortestJob],
         spark: SparkSession,
         endpoints: Endpoints,
         spec: RunSpec,

@@ -1,75 +1,25 @@
-"""The job keyshift is compared with: the same frames through the same engine, with nothing that could move state.
+"""The job keyshift is compared with: the plain one, with the shortest counter that does the same as ``keycount``."""
 
-Fixed modulo routing, a dictionary, result frames of the same columns. No protocol, no ZooKeeper, no queues.
-"""
-
-import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
-from keyshift.driver.spark import start_query, telling_line
-from keyshift.model import frames
-from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import NO_VERSION, units_of
-from keyshift.model.markers import SlotMarker, SlotStarted
-from keyshift.runtime.row import DATA, Row
-from keyshift.traffic.traffic import Traffic
-from keyshift.wire import spark_rows
+from keyshift.peers.plain_job import Answer, PlainJob, result_frame, slot_schema
+from keyshift.runtime.row import Row
 from keyshift.wire.config import JobConfig, result_schema
-from keyshift.wire.spark_rows import PRIMER
-from keyshift.worker.tasks import Batches, Task
 
-BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
 _WORD = 8  # bytes of the count at the beginning of a payload
 
 
-def _router(config: JobConfig) -> Task:
-    """One row per slot with events in a frame; an empty frame goes to all, so that they begin before the load."""
-    source, slots = config.make_source(), config.slots
-    schema = _slot_schema(config)
-
-    def split(events: pa.RecordBatch) -> dict[int, bytes]:
-        slot_of = units_of(events["key"].to_numpy(), config.key_groups, config.bins) % slots
-        order = np.argsort(slot_of, kind="stable")
-        edges = np.searchsorted(slot_of[order], np.arange(slots + 1))
-        columns = events.take(pa.array(order)).columns
-        ordered = pa.RecordBatch.from_arrays([*columns, pa.array(order.astype(np.int32))], schema=schema)
-        return {
-            slot: ordered.slice(edges[slot], edges[slot + 1] - edges[slot]).serialize().to_pybytes()
-            for slot in range(slots)
-            if edges[slot] < edges[slot + 1]
-        }
-
-    def run(batches: Batches) -> Batches:
-        primed = False
-        for batch in batches:
-            for partition, offset, value in zip(*batch.columns, strict=True):
-                if not value.is_valid:
-                    continue
-                router = partition.as_py()
-                events, _ = frames.decode(value.as_buffer(), source.schema)
-                parts = split(events) if events.num_rows else dict.fromkeys(range(slots), b"")
-                at = router, NO_VERSION, offset.as_py(), 0
-                rows = [(n, spark_rows.packed(Row(DATA, *at, part))) for n, part in parts.items()]
-                if router == 0 and not primed:
-                    primed, first = True, spark_rows.packed(Row(PRIMER, router, NO_VERSION, 0, 0))
-                    rows = [*((n, first) for n in range(slots)), *rows]
-                yield spark_rows.routed(rows)
-
-    return run
-
-
-def _slot(config: JobConfig) -> Task:
-    """Counts each key beside a payload of ``state_bytes``; one result frame per row, a ready marker with the first."""
-    schema, results = _slot_schema(config), result_schema(config.make_stage())
+def counting(config: JobConfig, slot: int) -> Answer:
+    """Counts each key beside a payload of ``state_bytes``, in a dictionary."""
+    schema, results = slot_schema(config), result_schema(config.make_stage())
     fresh = (0, bytes(config.parameters["state_bytes"]))
+    state: dict[int, tuple[int, bytes]] = {}
 
-    def count(events: pa.RecordBatch, router: int, offset: int, state: dict[int, tuple[int, bytes]]) -> bytes:
+    def answer(row: Row) -> bytes:
+        events = pa.ipc.read_record_batch(row.payload, schema)
         counts, stamps = [], []
         for key in events["key"].to_numpy().tolist():
             total, payload = state.get(key) or fresh
@@ -77,72 +27,14 @@ def _slot(config: JobConfig) -> Task:
             total += 1
             state[key] = (total, total.to_bytes(_WORD, "little") + payload[_WORD:])
             counts.append(total)
-        rows = events.num_rows
-        columns: dict[str, Any] = {
-            "key": events["key"],
-            "t": events["t"],
-            "router": pa.repeat(pa.scalar(router, pa.int32()), rows),
-            "offset": pa.repeat(pa.scalar(offset, pa.int64()), rows),
-            "position": events["position"],
-            "version": pa.repeat(pa.scalar(0, pa.int64()), rows),
-            "count": pa.array(np.array(counts, np.int64)),
-            "stamp": pa.array(np.array(stamps, np.int64)),
-        }
-        return frames.encode(pa.RecordBatch.from_arrays([columns[name] for name in results.names], schema=results))
+        columns: dict[str, Any] = {name: events[name] for name in ("key", "t", "position")}
+        columns |= {"count": pa.array(np.array(counts, np.int64)), "stamp": pa.array(np.array(stamps, np.int64))}
+        return result_frame(columns, events.num_rows, row, results)
 
-    def run(batches: Batches) -> Batches:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        number = context.partitionId()
-        state: dict[int, tuple[int, bytes]] = {}
-        said = SlotMarker(number, SlotStarted(config.stage, config.attempt))
-        ready = [frames.encode(frames.empty(results), frames.Facts(said=said))]
-        for batch in batches:
-            values, ready = ready, []
-            for row in spark_rows.received(batch):
-                if row.kind == DATA and len(row.payload):
-                    events = pa.ipc.read_record_batch(row.payload, schema)
-                    values.append(count(events, row.router, row.offset, state))
-            if values:
-                yield spark_rows.answered(values)
-
-    return run
+    return answer
 
 
-def _slot_schema(config: JobConfig) -> pa.Schema:
-    return pa.schema([*config.make_stage().events, pa.field("position", pa.int32())])
+class ShortestJob(PlainJob):
+    """Without the operator of the workload, and without state before the first event."""
 
-
-class PlainJob:
-    """The plain job on the topics of ``config``; source, sink and options are those of ``start_query``."""
-
-    label = "plain"
-
-    def __init__(self, spark: SparkSession, config: JobConfig, work: Path, batch_s: float, traffic: Traffic) -> None:
-        self._spark, self._config, self._batch_s, self._traffic = spark, config, batch_s, traffic
-        self._checkpoint = work / "checkpoints" / config.job
-        self._query: StreamingQuery | None = None
-
-    def begin(self) -> None:
-        """Start it, and wait until its slots are ready."""
-        config = self._config
-        router, slot = _router(config), _slot(config)
-        self._query = start_query(self._spark, config, self._checkpoint, self._batch_s, router=router, slot=slot)
-        self._traffic.await_slots(range(config.slots), SlotStarted(config.stage, config.attempt), self.check)
-
-    def check(self) -> None:
-        """Raises ServiceUnavailable if it has ended."""
-        if self._query is not None and not self._query.isActive:
-            error = self._query.exception()
-            raise ServiceUnavailable(f"the plain query has ended: {telling_line(str(error)) if error else 'stopped'}")
-
-    def stop(self) -> None:
-        """End it, if it runs."""
-        if self._query is not None:
-            self._query.stop()
-
-    def clean(self) -> None:
-        """Remove what it has left."""
-        shutil.rmtree(self._checkpoint, ignore_errors=True)
+    answering = staticmethod(counting)
