@@ -9,12 +9,13 @@ import pytest
 from keyshift.driver.job import Job
 from keyshift.experiment.commands import InjectFault
 from keyshift.experiment.live_spec import live_spec
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.reporter import Reporter
 from keyshift.model.errors import QueryDied
 from keyshift.model.notes import Activity
 from keyshift.waiting import wait_until
 from keyshift.wire.savepoint import SavepointStore
-from small_run import SMALL_LIVE, at_night, spec
+from small_run import SMALL, SMALL_LIVE, at_night, spec
 from spark_workers import workers_of
 
 
@@ -93,6 +94,19 @@ def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab
     assert [set(migration.loc[migration["stage"] == stage, "unit"]) <= half for stage in (0, 1)] == [True, True]
     metrics = lab.store.get_table(manifest.run_id, "metrics")
     assert set(metrics.loc[metrics["metric"] == "latency_p50_ms", "stage"]) == {0, 1}
+
+
+def test_a_job_of_two_sources_goes_on_where_it_was_in_each_of_them(lab):
+    """The second one is silent when the query dies."""
+    timed = {name: value for name, value in SMALL.items() if name not in ("keys", "state_bytes")}
+    of_saas = {"workload": "saas", "stage": "qualifier", "rate": 400.0, "rate_steps": "control=1:20,2:0,6:20"}
+    given = {"strategy": "fluid", "routers": 1, "slots": 1, "to_slots": 2, "snapshot_s": 1.0, "fault": "kill:slot@4"}
+    given = make_spec(timed | of_saas | given)
+    manifest = lab.run(given)
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert any("everything since its snapshot was done again" in note for note in manifest.notes)
+    results = lab.store.get_tables(manifest.run_id)["latency"]
+    assert manifest.summary.events > 1000 and len(results) == manifest.summary.results_due
 
 
 def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeypatch):

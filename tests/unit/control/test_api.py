@@ -97,6 +97,9 @@ def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
 def test_rate_cancel_and_fault(job, client):
     assert client.post("/rate", params={"rate": 123.5}).json() == {"rate": 123.5}
     assert ("change_rate", 123.5, "events") in job.traffic.told
+    refused = client.post("/rate", params={"rate": 5, "source": "event"})
+    assert (refused.status_code, "unknown source 'event': did you mean 'events'?" in refused.text) == (400, True)
+    assert client.post("/rate", params={"rate": 6, "source": "events"}).json() == {"rate": 6.0}
     job.inner.go.clear()
     client.post("/scale", params={"slots": 4})
     assert client.post("/cancel").json() == {"cancelled": True}
