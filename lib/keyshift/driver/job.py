@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from keyshift.clock import now_us
+from keyshift.driver.appointments import Appointments
 from keyshift.driver.attempt import Unfinished
 from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.job_faults import JobFaults, ServiceFaults
@@ -22,6 +23,7 @@ from keyshift.model.keys import Assignment
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing, Note, Phase
 from keyshift.model.records import restart_record
+from keyshift.protocol.coordinator import Appointment
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
 from keyshift.traffic.traffic import Traffic
@@ -274,6 +276,22 @@ class Job:
                 events = stage.ask.read_log(self._query.alive)
                 self.log += [event._replace(place=f"{place}{event.place}") for event in events]
 
+    def _call_savepoint(self, name: str) -> None:
+        """To be brought to all slots by the routers of the input."""
+        first = self.stages[0]
+
+        def tell(appointment: Appointment | None = None) -> None:
+            first.ask.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment))
+
+        def wanted() -> bool:
+            self.check()
+            return True
+
+        if self.config.in_turns:
+            Appointments(first.config, first.participant).make(name, tell, wanted)
+        else:
+            tell()
+
     def savepoint(self) -> Savepoint:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
 
@@ -284,7 +302,7 @@ class Job:
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         self._say(Doing(Phase.SAVEPOINT))
         self._query.end_snapshots()  # nothing goes on behind this one
-        self.stages[0].ask.tell(nodes.SAVEPOINT, name)
+        self._call_savepoint(name)
         manifest = SavepointManifest(config.workload, config.parameters)
         for stage in self.stages:
             wanted = participants(stage.config)

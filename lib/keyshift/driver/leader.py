@@ -9,15 +9,16 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keyshift.clock import now_us
+from keyshift.driver.appointments import Appointments
 from keyshift.driver.published import read_published
 from keyshift.driver.step_log import StepLog
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Doing, Phase
 from keyshift.protocol import coordinator as protocol
-from keyshift.protocol.coordinator import CoordinatorMachine
+from keyshift.protocol.coordinator import Appointment, CoordinatorMachine
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import Fault
@@ -75,9 +76,11 @@ class Coordinator:
         slots: int,
         say: Callable[[Doing], None] = lambda doing: None,
         at_phase: Callable[[str], None] = lambda phase: None,
+        appointments: Appointments | None = None,
     ) -> None:
         self._coordination, self._name, self._slots, self._say = coordination, name, slots, say
         self._at_phase = at_phase  # ``prepare``, or ``switch``: about to be published
+        self._appointments = appointments  # if slots work in turns
         self._machine = CoordinatorMachine(assignment, deadline_s * 1000, slots)
         self._inbox: queue.Queue[Heard] = queue.Queue()
         self._asked: dict[_Asked, None] = {}  # that is in there, or being done: a successor has to do it
@@ -223,6 +226,9 @@ class Coordinator:
         if beginning and not (left and left.plan == beginning[0]):  # nobody has heard of it
             effects += self._machine.submit(beginning[1], _ms())
         self._beginning = None
+        told = self._coordination.read(nodes.ASSIGNMENT)
+        if told and told.appointment and not told.appointment.holds:  # its leader did not live to hear the answers
+            self._publish_assignment(told)
         return effects
 
     def _carry_out(self, effects: Iterable[protocol.Effect]) -> None:
@@ -255,7 +261,7 @@ class Coordinator:
                 switches = assignment.version != log.history[-1].version  # otherwise only the pause ends
                 if switches and not snapshot:
                     self._at_phase("switch")
-                self._coordination.publish(nodes.ASSIGNMENT, effect)
+                self._publish_assignment(effect)
                 if switches and (record := log.records.get(assignment.version)):
                     record.prepared_us = record.switched_us = now
                     say(Doing(Phase.MOVING, f"step {len(log.records)} moving"))
@@ -272,6 +278,17 @@ class Coordinator:
             case protocol.StepLate():
                 log.late(effect, self._machine.deadline_ms / 1000)
                 say(Doing(Phase.ROLLED_BACK if effect.rolled_back else Phase.LATE))
+
+    def _publish_assignment(self, told: protocol.PublishAssignment) -> None:
+        """Or, if slots work in turns, appoint it; until the end of the attempt, if that comes first."""
+        if self._appointments is None:
+            return self._coordination.publish(nodes.ASSIGNMENT, told)
+        before = told.before or self.log.history[-1]
+
+        def tell(appointment: Appointment) -> None:
+            self._coordination.publish(nodes.ASSIGNMENT, replace(told, appointment=appointment, before=before))
+
+        self._appointments.make(str(told.assignment.version), tell, lambda: not self._ending)
 
     def _ended(self, version: int, outcome: str) -> None:
         self._under_way.discard(version)

@@ -14,9 +14,12 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.runtime.key_access import Stay, Written
+from keyshift.runtime.row import Row
 from keyshift.state import rows
+from keyshift.wire import spark_rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.messages import MESSAGE, Acknowledged, CopyPart, KeysOf, Message, Shipment
@@ -201,6 +204,14 @@ class StateClients:
         for some in messages.units(self._get(address, {"kind": "sealed", "slot": slot, "units": wanted}), begun):
             if some:
                 arrived([Shipment(batches=batches, timers=timers, **about) for about, batches, timers in some])
+
+    def left_rows(self, address: str, slot: int) -> list[Row]:
+        """Fetch the rows of routers that ``slot`` left at ``address``."""
+        found: list[Row] = []
+        for chunk in self._get(address, {"kind": "rows", "slot": slot}):
+            batch, _ = frames.decode(chunk.app_metadata, spark_rows.VALUES)
+            found += spark_rows.received(batch)
+        return found
 
     def keys(
         self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()

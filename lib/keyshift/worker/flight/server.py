@@ -3,14 +3,17 @@
 import hmac
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from keyshift.model import frames
 from keyshift.runtime.key_access import Stay
+from keyshift.runtime.row import Row
 from keyshift.state import UnitState, rows
+from keyshift.wire import spark_rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.messages import MESSAGE, CopyPart, Message, Shipment
@@ -26,6 +29,9 @@ class Holder(Protocol):
 
     def sealed(self, slot: int, unit: int) -> UnitState:
         """State that ``slot`` left here at the end of a batch. Raises KeyError if it is not here."""
+
+    def sealed_rows(self, slot: int) -> Sequence[Row]:
+        """Rows of routers that ``slot`` left here at the end of a batch. Raises KeyError if there is nothing of it."""
 
     def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:
         """Those of ``keys`` that are here, of a unit whose ownership has left."""
@@ -86,6 +92,8 @@ class StateServer(flight.FlightServerBase):
                 self._take(request, reader, writer)
             case "sealed":
                 self._give(self._sealed(request), writer)
+            case "rows":
+                self._give_rows(request["slot"], writer)
             case "rest":
                 self._give(self._rest(request), writer)
             case "keys":
@@ -146,6 +154,17 @@ class StateServer(flight.FlightServerBase):
             about = {"unit": unit, "reference": state.hand_over() or ""}
             fragments = messages.fragments(about, values, self._holder.state_schema, state.timers.export())
             yield from (fragment for fragment in fragments if fragment.number >= come)
+
+    def _give_rows(self, slot: int, writer: Any) -> None:
+        """Rows that a slot left here at the end of a batch, some in each message."""
+        try:
+            left = self._holder.sealed_rows(slot)
+        except KeyError:
+            raise flight.FlightServerError(f"slot {slot} has left no rows here") from None
+        schema = self._holder.state_schema
+        writer.begin(schema)
+        for batch in spark_rows.in_batches(left, self._chunk_bytes):
+            writer.write_with_metadata(frames.empty(schema), frames.encode(batch))
 
     def _rest(self, request: dict[str, Any]) -> Iterator[messages.Fragment]:
         """All keys that are still here of units whose ownership has left."""
