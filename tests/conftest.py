@@ -42,12 +42,11 @@ def session_stack(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> I
     program come from the user's cache.
     """
     from keyshift.services.stack import DEFAULT_PORTS, Stack
+    from own_stack import stopped_with_us
 
     first = 10_000 + 500 * int(worker_id.removeprefix("gw") if worker_id != "master" else 0)
     ports = {name: port + first for name, port in DEFAULT_PORTS.items()}
     shared = Stack(tmp_path_factory.mktemp("stack"), ports)
-    try:
+    with stopped_with_us(shared):
         shared.up(lambda line: logging.getLogger(__name__).info(line))
         yield shared
-    finally:
-        shared.down()

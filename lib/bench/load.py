@@ -15,7 +15,8 @@ from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import job_config
-from keyshift.model.keys import Assignment, SlotId
+from keyshift.model.keys import Assignment, SlotId, Version
+from keyshift.traffic.messages import Stop
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
 
@@ -59,7 +60,7 @@ class UnmovedJob(Job):
     def begin(self) -> None:
         """Start the job with the owners that units have in the plain one."""
         owners = tuple(SlotId(unit % self.config.slots) for unit in range(self.config.key_groups))
-        self.start([Assignment(1, owners)])
+        self.start([Assignment(Version(1), owners)])
 
 
 class Subject:
@@ -115,28 +116,28 @@ class Subject:
         seconds_before, received_before = len(traffic.seconds), traffic.received
         feed = traffic.feed(rate, frame_ms)
         try:
-            feed.await_state("ready")
+            feed.await_ready()
             start = time.time() + LEAD_S
             feed.begin(start, seconds)
             first, end = math.ceil(start + UNMEASURED_S), math.floor(start + seconds)
 
             def hopeless() -> bool:
                 said = traffic.seconds[seconds_before:]
-                return any(s["second"] >= first and (s["p50_ms"] or 0.0) > HOPELESS_P99_MS for s in said)
+                return any(s.second >= first and (s.p50_ms or 0.0) > HOPELESS_P99_MS for s in said)
 
             while time.time() < start + seconds and not (give_up and hopeless()):
                 time.sleep(0.1)
                 self._check()
             if time.time() < start + seconds:
-                feed.tell({"stop": True})
-            feed.await_state("done")
+                feed.tell(Stop())
+            feed.await_done()
             complete = self._await_results(received_before + (feed.due or 0))
         finally:
             traffic.end(feed)
         said = traffic.seconds[seconds_before:]
-        measured = [s for s in said if first <= s["second"] < end and s["p50_ms"] is not None]
+        measured = [s for s in said if first <= s.second < end and s.results]
         kept_up = complete and time.time() >= start + seconds and not hopeless() and bool(measured)
-        return Burst([s["p50_ms"] for s in measured], [s["p99_ms"] for s in measured], kept_up)
+        return Burst([s.p50_ms or 0.0 for s in measured], [s.p99_ms or 0.0 for s in measured], kept_up)
 
     def _await_results(self, wanted: int) -> bool:
         deadline = time.monotonic() + ANSWER_S

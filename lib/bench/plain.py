@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.driver.spark import start_query, telling_line
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import units_of
+from keyshift.model.keys import NO_VERSION, units_of
 from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.runtime.row import DATA, Row
 from keyshift.traffic.traffic import Traffic
@@ -54,11 +54,10 @@ def _router(config: JobConfig) -> Task:
                 router = partition.as_py()
                 events, _ = frames.decode(value.as_buffer(), source.schema)
                 parts = split(events) if events.num_rows else dict.fromkeys(range(slots), b"")
-                rows = [
-                    (n, spark_rows.packed(Row(DATA, router, 0, offset.as_py(), 0, part))) for n, part in parts.items()
-                ]
+                at = router, NO_VERSION, offset.as_py(), 0
+                rows = [(n, spark_rows.packed(Row(DATA, *at, part))) for n, part in parts.items()]
                 if router == 0 and not primed:
-                    primed, first = True, spark_rows.packed(Row(PRIMER, router, 0, 0, 0))
+                    primed, first = True, spark_rows.packed(Row(PRIMER, router, NO_VERSION, 0, 0))
                     rows = [*((n, first) for n in range(slots)), *rows]
                 yield spark_rows.routed(rows)
 
@@ -99,7 +98,7 @@ def _slot(config: JobConfig) -> Task:
         number = context.partitionId()
         state: dict[int, tuple[int, bytes]] = {}
         said = SlotMarker(number, SlotStarted(config.stage, config.attempt))
-        ready = [frames.encode(frames.empty(results), said.to_json())]
+        ready = [frames.encode(frames.empty(results), frames.Facts(said=said))]
         for batch in batches:
             values, ready = ready, []
             for row in spark_rows.received(batch):

@@ -1,19 +1,21 @@
 """State transfer between two processes, as in a migration, against a bare Flight copy of the same batches."""
 
-import json
 import secrets
 import sys
 import time
-from typing import cast
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from pydantic import Field
 
 from bench.measurements import Measurement
 from keyshift.driver.spark import WORKER_ENVIRONMENT
 from keyshift.experiment.spec import DEFAULTS, JobPart
-from keyshift.lab.bare_copy import Sink, copy_s
+from keyshift.lab.bare_copy import CopySink, copy_s
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.messages import decode
 from keyshift.state import Store, UnitState, backends
 from keyshift.traffic.process import JsonProcess, say
 from keyshift.worker.flight.client import StateClients
@@ -30,6 +32,38 @@ DEADLINE_S = 60.0
 SWITCH_INTERVAL_S = 0.001  # as in ``worker.daemon``
 
 Units = list[tuple[int, UnitState]]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What the other process has to be shown."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the other process takes states and bare copies."""
+
+    state: str
+    sink: str
+    kind: Literal["addresses"] = "addresses"
+
+
+@dataclass(frozen=True, slots=True)
+class HowMany:
+    """Say how many keys have come, and drop them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """So many keys have come."""
+
+    keys: int
+    kind: Literal["came"] = "came"
+
+
+Answer: Any = Annotated[Addresses | Came, Field(discriminator="kind")]
 
 
 def _store() -> Store:
@@ -56,14 +90,14 @@ def _serve() -> None:
     """The other process: says where it listens; then, when it is asked, how many keys have come; drops them."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     holder = _Destination()
-    token = json.loads(sys.stdin.readline())["token"]
-    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, CHUNK_BYTES), Sink()
-    say({"state": server.address, "sink": sink.address})
+    token = decode(Token, sys.stdin.readline()).token
+    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, CHUNK_BYTES), CopySink()
+    say(Addresses(server.address, sink.address))
     for _ in sys.stdin:
         keys = sum(map(len, holder.states.values()))
         holder.states.clear()
         sink.kept = []  # until now: what is dropped at once lands in warm memory again
-        say({"keys": keys})
+        say(Came(keys))
 
 
 def _touched() -> Units:
@@ -100,15 +134,15 @@ def measure(repetitions: int) -> list[Measurement]:
     batches = [batch for _, state in touched for batch in state.export(CHUNK_BYTES)]
     ours: dict[str, list[float]] = {kind: [] for kind in kinds}
     bare: dict[str, list[float]] = {kind: [] for kind in kinds}
-    other = JsonProcess("bench.transfer", {"token": token}, more_env=WORKER_ENVIRONMENT)
+    other = JsonProcess("bench.transfer", Token(token), Answer, more_env=WORKER_ENVIRONMENT)
     try:
         addresses = other.report(DEADLINE_S)
         clients = StateClients(token, DEADLINE_S, _Destination().state_schema, CHUNK_BYTES)
-        with flight.FlightClient(f"grpc://{addresses['sink']}") as client:
+        with flight.FlightClient(f"grpc://{addresses.sink}") as client:
 
             def arrived() -> int:
-                other.tell({"keys": "how many"})
-                return int(other.report(DEADLINE_S)["keys"])
+                other.tell(HowMany())
+                return int(other.report(DEADLINE_S).keys)
 
             def copy() -> float:
                 took_ms = copy_s(client, batches) * 1000
@@ -119,7 +153,7 @@ def measure(repetitions: int) -> list[Measurement]:
                 acknowledged: Acknowledged = []
                 shipments = [Shipment(unit, state=state) for unit, state in units]
                 begin = time.perf_counter()
-                clients.push(addresses["state"], 0, "", shipments, lambda *_: None, acknowledged.extend)
+                clients.push(addresses.state, 0, "", shipments, lambda *_: None, acknowledged.extend)
                 took_ms = (time.perf_counter() - begin) * 1000
                 come = arrived()
                 if come != WORKLOAD.keys or len(acknowledged) != UNITS:

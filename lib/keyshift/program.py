@@ -3,12 +3,15 @@
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 from keyshift.model.errors import BadInput, KeyshiftError
+
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
@@ -24,8 +27,8 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
         interrupted = True
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupt)
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in INTERRUPTS:
+        signal.signal(number, interrupt)
     status: str | int | None = 0
     try:
         app()
@@ -40,6 +43,25 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
         sys.stderr.write(f"{name}: interrupted; what it had started is stopped\n")
         status = 130
     sys.exit(status)
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM wait until the end, so that what has to be cleaned up is: whoever sees nothing happen
+    presses Ctrl-C twice. They interrupt the main thread; in another one there is nothing to do.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in INTERRUPTS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ _PLACES = {
     "keyshift.forecast.calibration": ("calibrate", "usable"),
     "keyshift.lab.environment": ("open_lab", "start_job"),
     "keyshift.peers.flink_run": ("measure_beside_flink",),
-    "keyshift.experiment.commands": ("Cancel", "Double", "InjectFault", "Plan", "Rate", "Scale"),
+    "keyshift.experiment.commands": ("Cancel", "Double", "InjectFault", "MoveBy", "Rate", "Scale"),
     "keyshift.experiment.live_spec": ("live_spec",),
     "keyshift.studies.notebook": ("publish",),
     "keyshift.lab.run": ("run_all",),

@@ -59,10 +59,10 @@ class Judge(Watcher):
         if self._world.running is not None:
             self.problem("two drivers", "one is launched, and another one runs")
 
-    def begins(self, restore: str | None) -> None:
+    def begins(self, job: str, restore: str | None) -> None:
         """Not before what the journal promises: what lies between may be gone from the input."""
         journal = self._world.journal()
-        if journal is None or self._stale:
+        if journal is None or self._stale or journal["run_id"] != job:  # another one has its name, and its files
             return
         newest = max((snapshot["name"] for snapshot in journal["past"]["snapshots"]), default="")
         if (restore or MARK).startswith(MARK) and (restore or "") < newest:
@@ -86,8 +86,10 @@ class Judge(Watcher):
         self._last_of[driver.pid] = newest
 
     def deletes(self, driver: Driver, what: str, journal: dict[str, Any] | None) -> None:
-        """Only a stop that succeeded may take away what a resume needs."""
+        """Only a stop that succeeded may take away what a resume needs. A resume needs no half of a run."""
         if driver.job is None or driver.job.run_id not in self.ready or self._has_verdict(driver):
+            return
+        if what.startswith("runs/"):
             return
         who = f"driver {driver.pid}, whose run has no verdict,"
         if not what.startswith("savepoints/"):

@@ -10,7 +10,7 @@ from typing import Any
 from driver_shape import Chain
 from driver_world import Driver, World
 
-from keyshift.experiment.commands import Cancel, Plan, Rate, Scale
+from keyshift.experiment.commands import Cancel, MoveBy, Rate, Scale
 
 KINDS = ("scale", "scale_and_wait", "plan", "hottest", "cancel", "rate", "query")
 QUERY_DIES = 0.15  # the probability that it does when that is drawn
@@ -53,8 +53,8 @@ class Requests:
         acts: dict[str, Callable[[], Any]] = {
             "scale": lambda: job.do(Scale(slots=slots, stage=stage)),
             "scale_and_wait": lambda: job.do(Scale(slots=slots, stage=stage), wait=True),
-            "plan": lambda: job.do(Plan(strategy=strategy, target=slots, stage=stage)),
-            "hottest": lambda: job.do(Plan(strategy="hot_first", target=slots, stage=stage)),  # asks the slots first
+            "plan": lambda: job.do(MoveBy(strategy=strategy, target=slots, stage=stage)),
+            "hottest": lambda: job.do(MoveBy(strategy="hot_first", target=slots, stage=stage)),  # asks the slots first
             "cancel": lambda: job.do(Cancel()),
             "rate": lambda: job.do(Rate(rate=rate)),
             "query": driver.kill_query if dies else lambda: None,

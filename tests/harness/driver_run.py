@@ -17,7 +17,7 @@ from driver_judge import Judge
 from driver_requests import Requests
 from driver_shape import Chain, Life, draw_chain
 from driver_stand_ins import installed
-from driver_world import Driver, World
+from driver_world import NAME, Driver, World
 from flaky_flight import Failures
 from one_run import Outcome
 from places import Fault, at
@@ -28,7 +28,6 @@ from keyshift.model.errors import KeyshiftError
 from keyshift.results.manifest import Manifest
 from keyshift.waiting import wait_until
 
-NAME = "job"
 BEGINS_S = ENDS_S = 30.0  # for a driver to begin, and to end if it has to
 STOPS_S = 40.0  # for a stop, by far
 LAST_S = 0.2  # that the last driver is left alone
@@ -158,7 +157,7 @@ class Run:
 
     def _forget(self, kinds: tuple[str, ...] = ("leftovers",)) -> None:
         """What is left of a job that nobody can go on with, if there is something; ``kinds`` of files that tell."""
-        if any((self._world.folder / "jobs" / f"{NAME}.{kind}").exists() for kind in kinds):
+        if any(path.suffix[1:] in kinds for path in (self._world.folder / "jobs").glob(f"{NAME}.*")):
             self._seen["forgotten"] += 1
             with at(self._world.user):
                 forget(NAME, lambda line: None)

@@ -144,7 +144,7 @@ class DriverEngine(Engine):
     def start_query(
         self, config: JobConfig, checkpoint: Any, batch_s: float, offsets: dict[int, int] | None = None
     ) -> Query:
-        self.driver.world.watcher.begins(config.restore)
+        self.driver.world.watcher.begins(config.job, config.restore)
         known, self.workload = self.driver.world.kafka.topics, config.make_workload()
         self.topic, self._out = (known.get(name) for name in (config.events_topic, config.results_topic))
         if self.topic is None or self._out is None:

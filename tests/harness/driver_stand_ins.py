@@ -17,13 +17,14 @@ from driver_services import DrivenSession, Minio
 from driver_world import Driver, Helper, World, place_driver
 from engine import HERE
 from flaky_flight import Failures
-from places import here, threads_inherit
+from places import here, interrupts_wait, threads_inherit
 
 from keyshift import objects
 from keyshift.control import background, files, forgetting, process
 from keyshift.driver import attempt, job, query, questions
 from keyshift.endpoints import Endpoints
-from keyshift.lab import bare_copy, recording, run_loop
+from keyshift.lab import backlog, bare_copy, recording, run_loop
+from keyshift.lab import run as lab_run
 from keyshift.lab.live import journal as live_journal
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.inbox import Inbox
@@ -46,10 +47,11 @@ CORES = 64
 # What takes long beside services and would be most of a run, in seconds.
 HURRY: list[tuple[Any, str, float]] = [
     (run_loop, "LOOK_S", 0.02),
+    (backlog, "LOOK_S", 0.02),
     (live_run, "LOOK_S", 0.02),
     (run_loop, "LEAD_S", 0.02),
     (live_run, "LEAD_S", 0.02),
-    (run_loop, "SILENCE_S", 6.0),
+    (backlog, "SILENCE_S", 6.0),
     (run_loop, "LONGEST_PAUSE_S", 0.05),
     (live_journal, "KEEP_AGAIN_S", 0.1),
     (questions, "CHECK_S", 0.02),
@@ -104,6 +106,7 @@ def installed(world: World, failures: Failures, answer_s: float) -> Iterator[Non
             (recording, "describe_versions", lambda: VERSIONS),
             (bare_copy, "bytes_per_s", lambda path: 1e9),
             (run_loop, "Sampler", _NoSampler),
+            (lab_run, "interrupts_wait", interrupts_wait),
             (protocol_logs, "to_lines", lambda events: ""),
         ]:
             put(patch.object(where, name, instead, create=name == "open"))

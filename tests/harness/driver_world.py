@@ -24,9 +24,13 @@ from places import DriverDied, Fates, Fault, Place, at, here
 from shape import Shape
 
 from keyshift.control import process
+from keyshift.control.files import Jobs
 from keyshift.lab.live.job import LiveJob
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.model.messages import decode, encode
+from keyshift.traffic.messages import Command, Stop
 
+NAME = "job"
 SESSION_S = 0.3  # at the most, until a dead driver's sessions expire
 PARTS = ("driver", "spark", "generator", "collector")  # the processes of a driver; the last two end when it is gone
 
@@ -37,8 +41,8 @@ class Watcher:
     def launched(self) -> None:
         """A driver is about to be."""
 
-    def begins(self, restore: str | None) -> None:
-        """An attempt is about to, from this snapshot or savepoint; None: from the beginning of the input."""
+    def begins(self, job: str, restore: str | None) -> None:
+        """An attempt of ``job`` is about to, from this snapshot or savepoint; None: from the beginning of the input."""
 
     def claimed(self, driver: "Driver") -> None:
         """The job is its own from now on."""
@@ -73,11 +77,9 @@ class World:
         return driver
 
     def journal(self) -> dict[str, Any] | None:
-        """The one that is on disk; None if there is none."""
-        for path in (self.folder / "jobs").glob("*.journal"):
-            with contextlib.suppress(OSError, ValueError):
-                return json.loads(path.read_text())  # type: ignore[no-any-return]
-        return None
+        """The one that is on disk of the job that has the name; None if there is none."""
+        kept = Jobs(self.folder).journal(NAME).read()
+        return kept.model_dump() if kept else None
 
     def claimed(self, place: Place) -> None:
         """By a process of a driver."""
@@ -269,9 +271,9 @@ class Helper:
 
     bodies: ClassVar[dict[str, Any]] = {}  # module -> type of its configuration, body
 
-    def __init__(self, module: str, config: dict[str, Any], heard: Any = None, more_env: Any = None) -> None:
+    def __init__(self, module: str, config: Any, reports: Any, heard: Any = None, more_env: Any = None) -> None:
         self.name = module.rsplit(".", 1)[-1]
-        self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.commands: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._error = ""
         place = here()
         assert place is not None
@@ -280,38 +282,39 @@ class Helper:
         driver.helpers.append(self)
         self._place, self._listener = driver.places[self.name], place
         kind, body = self.bodies[module]
-        config = json.loads(json.dumps(config))
         with at(self._place):
             self._thread = threading.Thread(
-                target=self._run, args=(kind, body, config, heard), name=f"harness {self.name}", daemon=True
+                target=self._run,
+                args=(body, decode(kind, encode(config)), reports, heard),
+                name=f"harness {self.name}",
+                daemon=True,
             )
             self._thread.start()
 
-    def _run(self, kind: Any, body: Any, config: dict[str, Any], heard: Any) -> None:
-        def said(report: dict[str, Any]) -> None:
+    def _run(self, body: Any, config: Any, reports: Any, heard: Any) -> None:
+        def said(report: Any) -> None:
             with contextlib.suppress(DriverDied):
                 self._listener._awake.wait()
-                heard(json.loads(json.dumps(report)))
+                heard(decode(reports, encode(report)))
 
         HERE.say = said
         try:
-            body(kind.model_validate(config), self)
+            body(config, self)
         except (KeyshiftError, OSError, Exception) as error:
             self._error = f"{type(error).__name__}: {error}"
 
-    def next(self, timeout_s: float | None = None) -> dict[str, Any] | None:
+    def next(self, timeout_s: float) -> Any:
         """As ``entry.CommandLines``."""
         self._place.check()
         try:
-            if timeout_s is not None and timeout_s <= 0:
-                return self.commands.get_nowait()
-            return self.commands.get(timeout=timeout_s)
+            line = self.commands.get(timeout=timeout_s) if timeout_s > 0 else self.commands.get_nowait()
         except queue.Empty:
             return None
+        return decode(Command, line)
 
-    def tell(self, command: dict[str, Any]) -> None:
+    def tell(self, command: Any) -> None:
         self._listener.check()
-        self.commands.put(json.loads(json.dumps(command)))
+        self.commands.put(encode(command))
         if not self._thread.is_alive():
             self.check()
 
@@ -321,7 +324,7 @@ class Helper:
             raise ServiceUnavailable(f"the {self.name} process died: {self._error}")
 
     def stop(self) -> None:
-        self.tell({"stop": True})
+        self.tell(Stop())
         self._thread.join(20.0)
         if self._thread.is_alive():
             raise ServiceUnavailable(f"the {self.name} process did not stop within 20 s")

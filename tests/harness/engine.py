@@ -59,9 +59,9 @@ class Topic:
         batches, seen = [], []
         for router, values in enumerate(self.partitions):
             for offset, value in enumerate(values):
-                events, meta = frames.decode(value, schema)
+                events, facts = frames.decode(value, schema)
                 batches.append(stage.mapped(events).replace_schema_metadata(None))
-                seen.append((router, offset, meta["watermark"], events.num_rows))
+                seen.append((router, offset, facts.watermark, events.num_rows))
         columns = ["router", "offset", "watermark", "events"]
         all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 4), columns=columns)
         rows = np.array([batch.num_rows for batch in batches], np.int64)
@@ -169,7 +169,7 @@ class Engine:
     def collect(self, slot: int, values: pa.Array, schema: pa.Schema) -> None:
         """Results and markers of a slot."""
         for value in values:
-            batch, meta = frames.decode(value.as_buffer(), schema)
+            batch, facts = frames.decode(value.as_buffer(), schema)
             if batch.num_rows:
                 end = self._log_ends[slot] = self._log_ends.get(slot, -1) + 1
                 where = {"slot": slot, "log_offset": end, "arrived_us": time.time_ns() // 1000}
@@ -179,7 +179,7 @@ class Engine:
                     if event[0] >= 0:  # not of a timer
                         self.answered.setdefault(version, set()).add(tuple(event))
             else:
-                self.markers.append(SlotMarker.from_json(meta))
+                self.markers += [facts.said] if facts.said else []
 
     def end(self) -> None:
         """End all processes."""

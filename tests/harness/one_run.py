@@ -40,10 +40,10 @@ from keyshift.endpoints import Endpoints
 from keyshift.model import frames
 from keyshift.model.errors import KeyshiftError, QueryDied
 from keyshift.model.keys import Assignment, SlotId, Step
-from keyshift.model.markers import Marker, name_of
+from keyshift.model.markers import Marker
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
-from keyshift.runtime.protocol_log import EVENTS, Event, to_lines
+from keyshift.runtime.protocol_log import EVENTS, LogEvent, to_lines
 from keyshift.runtime.turns import TurnCore
 from keyshift.wire import protocol_logs
 from keyshift.wire.config import JobConfig
@@ -70,7 +70,7 @@ class Outcome:
     pinned: dict[str, Any]
     problems: dict[str, str] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
-    log: list[Event] = field(default_factory=list)
+    log: list[LogEvent] = field(default_factory=list)
 
     def __str__(self) -> str:
         pinned = "".join(f", {name}={value!r}" for name, value in self.pinned.items())
@@ -343,7 +343,7 @@ class Run:
                     events = 0 if self._loaded or time.monotonic() > most else rng.choice((0, 1, 3, 6))
                     times = now - np.arange(events, dtype=np.int64)[::-1]
                     batch = source.take(times) if events else frames.empty(self._workload.sources[0].schema)
-                    self._topic.partitions[router].append(frames.encode(batch, {"watermark": now}))
+                    self._topic.partitions[router].append(frames.encode(batch, frames.Facts(now)))
                     self._offered += events
                     self._due += results_due(self._workload.stages, batch)
 
@@ -398,11 +398,11 @@ class Run:
 
     def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
         """Until each of ``slots`` has said it."""
-        self._await(f"slots say {name_of(said)!r}", lambda: set(slots) <= self.said(said))
+        self._await(f"slots say {said.kind!r}", lambda: set(slots) <= self.said(said))
 
     def said(self, what: Marker) -> set[int]:
         """The slots that have said it."""
-        return {slot for slot, marker in list(self._engine.markers) if marker == what}
+        return {said.slot for said in list(self._engine.markers) if said.marker == what}
 
     def revoke(self, versions: Collection[int]) -> None:
         """What counts is asked of the job here."""

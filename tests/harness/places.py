@@ -106,7 +106,7 @@ class Place:
         self.dead = False
         self._awake = threading.Event()
         self._awake.set()
-        self.interrupted = False
+        self.interrupted = self.holding = False  # holding: interrupts wait
         self.main: threading.Thread | None = None
         self.threads: list[threading.Thread] = []
 
@@ -133,7 +133,7 @@ class Place:
         self._awake.wait()
         if self.dead:
             raise DriverDied(self.name)
-        if self.interrupted and threading.current_thread() is self.main:
+        if self.interrupted and not self.holding and threading.current_thread() is self.main:
             self.interrupted = False
             raise KeyboardInterrupt
 
@@ -165,6 +165,21 @@ class Place:
 def here() -> Place | None:
     """The process of this thread; None if it is none of a driver."""
     return getattr(HERE, "place", None)
+
+
+@contextlib.contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """As in ``keyshift.program``, whose process has one main thread."""
+    place = here()
+    if place is None or threading.current_thread() is not place.main:
+        yield
+        return
+    place.holding = True
+    try:
+        yield
+    finally:
+        place.holding = False
+        place.check()
 
 
 @contextlib.contextmanager

@@ -193,8 +193,8 @@ def does_not_hear_that_sending_failed(original, clients, *arguments):
 
 
 @mutant(messages, "fragments", "wrong", CALM, kind="push", workload="windowcount")
-def sends_units_without_their_timers(original, about, batches, schema, timers=None):
-    return original(about, batches, schema)
+def sends_units_without_their_timers(original, label, batches, schema, timers=None):
+    return original(label, batches, schema)
 
 
 # -- keys that are elsewhere -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 from keyshift.results.files import Files
 from keyshift.results.store import ResultStore
-from keyshift.studies.batch import PREFIX, Record, exit_status, prepare, run_batch
+from keyshift.studies.batch import PREFIX, ExecutionRecord, exit_status, prepare, run_batch
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -38,7 +38,7 @@ def test_a_second_call_skips_what_the_first_one_did(stack, tmp_path):
         assert files <= kept
         copy = nbformat.reads(records.read("plans", f"{execution.id}/01_strategy_space.ipynb").decode(), as_version=4)
         assert any("injected-parameters" in cell.metadata.get("tags", []) for cell in copy.cells)
-        assert Record.model_validate_json(records.read("plans", f"{execution.id}.json")) == first[execution.id]
+        assert ExecutionRecord.model_validate_json(records.read("plans", f"{execution.id}.json")) == first[execution.id]
 
     said.clear()
     second = run_batch(prepared, runs, records, tmp_path, said.append)

@@ -11,7 +11,7 @@ from keyshift.experiment.commands import InjectFault
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.reporter import Reporter
 from keyshift.model.errors import QueryDied
-from keyshift.model.notes import Phase
+from keyshift.model.notes import Activity
 from keyshift.waiting import wait_until
 from keyshift.wire.savepoint import SavepointStore
 from small_run import SMALL_LIVE, at_night, spec
@@ -32,7 +32,7 @@ def kill_in(phase, monkeypatch):
 
     def entered(display, doing):
         enter(display, doing)
-        if doing.phase is phase and not when:
+        if doing.activity is phase and not when:
             when.append(doing)
             kill_workers()
 
@@ -126,7 +126,7 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
     assert any("checksum" in note for note in manifest.notes), manifest.notes
 
 
-@pytest.mark.parametrize("strategy, moment", [at_night("fluid", Phase.MOVING), ("stop_restart", Phase.RESTORED)])
+@pytest.mark.parametrize("strategy, moment", [at_night("fluid", Activity.MOVING), ("stop_restart", Activity.RESTORED)])
 def test_a_worker_that_is_killed_costs_time_and_nothing_else(lab, monkeypatch, strategy, moment):
     run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
     when = kill_in(moment, monkeypatch)
@@ -154,7 +154,7 @@ def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(lab, mo
 
 
 def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(lab, monkeypatch):
-    kill_in(Phase.STEADY, monkeypatch)
+    kill_in(Activity.STEADY, monkeypatch)
     with pytest.raises(QueryDied, match="the Spark query has ended"):
         lab.run(spec(recoveries=0))
     latest = lab.store.list_runs(limit=1).iloc[0]

@@ -104,7 +104,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert wait_until(lambda: not Jobs(session_stack.home).alive(job), 60)
     dead = listed(keyshift, job)
     assert dead["state"] == "ended" and dead["go_on"].startswith(f"`keyshift resume {job.name}` goes on with it")
-    journal = session_stack.home / "jobs" / f"{job.name}.journal"
+    journal = session_stack.home / "jobs" / f"{job.name}.{job.entry}.journal"
     ours = journal.read_text()
     journal.write_text(ours.replace(f'"format": {FORMAT}', '"format": 1', 1))
     assert f"its journal has format = 1, and this keyshift reads {FORMAT}" in keyshift("resume", row["run"], status=2)

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from dataclasses import asdict, replace
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -18,9 +19,22 @@ from kafka import KafkaConsumer, KafkaProducer
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, units_of
+from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.results.verdict import Ownership, judge
 from keyshift.state.memory import MemoryState
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
+from keyshift.traffic.messages import (
+    Begin,
+    Collected,
+    EndLoad,
+    LoadDone,
+    Ready,
+    Report,
+    SecondDone,
+    SkipEvents,
+    SoFar,
+    Stop,
+)
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.topics import Topic
 from keyshift.workloads.keycount import KeyCount
@@ -30,29 +44,33 @@ WORKLOAD = KeyCount(**PARAMETERS)
 RESULTS = pa.schema([*frames.RESULT_FIELDS, *WORKLOAD.stages[0].result_fields])
 ROUTERS, SLOTS, RATE, SECONDS = 2, 3, 2000, 2
 DEADLINE_S = 60
+T = TypeVar("T")
 
 
 class Process(JsonProcess):
     """A child of the test, with all that it said."""
 
     def __init__(self, module: str, config: dict) -> None:
-        self.said: list[dict] = []
+        self.said: list = []
         self._changed = threading.Condition()
-        super().__init__(f"keyshift.traffic.{module}", config, self._heard)
+        super().__init__(f"keyshift.traffic.{module}", config, Report, self._heard)
 
-    def _heard(self, report: dict) -> None:
+    def _heard(self, report) -> None:
         with self._changed:
             self.said.append(report)
             self._changed.notify_all()
 
-    def hear(self, condition) -> dict:
+    def hear(self, condition):
         """The first report for which ``condition`` holds."""
         with self._changed:
             assert self._changed.wait_for(lambda: any(map(condition, self.said)), DEADLINE_S), self.said
             return next(report for report in self.said if condition(report))
 
-    def state(self, state: str) -> dict:
-        return self.hear(lambda report: report.get("state") == state)
+    def has_said(self, kind: type[T]) -> T:
+        return self.hear(lambda report: isinstance(report, kind))
+
+    def has_offered(self, least: int) -> SoFar:
+        return self.hear(lambda report: isinstance(report, SoFar) and report.events >= least)
 
     def hang_up(self) -> tuple[int, str]:
         """Close its standard input; exit status and standard error."""
@@ -105,16 +123,16 @@ def generator_config(topic: Topic) -> dict:
 def generate(start, topic: Topic) -> tuple[int, Process]:
     """A whole load; gives the time it was told to begin, and the generator, which still ticks."""
     generator = start("generator", generator_config(topic))
-    generator.state("ready")
+    generator.has_said(Ready)
     start_us = time.time_ns() // 1000 + 1_000_000
-    generator.tell({"start_at_us": start_us, "seconds": SECONDS})
-    done = generator.state("done")
-    assert done["events"] == RATE * SECONDS
-    assert done["took_s"] >= SECONDS * (1 - 1 / RATE)
+    generator.tell(Begin(start_us, SECONDS))
+    done = generator.has_said(LoadDone)
+    assert done.events == RATE * SECONDS
+    assert done.took_s >= SECONDS * (1 - 1 / RATE)
     return start_us, generator
 
 
-def all_frames(topic: Topic, partition: int) -> list[tuple[pa.RecordBatch, dict]]:
+def all_frames(topic: Topic, partition: int) -> list[tuple[pa.RecordBatch, frames.Facts]]:
     where = topic.parts[partition]
     consumer = KafkaConsumer(bootstrap_servers=topic.kafka, auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([where])
@@ -130,8 +148,8 @@ def all_frames(topic: Topic, partition: int) -> list[tuple[pa.RecordBatch, dict]
 def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_ticks(stack, start, topic):
     events_topic = topic(ROUTERS)
     start_us, generator = generate(start, events_topic)
-    sent = generator.hear(lambda report: report.get("sent_events") == RATE * SECONDS)
-    assert sent["late_ms"] >= 0
+    sent = generator.has_offered(RATE * SECONDS)
+    assert sent.events == RATE * SECONDS and sent.late_ms >= 0
     events, seen = events_topic.read(WORKLOAD.sources[0].schema)
     assert seen["events"].sum() == RATE * SECONDS
     for router, mine in events.groupby("router"):
@@ -143,15 +161,15 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
 
         seen_us = 0
         both = all_frames(events_topic, router)
-        for batch, meta in both:
+        for batch, facts in both:
             times = batch.column("t").to_numpy()
-            assert ((times > seen_us) & (times <= meta["watermark"])).all()
-            seen_us = meta["watermark"]
+            assert ((times > seen_us) & (times <= facts.watermark)).all()
+            seen_us = facts.watermark
         rows = [batch.num_rows for batch, _ in both]
         of_router = seen[seen["router"] == router].iloc[: len(both)]
         assert of_router["offset"].tolist() == list(range(len(of_router)))
         assert of_router["events"].tolist() == rows[: len(of_router)]
-        assert of_router["watermark"].tolist() == [meta["watermark"] for _, meta in both[: len(of_router)]]
+        assert of_router["watermark"].tolist() == [facts.watermark for _, facts in both[: len(of_router)]]
         assert rows[0] == 0, "there must be ticks before the load"
         assert rows[-1] == 0, "there must be ticks after the load"
     assert generator.hang_up() == (0, "")
@@ -160,11 +178,11 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
 def test_a_load_that_is_told_late_begins_behind_the_ticks_and_is_whole(stack, start, topic):
     events_topic = topic(ROUTERS)
     generator = start("generator", generator_config(events_topic))
-    generator.state("ready")
+    generator.has_said(Ready)
     ready_us = time.time_ns() // 1000
-    generator.tell({"start_at_us": ready_us - 60_000_000, "seconds": SECONDS})
-    generator.state("done")
-    generator.tell({"stop": True})
+    generator.tell(Begin(ready_us - 60_000_000, SECONDS))
+    generator.has_said(LoadDone)
+    generator.tell(Stop())
     assert generator.wait() == (0, "")
     events, seen = events_topic.read(WORKLOAD.sources[0].schema)
     times = np.sort(events["t"])
@@ -176,11 +194,11 @@ def test_a_load_that_is_told_late_begins_behind_the_ticks_and_is_whole(stack, st
 def test_a_generator_stopped_before_the_end_says_how_much_it_sent(stack, start, topic):
     events_topic = topic(ROUTERS)
     generator = start("generator", generator_config(events_topic))
-    generator.state("ready")
-    generator.tell({"start_at_us": time.time_ns() // 1000, "seconds": 3600})
-    generator.hear(lambda report: report.get("sent_events", 0) > 0)
-    generator.tell({"stop": True})
-    events = generator.state("done")["events"]
+    generator.has_said(Ready)
+    generator.tell(Begin(time.time_ns() // 1000, 3600))
+    generator.has_offered(1)
+    generator.tell(Stop())
+    events = generator.has_said(LoadDone).events
     assert generator.wait() == (0, "")
     assert len(events_topic.read(WORKLOAD.sources[0].schema)[0]) == events > 0
 
@@ -190,36 +208,36 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
     events_topic = topic(ROUTERS)
     config = generator_config(events_topic)
     old = start("generator", config)
-    old.state("ready")
-    old.tell({"start_at_us": time.time_ns() // 1000, "seconds": None})
-    old.hear(lambda report: report.get("sent_events", 0) > RATE // 2)
+    old.has_said(Ready)
+    old.tell(Begin(time.time_ns() // 1000, None))
+    old.has_offered(RATE // 2 + 1)
     os.kill(old.pid, signal.SIGSTOP)
 
     def frames_of(epoch: int) -> int:
-        written = [meta for router in range(ROUTERS) for _, meta in all_frames(events_topic, router)]
-        return sum(frames.epoch_of(meta) == epoch for meta in written)
+        written = [facts for router in range(ROUTERS) for _, facts in all_frames(events_topic, router)]
+        return sum(facts.epoch == epoch for facts in written)
 
     new = start("generator", config | {"epoch": 2})
-    new.state("ready")
+    new.has_said(Ready)
     schema = WORKLOAD.sources[0].schema
     before = events_topic.count(schema, WORKLOAD.stages)
     of_old = frames_of(1)
     assert [[epoch for _, epoch in each] for each in before.epochs] == [[1, 2]] * ROUTERS
     skip = before.events
     assert sum(skip) > 0
-    new.tell({"skip": skip})
-    new.tell({"start_at_us": time.time_ns() // 1000, "seconds": None})
-    new.hear(lambda report: report.get("sent_events", 0) > 0)
+    new.tell(SkipEvents(tuple(skip)))
+    new.tell(Begin(time.time_ns() // 1000, None))
+    new.has_offered(1)
 
     os.kill(old.pid, signal.SIGCONT)
     status, said = old.wait()
     assert status == 1 and said == (
         f"Deposed: another process offers events to topic {events_topic.name!r} now (epoch 2, ours was 1)\n"
     )
-    so_far = new.said[-1]["sent_events"]
-    new.hear(lambda report: report.get("sent_events", 0) > so_far)
-    new.tell({"end": True})
-    offered = sum(skip) + new.state("done")["events"]
+    so_far = new.said[-1].events
+    new.has_offered(so_far + 1)
+    new.tell(EndLoad())
+    offered = sum(skip) + new.has_said(LoadDone).events
     assert new.hang_up() == (0, "")
     assert frames_of(1) > of_old, "it has written something when it woke"
     events, seen = events_topic.read(schema)
@@ -233,18 +251,18 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
 def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(stack, start, topic):
     events_topic, rate = topic(ROUTERS), 1_000_000_000
     generator = start("generator", generator_config(events_topic) | {"rate": rate})
-    generator.state("ready")
+    generator.has_said(Ready)
     start_us = time.time_ns() // 1000
-    generator.tell({"start_at_us": start_us, "seconds": 1})
-    done = generator.state("done")
-    assert 0 < done["events"] < rate
-    assert done["took_s"] > 1 + OVERTIME_S
-    assert max(report.get("late_ms", 0) for report in generator.said) > 1000
+    generator.tell(Begin(start_us, 1))
+    done = generator.has_said(LoadDone)
+    assert 0 < done.events < rate
+    assert done.took_s > 1 + OVERTIME_S
+    assert max(report.late_ms for report in generator.said if isinstance(report, SoFar)) > 1000
     assert generator.hang_up() == (0, "")
 
     first = dict.fromkeys(range(ROUTERS), 100)
     events, seen = events_topic.read(WORKLOAD.sources[0].schema, before=first)
-    assert seen["events"].sum() == done["events"] >= len(events)  # a slow machine makes no more than are looked at
+    assert seen["events"].sum() == done.events >= len(events)  # a slow machine makes no more than are looked at
     for router, mine in events.groupby("router"):
         times = start_us + (np.arange(len(mine)) * ROUTERS + router) * 1_000_000 // rate
         assert mine["t"].tolist() == times.tolist()
@@ -275,15 +293,15 @@ def process(events: pd.DataFrame, assignment: Assignment) -> tuple[list[tuple[in
     return out, final
 
 
-def marker(kind: str, slot: int) -> bytes:
-    return frames.encode(frames.empty(RESULTS), {"marker": kind, "slot": slot})
+def started(slot: int) -> SlotMarker:
+    return SlotMarker(slot, SlotStarted("counter", 1))
 
 
 def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, topic, tmp_path):
     offered, answered = topic(ROUTERS), topic(SLOTS)
     output = tmp_path / "results.parquet"
     collector = start("collector", common(answered) | {"output": str(output)})
-    collector.state("ready")
+    collector.has_said(Ready)
     _, generator = generate(start, offered)
     assert generator.hang_up() == (0, "")
 
@@ -292,16 +310,17 @@ def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, to
     out, final = process(events, assignment)
     producer = KafkaProducer(bootstrap_servers=stack.kafka)
     for slot in range(SLOTS):
-        producer.send(answered.name, marker("ready", slot), partition=slot)
+        marker = frames.encode(frames.empty(RESULTS), frames.Facts(said=started(slot)))
+        producer.send(answered.name, marker, partition=slot)
     producer.flush()
     for slot in range(SLOTS):
-        collector.hear(lambda report, slot=slot: report == {"marker": "ready", "slot": slot})
+        collector.hear(lambda report, slot=slot: report == started(slot))
     for slot, value in out:
         producer.send(answered.name, value, partition=slot)
     producer.flush()
     producer.close()
-    collector.tell({"stop": True})
-    assert collector.state("done") == {"state": "done", "results": len(events)}
+    collector.tell(Stop())
+    assert collector.has_said(Collected) == Collected(len(events))
     assert collector.wait() == (0, "")
 
     results = pq.read_table(output).to_pandas()
@@ -310,17 +329,17 @@ def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, to
     assert len(results) == RATE * SECONDS
     assert (results["arrived_us"] > results["t"]).all()
     assert results.groupby("slot")["log_offset"].apply(lambda offsets: offsets.is_monotonic_increasing).all()
-    seconds = [report for report in collector.said if "second" in report]
-    assert [s["second"] for s in seconds] == list(range(seconds[0]["second"], seconds[-1]["second"] + 1))
-    assert any(s["results"] and s["p50_ms"] <= s["p99_ms"] for s in seconds)
-    assert all((s["results"] == 0) == (s["p50_ms"] is None) for s in seconds)
+    seconds = [report.second for report in collector.said if isinstance(report, SecondDone)]
+    assert [s.second for s in seconds] == list(range(seconds[0].second, seconds[-1].second + 1))
+    assert any(s.results and s.p50_ms <= s.p99_ms for s in seconds)
+    assert all((s.results == 0) == (s.p50_ms is None) for s in seconds)
 
 
 def test_a_collector_whose_parent_goes_away_still_writes_its_file_and_ends(stack, start, topic, tmp_path):
     output = tmp_path / "results.parquet"
     config = common(topic(SLOTS)) | {"output": str(output)}
     collector = start("collector", config)
-    collector.state("ready")
+    collector.has_said(Ready)
     assert collector.hang_up() == (0, "")
     table = pq.read_table(output)
     assert table.num_rows == 0

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keyshift.experiment.commands import Cancel, Plan, Scale
+from keyshift.experiment.commands import Cancel, MoveBy, Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
@@ -39,7 +39,7 @@ def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_othe
     try:
         for strategy in TOGETHER:
             for slots in (4, 1):
-                job.do(Plan(strategy=strategy, target=slots))
+                job.do(MoveBy(strategy=strategy, target=slots))
                 done = wait_until(lambda: not job.status()["migrating"], 600, 0.02)
                 assert done, json.dumps([strategy, slots, job.status()], indent=1, default=str)
     finally:

@@ -16,6 +16,7 @@ from keyshift.services.jars import jars
 from keyshift.services.kafka import Kafka
 from keyshift.services.stack import Stack
 from keyshift.traffic import topics
+from own_stack import stopped_with_us
 from small_run import at_night
 
 PASSWORD = 'a "pass word" with \\ in it'
@@ -59,15 +60,13 @@ def guarded(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stack_module, "Kafka", Guarded)
         stack = Stack(tmp_path_factory.mktemp("guarded"), ports)
-    try:
+    with stopped_with_us(stack):
         endpoints = stack.up()
         admin = KafkaAdminClient(bootstrap_servers=endpoints.kafka, **PLAIN.client())
         made = admin.alter_user_scram_credentials([UserScramCredentialUpsertion("lab", SCRAM.mechanism, PASSWORD)])
         admin.close()
         assert made == {"lab": None}
         yield endpoints
-    finally:
-        stack.down()
 
 
 @pytest.mark.parametrize("sign_in", [at_night(PLAIN), SCRAM])

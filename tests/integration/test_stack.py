@@ -26,6 +26,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.services.embedded import EmbeddedService
 from keyshift.services.stack import DEFAULT_PORTS, Stack
 from keyshift.waiting import wait_until
+from own_stack import stopped_with_us
 
 DEADLINE_S = 60.0
 
@@ -164,11 +165,9 @@ def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack
 def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     ports = {name: port + 12_000 for name, port in DEFAULT_PORTS.items()}  # which no other test begins with
     own = Stack(tmp_path_factory.mktemp("own"), ports)
-    try:
+    with stopped_with_us(own):
         own.up()
         yield own
-    finally:
-        own.down()
 
 
 def test_up_leaves_alone_what_runs_well(own_stack: Stack) -> None:

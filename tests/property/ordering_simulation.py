@@ -6,16 +6,16 @@ key. For a protocol with leaders each slot has an order log: appends come late, 
 end, and a replica that was stopped wakes up as a leader of before.
 """
 
-import heapq
 import random
-import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from keyshift.checks.replicas import BEGIN_US, H_US, Event, Input, by_time, events_of, payload_of
+from virtual_time import Outcome, VirtualTime
+
+from keyshift.checks.replicas import BEGIN_US, H_US, Input, SourceEvent, by_time, events_of, payload_of
 from keyshift.model.errors import ProtocolViolation
 from keyshift.ordering import Local, Ordering, Position, Propose, Record, Resign, Setting, machine, orderings
 from keyshift.ordering.channels import Channel
@@ -76,22 +76,10 @@ class Shape:
 
 
 @dataclass
-class Outcome:
-    """``problems``: check -> what it saw first. ``story``: the last events before the end."""
+class OrderOutcome(Outcome):
+    """``differ``: whether two replicas have delivered different turns."""
 
-    seed: int
-    name: str
-    shape: Shape
-    problems: dict[str, str] = field(default_factory=dict)
-    story: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=40))
-    seen: Counter[str] = field(default_factory=Counter)
-    differ: bool = False  # whether two replicas have delivered different turns
-
-    def __str__(self) -> str:
-        story = "\n".join(f"  {at:9.2f} {' '.join(map(str, what))}" for at, *what in self.story)
-        problems = "\n".join(f"  {check}: {what}" for check, what in self.problems.items())
-        replay = f"replay: simulate({self.seed}, {self.name!r})"
-        return f"{replay}\n{self.shape}\nlast events (virtual ms):\n{story}\nproblems:\n{problems}"
+    differ: bool = False
 
 
 class OrderLog:
@@ -173,9 +161,9 @@ class Slot:
     def results(self, turn: Turn) -> Rows:
         """One row for each slot of the next stage."""
         slots = self.world.slots_behind(self)
-        parts: list[list[Event]] = [[] for _ in range(slots)]
+        parts: list[list[SourceEvent]] = [[] for _ in range(slots)]
         for position, (_, _, event) in enumerate(events_of(turn.rows)):
-            result = Event(event.t, (event.key * 5 + 1) % KEYS, position)
+            result = SourceEvent(event.t, (event.key * 5 + 1) % KEYS, position)
             parts[owner(self.version, result.key, slots)].append(result)
         return [
             Row(DATA if part else TICK, self.number, self.version, turn.number, turn.reached, payload_of(part))
@@ -405,7 +393,7 @@ class Snapshot:
     frames: list[int]
 
 
-class Simulation:
+class Simulation(VirtualTime):
     """The event loop, the order logs with their elections, accidents, and the checks."""
 
     def __init__(
@@ -421,17 +409,16 @@ class Simulation:
     ) -> None:
         """``ordering``, ``channel``: in place of those of ``name``. The others are bugs around a machine."""
         protocol = orderings.get(name)
-        self.rng = random.Random(seed)
+        rng = random.Random(seed)
         self.leaderless, self.agrees = not protocol.leads, protocol.agrees
-        self.shape = Shape.draw(self.rng, calm=not protocol.agrees)
+        self.shape = Shape.draw(rng, calm=not protocol.agrees)
         self.given = self.shape.given if protocol.agrees else Input(self.shape.given.frames, (), False)
         self.machine: Callable[[Setting, Position], Ordering] = ordering or protocol.open
         self.channel, self.name = channel, name
         self.forgets_positions, self.passes_on, self.loses_rows = forgets_positions, passes_on, loses_rows
-        self.outcome = Outcome(seed, name, self.shape)
-        self.seen = self.outcome.seen
-        self.now, self.count, self.over = 0.0, 0, False
-        self.due: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.outcome: OrderOutcome
+        super().__init__(rng, OrderOutcome(seed, f"simulate({seed}, {name!r})", self.shape))
+        self.over = False
         self.frames = [self.rows_of(router, switches_when_told) for router in range(len(self.given.frames))]
         self.last_ms = max(frames[-1].watermark - BEGIN_US for frames in self.given.frames) / 1000
         self.logs: dict[tuple[int, int], OrderLog] = defaultdict(OrderLog)
@@ -478,44 +465,25 @@ class Simulation:
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
-        try:
-            with patch.object(machine, "Channel", self.channel):
-                self.replicas = [Replica(self, number, 0, None) for number in range(self.shape.replicas)]
-                for place in self.replicas[0].slots if not self.leaderless else ():
-                    self.elect(place)
-                for number in range(self.shape.replicas):
-                    while self.rng.random() < self.shape.dies / 2:
-                        self.at(self.rng.uniform(0.3, 1.0) * (self.last_ms + CALM_MS), self.die, number)
-                self.at(self.last_ms + CALM_MS, self.calm)
-                while self.due and not self.over_and_done() and self.now < END_MS:
-                    self.now, _, call, arguments = heapq.heappop(self.due)
-                    call(*arguments)
-                self.check_end()
-        except ProtocolViolation as error:
-            self.problem("violation", str(error))
-        except Exception:  # what a broken machine does to its shell
-            self.problem("crash", traceback.format_exc(limit=-3))
+    def run(self) -> OrderOutcome:
+        self.told(self._play)
         return self.outcome
 
-    def at(self, after_ms: float, call: Callable[..., None], *arguments: Any) -> None:
-        self.count += 1
-        heapq.heappush(self.due, (self.now + max(0.0, after_ms), self.count, call, arguments))
+    def _play(self) -> None:
+        with patch.object(machine, "Channel", self.channel):
+            self.replicas = [Replica(self, number, 0, None) for number in range(self.shape.replicas)]
+            for place in self.replicas[0].slots if not self.leaderless else ():
+                self.elect(place)
+            for number in range(self.shape.replicas):
+                while self.rng.random() < self.shape.dies / 2:
+                    self.at(self.rng.uniform(0.3, 1.0) * (self.last_ms + CALM_MS), self.die, number)
+            self.at(self.last_ms + CALM_MS, self.calm)
+            self.pass_until(lambda: self.over_and_done() or self.now >= END_MS)
+            self.check_end()
 
     @property
     def now_us(self) -> int:
         return BEGIN_US + int(self.now * 1000)
-
-    def delay(self, usual_ms: float) -> float:
-        """Mostly below ``usual_ms``, sometimes far above."""
-        draw = self.rng.random()
-        return usual_ms * draw * (6 if draw > 0.95 else 1)
-
-    def log(self, *what: Any) -> None:
-        self.outcome.story.append((self.now, *what))
-
-    def problem(self, check: str, what: str) -> None:
-        self.outcome.problems.setdefault(check, what)
 
     def calm(self) -> None:
         """Nothing new goes wrong from here on."""
@@ -729,6 +697,6 @@ class Simulation:
             self.problem("owner", f"{dict(found)} instead of {dict(expected)}")
 
 
-def simulate(seed: int, name: str, **changes: Any) -> Outcome:
+def simulate(seed: int, name: str, **changes: Any) -> OrderOutcome:
     """One run with the order protocol ``name``. ``changes``: see ``Simulation``; they are there to be caught."""
     return Simulation(seed, name, **changes).run()

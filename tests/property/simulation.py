@@ -6,18 +6,16 @@ from slot to slot. What is sent beside the data path may come twice, also steps 
 are in ``shells``.
 """
 
-import heapq
 import random
-import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from counting import Events, State
 from shells import RouterShell, SlotShell
+from virtual_time import Outcome, VirtualTime
 
-from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Mode, SlotId, Step
 from keyshift.planner import Strategy, make_plan, strategies
 from keyshift.planner.targets import scale, shuffle
@@ -114,25 +112,6 @@ class Shape:
         )
 
 
-@dataclass
-class Outcome:
-    """``problems``: check -> what it saw first. ``story``: the last events before the end."""
-
-    seed: int
-    strategy: str | None
-    shape: Shape
-    problems: dict[str, str] = field(default_factory=dict)
-    story: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=50))
-    seen: Counter[str] = field(default_factory=Counter)  # how often what the tests want to have covered happened
-
-    def __str__(self) -> str:
-        story = "\n".join(f"  {at:9.2f} {' '.join(map(str, what))}" for at, *what in self.story)
-        problems = "\n".join(f"  {check}: {what}" for check, what in self.problems.items())
-        strategy = f", strategy={self.strategy!r}" if self.strategy else ""
-        replay = f"replay: simulate({self.seed}{strategy})\n{self.shape}"
-        return f"{replay}\nlast events (virtual ms):\n{story}\nproblems:\n{problems}"
-
-
 SIMPLE = ["all_at_once", "fluid", "fluid_per_source"]  # batches; the mode is drawn
 
 
@@ -142,7 +121,7 @@ def plan_of(strategy: Strategy, here: Assignment, target: Assignment, rng: rando
     return make_plan(strategy, here, target, heat, seed=rng.randrange(1000)).steps
 
 
-class Simulation:
+class Simulation(VirtualTime):
     """The event loop, ZooKeeper, the coordinator's shell, the job that runs the script, and the checks."""
 
     def __init__(
@@ -159,14 +138,11 @@ class Simulation:
         ``deadline_ms``: a true one, for machines that do not get on; None: steps miss theirs by chance. ``shape``: what
         the seed does not decide.
         """
-        self.rng = random.Random(seed)
-        self.shape = replace(Shape.draw(self.rng), **shape or {})
-        self.outcome = Outcome(seed, strategy, self.shape)
-        self.seen = self.outcome.seen
+        rng = random.Random(seed)
+        self.shape = replace(Shape.draw(rng), **shape or {})
+        replay = f"simulate({seed}, strategy={strategy!r})" if strategy else f"simulate({seed})"
+        super().__init__(rng, Outcome(seed, replay, self.shape))
         self.slot_machine, self.strategy, self.modes, self.deadline_ms = slot_machine, strategy, modes, deadline_ms
-        self.now = 0.0
-        self.turns: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self.count = 0
         self.frames: list[list[Events]] = [[] for _ in range(self.shape.routers)]
         self.events: list[tuple[int, int, int]] = []  # number -> (router, key, frame)
         # Number (~number for its timer), key, router (-1), attempt, version, slot, count
@@ -185,35 +161,19 @@ class Simulation:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        try:
-            while self.turns and not self.finished:
-                self.now, _, call, arguments = heapq.heappop(self.turns)
-                call(*arguments)
-            if not self.finished:
-                self.problem("stuck", "nothing happens any more, and the script is not done")
-            if "stuck" not in self.outcome.problems:
-                self.check_end()
-        except ProtocolViolation as error:
-            self.problem("violation", str(error))
-        except Exception:  # what a broken machine does to its shell
-            self.problem("crash", traceback.format_exc(limit=-3))
+        self.told(self._play)
         return self.outcome
 
-    def at(self, after_ms: float, call: Callable[..., None], *arguments: Any) -> None:
-        self.at_time(self.now + after_ms, call, *arguments)
-
-    def at_time(self, due_ms: float, call: Callable[..., None], *arguments: Any) -> None:
-        self.count += 1  # turns that are due together keep their order
-        heapq.heappush(self.turns, (due_ms, self.count, call, arguments))
+    def _play(self) -> None:
+        self.pass_until(lambda: self.finished)
+        if not self.finished:
+            self.problem("stuck", "nothing happens any more, and the script is not done")
+        if "stuck" not in self.outcome.problems:
+            self.check_end()
 
     @staticmethod
     def call(call: Callable[..., None], *arguments: Any) -> Callable[[], None]:
         return lambda: call(*arguments)
-
-    def delay(self, usual_ms: float) -> float:
-        """Mostly below ``usual_ms``, sometimes far above: what is in order by luck alone does not stay so."""
-        draw = self.rng.random()
-        return usual_ms * draw * (6 if draw > 0.95 else 1)
 
     def message(self, call: Callable[..., None], *arguments: Any) -> None:
         """From slot to slot, beside the data path."""
@@ -228,12 +188,6 @@ class Simulation:
             self.message(call.__self__.when_open, self.call(call, *arguments, False))
             stuck_ms = self.rng.random() * self.rng.choice(STUCK_CALL_MS)
             self.at(stuck_ms, call.__self__.when_open, self.call(call, *arguments, False))
-
-    def log(self, *what: Any) -> None:
-        self.outcome.story.append((self.now, *what))
-
-    def problem(self, check: str, what: str) -> None:
-        self.outcome.problems.setdefault(check, what)
 
     # -- the data path ------------------------------------------------------------------------------------------------
 
@@ -264,7 +218,7 @@ class Simulation:
     def start(self, assignment: Assignment, slots: int, offsets: list[int], restored: dict[int, State] | None) -> None:
         """A new query, from nothing or from a savepoint."""
         self.attempt += 1
-        self.turns.clear()  # what the query before left under way goes with it
+        self.calls.clear()  # what the query before left under way goes with it
         self.published: dict[str, list[Any]] = {"assignment": [(assignment, NOBODY, "")], "step": [], "savepoint": []}
         self.rest: tuple[Step, ...] = ()
         self.acknowledged: dict[int, list[tuple[coordinator.StepPhase, int]]] = defaultdict(list)

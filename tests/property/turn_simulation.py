@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keyshift.checks.replicas import BEGIN_US, Event, Input, events_of
+from keyshift.checks.replicas import BEGIN_US, Input, SourceEvent, events_of
 from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
 from keyshift.ordering import Position, Propose, Record, Resign, orderings
 from keyshift.protocol import slot
@@ -51,28 +51,30 @@ class Counting:
 
     uses_time = True
 
-    def events(self, payload: bytes) -> list[Event]:
+    def events(self, payload: bytes) -> list[SourceEvent]:
         return [event for _, _, event in events_of([Row(DATA, 0, 0, 0, 0, payload)])]
 
-    def units(self, events: list[Event]) -> Any:
+    def units(self, events: list[SourceEvent]) -> Any:
         return np.array([event.key for event in events], np.int64)
 
     keys = units
 
-    def nbytes(self, events: list[Event]) -> int:
+    def nbytes(self, events: list[SourceEvent]) -> int:
         return len(events)
 
-    def by_unit(self, events: list[Event]) -> Iterator[tuple[int, list[Event]]]:
+    def by_unit(self, events: list[SourceEvent]) -> Iterator[tuple[int, list[SourceEvent]]]:
         for unit in sorted({event.key for event in events}):
             yield unit, [event for event in events if event.key == unit]
 
-    def filter(self, events: list[Event], which: Any) -> list[Event]:
+    def filter(self, events: list[SourceEvent], which: Any) -> list[SourceEvent]:
         return [event for event, whether in zip(events, which.tolist(), strict=True) if whether]
 
-    def together(self, parts: Sequence[list[Event]]) -> list[Event]:
+    def together(self, parts: Sequence[list[SourceEvent]]) -> list[SourceEvent]:
         return [event for part in parts for event in part]
 
-    def process(self, events: list[Event], origin: Any, state_of: Callable[[int], State]) -> list[tuple[Any, ...]]:
+    def process(
+        self, events: list[SourceEvent], origin: Any, state_of: Callable[[int], State]
+    ) -> list[tuple[Any, ...]]:
         results = []
         for event in events:
             state = state_of(event.key)

@@ -71,7 +71,7 @@ class Holder:
             self.lent[stay].delete(key)
 
     def copy(self, slot, unit, part, batches, deleted):
-        self.copies.append((slot, unit, tuple(part), content(batches), deleted))
+        self.copies.append((slot, unit, part, content(batches), list(deleted)))
 
     def message(self, message):
         self.messages.append(message)

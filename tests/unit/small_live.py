@@ -11,7 +11,7 @@ import small_store
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
-from keyshift.lab import run_loop
+from keyshift.lab import backlog, run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.journal import Keeper
@@ -19,10 +19,11 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
-from keyshift.model.notes import Doing, Note, Phase
-from keyshift.model.records import Measured
-from keyshift.traffic.topics import Offered
-from keyshift.traffic.traffic import Before, Latencies, Progress
+from keyshift.model.notes import Activity, Doing, Note
+from keyshift.model.records import Measured, Second
+from keyshift.traffic.messages import Latencies
+from keyshift.traffic.topics import OfferedSoFar
+from keyshift.traffic.traffic import Before, Progress
 
 
 class Stage:
@@ -32,7 +33,7 @@ class Stage:
         self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
         self.assignments, self.requests, self.log, self.measured = [spec.start()], [], None, 0
         self.ask = self
-        self.doing, self.several = Doing(Phase.STEADY), len(spec.workload.stages) > 1
+        self.doing, self.several = Doing(Activity.STEADY), len(spec.workload.stages) > 1
 
     @property
     def assignment(self):
@@ -161,12 +162,12 @@ class Traffic:
 
     def __init__(self):
         self.told, self.pids, self.received = [], set(), 30
-        self.seconds = [{"second": 7, "results": 3, "p50_ms": 4.0, "p99_ms": 6.0}]
-        self.latencies = {0: Latencies(9.0, [2, 1] + [0] * 11)}
+        self.seconds = [Second(7, 3, 4.0, 6.0)]
+        self.latencies = {0: Latencies(9.0, (2, 1) + (0,) * 11)}
         self.feed_ = SimpleNamespace(
             sent=31, due=30, before=Before(), progress=[Progress(0.0, 0, 0), Progress(1.0, 300, 300)]
         )
-        for name in ("begin", "change_rate", "end_load", "await_state", "skip"):
+        for name in ("begin", "change_rate", "end_load", "await_ready", "skip"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 
     def open(self, again=False):
@@ -176,8 +177,8 @@ class Traffic:
         self.told.append(("await_silence",))
 
     def count_offered(self):
-        assert ("await_state", "ready") in self.told, "there may be more"
-        return Offered([20, 10], 25, (((5, 1),), ((7, 1), (8, 2))))
+        assert ("await_ready",) in self.told, "there may be more"
+        return OfferedSoFar([20, 10], 25, (((5, 1),), ((7, 1), (8, 2))))
 
     def check(self):
         pass
@@ -204,6 +205,7 @@ def without_waiting(monkeypatch):
     for module in (run_loop, live_run):
         monkeypatch.setattr(module, "LEAD_S", 0.0)
         monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(backlog, "LOOK_S", 0.01)
     monkeypatch.setattr(run_loop, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
     monkeypatch.setattr(run_loop, "EndedJob", lambda *_: Mock())
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.program import ending_with_us, run_program
+from keyshift.program import ending_with_us, interrupts_wait, run_program
 from keyshift.waiting import wait_until
 
 
@@ -99,3 +99,29 @@ def test_behind_the_block_it_goes_on():
             pass
         assert child.poll() is None
         child.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_presses_ctrl_c_again_does_not_interrupt_the_tidying_up(capsys, number):
+    tidied = []
+
+    def app() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            with interrupts_wait():
+                signal.raise_signal(number)
+                signal.raise_signal(number)
+                tidied.append(1)
+            tidied.append("was interrupted behind it")
+
+    assert ended(app) == 130
+    assert tidied == [1]
+    assert capsys.readouterr().err == "the-program: interrupted; what it had started is stopped\n"
+
+
+def test_nothing_is_interrupted_behind_a_tidying_up_in_peace():
+    signal.signal(signal.SIGINT, before := signal.default_int_handler)
+    with interrupts_wait():
+        pass
+    assert signal.getsignal(signal.SIGINT) is before

@@ -31,7 +31,7 @@ from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, Round, rounds
 from bench.soak.report import Happened, clock, figure, grown, growth_table, summary
 from bench.soak.watch import TOUCHED, TRACED, ProcessWatch, Sample
 from keyshift.analysis.plots.style import png
-from keyshift.experiment.commands import Command, InjectFault, Plan
+from keyshift.experiment.commands import Command, InjectFault, MoveBy
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import state_folder, write_whole
 from keyshift.lab.live.status import Status
@@ -93,7 +93,7 @@ class Soak:
         began, began_s = time.time(), self._now_s()
         before, bad, told, words = self._job.status(), "", Status(), list[str]()
         try:
-            words.append(self._answer(Plan(strategy=each.strategy, target=each.slots)))
+            words.append(self._answer(MoveBy(strategy=each.strategy, target=each.slots)))
             self._pass_until(began_s + each.gap_s)
             if each.fault == DRIVER:
                 self._job.die()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from keyshift.model.keys import NO_VERSION, Version
 from keyshift.ordering import Local, OrderProtocol, Position, Propose, Record, Setting
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 from keyshift.runtime.turn import Turn
@@ -18,7 +19,7 @@ CALM = 2_000  # calls at the end, when nothing fails any more, until all is deli
 _MARKER = 7  # any kind that is none of the core's
 
 
-class Event(NamedTuple):
+class SourceEvent(NamedTuple):
     """One event of a frame. ``t``: microseconds."""
 
     t: int
@@ -31,15 +32,15 @@ class Frame(NamedTuple):
 
     offset: int
     watermark: int
-    events: tuple[Event, ...]
+    events: tuple[SourceEvent, ...]
 
 
-class Appointment(NamedTuple):
+class AppointedBarriers(NamedTuple):
     """Barriers of ``kind`` behind the mark that closes ``epoch``; rows behind them are of ``version``."""
 
     epoch: int
     kind: int
-    version: int
+    version: Version
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Input:
     """What all replicas read: ``frames`` of each router, and the ``appointments``, by epoch."""
 
     frames: tuple[tuple[Frame, ...], ...]
-    appointments: tuple[Appointment, ...]
+    appointments: tuple[AppointedBarriers, ...]
     later: bool
 
     @classmethod
@@ -55,29 +56,29 @@ class Input:
         """Of one to three routers, some of them idle, and some with silence. All end in the same epoch."""
         begin, end = BEGIN_US // H_US, BEGIN_US // H_US + rng.randint(4, epochs)
         frames = tuple(_partition(rng, later, begin * H_US, end * H_US) for _ in range(rng.randint(1, 3)))
-        appointments, version, closed = [], 1, 0
+        appointments, version, closed = [], Version(1), 0
         for epoch in sorted(rng.sample(range(begin + 1, end + 1), rng.randint(0, 3))):
             if epoch <= closed:
                 continue  # nobody appoints anything before what was appointed has come everywhere
-            version += 1
-            appointments.append(Appointment(epoch, rng.choice((BARRIER, SNAPSHOT)), version))
+            version = Version(version + 1)
+            appointments.append(AppointedBarriers(epoch, rng.choice((BARRIER, SNAPSHOT)), version))
             closed = max(_closed_with(partition, epoch) for partition in frames)
         if closed < end and rng.random() < 0.3:
-            appointments.append(Appointment(end, SAVEPOINT, version))
+            appointments.append(AppointedBarriers(end, SAVEPOINT, version))
         return cls(frames, tuple(appointments), later)
 
     def setting(self) -> Setting:
         """Of a machine for it."""
         return Setting(len(self.frames), H_US, self.later, by_time, session_us=50_000, order_us=1_000)
 
-    def rows(self, here: Callable[[int, Event], bool] = lambda version, event: True) -> list[list[Row]]:
+    def rows(self, here: Callable[[int, SourceEvent], bool] = lambda version, event: True) -> list[list[Row]]:
         """What each router says to a slot, which gets the events that are ``here`` under a version; ticks are said as
         often as they may be.
         """
         return [self._said(router, here) for router in range(len(self.frames))]
 
-    def _said(self, router: int, here: Callable[[int, Event], bool]) -> list[Row]:
-        rows, version, due = [], 1, list(self.appointments)
+    def _said(self, router: int, here: Callable[[int, SourceEvent], bool]) -> list[Row]:
+        rows, version, due = [], Version(1), list(self.appointments)
         for frame in self.frames[router]:
             some = [event for event in frame.events if here(version, event)]
             kind = DATA if some else TICK
@@ -100,7 +101,7 @@ def _partition(rng: random.Random, later: bool, begin_us: int, end_us: int) -> t
             time_us -= time_us % H_US
         count = 0 if idle else rng.choice((0, 1, 2, 4))
         times = sorted(rng.randint(before_us, time_us) for _ in range(count))
-        frames.append(Frame(offset, time_us, tuple(Event(t, rng.randrange(6), n) for n, t in enumerate(times))))
+        frames.append(Frame(offset, time_us, tuple(SourceEvent(t, rng.randrange(6), n) for n, t in enumerate(times))))
     return tuple(frames)
 
 
@@ -109,17 +110,17 @@ def _closed_with(partition: Iterable[Frame], epoch: int) -> int:
     return next(closed for frame in partition if (closed := frame.watermark // H_US) >= epoch)
 
 
-def payload_of(events: Iterable[Event]) -> bytes:
+def payload_of(events: Iterable[SourceEvent]) -> bytes:
     """Events as a row has them."""
     return b"".join(_EVENT.pack(*event) for event in events)
 
 
-def events_of(rows: Iterable[Row]) -> Iterator[tuple[int, int, Event]]:
+def events_of(rows: Iterable[Row]) -> Iterator[tuple[int, int, SourceEvent]]:
     """Router, offset and event, in the order in which a slot works on them."""
     for row in rows:
         if row.kind == DATA:
             for event in _EVENT.iter_unpack(row.payload):
-                yield row.router, row.offset, Event(*event)
+                yield row.router, row.offset, SourceEvent(*event)
 
 
 def by_time(rows: Sequence[Row]) -> Sequence[Row]:
@@ -164,7 +165,7 @@ class Replica:
         rng, rows = self.rng, []
         for row in self.rows[channel][self.came[channel] :][:most]:
             if rng.random() < self.noise:
-                rows.append(Row(_MARKER, 0, 0, 0, 0))
+                rows.append(Row(_MARKER, 0, NO_VERSION, 0, 0))
                 self.markers_sent += 1
             if rng.random() < self.noise and not self.setting.later and row.kind in (DATA, TICK):
                 rows.append(row._replace(kind=TICK, watermark=0, payload=b""))

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 
 from keyshift.model.errors import require
-from keyshift.model.keys import Assignment, SlotId
+from keyshift.model.keys import Assignment, SlotId, Version
 from keyshift.planner import Plan, Snapshot, Strategy, check, in_units, make_plan
 from keyshift.planner.targets import scale
 
@@ -34,7 +34,7 @@ def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> Non
         alone = Assignment.contiguous(16, 1)
         plan = check_plan(phase, Snapshot(alone, scale(alone, 1)))
         require(not plan.steps and not plan.copies, "a plan for a single slot has steps or copies")
-        check_plan(phase, Snapshot(Assignment(1, (SlotId(0),)), Assignment(1, (SlotId(1),)), (3.0,)))
+        check_plan(phase, Snapshot(Assignment(Version(1), (SlotId(0),)), Assignment(Version(1), (SlotId(1),)), (3.0,)))
         many = Assignment.contiguous(4000, 999)
         check_plan(phase, Snapshot(many, scale(many, 1000), tuple(float(unit % 7) for unit in range(4000))))
 
@@ -80,7 +80,7 @@ def _plan(strategy: Strategy, view: Snapshot) -> tuple[Plan, Assignment, Assignm
 
 def _view(rng: random.Random) -> Snapshot:
     """Two assignments of key groups, and their heat. Slots may own nothing, and groups may stay."""
-    groups, slots, version = rng.randint(1, 40), rng.randint(1, 8), rng.randint(1, 5)
+    groups, slots, version = rng.randint(1, 40), rng.randint(1, 8), Version(rng.randint(1, 5))
     current, target = (tuple(SlotId(rng.randrange(slots)) for _ in range(groups)) for _ in range(2))
     heat = tuple(rng.choice((0.0, rng.random() * 1e6)) for _ in range(groups))
     return Snapshot(Assignment(version, current), Assignment(version, target), heat, rng.randrange(1 << 32))

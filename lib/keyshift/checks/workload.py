@@ -17,11 +17,11 @@ from keyshift.model.frames import EVENT_FIELDS, RESULT_FIELDS
 from keyshift.model.keys import Assignment, units_of
 from keyshift.parcel import packed
 from keyshift.results.verdict import Judgement, judge
-from keyshift.state import UnitState
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.config import result_schema
 from keyshift.workloads import ORIGIN, KeyedStage, Workload
+from keyshift.workloads.alone import StageAlone
 
 _FRAME = ("router", "offset")  # which frame of the input an event comes of
 
@@ -106,12 +106,13 @@ def _origins(rows: pa.RecordBatch) -> list[tuple[int, ...]]:
 
 def _check_operator(workload: Workload, stage: KeyedStage, given: pa.RecordBatch) -> pa.RecordBatch:
     """Gives all results of the events ``given``, with their origin."""
-    operator, states = _begun(workload, stage)
+    alone = StageAlone(workload, stage)
+    operator, states = alone.operator, alone.states
     for unit, state in enumerate(states):
         strange = [key for key in sorted(state.keys()) if _unit_of(workload, key) != unit]
         require(not strange, f"unit {unit} begins with keys {strange[:3]}, which are not of it")
-    events = _placed(workload, given)
-    answer = operator.process(events, states.__getitem__)
+    events = alone.placed(given)
+    answer = alone.process(events)
     _check_results(stage, answer)
     positions, expected = answer["position"].to_numpy(), events["position"].to_numpy()
     due = np.ones(events.num_rows, bool) if stage.due is None else stage.due(events.select(stage.events.names))
@@ -150,21 +151,6 @@ def _check_results(stage: KeyedStage, results: pa.RecordBatch) -> None:
     expected = {field.name: field.type for field in (*own, *stage.result_fields)}
     found = {field.name: field.type for field in results.schema}
     require(found == expected, f"results have columns {found}, expected {expected}")
-
-
-def _begun(workload: Workload, stage: KeyedStage) -> tuple[Any, list[UnitState]]:
-    operator = stage.operator()
-    states: list[UnitState] = [MemoryState(operator.state_schema) for _ in range(workload.key_groups * workload.bins)]
-    for unit, state in enumerate(states):
-        operator.initial(unit, state)
-    return operator, states
-
-
-def _placed(workload: Workload, events: pa.RecordBatch) -> pa.RecordBatch:
-    units = units_of(events["key"].to_numpy(), workload.key_groups, workload.bins)
-    if "position" not in events.schema.names:
-        events = events.append_column("position", pa.array(np.arange(events.num_rows, dtype=np.int32)))
-    return events.append_column("unit", pa.array(units))
 
 
 def _unit_of(workload: Workload, key: int) -> int:
@@ -229,7 +215,8 @@ def answers(workload: Workload, frames: Iterable[Frame], move: bool = False, tog
     each in its own. Neither may make a difference. Raises ContractBroken if timers fire twice.
     """
     [source], (stage, *_) = workload.sources, workload.stages
-    operator, states = _begun(workload, stage)
+    alone = StageAlone(workload, stage)
+    operator, states = alone.operator, alone.states
     partitions = [source.partition(router) for router in range(2)]
     given: list[dict[str, Any]] = []
     now_us = 1_000_000
@@ -251,8 +238,8 @@ def answers(workload: Workload, frames: Iterable[Frame], move: bool = False, tog
             given += [] if fired is None else fired.to_pylist()
         require(operator.advance(states) is None, "timers fire twice")
         hand_over(between)
-        events = _placed(workload, stage.mapped(partitions[router].take(np.full(count, now_us))))
-        given += operator.process(events, states.__getitem__).to_pylist()
+        events = stage.mapped(partitions[router].take(np.full(count, now_us)))
+        given += alone.process(alone.placed(events)).to_pylist()
     values = [{row["key"]: row for batch in state.export(1000) for row in batch.to_pylist()} for state in states]
     far = 2**62
     timers = [(s.timers.watermark, s.timers.due(EVENT, far), s.timers.due(PROCESSING, far)) for s in states]

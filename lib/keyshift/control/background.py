@@ -38,6 +38,7 @@ class Order(BaseModel):
     name: str
     values: dict[str, Any]  # of the spec
     profile: str | None
+    entry: str = ""  # see ``files.JobFile``
     own: Parcels = {}  # what the notebook that starts the job has defined, see ``experiment.definitions``
     resume: bool = False  # go on with the job of this name
     take_over: bool = False  # ... even if its process seems to live
@@ -84,9 +85,11 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
     require_java()
     with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
         if order.resume:
-            name = jobs.resumable(order.name, order.take_over)[0].name
+            before, _ = jobs.resumable(order.name, order.take_over)
+            name, entry = before.name, before.entry
         else:
             name = jobs.free_name(order.name, spec.workload.name)
+            entry = jobs.new_entry(name)
         log = jobs.home / "logs" / f"job-{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         process = _launched(listener, log)
@@ -99,8 +102,9 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
             workload=spec.workload.name,
             strategy=spec.strategy.name,
             log=str(log),
+            entry=entry,
         )
-        known = {"name": name, "own": own, "token": job.token, "socket": listener.fileno()}
+        known = {"name": name, "entry": entry, "own": own, "token": job.token, "socket": listener.fileno()}
         with _ended_otherwise(jobs, job, process, say, contextlib.nullcontext()):
             jobs.write(job)
             _tell(process, json.dumps(order.model_dump() | known).encode() + b"\n")

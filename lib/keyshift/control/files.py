@@ -1,14 +1,18 @@
 """The jobs in the background of a state folder, as private files: three for each job.
 
 - ``NAME.json``: where the job is and how to reach it (``JobFile``);
-- ``NAME.journal``: what the job could go on from, as long as it could;
-- ``NAME.leftovers``, once nothing can go on with the job: what it may have left in the services, and the secret that is
-  needed to delete that.
+- ``NAME.ENTRY.journal``: what the job could go on from, as long as it could;
+- ``NAME.ENTRY.leftovers``, once nothing can go on with the job: what it may have left in the services, and the secret
+  that is needed to delete that.
+
+ENTRY is drawn when a job is started. So whatever the process of a job that was forgotten still writes, as it stood
+still or is on another machine, is not taken for that of the job that has its name now.
 """
 
 import contextlib
 import json
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +33,9 @@ FORMAT = 4  # of journals; another one is not read
 
 
 class JobFile(BaseModel):
-    """What is known of a job. ``pid`` and ``created`` name its process; ``why``: how it ended, if it says so."""
+    """What is known of a job. ``pid`` and ``created`` name its process; ``entry``: no other job has it; ``why``: how it
+    ended, if it says so.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -41,6 +47,7 @@ class JobFile(BaseModel):
     workload: str
     strategy: str
     log: str
+    entry: str = ""
     why: str = ""
 
 
@@ -120,19 +127,30 @@ class Jobs:
         self.journal(name).drop()
         self._path(name).unlink(missing_ok=True)
 
-    def journal(self, name: str) -> "JournalFile":
-        """Return the files that say what can be continued, or is to be deleted, of the job of this name."""
-        return JournalFile(self._folder, name)
+    def journal(self, name: str, entry: str | None = None) -> "JournalFile":
+        """Return the files that say what can be continued, or is to be deleted, of the job of this name.
+
+        ``entry``: of an earlier job of this name, or one that has no ``JobFile`` yet.
+        """
+        if entry is None:
+            entry = job.entry if (job := self.read(name)) else ""
+        return JournalFile(self._folder, name, entry)
+
+    def new_entry(self, name: str) -> str:
+        """Draw the entry of a job that has just got its name: what is there of earlier ones is of no use any more."""
+        for path in self._folder.glob(f"{name}.*.*"):
+            path.unlink(missing_ok=True)
+        return secrets.token_hex(4)
 
     def resumable(self, run: str, take_over: bool = False) -> tuple[JobFile, Kept]:
         """Find the job of this name, or whose run's id begins so, and its journal. Raises BadInput if it cannot go on.
 
         ``take_over``: even if its process lives.
         """
-        if (named := self.read(run)) and not self.journal(run).read():
+        if (named := self.read(run)) and not self._journal_of(named).read():
             self.require_gone(named)
             raise BadInput(f"job {run}: nothing can go on with it; {self.ended(named)}")
-        kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name).read())}
+        kept = {job.name: (job, journal) for job in self.all() if (journal := self._journal_of(job).read())}
         found = [each for name, each in kept.items() if name == run or each[1].run_id.startswith(run)]
         if not run or len(found) != 1:
             known = [journal.run_id for _, journal in kept.values()]
@@ -170,7 +188,7 @@ class Jobs:
     def ended(self, job: JobFile) -> HowEnded:
         """How a job ended whose process is gone."""
         why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
-        return HowEnded(why, *self.journal(job.name).remains())
+        return HowEnded(why, *self._journal_of(job).remains())
 
     def choose(self, name: str | None) -> JobFile:
         """The job of this name, or the only one that runs. Raises BadInput naming those there are."""
@@ -188,15 +206,19 @@ class Jobs:
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
+    def _journal_of(self, job: JobFile) -> "JournalFile":
+        return self.journal(job.name, job.entry)
+
 
 class JournalFile:
     """What the job ``name`` can be continued from, or what is known of what it may have left: the files beside its
     ``JobFile`` in ``folder``.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, entry: str) -> None:
         self._name = name
-        self._path, self._leftovers = folder / f"{name}.journal", folder / f"{name}.leftovers"
+        stem = f"{name}.{entry}" if entry else name  # without one: of a keyshift that drew none
+        self._path, self._leftovers = (folder / f"{stem}.{kind}" for kind in ("journal", "leftovers"))
 
     def expect(self, known: Kept) -> None:
         """Write down what is ``known`` of what the job makes from now on, to find and delete that.

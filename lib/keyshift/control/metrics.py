@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.status import StageStatus
-from keyshift.model.notes import Phase
-from keyshift.traffic.collector import BUCKETS_MS
+from keyshift.model.notes import Activity
+from keyshift.traffic.messages import BUCKETS_MS
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 STATES = ("starting", "running", "stopping", "ended", "failed")
@@ -65,7 +65,7 @@ class Metrics(Collector):
         yield GaugeMetricFamily("keyshift_results_rate", "results of the last second", told["results_per_s"])
         phase = StateSetMetricFamily("keyshift_migration_phase", "what happens to the state now", labels=("stage",))
         for stage, now in self._job.phases.items():
-            phase.add_metric((stage,), {each.value.replace(" ", "_"): each is now for each in Phase})
+            phase.add_metric((stage,), {each.value.replace(" ", "_"): each is now for each in Activity})
         yield phase
         if told["autoscaler"]:
             yield from _scaling(told["autoscaler"])

@@ -73,14 +73,13 @@ class _Entry(Keeper):
     def __init__(self, order: Order, spec: RunSpec, alone: threading.Event) -> None:
         super().__init__()
         self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
-        self._file = self._jobs.journal(self._name)
+        self._entry, self._file = order.entry, self._jobs.journal(order.name, order.entry)
         self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
         self._given |= {"own": order.own, "routers": spec.job.routers}
         self.resumed, self.take_over = self._journal if order.resume else None, order.take_over
         # Temporary files of a process that is gone.
         self._before = self._file.require().work if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
-        self._run = self.resumed().run_id if self.resumed else ""  # its id, as soon as it is known
         self._kept = False
 
     def _journal(self) -> Journal:
@@ -88,14 +87,13 @@ class _Entry(Keeper):
 
     def expect(self, run_id: str, token: str) -> None:
         """Of a new job, before anything is made. Raises ServiceUnavailable if that cannot be written down."""
-        self._run = run_id
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
             self._file.expect(self._known({"run_id": run_id, "token": token}))
 
     def keep(self, journal: Journal) -> None:
         """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes.
 
-        Raises BadInput if the entry is another job's.
+        Raises BadInput if the name is another job's.
         """
         if not self._ours:
             raise BadInput(f"job {self._name} was forgotten, and another one has its name: nobody would find it again")
@@ -112,11 +110,9 @@ class _Entry(Keeper):
 
     @property
     def _ours(self) -> bool:
-        """Whether the entry is this job's: if it was forgotten from another machine, another one may have its name."""
-        with contextlib.suppress(BadInput):  # it is damaged
-            left = self._file.left()
-            return left is None or left.run_id == self._run
-        return True
+        """Whether the name is this job's: if it was forgotten from another machine, another one may have it."""
+        job = self._jobs.read(self._name)
+        return job is None or job.entry == self._entry
 
     def _known(self, more: dict[str, Any]) -> Kept:
         return Kept(**more, **self._given, work=self.work)
@@ -127,15 +123,15 @@ class _Entry(Keeper):
 
     def decided(self, ending: Ending) -> None:
         """What goes is no journal any more."""
-        if ending.deletes and self._ours:
+        if ending.deletes:
             self._file.close()
 
     def ended(self, job: LiveJob) -> None:
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
+        if self.deleted or not self._ours:
+            self._file.drop()
         if isinstance(job.error, Deposed) or not self._ours:
             return
-        if self.deleted:
-            self._file.drop()
         if self.ending is Ending.STOPPED and self.deleted:
             self._jobs.remove(self._name)
         elif file := self._jobs.read(self._name):

@@ -8,10 +8,12 @@ How far ahead is learnt: what was too little costs another round, and what is to
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from keyshift.clock import now_us
 from keyshift.model.errors import MigrationFailed
-from keyshift.protocol.coordinator import Appointment
+from keyshift.model.keys import Assignment
+from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
@@ -61,3 +63,24 @@ class Appointments:
             missing = ", ".join(f"router {router}" for router in range(routers) if router not in answers)
             raise MigrationFailed(f"{what} is appointed: {missing} did not answer within {deadline_s:g} s")
         return len(answers) == routers and all(answers.values())
+
+
+def publish(
+    coordination: Coordination,
+    appointments: Appointments | None,
+    told: PublishAssignment,
+    before: Assignment,
+    wanted: Callable[[], bool],
+) -> None:
+    """Let the routers switch: with their next frames or, if there are ``appointments``, where they have agreed to.
+
+    ``before``: what they route by, if ``told`` does not say that.
+    """
+    if appointments is None:
+        return coordination.publish(nodes.ASSIGNMENT, told)
+
+    def tell(appointment: Appointment) -> None:
+        known = told.before or before
+        coordination.publish(nodes.ASSIGNMENT, replace(told, appointment=appointment, before=known))
+
+    appointments.make(str(told.assignment.version), tell, wanted)

@@ -88,9 +88,10 @@ class StageAttempt:
 
     def leave(self) -> None:
         """Leave ZooKeeper, after ``end`` and the end of the query."""
-        self.coordinator.await_planner()  # which sees that the query has ended
-        for session in (self._session, self.participant):
-            session.close()
+        with contextlib.ExitStack() as last:
+            last.callback(self.participant.close)
+            last.callback(self._session.close)
+            self.coordinator.await_planner()  # which sees that the query has ended
 
     # -- leading ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from keyshift.model.keys import Version
 from keyshift.model.records import SnapshotRecord
 
 KEPT = 2  # the newest, and the one before if it cannot be read
@@ -17,7 +18,7 @@ class CompletedSnapshot:
     """
 
     name: str
-    version: int
+    version: Version
     offsets: dict[int, int]
     bytes: int
     unit_bytes: dict[str, dict[int, int]]

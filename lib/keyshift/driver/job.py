@@ -11,21 +11,19 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from keyshift.clock import now_us
-from keyshift.driver.appointments import Appointments
 from keyshift.driver.attempt import Unfinished
 from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
-from keyshift.driver.job_faults import JobFaults, ServiceFaults
+from keyshift.driver.job_faults import JobFaults, ServicesToHit
 from keyshift.driver.query import Query
 from keyshift.driver.stage import LedStage
 from keyshift.driver.stage_history import StageHistory
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import NO_VERSION, Assignment, Version
 from keyshift.model.markers import StateWritten
-from keyshift.model.notes import Doing, Note, Phase
+from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import restart_record
-from keyshift.protocol.coordinator import Appointment
 from keyshift.registry import unknown
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
@@ -44,7 +42,7 @@ class Past:
     notes: list[Note]
     revoked: set[int]
     begun_from: Savepoint | None
-    first_version: int
+    first_version: Version
 
 
 class Job:
@@ -64,16 +62,16 @@ class Job:
         batch_s: float,
         output: Traffic,
         say: Callable[[Doing], None] = lambda doing: None,
-        services: ServiceFaults | None = None,
+        services: ServicesToHit | None = None,
     ) -> None:
         self.config = config  # of the first stage
         self._work, self._output, self._say = work, output, say
         self._begun_from: Savepoint | None = None
-        self._first_version = 0  # of the last stage in the attempt that began from there
+        self._first_version = NO_VERSION  # of the last stage in the attempt that began from there
         self.savepoints: list[Savepoint] = []  # all that were committed
         self.snapshots = CompletedSnapshots()
         self.notes: list[Note] = []  # one for each migration that did not go as planned, and each death
-        self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
+        self.log: list[LogEvent] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
         self.stages = [LedStage(each, self.notes, self.check, say) for each in config.chain()]
         self.faults = JobFaults(config.faults, self.stages, say, services)
@@ -158,11 +156,11 @@ class Job:
         begun_us, restarted = now_us(), self.stage(name)
         savepoint = self.savepoint()
         aligned_us = now_us()
-        self._say(Doing(Phase.STOPPING))
+        self._say(Doing(Activity.STOPPING))
         left = dict(zip((stage.name for stage in self.stages), self._query.stop_for_the_next(), strict=True))
         before = left[name].assignment
         stopped_us = now_us()
-        self._say(Doing(Phase.STARTING_ANEW))
+        self._say(Doing(Activity.STARTING_ANEW))
         config = self.config.with_slots({name: max(slots, *(owner + 1 for owner in target.owner))})
         self.config = dataclasses.replace(config, attempt=self.config.attempt + 1, restore=savepoint.name)
         after = {each: _next_version(of) for each, of in left.items()}
@@ -171,9 +169,9 @@ class Job:
         self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].assignment.version
         self.snapshots.replace([])
         self._start(list(after.values()), savepoint.offsets)
-        self._say(Doing(Phase.RESTORING))
+        self._say(Doing(Activity.RESTORING))
         restored = {stage.name: stage.ask.await_restored() for stage in self.stages}
-        self._say(Doing(Phase.RESTORED))
+        self._say(Doing(Activity.RESTORED))
         came = {slot: said.units for slot, said in restored[name].items()}
         moved = before, target, savepoint.unit_bytes[name], came
         restarted.history.records.append(restart_record(*moved, begun_us, aligned_us, stopped_us))
@@ -276,22 +274,6 @@ class Job:
                 events = stage.ask.read_log(self._query.alive)
                 self.log += [event._replace(place=f"{place}{event.place}") for event in events]
 
-    def _call_savepoint(self, name: str) -> None:
-        """To be brought to all slots by the routers of the input."""
-        first = self.stages[0]
-
-        def tell(appointment: Appointment | None = None) -> None:
-            first.ask.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment))
-
-        def wanted() -> bool:
-            self.check()
-            return True
-
-        if self.config.in_turns:
-            Appointments(first.config, first.participant).make(name, tell, wanted)
-        else:
-            tell()
-
     def savepoint(self) -> Savepoint:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
 
@@ -300,9 +282,9 @@ class Job:
         """
         config = self.config
         name = f"{config.attempt}-{secrets.token_hex(3)}"
-        self._say(Doing(Phase.SAVEPOINT))
+        self._say(Doing(Activity.SAVEPOINT))
         self._query.end_snapshots()  # nothing goes on behind this one
-        self._call_savepoint(name)
+        self.stages[0].ask.call_savepoint(name)
         manifest = SavepointManifest(config.workload, config.parameters)
         for stage in self.stages:
             wanted = participants(stage.config)
@@ -327,4 +309,4 @@ def _at_root(config: JobConfig) -> contextlib.closing[Coordination]:
 
 def _next_version(left: Unfinished) -> Unfinished:
     assignment = left.assignment
-    return dataclasses.replace(left, assignment=Assignment(assignment.version + 1, assignment.owner))
+    return dataclasses.replace(left, assignment=Assignment(Version(assignment.version + 1), assignment.owner))

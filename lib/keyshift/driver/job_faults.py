@@ -6,12 +6,12 @@ from typing import Protocol
 
 from keyshift.clock import SECOND_US, now_us
 from keyshift.driver.stage import LedStage
-from keyshift.model.notes import Doing, Phase
+from keyshift.model.notes import Activity, Doing
 from keyshift.wire import nodes
 from keyshift.wire.faults import SERVICES, Fault
 
 
-class ServiceFaults(Protocol):
+class ServicesToHit(Protocol):
     """What a job uses, and may be hit."""
 
     def require(self, fault: Fault) -> None:
@@ -37,7 +37,7 @@ class JobFaults:
         faults: Sequence[Fault],
         stages: Sequence[LedStage],
         say: Callable[[Doing], None],
-        services: ServiceFaults | None,
+        services: ServicesToHit | None,
     ) -> None:
         self._faults, self._stages, self._say, self._services = faults, stages, say, services
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ class JobFaults:
         self.struck.append((now_us() / SECOND_US, fault.what))
 
     def _carry_out(self, fault: Fault, stage: LedStage) -> None:
-        self._say(Doing(Phase.STRUCK, f"fault: {fault.what}"))
+        self._say(Doing(Activity.STRUCK, f"fault: {fault.what}"))
         if fault.who in SERVICES:
             assert self._services is not None
             self._services.hit(fault)

@@ -9,16 +9,16 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from keyshift.clock import now_us
-from keyshift.driver.appointments import Appointments
+from keyshift.driver.appointments import Appointments, publish
 from keyshift.driver.published import read_published
 from keyshift.driver.step_log import StepLog
-from keyshift.model.keys import Assignment, Step
-from keyshift.model.notes import Doing, Phase
+from keyshift.model.keys import Assignment, Step, Version
+from keyshift.model.notes import Activity, Doing
 from keyshift.protocol import coordinator as protocol
-from keyshift.protocol.coordinator import Appointment, CoordinatorMachine
+from keyshift.protocol.coordinator import CoordinatorMachine
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import Fault
@@ -90,7 +90,7 @@ class Coordinator:
         self._planner: threading.Thread | None = None
         self._thread: threading.Thread | None = None  # that leads
         self._began, self._ending = False, False
-        self._under_way: set[int] = set()  # versions under way
+        self._under_way: set[Version] = set()  # versions under way
         self.log = StepLog(assignment)
 
     @property
@@ -142,7 +142,7 @@ class Coordinator:
         again = {asked.make_steps for asked in self._asked}
         return [*(_Asked(make, False) for make in self._machine.unbegun if make not in again), *self._asked]
 
-    def unfinished(self, participant: Coordination, version: int) -> tuple[list[Step], list[MakeSteps]]:
+    def unfinished(self, participant: Coordination, version: Version) -> tuple[list[Step], list[MakeSteps]]:
         """After the end of the attempt, which has come to ``version``: the steps of its plan that had not switched, and
         the requests that had not begun. Raises ServiceUnavailable.
         """
@@ -228,7 +228,7 @@ class Coordinator:
         self._beginning = None
         told = self._coordination.read(nodes.ASSIGNMENT)
         if told and told.appointment and not told.appointment.holds:  # its leader did not live to hear the answers
-            self._publish_assignment(told)
+            publish(self._coordination, self._appointments, told, told.assignment, lambda: not self._ending)
         return effects
 
     def _carry_out(self, effects: Iterable[protocol.Effect]) -> None:
@@ -239,7 +239,7 @@ class Coordinator:
         now, say, log = now_us(), self._say, self.log
         match effect:
             case protocol.PlanNext(make_steps):
-                say(Doing(Phase.PLANNING))
+                say(Doing(Activity.PLANNING))
                 self._completed = 0
                 given = make_steps, self._machine.assignment, self._inbox.put, self._planned
                 self._planner = threading.Thread(target=_make_plan, args=given, name="keyshift-planner", daemon=True)
@@ -255,16 +255,17 @@ class Coordinator:
                 self._beginning = None
                 log.published(steps, now)
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
-                    say(Doing(Phase.PREPARING, f"step {len(log.records)} preparing, {len(rest)} to come"))
+                    say(Doing(Activity.PREPARING, f"step {len(log.records)} preparing, {len(rest)} to come"))
                     self._at_phase("prepare")
             case protocol.PublishAssignment(assignment, _, snapshot):
                 switches = assignment.version != log.history[-1].version  # otherwise only the pause ends
                 if switches and not snapshot:
                     self._at_phase("switch")
-                self._publish_assignment(effect)
+                before = log.history[-1]
+                publish(self._coordination, self._appointments, effect, before, lambda: not self._ending)
                 if switches and (record := log.records.get(assignment.version)):
                     record.prepared_us = record.switched_us = now
-                    say(Doing(Phase.MOVING, f"step {len(log.records)} moving"))
+                    say(Doing(Activity.MOVING, f"step {len(log.records)} moving"))
                 log.switched(assignment)
             case protocol.SnapshotLate(version):
                 self._ended(version, "late")
@@ -274,33 +275,22 @@ class Coordinator:
                 self._completed += version in log.records
             case protocol.MigrationDone(dropped):
                 log.taken_back(dropped)
-                say(Doing(Phase.MIGRATED if self._completed else Phase.STEADY))
+                say(Doing(Activity.MIGRATED if self._completed else Activity.STEADY))
             case protocol.StepLate():
                 log.late(effect, self._machine.deadline_ms / 1000)
-                say(Doing(Phase.ROLLED_BACK if effect.rolled_back else Phase.LATE))
+                say(Doing(Activity.ROLLED_BACK if effect.rolled_back else Activity.LATE))
 
-    def _publish_assignment(self, told: protocol.PublishAssignment) -> None:
-        """Or, if slots work in turns, appoint it; until the end of the attempt, if that comes first."""
-        if self._appointments is None:
-            return self._coordination.publish(nodes.ASSIGNMENT, told)
-        before = told.before or self.log.history[-1]
-
-        def tell(appointment: Appointment) -> None:
-            self._coordination.publish(nodes.ASSIGNMENT, replace(told, appointment=appointment, before=before))
-
-        self._appointments.make(str(told.assignment.version), tell, lambda: not self._ending)
-
-    def _ended(self, version: int, outcome: str) -> None:
+    def _ended(self, version: Version, outcome: str) -> None:
         self._under_way.discard(version)
         self.log.ended(version, outcome, now_us())
 
-    def _listen(self, steps: Iterable[tuple[int, Step]]) -> None:
+    def _listen(self, steps: Iterable[tuple[Version, Step]]) -> None:
         for version, _ in steps:
             if version not in self._under_way:
                 self._under_way.add(version)
                 self._listen_to(version)
 
-    def _listen_to(self, version: int) -> None:
+    def _listen_to(self, version: Version) -> None:
         """Puts each acknowledgement of ``version`` into the inbox, once."""
         seen: set[str] = set()
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keyshift.model.keys import Assignment, Step
+from keyshift.model.keys import Assignment, Step, Version
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
 
@@ -15,12 +15,12 @@ class Published:
     """
 
     assignment: Assignment
-    version: int
-    steps: Sequence[tuple[int, Step]]
+    version: Version
+    steps: Sequence[tuple[Version, Step]]
     rest: Sequence[Step]
     plan: str
 
-    def to_come(self, version: int) -> list[Step]:
+    def to_come(self, version: Version) -> list[Step]:
         """The steps of a migration that had not switched when ``version`` was the newest."""
         return [*(step for of, step in self.steps if of > version and step.moves), *self.rest]
 

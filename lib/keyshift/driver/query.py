@@ -1,5 +1,6 @@
 """The query of a job, in one attempt after the other: its stages are led and snapshots are taken while it runs."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -84,9 +85,10 @@ class Query:
             snapshotter.check()
 
     def stop(self) -> None:
-        """Stop where it is and leave ZooKeeper. Safe to call twice."""
-        self._halt()
-        self._leave()
+        """Stop where it is and leave ZooKeeper, all of it even if something fails. Safe to call twice."""
+        with contextlib.ExitStack() as last:
+            last.callback(self._leave)
+            self._halt()
 
     def stop_for_the_next(self) -> list[Unfinished]:
         """``stop``, for another attempt. Gives what is left of each stage; the version of its newest assignment is
@@ -103,16 +105,18 @@ class Query:
             self._leave()
 
     def _halt(self) -> None:
-        self.end_snapshots()
-        for stage in self._stages:
-            stage.end()
-        if self._query is not None:
-            self._query.stop()
+        with contextlib.ExitStack() as last:
+            if self._query is not None:
+                last.callback(self._query.stop)
+            for stage in reversed(self._stages):
+                last.callback(stage.end)
+            self.end_snapshots()
 
     def _leave(self) -> None:
-        for stage in self._stages:
-            stage.leave()
         self._query = None
+        with contextlib.ExitStack() as last:
+            for stage in reversed(self._stages):
+                last.callback(stage.leave)
 
     def end_snapshots(self) -> None:
         """What is not complete by now never is."""

@@ -8,11 +8,13 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
+from keyshift.driver.appointments import Appointments
 from keyshift.driver.attempt import StageAttempt
 from keyshift.model.errors import MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move
 from keyshift.model.records import Measured
-from keyshift.runtime.protocol_log import Event
+from keyshift.protocol.coordinator import Appointment
+from keyshift.runtime.protocol_log import LogEvent
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes, protocol_logs
 from keyshift.wire.nodes import Folder, Node
@@ -37,6 +39,21 @@ class Questions:
     def tell(self, node: Node[T], value: T) -> None:
         """Publish something for the tasks of the stage."""
         self.attempt.participant.publish(node, value)
+
+    def call_savepoint(self, name: str) -> None:
+        """Let the routers of the first stage bring it to all slots."""
+
+        def tell(appointment: Appointment | None = None) -> None:
+            self.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment))
+
+        def wanted() -> bool:
+            self._alive()
+            return True
+
+        if self.attempt.config.in_turns:
+            Appointments(self.attempt.config, self.attempt.participant).make(name, tell, wanted)
+        else:
+            tell()
 
     def answers(
         self,
@@ -105,7 +122,7 @@ class Questions:
         progress = partial(self.attempt.participant.read_below, nodes.RESTORING)
         return self.by_slot(nodes.RESTORED, range(self.attempt.config.slots), "the restore", progress)
 
-    def read_log(self, alive: bool) -> list[Event]:
+    def read_log(self, alive: bool) -> list[LogEvent]:
         """The last protocol events, of slots and routers as far as they answer. ``alive``: the query."""
         attempt = self.attempt
         with contextlib.suppress(ServiceUnavailable):  # then nobody answers

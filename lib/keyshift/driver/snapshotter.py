@@ -10,6 +10,7 @@ from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
+from keyshift.model.keys import Version
 from keyshift.model.markers import StateWritten
 from keyshift.model.records import SnapshotRecord
 from keyshift.traffic.traffic import Traffic
@@ -158,11 +159,11 @@ class Snapshotter:
             if published is None:
                 continue
             under_way, records = dict(published.steps).keys(), stage.led.log.records
-            for version in map(int, stage.participant.children(nodes.ALL_ACKS)):
+            for version in map(Version, map(int, stage.participant.children(nodes.ALL_ACKS))):
                 if version <= published.version and version not in under_way and version not in records:
                     stage.participant.withdraw(nodes.acks(version))
 
-    def _begun(self, stage: LedStage, name: str) -> int:
+    def _begun(self, stage: LedStage, name: str) -> Version:
         """Request it of ``stage``, and wait until its routers are told: a migration may come first, and take long.
 
         Gives its version there.

@@ -10,7 +10,7 @@ from keyshift.driver.stage_history import StageHistory
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment
-from keyshift.model.notes import Doing, Note, Phase
+from keyshift.model.notes import Activity, Doing, Note
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 
@@ -30,7 +30,7 @@ class LedStage:
         self.name = config.stage  # as the workload has it
         self._called = config.stage if config.number or config.onward else ""
         self._notes, self._alive, self._heard = notes, alive, say
-        self.doing = Doing(Phase.STEADY)  # what was said last in this attempt; for any thread
+        self.doing = Doing(Activity.STEADY)  # what was said last in this attempt; for any thread
         self.history = StageHistory()  # of the attempts before
         self._asked: Questions | None = None  # of the attempt, from ``publish`` to ``leave``
         self.at_phase: AtPhase = lambda stage, phase: None  # hears from the leader's thread where a step begins
@@ -115,7 +115,7 @@ class LedStage:
 
     def publish(self, config: JobConfig, left: Unfinished) -> None:
         """Let an attempt begin, see ``StageAttempt``."""
-        self.config, self.doing = config, Doing(Phase.STEADY)
+        self.config, self.doing = config, Doing(Activity.STEADY)
         self.history.begins.append(left.assignment.version)
         attempt = StageAttempt(config, left, self.say, lambda phase: self.at_phase(self, phase))
         self._asked = Questions(attempt, self._alive)
@@ -147,6 +147,6 @@ class LedStage:
 
     def leave(self) -> None:
         """Leave ZooKeeper, after ``end`` and the end of the query. Safe to call twice."""
-        if self._asked:
-            self._asked.attempt.leave()
-            self._asked = None
+        asked, self._asked = self._asked, None
+        if asked:
+            asked.attempt.leave()

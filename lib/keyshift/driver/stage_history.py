@@ -8,7 +8,7 @@ from pydantic import PlainSerializer, PlainValidator
 from keyshift.driver.attempt import Unfinished
 from keyshift.driver.published import read_published
 from keyshift.driver.step_log import StepLog, note_acknowledgements
-from keyshift.model.keys import Assignments
+from keyshift.model.keys import Assignments, Version
 from keyshift.model.records import StepRecord
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
@@ -33,7 +33,7 @@ class StageHistory:
         history, records = (log.history, list(log.records.values())) if log else (Assignments(), [])
         return StageHistory(self.assignments + history, list(self.begins), [*self.records, *records])
 
-    def cancel_behind(self, version: int) -> None:
+    def cancel_behind(self, version: Version) -> None:
         """Steps of later versions come again in the next attempt, under other ones."""
         for record in self.records:
             if record.outcome == "under way" and record.version > version:

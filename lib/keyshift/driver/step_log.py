@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from keyshift.model.keys import Assignment, Assignments, Step
+from keyshift.model.keys import Assignment, Assignments, Step, Version
 from keyshift.model.records import StepRecord, UnitsCame, UnitsLeft
 from keyshift.protocol import coordinator as protocol
 from keyshift.wire import nodes
@@ -19,16 +19,16 @@ class StepLog:
 
     def __init__(self, assignment: Assignment) -> None:
         self.history = Assignments([assignment])
-        self.records: dict[int, StepRecord] = {}
+        self.records: dict[Version, StepRecord] = {}
         self.notes: list[str] = []
-        self.snapshots: dict[str, int] = {}
+        self.snapshots: dict[str, Version] = {}
         self.late_snapshots: set[str] = set()
 
-    def assignment_of(self, version: int) -> Assignment:
+    def assignment_of(self, version: Version) -> Assignment:
         """That of a snapshot's ``version``, under which nothing moves; whoever has published it may have died since."""
         return Assignment(version, self.history.of(version).owner)
 
-    def published(self, steps: Iterable[tuple[int, Step]], at_us: int) -> None:
+    def published(self, steps: Iterable[tuple[Version, Step]], at_us: int) -> None:
         """To be called behind that: the version of what was not published is another step's when another one leads."""
         for version, step in steps:
             if step.snapshot:
@@ -41,12 +41,12 @@ class StepLog:
         if assignment.version != self.history[-1].version:
             self.history.append(assignment)
 
-    def ended(self, version: int, outcome: str, at_us: int) -> None:
+    def ended(self, version: Version, outcome: str, at_us: int) -> None:
         """A step that is not known to have ended otherwise."""
         if (record := self.records.get(version)) and record.outcome == "under way":
             record.outcome, record.completed_us = outcome, at_us
 
-    def snapshot_late(self, version: int) -> None:
+    def snapshot_late(self, version: Version) -> None:
         """It was given up."""
         self.late_snapshots = {name for name, of in self.snapshots.items() if of == version}
 

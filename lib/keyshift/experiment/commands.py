@@ -104,7 +104,7 @@ class Scale(Command):
         return job.move(self.stage, self.slots)
 
 
-class Plan(Command):
+class MoveBy(Command):
     """Move the state by another strategy."""
 
     verb, moves = "plan", True

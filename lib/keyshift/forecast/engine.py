@@ -14,7 +14,7 @@ from keyshift.forecast.model import Cluster, Costs, Floats, Ints, Load
 from keyshift.forecast.network import Network
 from keyshift.forecast.waiting import Waits
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import Assignment, Move, Step
+from keyshift.model.keys import Assignment, Move, Step, Version
 from keyshift.planner import Plan, Strategy
 from keyshift.protocol import CoordinatorMachine
 from keyshift.protocol import coordinator as protocol
@@ -107,7 +107,7 @@ class _Migration:
         self._random = np.random.default_rng(seed)
         self._machine = CoordinatorMachine(current, math.inf, slots)
         # When, in order: phase, version, slot.
-        self._answers: list[tuple[float, int, protocol.StepPhase, int, int]] = []
+        self._answers: list[tuple[float, int, protocol.StepPhase, Version, int]] = []
         self._order = itertools.count()
         self._known: dict[int, Step] = {}  # by version
         self._free: defaultdict[int, float] = defaultdict(float)  # when each slot's part of the step before ends
@@ -174,11 +174,11 @@ class _Migration:
                     self.assignment = assignment
                     self._switch(self._known[assignment.version], now_s)
 
-    def _answer(self, done_s: float, phase: protocol.StepPhase, version: int, slot: int) -> None:
+    def _answer(self, done_s: float, phase: protocol.StepPhase, version: Version, slot: int) -> None:
         answer = done_s + self._costs.answer_s, next(self._order), phase, version, slot
         heapq.heappush(self._answers, answer)
 
-    def _prepare(self, version: int, step: Step, now_s: float) -> None:
+    def _prepare(self, version: Version, step: Step, now_s: float) -> None:
         """A slot prepares a step when it hears of it and its part of the step before has ended."""
         heard_s = now_s + self._costs.notify_s
         for slot in sorted({slot for move in step.moves for slot in (move.source, move.destination)}):

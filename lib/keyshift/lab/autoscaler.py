@@ -119,9 +119,9 @@ class Autoscaler:
         if not progress or not progress[-1].due:
             return 0.0
         for second in reversed(self._traffic.seconds):
-            if (end := second["second"] + 1) <= progress[-1].at:
+            if (end := second.second + 1) <= progress[-1].at:
                 break
-            received -= second["results"]
+            received -= second.results
         else:
             return 0.0
         due = float(progress[0].due)
@@ -134,7 +134,7 @@ class Autoscaler:
         """Seconds over the objective since the look before; those without any result, if some are due."""
         seconds = self._traffic.seconds[self._heard :]
         self._heard += len(seconds)
-        return float(sum(backlog > 0 if s["p99_ms"] is None else s["p99_ms"] > self._slo_ms for s in seconds))
+        return float(sum(backlog > 0 if s.p99_ms is None else s.p99_ms > self._slo_ms for s in seconds))
 
 
 def _work(slots: Mapping[int, Measured]) -> Work:

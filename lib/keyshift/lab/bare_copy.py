@@ -4,8 +4,9 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -18,7 +19,15 @@ COPY_BYTES, TRIES = 128 << 20, 3
 FRESH_S = 24 * 3600.0
 
 
-class Sink(flight.FlightServerBase):  # type: ignore[misc]
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A process takes copies at ``address``."""
+
+    address: str
+    kind: Literal["listening"] = "listening"
+
+
+class CopySink(flight.FlightServerBase):  # type: ignore[misc]
     """Takes copies. What arrives stays, as state does, until ``kept`` is emptied; without ``keeps`` it goes at once."""
 
     def __init__(self, keeps: bool = True) -> None:
@@ -58,9 +67,9 @@ def measure_bytes_per_s() -> float:
     Raises ServiceUnavailable if the other process does not start.
     """
     batches = [batch_of(bytes(BATCH_BYTES))] * (COPY_BYTES // BATCH_BYTES)
-    process = JsonProcess("keyshift.lab.bare_copy", {})
+    process = JsonProcess("keyshift.lab.bare_copy", None, Listening)
     try:
-        with flight.FlightClient(f"grpc://{process.report(ANSWER_S)['address']}") as client:
+        with flight.FlightClient(f"grpc://{process.report(ANSWER_S).address}") as client:
             return COPY_BYTES / min(copy_s(client, batches) for _ in range(TRIES))
     finally:
         process.kill()
@@ -81,5 +90,5 @@ def bytes_per_s(cache: Path) -> float:
 
 
 if __name__ == "__main__":
-    say({"address": Sink(keeps=False).address})
+    say(Listening(CopySink(keeps=False).address))
     sys.stdin.read()  # until whoever measures is gone

@@ -13,7 +13,7 @@ from keyshift.model.errors import KeyshiftError
 from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions
 from keyshift.results.store import ResultStore
-from keyshift.runtime.protocol_log import Event, to_lines
+from keyshift.runtime.protocol_log import LogEvent, to_lines
 
 BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
 PROTOCOL_LOG = "protocol.jsonl"  # of a run that is bad or died
@@ -53,7 +53,7 @@ class Recording:
         }
         say(f"run {run_id}")
 
-    def ended(self, evaluation: Evaluation, log: list[Event]) -> Manifest:
+    def ended(self, evaluation: Evaluation, log: list[LogEvent]) -> Manifest:
         """``log``: its last protocol events, kept if the verdict is bad."""
         tables, judged, facts, notes = evaluation
         metrics = tables["metrics"].to_pandas()
@@ -91,14 +91,14 @@ class Recording:
         stored = self._store.put_run(manifest, tables)
         return stored if judged.ok else self._put_log(stored, log)
 
-    def died(self, error: BaseException, log: list[Event]) -> None:
+    def died(self, error: BaseException, log: list[LogEvent]) -> None:
         """Of ``error``, which is the news: if the store is what died, that is not said once more."""
         words = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         manifest = Manifest(**self._common, status="died", error=words, finished_at=datetime.now(UTC))
         with contextlib.suppress(KeyshiftError):
             self._put_log(self._store.put_run(manifest, {}), log)
 
-    def _put_log(self, stored: Manifest, log: list[Event]) -> Manifest:
+    def _put_log(self, stored: Manifest, log: list[LogEvent]) -> Manifest:
         """Store the last protocol events, if any are known."""
         if not log:
             return stored

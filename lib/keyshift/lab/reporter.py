@@ -1,12 +1,13 @@
 """What is shown of a run while it goes on: a line per second, and a bar for the time of the load."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tqdm import tqdm
 
-from keyshift.model.notes import Doing, Phase
+from keyshift.model.notes import Activity, Doing
+from keyshift.model.records import Second
 from keyshift.progress import Say
 
 
@@ -14,7 +15,7 @@ class Reporter:
     """Shows nothing until ``bar`` is entered; a line has what is being done."""
 
     def __init__(self, say: Say) -> None:
-        self.say, self.doing = say, Doing(Phase.WARMING_UP)
+        self.say, self.doing = say, Doing(Activity.WARMING_UP)
         self._bar: Any = None
 
     def enter(self, doing: Doing) -> None:
@@ -27,13 +28,13 @@ class Reporter:
         with tqdm(total=round(seconds), unit="s", desc=title, leave=False, disable=None) as self._bar:
             yield
 
-    def second(self, report: Mapping[str, Any]) -> None:
-        """What the collector says of a second."""
+    def second(self, second: Second) -> None:
+        """What came out in a second."""
         bar = self._bar
         if bar is None:
             return
         if not bar.disable:
             bar.update(min(1, bar.total - bar.n))
-        values = [f"{report['results']:6d} results/s"]
-        values += [f"{q} {report[f'{q}_ms']:7.1f} ms" for q in ("p50", "p99") if report[f"{q}_ms"] is not None]
+        values = [f"{second.results:6d} results/s"]
+        values += [f"{q} {ms:7.1f} ms" for q, ms in (("p50", second.p50_ms), ("p99", second.p99_ms)) if ms is not None]
         self.say(f"  {'  '.join(values)}  {self.doing}")

@@ -33,9 +33,10 @@ from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER, SparkProfile
+from keyshift.program import interrupts_wait
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores
 from keyshift.traffic.topics import Topic
@@ -178,7 +179,7 @@ class Lab:
 
         ``end``: how it may end, if not as a run does, of which nothing is left behind.
         """
-        recording, log, end = self._recording(spec, run_id, parameters), list[Event](), end or RunEnd()
+        recording, log, end = self._recording(spec, run_id, parameters), list[LogEvent](), end or RunEnd()
         try:
             with self._prepared(spec, run_id, log, make_script, results, end) as (run, require_driver):
                 evaluation = run.execute()
@@ -195,7 +196,7 @@ class Lab:
 
         Raises KeyshiftError if the job died: then nothing is known of any of them, and nothing is stored.
         """
-        name, log = new_run_id(job.workload.name, "series"), list[Event]()
+        name, log = new_run_id(job.workload.name, "series"), list[LogEvent]()
         self.say(f"one job for {len(specs)} runs: {name}")
         results = [*job.tasks.values()][-1]
         series = Series(specs)
@@ -216,7 +217,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _prepared(
-        self, spec: RunSpec, run_id: str, log: list[Event], make_script: MakeScript, results: int, end: RunEnd
+        self, spec: RunSpec, run_id: str, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
         """A run, with all that it consists of. ``log`` gets its last protocol events. What is left behind, ``end``
         decides.
@@ -230,7 +231,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _around(
-        self, spec: RunSpec, config: JobConfig, log: list[Event], make_script: MakeScript, results: int, end: RunEnd
+        self, spec: RunSpec, config: JobConfig, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
         reporter = Reporter(self.say)
         traffic = Traffic(
@@ -258,13 +259,15 @@ class Lab:
                 job.read_log()
             raise
         finally:
-            self._all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill})
-            if end.of(ended_by).deletes:  # nobody goes on with it then
-                end.left = self._all_of({"claim": job.end})
-            if end.decide(ended_by).deletes and not end.left:
-                stores = partial(clean_stores, spec.backend.name, spec.backend.settings, config.job)
-                end.left = self._all_of({"topics": traffic.close, "nodes and snapshots": job.clean, "stores": stores})
-                end.deleted = not end.left
+            with interrupts_wait():
+                self._all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill})
+                if end.of(ended_by).deletes:  # nobody goes on with it then
+                    end.left = self._all_of({"claim": job.end})
+                if end.decide(ended_by).deletes and not end.left:
+                    stores = partial(clean_stores, spec.backend.name, spec.backend.settings, config.job)
+                    of_all = {"topics": traffic.close, "nodes and snapshots": job.clean}
+                    end.left = self._all_of({**of_all, "stores": stores})
+                    end.deleted = not end.left
 
     def _all_of(self, steps: Mapping[str, Callable[[], None]]) -> list[str]:
         """Each of them, whatever becomes of the others: the run's own error is the news. Gives those that failed.

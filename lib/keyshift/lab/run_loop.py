@@ -12,19 +12,18 @@ from keyshift.analysis.timelines import DEATH, FAULT
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import Autoscaler
+from keyshift.lab.backlog import LOOK_S, Backlog
 from keyshift.lab.ending import Unwanted
 from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.sampler import Sample, Sampler
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
-from keyshift.model.notes import Doing, Phase
+from keyshift.model.notes import Activity, Doing
 from keyshift.planner.scaling import Scaling
 from keyshift.traffic.traffic import Feed, Traffic
 
-SILENCE_S = 10.0  # without any result, after which what is missing does not come any more
 LEAD_S = 0.5  # between the decision to start the load and its start
-LOOK_S = 0.2  # between two looks
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
 LONGEST_PAUSE_S = 30.0
 DEADLY = (QueryDied, MigrationFailed)  # after which the system has to be started anew
@@ -74,9 +73,8 @@ class RunLoop:
         self.deaths: list[float] = []  # likewise
         self.samples: list[Sample] = []
         self._ended_at = math.nan  # likewise
-        self._idle_since = math.inf  # likewise: only a backlog is left
         self._looked_at = 0.0  # likewise, when ``each_second`` was called last
-        self._overloaded = False
+        self.backlog = Backlog(system, traffic, reporter, self.check, spec.run.catch_up_s)
         self._autoscaler: Autoscaler | None = None
         self._script = make_script(self)
 
@@ -93,7 +91,7 @@ class RunLoop:
         final, deaths = self.system.final_state(), [(at, FAULT, DEATH, 1.0) for at in self.deaths]
         self.reporter.say("comparing every result and the final state with the oracle")
         samples = [*self.samples, *deaths]
-        return EndedJob(self.spec.workload, self.traffic, self.feed, final, samples, self._overloaded)
+        return EndedJob(self.spec.workload, self.traffic, self.feed, final, samples, self.backlog.overloaded)
 
     def run(self) -> None:
         """From the topics until the system has answered everything and stands. Raises KeyshiftError if the run dies."""
@@ -105,12 +103,13 @@ class RunLoop:
             feed.before = feed.before._replace(took_s=begin - self.began_at)
             feed.begin(begin, self.load_s)
             self._follow()
-            self._ended_at = self._idle_since = time.time() if self.load_s is None else begin + self.load_s
+            self._ended_at = time.time() if self.load_s is None else begin + self.load_s
+            self.backlog.begin(feed, self._ended_at)
             self.trigger = self.trigger or self._ended_at
             if self.load_s is None:
                 feed.end_load()
-            self.surviving(self._await_migrations)
-            self.surviving(self._finish)
+            self.surviving(self.backlog.await_migrations)
+            self.surviving(self.backlog.finish)
         self.samples = sampler.rows
         kills = [fault for fault in self.spec.scenario.faults() if fault.ends_query]
         if len(kills) > len(self.deaths):
@@ -177,53 +176,6 @@ class RunLoop:
         """What an autoscaler has decided so far."""
         return self._autoscaler.decisions if self._autoscaler else []
 
-    # -- a backlog ----------------------------------------------------------------------------------------------------
-
-    def _await_migrations(self) -> None:
-        """They may take long if every step has to get through a backlog: then what has not begun is taken back."""
-        while self.system.busy:
-            self.check()
-            if not self._overloaded and self._out_of_time():
-                self.system.cancel()
-            time.sleep(LOOK_S)
-
-    def _finish(self) -> None:
-        """Until everything offered has been answered; if the job is overloaded, what it has processed by then."""
-        self.reporter.enter(Doing(Phase.CATCHING_UP))
-        self._await_results()
-        self.system.stop()
-
-    def _await_results(self) -> None:
-        """Until all results that are due have come, or none comes any more (then some are lost), or time is up."""
-
-        def over() -> bool:
-            self.check()
-            return not self._behind or self._overloaded or self._out_of_time()
-
-        self.traffic.await_results(over, SILENCE_S)
-        if self._behind and not self._overloaded:
-            self.reporter.say(f"only {self.traffic.received} of {self._due} results came")
-
-    @property
-    def _due(self) -> int | None:
-        return self.feed.due if self.feed else None
-
-    @property
-    def _behind(self) -> bool:
-        """Whether results are still to come of events that were offered, or are to be."""
-        return self._due is None or self.traffic.received < self._due
-
-    def _out_of_time(self) -> bool:
-        """Whether there is still a backlog after the time allowed. If so, the job counts as overloaded from then on."""
-        allowed_s = self.spec.run.catch_up_s
-        if self._behind and time.time() > self._idle_since + allowed_s:
-            self._overloaded = True
-            self.reporter.say(
-                f"overloaded: the backlog was not worked off within catch_up_s = {allowed_s:g} s; "
-                "the run ends with what has been processed"
-            )
-        return self._overloaded
-
     # -- the death of the query ---------------------------------------------------------------------------------------
 
     def surviving(self, step: Callable[[], T], then: Callable[[], T] | None = None) -> T:
@@ -251,7 +203,7 @@ class RunLoop:
         if pause_s is None:
             raise QueryDied(f"{death}; it died {most + 1} times within {WINDOW_S:g} s (recoveries = {most})") from death
         if pause_s:
-            self.reporter.enter(Doing(Phase.RECOVERING))
+            self.reporter.enter(Doing(Activity.RECOVERING))
             self.reporter.say(f"{death}; the next attempt begins in {pause_s:g} s")
             time.sleep(pause_s)
 
@@ -260,7 +212,7 @@ class RunLoop:
         since_s = self.deaths[-1] - self.began_at
         moment = "before the load began" if not since_s > 0 else f"{since_s:.1f} s after the load began"
         self.reporter.say(f"{death}; starting anew")
-        self.reporter.enter(Doing(Phase.RECOVERING))
+        self.reporter.enter(Doing(Activity.RECOVERING))
         begin = time.perf_counter()
         self._ready()
         done_again = self.system.recover()
@@ -269,8 +221,8 @@ class RunLoop:
             f"under way after {time.perf_counter() - begin:.1f} s; steps that had not switched by then came "
             "afterwards; latency counts the first result of an event"
         )
-        self.reporter.enter(Doing(Phase.RECOVERED))
-        self._idle_since, self._overloaded = max(self._idle_since, time.time()), False
+        self.reporter.enter(Doing(Activity.RECOVERED))
+        self.backlog.begin_anew()
 
 
 def pause_before(deaths: list[float], most: int) -> float | None:

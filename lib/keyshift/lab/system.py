@@ -13,7 +13,7 @@ from keyshift.lab.judge.final_state import FinalState, of_job
 from keyshift.lab.live.failover import Failover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
-from keyshift.model.notes import Note, Phase
+from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
@@ -203,9 +203,9 @@ class KeyshiftJob:
         self._job.note(line)
 
     @property
-    def phases(self) -> dict[str, Phase]:
+    def phases(self) -> dict[str, Activity]:
         """What happens to the state of each stage now, as its coordinator says; for any thread."""
-        return {stage.name: stage.doing.phase for stage in self._job.stages}
+        return {stage.name: stage.doing.activity for stage in self._job.stages}
 
     @property
     def notes(self) -> list[Note]:

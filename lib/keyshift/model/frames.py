@@ -1,7 +1,7 @@
 """Frames: Arrow IPC bytes of many events (or results), the row that Kafka and Spark carry.
 
-A frame is a complete IPC stream with one record batch, so a reader can check its schema. Small facts about the whole
-frame travel as schema metadata. A frame without rows is a *tick* (from a generator) or a *marker* (from a slot).
+A frame is a complete IPC stream with one record batch, so a reader can check its schema. What is true of the whole
+frame travels as schema metadata. A frame without rows is a *tick* (from a generator) or a *marker* (from a slot).
 
 Whoever makes frames cuts them (``cut``), so that what piles up somewhere becomes more frames, not larger ones.
 
@@ -10,15 +10,17 @@ first frame of an epoch, those of earlier ones in the same partition are *stale*
 driver was deposed, count for nothing, and are offered once more by the next one.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from keyshift.model import messages
 from keyshift.model.errors import ProtocolViolation
+from keyshift.model.markers import SlotMarker
 
 EVENT_FIELDS = (
     pa.field("key", pa.int64()),
@@ -33,7 +35,7 @@ RESULT_FIELDS = (
     pa.field("version", pa.int64()),  # assignment version the event was routed under
 )
 
-FIRST_EPOCH = 1  # of a job; a frame does not say it
+FIRST_EPOCH = 1  # of a job
 MOST_BYTES = 512 << 10  # of an encoded frame with more than one row
 MAX_FRAME_BYTES = 16 << 20  # of any frame: what topics and producers are told to take, for rows that are larger
 
@@ -41,9 +43,23 @@ _META = b"keyshift"
 _SCHEMA_BYTES = 8 << 10  # room for what an encoded frame has beside its record batch: columns and facts
 
 
-def encode(batch: pa.RecordBatch, meta: Mapping[str, Any] | None = None) -> bytes:
-    """The bytes of one frame; ``meta`` is small and JSON-able."""
-    schema = batch.schema.with_metadata({_META: json.dumps(meta).encode()} if meta else None)
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is true of a whole frame: ``watermark`` (microseconds since the epoch) and ``epoch`` of one of events, and
+    what a marker says.
+    """
+
+    watermark: int = 0
+    epoch: int = FIRST_EPOCH
+    said: SlotMarker | None = None
+
+
+NO_FACTS = Facts()
+
+
+def encode(batch: pa.RecordBatch, facts: Facts = NO_FACTS) -> bytes:
+    """The bytes of one frame."""
+    schema = batch.schema.with_metadata(None if facts is NO_FACTS else {_META: messages.encode(facts)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
@@ -63,8 +79,8 @@ def cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield from cut(batch.slice(rows // 2))
 
 
-def decode(value: Any, expected: pa.Schema) -> tuple[pa.RecordBatch, dict[str, Any]]:
-    """The batch and the metadata of a frame. Raises ProtocolViolation if the columns are not those expected."""
+def decode(value: Any, expected: pa.Schema) -> tuple[pa.RecordBatch, Facts]:
+    """The batch and the facts of a frame. Raises ProtocolViolation if they are not those expected."""
     try:
         reader = pa.ipc.open_stream(value)
         batch = reader.read_next_batch()
@@ -75,17 +91,15 @@ def decode(value: Any, expected: pa.Schema) -> tuple[pa.RecordBatch, dict[str, A
             f"a frame has columns {reader.schema.names}, expected {expected.names} with their types"
         )
     raw = (reader.schema.metadata or {}).get(_META)
-    return batch, json.loads(raw) if raw else {}
+    try:
+        return batch, messages.decode(Facts, raw) if raw else NO_FACTS
+    except ValueError as error:
+        raise ProtocolViolation(f"what a frame says of itself cannot be read: {error}") from error
 
 
 def row_count(value: Any) -> int:
     """How many rows a frame has, whatever its columns are."""
     return int(pa.ipc.open_stream(value).read_next_batch().num_rows)
-
-
-def epoch_of(meta: Mapping[str, Any]) -> int:
-    """The epoch in which the frame with this metadata was offered."""
-    return meta.get("epoch", FIRST_EPOCH)  # type: ignore[no-any-return]
 
 
 def keys_of(values: pa.Array) -> pa.Array:

@@ -18,6 +18,8 @@ from keyshift.model.errors import BadInput
 UnitId = NewType("UnitId", int)
 SlotId = NewType("SlotId", int)
 RouterId = NewType("RouterId", int)
+Version = NewType("Version", int)  # of an assignment
+NO_VERSION = Version(0)
 
 Gate = Literal["none", "slots", "router", "query"]
 Transfer = Literal["push", "fetch", "access", "remote"]
@@ -86,7 +88,7 @@ class Step:
 class Assignment:
     """Which slot owns each unit, at one version. ``owner[unit]`` is a slot; versions only grow."""
 
-    version: int
+    version: Version
     owner: tuple[SlotId, ...]
 
     @classmethod
@@ -94,7 +96,7 @@ class Assignment:
         """Each slot owns one contiguous range, sizes differing by at most one, as systems with key groups begin."""
         if slots < 1 or slots > units:
             raise BadInput(f"slots = {slots}: must be between 1 and the number of units, {units}")
-        return cls(version, tuple(SlotId(unit * slots // units) for unit in range(units)))
+        return cls(Version(version), tuple(SlotId(unit * slots // units) for unit in range(units)))
 
     @cached_property
     def slot_of(self) -> npt.NDArray[np.int32]:
@@ -112,7 +114,7 @@ class Assignment:
             if owner[move.unit] != move.source:
                 raise BadInput(f"unit {move.unit} belongs to slot {owner[move.unit]}, not to {move.source}")
             owner[move.unit] = move.destination
-        return Assignment(self.version + 1, tuple(owner))
+        return Assignment(Version(self.version + 1), tuple(owner))
 
     def by_bin(self, bins: int) -> "Assignment":
         """The same placement of the same groups, in units of ``bins`` bins per group."""
@@ -134,7 +136,7 @@ class Assignments(Sequence[Assignment]):
 
     def __init__(self, these: Iterable[Assignment] = ()) -> None:
         self._begin: tuple[SlotId, ...] = ()  # the owners before the first entry
-        self._entries: list[tuple[int, int, list[tuple[int, SlotId]]]] = []  # first, last version; unit and owner
+        self._entries: list[tuple[Version, Version, list[tuple[int, SlotId]]]] = []  # first, last; unit and owner
         self._newest: Assignment | None = None
         for each in these:
             self.append(each)
@@ -143,7 +145,7 @@ class Assignments(Sequence[Assignment]):
         """The next one. Raises BadInput if it is not newer than the last, or of another number of units."""
         self._add(assignment.version, assignment.version, assignment.owner)
 
-    def _add(self, first: int, last: int, owner: tuple[SlotId, ...]) -> None:
+    def _add(self, first: Version, last: Version, owner: tuple[SlotId, ...]) -> None:
         newest = self._newest
         if newest is None:
             self._begin = owner
@@ -173,7 +175,7 @@ class Assignments(Sequence[Assignment]):
             made._newest = other._newest
         return made
 
-    def of(self, version: int) -> Assignment:
+    def of(self, version: Version) -> Assignment:
         """The one that counted at ``version``: the newest that is not newer. Raises BadInput if there is none."""
         if self._newest is not None and version >= self._newest.version:
             return self._newest
@@ -191,7 +193,7 @@ class Assignments(Sequence[Assignment]):
                     changed[unit] = slot
                 owner = tuple(changed)
             for version in range(first, last + 1):
-                yield Assignment(version, owner)
+                yield Assignment(Version(version), owner)
 
     def __len__(self) -> int:
         return sum(last - first + 1 for first, last, _ in self._entries)

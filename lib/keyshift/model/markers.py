@@ -1,8 +1,9 @@
 """What slots say to whoever drives the job, among their results: behind all that came out before."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +12,7 @@ class SlotStarted:
 
     stage: str
     attempt: int
+    kind: Literal["ready"] = "ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,30 +21,16 @@ class StateWritten:
 
     stage: str
     savepoint: str
+    kind: Literal["sealed"] = "sealed"
 
 
 Marker = SlotStarted | StateWritten
-_KINDS: dict[str, type[Marker]] = {"ready": SlotStarted, "sealed": StateWritten}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-class SlotMarker(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SlotMarker:
     """``slot`` says ``marker``."""
 
     slot: int
-    marker: Marker
-
-    def to_json(self) -> dict[str, Any]:
-        """The metadata of the frame in which it goes."""
-        return {"marker": name_of(self.marker), "slot": self.slot} | asdict(self.marker)
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> "SlotMarker":
-        """The inverse of ``to_json``."""
-        fields = {name: value for name, value in raw.items() if name not in ("marker", "slot")}
-        return cls(raw["slot"], _KINDS[raw["marker"]](**fields))
-
-
-def name_of(marker: Marker) -> str:
-    """The kind of a marker."""
-    return _NAMES[type(marker)]
+    marker: Annotated[Marker, Field(discriminator="kind")]
+    kind: Literal["marker"] = "marker"

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Phase(StrEnum):
+class Activity(StrEnum):
     """Of a stage, or of the whole run."""
 
     WARMING_UP = "warming up"
@@ -33,20 +33,20 @@ class Phase(StrEnum):
 
 
 _OF_STAGE = {
-    *(Phase.WARMING_UP, Phase.STEADY, Phase.PLANNING, Phase.COPYING, Phase.PREPARING, Phase.MOVING),
-    *(Phase.MIGRATED, Phase.LATE, Phase.ROLLED_BACK, Phase.STRUCK),
+    *(Activity.WARMING_UP, Activity.STEADY, Activity.PLANNING, Activity.COPYING, Activity.PREPARING, Activity.MOVING),
+    *(Activity.MIGRATED, Activity.LATE, Activity.ROLLED_BACK, Activity.STRUCK),
 }
 
 
 class Doing(NamedTuple):
-    """What is being done. ``words``: instead of the name of the phase; ``stage``: empty if that is the only one."""
+    """What is being done. ``words``: instead of its name; ``stage``: empty if that is the only one."""
 
-    phase: Phase
+    activity: Activity
     words: str = ""
     stage: str = ""
 
     def __str__(self) -> str:
-        words = self.words or self.phase.value
+        words = self.words or self.activity.value
         return f"{self.stage}: {words}" if self.stage else words
 
 

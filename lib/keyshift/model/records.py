@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
+from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId, Version
 
 
 class UnitLeft(NamedTuple):
@@ -74,7 +74,7 @@ class StepRecord:
     ``released``, ``installed``: what each slot said that gave or got units.
     """
 
-    version: int
+    version: Version
     step: Step
     published_us: int
     prepared_us: int | None = None
@@ -103,8 +103,17 @@ def restart_record(
     released: dict[int, UnitsLeft] = {
         slot: UnitsLeft(tuple(each for each in left if before.owner[each.unit] == slot)) for slot in set(before.owner)
     }
-    step, version = Step(moves, Mode(gate="query")), before.version + 1
+    step, version = Step(moves, Mode(gate="query")), Version(before.version + 1)
     return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", released, installed)
+
+
+class Second(NamedTuple):
+    """What came out in a second of the epoch, and the latency of it in ms; None if there was nothing."""
+
+    second: int
+    results: int
+    p50_ms: float | None = None
+    p99_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ COOL_DOWN_S, COOL_DOWN_TIMES = 4.0, 2.0  # after a migration: at least so long, 
 
 
 @dataclass(slots=True)
-class _Stage(TrueRate):
+class _ScaledStage(TrueRate):
     """And how many slots the last looks wanted."""
 
     wanted: deque[int] = field(default_factory=lambda: deque(maxlen=max(LOOKS_UP, LOOKS_DOWN)))
@@ -45,7 +45,7 @@ class ScalingPolicy:
 
     def __init__(self, goals: Goals, stages: int = 1) -> None:
         self._goals = goals
-        self._stages = [_Stage() for _ in range(stages)]
+        self._stages = [_ScaledStage() for _ in range(stages)]
         self._move: _Move | None = None
         self._migrated_at_s: float | None = None  # as the look before said
         self._seen = False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Assignment, Step
+from keyshift.model.keys import Assignment, Step, Version
 
 StepPhase = Literal["prepared", "installed", "released", "captured"]
 
@@ -25,8 +25,8 @@ class PublishSteps:
     it, so whoever takes over does not do it.
     """
 
-    version: int
-    steps: tuple[tuple[int, Step], ...] = ()
+    version: Version
+    steps: tuple[tuple[Version, Step], ...] = ()
     rest: tuple[Step, ...] = field(default=(), compare=False)
 
 
@@ -60,7 +60,7 @@ class PublishAssignment:
 class StepDone:
     """Every unit of the step of ``version`` is where it belongs."""
 
-    version: int
+    version: Version
 
 
 class Dropped(NamedTuple):
@@ -88,7 +88,7 @@ class StepLate:
     the routers keep nothing back any more, and a later migration begins when this step is complete.
     """
 
-    version: int
+    version: Version
     phase: str
     missing: tuple[int, ...]
     rolled_back: bool
@@ -99,7 +99,7 @@ class StepLate:
 class SnapshotLate:
     """It was given up, as some slots did not finish a phase before the deadline; the job goes on."""
 
-    version: int
+    version: Version
     missing: tuple[int, ...]
 
 
@@ -122,7 +122,7 @@ class _UnderWay:
     waiting: dict[StepPhase, set[int]]
 
     @property
-    def version(self) -> int:
+    def version(self) -> Version:
         return self.after.version
 
     @property
@@ -207,7 +207,7 @@ class CoordinatorMachine:
         self._current = None
         return [self._publish(), *self._next(now_ms)]
 
-    def acknowledged(self, phase: StepPhase, version: int, slot: int, now_ms: float) -> list[Effect]:
+    def acknowledged(self, phase: StepPhase, version: Version, slot: int, now_ms: float) -> list[Effect]:
         """``slot`` finished ``phase`` of the step of ``version``. Repeated and outdated calls change nothing.
 
         Raises ProtocolViolation if a slot moved state before the switch.
@@ -244,10 +244,10 @@ class CoordinatorMachine:
 
     def recover(
         self,
-        version: int,
-        steps: Iterable[tuple[int, Step]],
+        version: Version,
+        steps: Iterable[tuple[Version, Step]],
         rest: Iterable[Step],
-        done: Iterable[tuple[StepPhase, int, int]],
+        done: Iterable[tuple[StepPhase, Version, int]],
         now_ms: float,
     ) -> list[Effect]:
         """Take over from a coordinator that is gone: ``version``, ``steps`` and ``rest`` were published last (see
@@ -275,12 +275,12 @@ class CoordinatorMachine:
             effects += self.acknowledged(phase, of, slot, now_ms)
         return effects
 
-    def _prepare(self, version: int, step: Step, now_ms: float) -> _UnderWay:
+    def _prepare(self, version: Version, step: Step, now_ms: float) -> _UnderWay:
         after = Assignment(version, self.assignment.after(step).owner)
         return _under_way(step, after, self._slots, now_ms)
 
     def _prepare_next(self, step: Step, now_ms: float) -> _UnderWay:
-        self._version += 1
+        self._version = Version(self._version + 1)
         return self._prepare(self._version, step, now_ms)
 
     def _look_ahead(self, now_ms: float) -> list[Effect]:

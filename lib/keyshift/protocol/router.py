@@ -3,7 +3,7 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, Version
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -15,7 +15,7 @@ class Barrier:
     With ``snapshot`` they belong to the time after the snapshot of that name.
     """
 
-    version: int
+    version: Version
     snapshot: str = ""
 
 

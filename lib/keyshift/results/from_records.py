@@ -16,7 +16,7 @@ import pyarrow as pa
 from keyshift.analysis.fired_windows import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
 from keyshift.clock import SECOND_US
 from keyshift.histogram import quantile
-from keyshift.model.records import Measured, SnapshotRecord, StepRecord
+from keyshift.model.records import Measured, Second, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.planner.scaling import Scaling
 from keyshift.results.tables import NO_STAGE, NOT_JUDGED, TABLES, make_table
@@ -49,7 +49,7 @@ def metrics_table(
     samples: Iterable[tuple[float, str, str, float]],
     measures: Sequence[Mapping[int, Measured]],
     measured_at: float,
-    seconds: Iterable[Mapping[str, Any]],
+    seconds: Iterable[Second],
     trigger_us: int,
 ) -> pa.Table:
     """``samples``: time, metric, instance, value. ``measures``: of each stage, what each slot measured until
@@ -72,7 +72,7 @@ def metrics_table(
         for share in SHARES:
             add(measured_at, f"latency_p{share}_ms", "slots", quantile(counts, share / 100), stage)
     for each in seconds:
-        add(each["second"], "throughput_per_s", "collector", each["results"])
+        add(each.second, "throughput_per_s", "collector", each.results)
     return _of_rows("metrics", rows)
 
 

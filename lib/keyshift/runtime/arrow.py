@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyshift.model.keys import Assignment, units_of
+from keyshift.model.keys import Assignment, Version, units_of
 from keyshift.runtime.operator import Origin
 from keyshift.state import UnitState
 from keyshift.workloads import KeyedStage
@@ -97,7 +97,7 @@ class ArrowOperator:
         router, version, offset = origin
         return self._labelled(self._operator.process(events, state_of), router=router, version=version, offset=offset)
 
-    def advance(self, states: Iterable[UnitState], version: int) -> pa.RecordBatch | None:  # noqa: D102
+    def advance(self, states: Iterable[UnitState], version: Version) -> pa.RecordBatch | None:  # noqa: D102
         fired = self._operator.advance(states)
         return None if fired is None else self._labelled(fired, router=-1, offset=-1, version=version)
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from keyshift.model.keys import Version
 from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.operator import FrameOperator, Record, Where
@@ -109,7 +110,7 @@ class Computation(Generic[Events, Result]):
 
     def _advance(self, watermarks: dict[int, int], now_us: int) -> list[Result]:
         """These units come to their watermark, and to processing time ``now_us``: results of their timers."""
-        due: dict[int, list[UnitState]] = {}  # by the version under which the slot owns them, of which there are two
+        due: dict[Version, list[UnitState]] = {}  # the slot owns them under one of two versions
         for unit, watermark in watermarks.items():
             state = self._state_of(unit)
             state.timers.reach(watermark, now_us)

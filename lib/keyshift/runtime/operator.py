@@ -6,11 +6,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from keyshift.model.keys import Version
 from keyshift.state import UnitState
 
 Events = TypeVar("Events")
 Result = TypeVar("Result", covariant=True)
-Where = tuple[int, int, int, int]  # router, version, offset, and the watermark that the record met
+Where = tuple[int, Version, int, int]  # router, version, offset, and the watermark that the record met
 Record = tuple[Events, Where]  # events of one unit that wait, and where they came from
 Origin = Sequence[int | npt.NDArray[np.int64]]  # router, version, offset: of all events, or one for each
 
@@ -50,5 +51,5 @@ class FrameOperator(Protocol[Events, Result]):
     def process(self, events: Events, origin: Origin, state_of: Callable[[int], UnitState]) -> Result:
         """Results of ``events``. Their units have come to the time that the events meet."""
 
-    def advance(self, states: Iterable[UnitState], version: int) -> Result | None:
+    def advance(self, states: Iterable[UnitState], version: Version) -> Result | None:
         """Results of the timers of units that have come to new times, and are owned under ``version``."""

@@ -8,12 +8,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from keyshift.model.keys import NO_VERSION, Version
 from keyshift.protocol import slot as protocol
 
 EVENTS = 1000  # that a place remembers
 
 
-class Event(NamedTuple):
+class LogEvent(NamedTuple):
     """Something that happened at ``place``, such as ``slot-3`` or ``router-0``: see docs/results.md.
 
     ``at_us``: microseconds since the epoch by the clock of the place, at the end of the turn. ``other``: the place that
@@ -24,7 +25,7 @@ class Event(NamedTuple):
     place: str
     event: str
     units: tuple[int, ...] = ()
-    version: int = 0
+    version: Version = NO_VERSION
     hop: int = 0
     other: str = ""
 
@@ -34,13 +35,15 @@ class ProtocolLog:
 
     def __init__(self, place: str = "") -> None:
         self.place = place
-        self.new: deque[Event] = deque(maxlen=EVENTS)
-        self.events: deque[Event] = deque(maxlen=EVENTS)
-        self._sent: dict[int, tuple[int, int]] = {}  # unit -> version and hop of what is not acknowledged
+        self.new: deque[LogEvent] = deque(maxlen=EVENTS)
+        self.events: deque[LogEvent] = deque(maxlen=EVENTS)
+        self._sent: dict[int, tuple[Version, int]] = {}  # unit -> version and hop of what is not acknowledged
 
-    def note(self, event: str, units: Iterable[int] = (), version: int = 0, hop: int = 0, other: str = "") -> None:
+    def note(
+        self, event: str, units: Iterable[int] = (), version: Version = NO_VERSION, hop: int = 0, other: str = ""
+    ) -> None:
         """``event`` happens now."""
-        self.new.append(Event(0, self.place, event, tuple(units), version, hop, other))
+        self.new.append(LogEvent(0, self.place, event, tuple(units), version, hop, other))
 
     def effect(self, effect: protocol.Effect) -> None:
         """A consequence of what was noted last. That a unit is forgotten says no more than its acknowledgement."""
@@ -67,43 +70,43 @@ class ProtocolLog:
             case protocol.Skip(_, version):
                 self.note("skip", version=version)
 
-    def _note_sent(self, event: str, unit: int, version: int, hop: int, destination: int) -> None:
+    def _note_sent(self, event: str, unit: int, version: Version, hop: int, destination: int) -> None:
         self._sent[unit] = version, hop
         self.note(event, [unit], version, hop, f"slot-{destination}")
 
     def acknowledged(self, unit: int) -> None:
         """What was sent of ``unit`` last has arrived; nothing more of it is sent before."""
-        self.note("acknowledged", [unit], *self._sent.pop(unit, (0, 0)))
+        self.note("acknowledged", [unit], *self._sent.pop(unit, (NO_VERSION, 0)))
 
     def stamp(self, now_us: int) -> None:
         """What was noted since the last call happened now."""
         self.events += (event._replace(at_us=now_us) for event in self.new)
         self.new.clear()
 
-    def remember(self, events: Iterable[Event]) -> None:
+    def remember(self, events: Iterable[LogEvent]) -> None:
         """These were the last events here before, in another process perhaps."""
         self.events += events
 
 
-def to_lines(events: Iterable[Event]) -> str:
+def to_lines(events: Iterable[LogEvent]) -> str:
     """One JSON object per line."""
     return "".join(json.dumps(event._asdict()) + "\n" for event in events)
 
 
-def _handing_over(event: Event) -> Any:
+def _handing_over(event: LogEvent) -> Any:
     return event.units, event.version, event.hop
 
 
-def _step(event: Event) -> Any:
+def _step(event: LogEvent) -> Any:
     return event.version
 
 
-def _switch(event: Event) -> Any:
+def _switch(event: LogEvent) -> Any:
     return event.version, event.other or event.place  # the router's
 
 
 # What an event waits for: the events with one of these names and the same key, of each place the first.
-CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {
+CAUSES: dict[str, tuple[tuple[str, ...], Callable[[LogEvent], Any]]] = {
     "published": (("publish",), _step),
     "switched": (("prepared",), _step),
     "switch": (("switched",), _step),
@@ -118,7 +121,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {
 }
 
 
-def in_order(logs: Iterable[Iterable[Event]]) -> list[Event]:
+def in_order(logs: Iterable[Iterable[LogEvent]]) -> list[LogEvent]:
     """The events of all places: each behind its cause, if that is known, and otherwise by time.
 
     Each log is that of one place, in its order. Clocks of several hosts differ, so times alone do not tell.
@@ -129,7 +132,7 @@ def in_order(logs: Iterable[Iterable[Event]]) -> list[Event]:
         for event in queue:
             for effect in _awaited(event):
                 to_come[effect].add(event.place)
-    ordered: list[Event] = []
+    ordered: list[LogEvent] = []
     while heads := [queue for queue in queues if queue]:
         free = [queue for queue in heads if not to_come.get(_waiting(queue[0]))]
         first = min(free or heads, key=lambda queue: queue[0].at_us).popleft()
@@ -139,10 +142,10 @@ def in_order(logs: Iterable[Iterable[Event]]) -> list[Event]:
     return ordered
 
 
-def _awaited(cause: Event) -> list[Any]:
+def _awaited(cause: LogEvent) -> list[Any]:
     return [(effect, key(cause)) for effect, (causes, key) in CAUSES.items() if cause.event in causes]
 
 
-def _waiting(effect: Event) -> Any:
+def _waiting(effect: LogEvent) -> Any:
     _, key = CAUSES.get(effect.event, ((), _step))
     return effect.event, key(effect)

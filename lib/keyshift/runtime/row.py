@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from keyshift.model.keys import Version
+
 # Events; nothing but the time; the router has switched; it stops at a savepoint; it has switched, at a snapshot; units
 # whose results end here, or begin (only a slot says that, to the next stage).
 KINDS = range(6)
@@ -17,7 +19,7 @@ class Row(NamedTuple):
 
     kind: int
     router: int
-    version: int
+    version: Version
     offset: int
     watermark: int
     payload: Any = b""

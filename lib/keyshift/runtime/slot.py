@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from keyshift.model.keys import Mode, Step
+from keyshift.model.keys import Mode, Step, Version
 from keyshift.protocol import slot as protocol
 from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
@@ -44,7 +44,7 @@ class Captured:
     """The state of ``units`` at the ``snapshot`` is ``parts``, behind those of the snapshots before."""
 
     snapshot: str
-    version: int
+    version: Version
     units: list[int]
     parts: list[SnapshotPart]
 
@@ -64,7 +64,7 @@ class Moved:
     """
 
     unit: int
-    version: int
+    version: Version
     hop: int
     left: bool
     routed: int = 0
@@ -293,7 +293,7 @@ class SlotCore(Generic[Events, Result]):
 
     # -- steps and state ----------------------------------------------------------------------------------------------
 
-    def published(self, version: int, steps: Sequence[tuple[int, Step]]) -> list[Step]:
+    def published(self, version: Version, steps: Sequence[tuple[Version, Step]]) -> list[Step]:
         """See ``SlotMachine.published``. Gives the steps that were not known."""
         self.log.note("published", version=version)
         new = [step for of, step in steps if of not in self.modes]
@@ -304,7 +304,7 @@ class SlotCore(Generic[Events, Result]):
     def arrived(
         self,
         unit: int,
-        version: int,
+        version: Version,
         hop: int,
         routers: frozenset[int] | None,
         state: UnitState,
@@ -329,12 +329,12 @@ class SlotCore(Generic[Events, Result]):
         self.log.acknowledged(unit)
         self._follow(self.machine.acknowledged(unit))
 
-    def requested(self, unit: int, version: int, router: int, hop: int) -> None:
+    def requested(self, unit: int, version: Version, router: int, hop: int) -> None:
         """See ``SlotMachine.requested``."""
         self.log.note("requested", [unit], version, hop)
         self._follow(self.machine.requested(unit, version, router, hop))
 
-    def opened(self, unit: int, version: int) -> None:
+    def opened(self, unit: int, version: Version) -> None:
         """See ``SlotMachine.opened``; what was said before changes nothing."""
         self.log.note("opened", [unit], version)
         if self.machine.is_lent(unit, version):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Version
 from keyshift.protocol.slot import TurnMachine
 from keyshift.runtime.operator import Record
 from keyshift.runtime.row import DATA
@@ -47,7 +48,7 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
     def begin(self, versions: Sequence[int]) -> None:
         """The version of each router in the position of the order machine, which keeps the barriers of a new batch."""
         for router, version in enumerate(versions):
-            self._follow(self.machine.barrier(router, version))
+            self._follow(self.machine.barrier(router, Version(version)))
 
     def deliver(self, turn: Turn) -> None:
         """Work on the rows of ``turn``, or on its control. Raises ProtocolViolation if there are rows, and state that

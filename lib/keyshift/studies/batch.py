@@ -89,7 +89,7 @@ class PreparedBatch:
         return values | ({"repetition": execution.repetition} if self.batch.repetitions > 1 else {})
 
 
-class Record(BaseModel):
+class ExecutionRecord(BaseModel):
     """The record of an execution that has ended. ``copy_at`` is the path of the executed notebook in the bucket."""
 
     batch: str
@@ -184,7 +184,7 @@ def run_batch(
     say: Callable[[str], None],
     again: bool = False,
     execute: Execute = notebooks.execute,
-) -> dict[str, Record]:
+) -> dict[str, ExecutionRecord]:
     """Execute what has not ended well yet, or all of it ``again``; returns the records there are then, by id.
 
     Executed notebooks go below ``home``, beside their runs in ``runs``, and with the record into ``records`` (a store
@@ -232,14 +232,14 @@ def forecast(prepared: PreparedBatch, records: Files, again: bool = False) -> st
     )
 
 
-def _good(records: Files, folders: Iterable[str], prepared: PreparedBatch) -> list[Record]:
+def _good(records: Files, folders: Iterable[str], prepared: PreparedBatch) -> list[ExecutionRecord]:
     """Records of executions of the same notebook that have not failed."""
     found = []
     for folder in folders:
         for file in records.names(folder):
             if file.endswith(".json"):
                 with contextlib.suppress(ValidationError):  # of an older keyshift
-                    found.append(Record.model_validate_json(records.read(folder, file)))
+                    found.append(ExecutionRecord.model_validate_json(records.read(folder, file)))
     return [record for record in found if record.notebook == prepared.notebook.name and record.status != "failed"]
 
 
@@ -247,14 +247,14 @@ def _duration(minutes: float) -> str:
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-def _ended(prepared: PreparedBatch, records: Files) -> dict[str, Record]:
+def _ended(prepared: PreparedBatch, records: Files) -> dict[str, ExecutionRecord]:
     name = prepared.batch.name
     there = set(records.names(name))
     found = {}
     for execution in prepared.executions:
         if (file := f"{execution.id}.json") in there:
             try:
-                found[execution.id] = Record.model_validate_json(records.read(name, file))
+                found[execution.id] = ExecutionRecord.model_validate_json(records.read(name, file))
             except ValidationError as error:
                 raise BadInput(
                     f"the record {PREFIX}/{name}/{file} in the store cannot be read ({error.error_count()} faults): "
@@ -270,7 +270,7 @@ def _run(
     records: Files,
     home: Path,
     execute: Execute,
-) -> Record:
+) -> ExecutionRecord:
     name, started = prepared.batch.name, datetime.now(UTC)
     executed, error, copy_at = None, None, None
     verdicts: dict[str, str] = {}
@@ -287,7 +287,7 @@ def _run(
             records.write(name, f"{execution.id}/{file.name}", file)
         copy_at = f"{PREFIX}/{name}/{execution.id}/{executed.notebook.name}"
     bad = any(verdict != "ok" for verdict in verdicts.values())
-    record = Record(
+    record = ExecutionRecord(
         batch=name,
         notebook=prepared.notebook.name,
         parameters=execution.parameters,
@@ -305,7 +305,7 @@ def _run(
     return record
 
 
-def _line(prepared: PreparedBatch, execution: NotebookExecution, record: Record) -> str:
+def _line(prepared: PreparedBatch, execution: NotebookExecution, record: ExecutionRecord) -> str:
     varying = _words(prepared.varied(execution))
     about = record.error.strip().partition("\n")[0] if record.error else record.verdict or "no runs"
     return (
@@ -318,7 +318,7 @@ def _words(values: dict[str, Any]) -> str:
     return " ".join(f"{name}={json.dumps(value)}" for name, value in values.items() if value is not None)
 
 
-def table(prepared: PreparedBatch, done: dict[str, Record]) -> list[dict[str, Any]]:
+def table(prepared: PreparedBatch, done: dict[str, ExecutionRecord]) -> list[dict[str, Any]]:
     """One row per execution: number, what varies, status ("not run" if none), verdict, minutes."""
     rows = []
     for execution in prepared.executions:
@@ -329,7 +329,7 @@ def table(prepared: PreparedBatch, done: dict[str, Record]) -> list[dict[str, An
     return rows
 
 
-def exit_status(done: dict[str, Record]) -> int:
+def exit_status(done: dict[str, ExecutionRecord]) -> int:
     """What the command ends with: 3 if an execution failed, else 1 if a verdict was bad, else 0."""
     statuses = {record.status for record in done.values()}
     return 3 if "failed" in statuses else int("bad" in statuses)

@@ -3,13 +3,8 @@
 A result is there when Kafka has appended it to its log. Kafka notes that moment, in milliseconds, so nobody has to wake
 up for each result: they are read ``READ_MS`` at a time. The milliseconds are rounded down; half of one is added.
 
-Speaks JSON lines (see ``traffic.entry``). In: ``CollectorConfig``, then ``{"stop": true}``. Out:
-``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ..., "by_slot": ...}``:
-latency from ``t`` to arrival of what arrived in that second of the epoch (null if nothing did), and for each slot its
-number, the sum of its latencies, and how many of them are within each of ``BUCKETS_MS`` and not within the one before,
-or beyond all; for each marker frame that is read, its metadata, see ``model.markers``; after stop, when nothing has
-arrived for a second and the file is written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are
-kept, but not counted or timed in what is reported every second: no event waits for them.
+``traffic.messages`` has what it is told and says. Latency is that from ``t`` to arrival. Results of timers (position
+-1) are kept, but not counted or timed in what is said every second.
 
 The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition) and ``arrived_us``
 (microseconds since the epoch); rows of one partition are in the order of its log.
@@ -20,7 +15,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +26,11 @@ from pydantic import Field
 from keyshift.clock import SECOND_US, now_us
 from keyshift.model import frames
 from keyshift.model.errors import BadInput
+from keyshift.model.records import Second
 from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
+from keyshift.traffic.messages import BUCKETS_MS, Collected, Latencies, Ready, SecondDone
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS
 
@@ -44,7 +40,6 @@ READ_MS = 100
 _LATE_US = 400_000  # so long after its end all of a second has been read, but for what is told with the next one
 _QUIET_S = 1.0  # after stop, results may still be on their way for this long
 _DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
-BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 
 
 class CollectorConfig(TrafficConfig):
@@ -115,10 +110,10 @@ class ResultsFile:
 
 def decoded(
     records: Sequence[ConsumerRecord], expected: pa.Schema, as_lines: bool
-) -> Iterator[tuple[ConsumerRecord, pa.RecordBatch, dict[str, Any]]]:
-    """Results and metadata of each frame, with the record it came in. Of lines: of all together, with the last one."""
+) -> Iterator[tuple[ConsumerRecord, pa.RecordBatch, frames.Facts]]:
+    """Results and facts of each frame, with the record it came in. Of lines: of all together, with the last one."""
     if as_lines:
-        yield records[-1], lines.decode([record.value for record in records], expected), {}
+        yield records[-1], lines.decode([record.value for record in records], expected), frames.NO_FACTS
         return
     for record in records:
         yield record, *frames.decode(record.value, expected)
@@ -127,15 +122,14 @@ def decoded(
 def report(second: int, latencies_ms: np.ndarray, versions: np.ndarray, slots: np.ndarray) -> None:
     """Say what arrived in one second."""
     p50, p99 = np.percentile(latencies_ms, (50, 99)).round(3).tolist() if len(latencies_ms) else (None, None)
-    counts = np.stack(np.unique(versions, return_counts=True), axis=1).tolist()
-    by_slot = [_of_slot(slot, latencies_ms[slots == slot]) for slot in np.unique(slots).tolist()]
-    said = {"second": second, "results": len(latencies_ms), "versions": counts, "p50_ms": p50, "p99_ms": p99}
-    say(said | {"by_slot": by_slot})
+    by_version = dict(np.stack(np.unique(versions, return_counts=True), axis=1).tolist())
+    by_slot = {slot: _latencies(latencies_ms[slots == slot]) for slot in np.unique(slots).tolist()}
+    say(SecondDone(Second(second, len(latencies_ms), p50, p99), by_version, by_slot))
 
 
-def _of_slot(slot: int, latencies_ms: np.ndarray) -> tuple[int, float, list[int]]:
-    within = np.bincount(np.searchsorted(BUCKETS_MS, latencies_ms), minlength=len(BUCKETS_MS) + 1)
-    return slot, round(float(latencies_ms.sum()), 3), within.tolist()
+def _latencies(all_ms: np.ndarray) -> Latencies:
+    within = np.bincount(np.searchsorted(BUCKETS_MS, all_ms), minlength=len(BUCKETS_MS) + 1)
+    return Latencies(round(float(all_ms.sum()), 3), tuple(within.tolist()))
 
 
 def collect(config: CollectorConfig, commands: CommandLines) -> None:
@@ -165,7 +159,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
     results = ResultsFile(stage.result_fields, config.output)
     columns = ["slot", "router", "offset", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
-    say({"state": "ready"})
+    say(Ready())
 
     second = now_us() // SECOND_US
 
@@ -185,7 +179,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         with topic.errors("reading"):
             fetched = consumer.poll(timeout_ms=READ_MS)
         for (_, slot), records in fetched.items():
-            for record, batch, meta in decoded(records, results.schema, config.lines):
+            for record, batch, facts in decoded(records, results.schema, config.lines):
                 arrived_us = record.timestamp * 1000 + 500
                 if batch.num_rows:
                     heard_at = time.monotonic()
@@ -194,14 +188,14 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
                         for router, offset in set(origins):
                             trace.add(slot, router, offset, arrived_us)
-                elif "marker" in meta:
-                    say(meta)
+                elif facts.said:
+                    say(facts.said)
         tell()
     while results.waiting:  # of the last seconds
         report(second, *results.roll((second + 1) * SECOND_US))
         second += 1
     results.close()
-    say({"state": "done", "results": results.count})
+    say(Collected(results.count))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""The inside of the generator and the collector: configuration and commands come in as JSON lines, reports go out.
+"""The inside of the generator and the collector: configuration and commands come in line by line, reports go out.
 
 The end of standard input means stop, so neither outlives the process that started it. An error that they cannot get
 over is one line on standard error and exit status 1.
 """
 
 import gc
-import json
 import logging
 import os
 import queue
@@ -19,11 +18,11 @@ from kafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from keyshift.model.errors import KeyshiftError
+from keyshift.model.messages import decode
 from keyshift.refusals import refusal
+from keyshift.traffic.messages import Command, OfLoad, Stop
 from keyshift.traffic.topics import Topic
 from keyshift.workloads import Workload, model_of
-
-STOP = {"stop": True}
 
 C = TypeVar("C", bound="TrafficConfig")
 
@@ -46,10 +45,10 @@ class TrafficConfig(BaseModel):
 
 
 class CommandLines:
-    """Commands as JSON lines of standard input, read by a thread of its own."""
+    """Lines of standard input, read by a thread of its own: a configuration, then commands."""
 
     def __init__(self) -> None:
-        self._lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -57,18 +56,22 @@ class CommandLines:
         try:
             with open(0, "rb", buffering=0, closefd=False) as raw:
                 for line in raw:
-                    self._lines.put(json.loads(line))
+                    self._lines.put(line)
         finally:
-            self._lines.put(STOP)
+            self._lines.put(b"")
 
-    def next(self, timeout_s: float | None = None) -> dict[str, Any] | None:
-        """The next command, or None if there is none within ``timeout_s`` (None: wait for ever)."""
+    def config(self, kind: type[C]) -> C:
+        """What comes first. Raises ValidationError."""
+        config: C = decode(kind, self._lines.get())
+        return config
+
+    def next(self, timeout_s: float) -> OfLoad | Stop | None:
+        """The next command, or None if there is none within ``timeout_s``. Raises ValidationError if it is none."""
         try:
-            if timeout_s is not None and timeout_s <= 0:
-                return self._lines.get_nowait()
-            return self._lines.get(timeout=timeout_s)
+            line = self._lines.get(timeout=timeout_s) if timeout_s > 0 else self._lines.get_nowait()
         except queue.Empty:
             return None
+        return decode(Command, line) if line else Stop()
 
 
 def run(config_type: type[C], body: Callable[[C, CommandLines], None]) -> None:
@@ -80,7 +83,7 @@ def run(config_type: type[C], body: Callable[[C, CommandLines], None]) -> None:
     commands = CommandLines()
     status = 1
     try:
-        body(config_type.model_validate(commands.next()), commands)
+        body(commands.config(config_type), commands)
         status = 0
     except ValidationError as error:  # without values: credentials are among them
         sys.stderr.write(f"{error.title}: {refusal(error.errors(include_input=False))}\n")

@@ -8,20 +8,11 @@ may be: then it is late, and no more than that. With ``lines`` each event of a f
 the frame is due, and there are no ticks. Frames and what is on its way to Kafka are bounded, and ``OVERTIME_S``
 after the load has ended, what is left of it is never offered.
 
-Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
-(once; ``seconds`` null: until it is told to end), before that perhaps ``{"skip": [...]}``, events of each router that
-another process has offered, any number of ``{"rate": ...}``, which hold from the moment they are
-heard, ``{"end": true}``, by which a load without an end is over, and ``{"stop": true}``. Out: ``{"state": "ready"}``,
-behind its first frame in each partition;
-every second ``{"sent_events": ..., "due": ..., "late_ms": ...}`` (all events so far, results that they must have,
-largest lag behind the schedule within the second); ``{"state": "done", "events": ..., "planned": ..., "due": ...,
-"took_s": ...}`` when Kafka has acknowledged the last event (``planned``: events that the load was to have; ``took_s``:
-since the start of the load), after which ticks go on until told to stop (a stop before the end says done, too).
+``traffic.messages`` has what it is told and says.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +26,7 @@ from keyshift.model.errors import BadInput, Deposed
 from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
+from keyshift.traffic.messages import Begin, EndLoad, LoadDone, OfLoad, Ready, SetRate, SkipEvents, SoFar, Stop
 from keyshift.traffic.process import say
 from keyshift.traffic.writer import Writer, connect
 from keyshift.workloads import Partition, results_due
@@ -123,7 +115,6 @@ class Generator:
         self._partitions: list[Partition] = [source.partition(router) for router in routers]
         self._next_offset: dict[int, int] = {}  # of each router's partition, if nobody else writes there
         self._others: dict[int, int] = {}  # routers, and the offset of what somebody else has written there last
-        self._facts = {"epoch": config.epoch} if config.epoch > frames.FIRST_EPOCH else {}  # of every frame
         self._sent = [0 for _ in routers]
         self.due = 0  # results that the events sent so far must have
         self._watermark = 0  # the last that was sent
@@ -157,35 +148,34 @@ class Generator:
         if self.schedule is not None and ends and now_us > self._last_us + OVERTIME_S * SECOND_US:
             self.schedule.total = list(map(float, self._sent))
 
-    def done(self, now_us: int) -> dict[str, Any]:
+    def done(self, now_us: int) -> LoadDone:
         """What is said when the load is over."""
         took_us = now_us - self.schedule.start_us if self.schedule is not None else 0
-        said = {"state": "done", "events": self.events, "planned": self._planned, "due": self.due}
-        return said | {"took_s": took_us / SECOND_US}
+        return LoadDone(self.events, self._planned, self.due, took_us / SECOND_US)
 
-    def obey(self, command: dict[str, Any], now_us: int) -> None:
-        """Plan the load, change its rate, or end it. Raises BadInput for a command that is none, or not for now."""
+    def obey(self, command: OfLoad, now_us: int) -> None:
+        """Plan the load, change its rate, or end it. Raises BadInput for a command that is not for now."""
         schedule = self.schedule
         match command:
-            case {"skip": [*skipped]} if schedule is None:
+            case SkipEvents(skipped) if schedule is None:
                 for partition, events in zip(self._partitions, skipped, strict=True):
                     for begin in range(0, events, TAKE_EVENTS):
                         partition.take(np.zeros(min(TAKE_EVENTS, events - begin), np.int64))
                 return
-            case {"start_at_us": int(start_us), "seconds": int() | float() | None as seconds} if schedule is None:
+            case Begin(start_us, seconds) if schedule is None:
                 config = self._config
                 start_us = max(start_us, self._watermark + 1)  # or the first events would be late, if this comes late
                 schedule = Schedule(start_us, seconds, config.rate, len(self._sent), config.rate_steps)
                 self.schedule = schedule
-            case {"rate": int() | float() as rate} if schedule is not None and schedule.end_us == math.inf and rate > 0:
+            case SetRate(rate) if schedule is not None and schedule.end_us == math.inf and rate > 0:
                 schedule.change(now_us, rate)
-            case {"end": True} if schedule is not None and schedule.end_us == math.inf:
+            case EndLoad() if schedule is not None and schedule.end_us == math.inf:
                 schedule.end(now_us)
                 schedule.total = [max(pair) for pair in zip(schedule.total, self._sent, strict=True)]
             case _:
                 raise BadInput(
-                    f"generator command {command}: expected start_at_us with seconds, once, then a rate above 0 or end "
-                    "while the load has no end, or stop"
+                    f"generator command {command}: SkipEvents and Begin come once each, in this order; then, while the "
+                    "load has no end, SetRate with a rate above 0, or EndLoad"
                 )
         assert schedule is not None
         if schedule.end_us < math.inf:
@@ -222,8 +212,8 @@ class Generator:
             return
         *pieces, last = frames.cut(batch)
         for piece in pieces:
-            yield frames.encode(piece, self._facts)
-        yield frames.encode(last, {"watermark": watermark} | self._facts)
+            yield frames.encode(piece, frames.Facts(epoch=self._config.epoch))
+        yield frames.encode(last, frames.Facts(watermark, self._config.epoch))
 
     def flush(self) -> None:
         """Wait until Kafka has acknowledged everything. Raises ServiceUnavailable if it does not."""
@@ -241,7 +231,7 @@ class Generator:
         config = self._config
         while self._others and not config.lines:
             router, offset = self._others.popitem()
-            epoch = frames.epoch_of(self._topic.facts(router, offset, self._schema))
+            epoch = self._topic.facts(router, offset, self._schema).epoch
             if epoch > config.epoch:
                 said = f"another process offers events to topic {self._topic.name!r} now"
                 raise Deposed(f"{said} (epoch {epoch}, ours was {config.epoch})")
@@ -255,7 +245,7 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     for router in range(routers):
         generator.send(router, now_us())
     generator.flush()
-    say({"state": "ready"})
+    say(Ready())
 
     turn_us = config.frame_ms * 1000 / routers
     begin_us = now_us()
@@ -266,7 +256,7 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
         due_us = begin_us + turn * turn_us
         command = commands.next(timeout_s=0.0 if pending else (due_us - now_us()) / SECOND_US)
         if command is not None:
-            if command.get("stop"):
+            if isinstance(command, Stop):
                 break
             generator.obey(command, now_us())
             continue
@@ -287,7 +277,7 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
             done = True
             say(generator.done(now_us()))
         if passed_us >= report_us:
-            say({"sent_events": generator.events, "due": generator.due, "late_ms": round(late_us / 1000, 3)})
+            say(SoFar(generator.events, generator.due, round(late_us / 1000, 3)))
             late_us, report_us = 0.0, report_us + SECOND_US
     generator.flush()
     if not done:

@@ -1,7 +1,6 @@
-"""Processes of ours that speak JSON lines: started, told what to do, listened to, never left behind."""
+"""Processes of ours that speak in messages, a line each: started, told what to do, listened to, never left behind."""
 
 import contextlib
-import json
 import os
 import queue
 import subprocess
@@ -12,13 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.messages import decode, encode
+from keyshift.traffic.messages import Stop
 from keyshift.waiting import wait_until
 
 STOP_S = 20.0
 
 
 class JsonProcess:
-    """``python -m module``, which is told ``config`` first. ``heard`` gets its reports; without it, see ``report``.
+    """``python -m module``, which is told ``config`` first, if there is one. What it says is of the kind ``reports``,
+    and ``heard`` gets it; without that, see ``report``.
 
     ``more_env``: what it has in its environment beside ours.
     """
@@ -26,8 +28,9 @@ class JsonProcess:
     def __init__(
         self,
         module: str,
-        config: dict[str, Any],
-        heard: Callable[[dict[str, Any]], None] | None = None,
+        config: object,
+        reports: Any,
+        heard: Callable[[Any], None] | None = None,
         more_env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = module.rsplit(".", 1)[-1]
@@ -43,31 +46,32 @@ class JsonProcess:
             env=os.environ | (more_env or {}),
         )
         self.pid = self._process.pid
-        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        heard = heard or self._reports.put
-        self._reader = threading.Thread(target=self._read, args=(heard,), name=f"keyshift-{self.name}", daemon=True)
+        self._reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        told = reports, heard or self._reports.put
+        self._reader = threading.Thread(target=self._read, args=told, name=f"keyshift-{self.name}", daemon=True)
         self._reader.start()
-        self.tell(config)
+        if config is not None:
+            self.tell(config)
 
-    def _read(self, heard: Callable[[dict[str, Any]], None]) -> None:
+    def _read(self, reports: Any, heard: Callable[[Any], None]) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            heard(json.loads(line))
+            heard(decode(reports, line))
 
-    def tell(self, command: dict[str, Any]) -> None:
-        """Send one command. Raises ServiceUnavailable if the process has died."""
+    def tell(self, command: object) -> None:
+        """Send one message. Raises ServiceUnavailable if the process has died."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.write(encode(command).decode() + "\n")
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):
             self._process.wait(STOP_S)
             self.check()
 
-    def report(self, within_s: float) -> dict[str, Any]:
+    def report(self, within_s: float) -> Any:
         """Its next report. Raises ServiceUnavailable if it dies, or says nothing ``within_s`` seconds."""
 
-        def said() -> dict[str, Any] | None:
+        def said() -> Any:
             self.check()
             with contextlib.suppress(queue.Empty):
                 return self._reports.get(timeout=0.2)
@@ -87,7 +91,7 @@ class JsonProcess:
 
     def stop(self) -> None:
         """Ask it to stop and wait. Raises ServiceUnavailable if it fails or does not stop in time."""
-        self.tell({"stop": True})
+        self.tell(Stop())
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -107,7 +111,7 @@ class JsonProcess:
                     stream.close()
 
 
-def say(report: dict[str, Any]) -> None:
-    """In such a process: one report to who has started it."""
-    sys.stdout.write(json.dumps(report) + "\n")
+def say(report: object) -> None:
+    """In such a process: one message to who has started it."""
+    sys.stdout.write(encode(report).decode() + "\n")
     sys.stdout.flush()

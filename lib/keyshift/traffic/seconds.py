@@ -2,36 +2,36 @@
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Sequence
+from typing import overload
 
-FIELDS = ("second", "results", "p50_ms", "p99_ms")  # whole numbers first
-WHOLE = 2
+from keyshift.model.records import Second
+
+_NUMBERS = len(Second._fields)
 
 
-class Seconds(Sequence[dict[str, Any]]):
-    """In the order in which they were told. Reads like a list of dictionaries of ``FIELDS``; None is not known."""
+class Seconds(Sequence[Second]):
+    """In the order in which they were told."""
 
     def __init__(self) -> None:
         self._numbers = array("d")
 
-    def append(self, report: Mapping[str, Any]) -> None:
-        """As the collector says it."""
-        self._numbers.extend(math.nan if report[name] is None else report[name] for name in FIELDS)
+    def append(self, second: Second) -> None:
+        """One more."""
+        self._numbers.extend(math.nan if number is None else number for number in second)
 
     def __len__(self) -> int:
-        return len(self._numbers) // len(FIELDS)
+        return len(self._numbers) // _NUMBERS
 
     @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    def __getitem__(self, index: int) -> Second: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: slice) -> list[Second]: ...
 
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+    def __getitem__(self, index: int | slice) -> Second | list[Second]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        begin = range(len(self))[index] * len(FIELDS)
-        numbers = self._numbers[begin : begin + len(FIELDS)]
-        known = (int(number) if place < WHOLE else number for place, number in enumerate(numbers))
-        return dict(zip(FIELDS, (None if math.isnan(number) else number for number in known), strict=True))
+        begin = range(len(self))[index] * _NUMBERS
+        second, results, *latencies_ms = self._numbers[begin : begin + _NUMBERS]
+        return Second(int(second), int(results), *(None if math.isnan(ms) else ms for ms in latencies_ms))

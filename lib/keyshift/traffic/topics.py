@@ -27,7 +27,7 @@ Epochs = tuple[tuple[tuple[int, int], ...], ...]  # of each partition: offsets a
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
 
 
-class Offered(NamedTuple):
+class OfferedSoFar(NamedTuple):
     """What was offered until now: ``events`` of each partition, and how many results are ``due`` for them."""
 
     events: list[int]
@@ -141,8 +141,8 @@ class Topic:
         some = (record for _, records in self.records(since) for record in records)
         return [record.timestamp * 1000 for record in some if frames.row_count(record.value)]
 
-    def facts(self, partition: int, offset: int, schema: pa.Schema) -> dict[str, Any]:
-        """The metadata of the frame of ``schema`` that is at ``offset``. Raises ServiceUnavailable if there is none."""
+    def facts(self, partition: int, offset: int, schema: pa.Schema) -> frames.Facts:
+        """Of the frame of ``schema`` that is at ``offset``. Raises ServiceUnavailable if there is none."""
         where = TopicPartition(self.name, partition)
         with self._consumer("reading") as consumer:
             consumer.assign([where])
@@ -168,12 +168,12 @@ class Topic:
         for router, some in self._valid_frames(schema):
             batches: list[pa.RecordBatch] = []
             rows_seen: list[tuple[int, int, int, int, int, int]] = []
-            for offset, epoch, batch, meta in some:
+            for offset, batch, facts in some:
                 rows = -1
                 if before is None or offset < before[router]:
                     batches.append((batch if stage is None else stage.mapped(batch)).replace_schema_metadata(None))
                     rows = batches[-1].num_rows
-                rows_seen.append((router, offset, meta.get("watermark", 0), batch.num_rows, epoch, rows))
+                rows_seen.append((router, offset, facts.watermark, batch.num_rows, facts.epoch, rows))
             # Copied: a small frame would otherwise keep its record in memory, which is a hundred times as large.
             tables.append(pa.Table.from_batches(batches, tables[0].schema).combine_chunks())
             seen.append(np.array(rows_seen, np.int64).reshape(-1, 6))
@@ -187,7 +187,7 @@ class Topic:
         events.insert(2, "position", positions(rows))
         return events, all_frames
 
-    def count(self, schema: pa.Schema, stages: Sequence[KeyedStage]) -> Offered:
+    def count(self, schema: pa.Schema, stages: Sequence[KeyedStage]) -> OfferedSoFar:
         """Count what is there of a source now, but for what is stale (see ``keyshift.model.frames``).
 
         In little memory, however long the topic is. Raises as ``read``.
@@ -195,27 +195,25 @@ class Topic:
         events, due = [0] * self.partitions, 0
         begins: list[list[tuple[int, int]]] = [[] for _ in events]
         for router, some in self._valid_frames(schema):
-            for offset, epoch, *_ in some:
-                if not begins[router] or epoch > begins[router][-1][1]:
-                    begins[router].append((offset, epoch))
-            batches = [batch.replace_schema_metadata(None) for *_, batch, _ in some]
+            for offset, _, facts in some:
+                if not begins[router] or facts.epoch > begins[router][-1][1]:
+                    begins[router].append((offset, facts.epoch))
+            batches = [batch.replace_schema_metadata(None) for _, batch, _ in some]
             for batch in pa.Table.from_batches(batches, schema).combine_chunks().to_batches():
                 events[router] += batch.num_rows
                 due += results_due(stages, batch)
-        return Offered(events, due, tuple(map(tuple, begins)))
+        return OfferedSoFar(events, due, tuple(map(tuple, begins)))
 
-    def _valid_frames(
-        self, schema: pa.Schema
-    ) -> Iterator[tuple[int, list[tuple[int, int, pa.RecordBatch, dict[str, Any]]]]]:
-        """Frames that are not stale, some of one router at a time: offset, epoch, events and metadata of each."""
+    def _valid_frames(self, schema: pa.Schema) -> Iterator[tuple[int, list[tuple[int, pa.RecordBatch, frames.Facts]]]]:
+        """Frames that are not stale, some of one router at a time: offset, events and facts of each."""
         newest = [frames.FIRST_EPOCH] * self.partitions
         for router, some in self.records():
             valid = []
             for record in some:
-                batch, meta = frames.decode(record.value, schema)
-                if (epoch := frames.epoch_of(meta)) >= newest[router]:
-                    newest[router] = epoch
-                    valid.append((record.offset, epoch, batch, meta))
+                batch, facts = frames.decode(record.value, schema)
+                if facts.epoch >= newest[router]:
+                    newest[router] = facts.epoch
+                    valid.append((record.offset, batch, facts))
             yield router, valid
 
     @contextmanager

@@ -13,13 +13,26 @@ import pyarrow.parquet as pq
 from keyshift.clock import SECOND_US
 from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.frames import FIRST_EPOCH
-from keyshift.model.markers import Marker, SlotMarker, name_of
+from keyshift.model.markers import Marker, SlotMarker
+from keyshift.model.records import Second
 from keyshift.traffic import lines
 from keyshift.traffic.collector import CollectorConfig
 from keyshift.traffic.generator import GeneratorConfig
+from keyshift.traffic.messages import (
+    Begin,
+    EndLoad,
+    Latencies,
+    LoadDone,
+    Ready,
+    Report,
+    SecondDone,
+    SetRate,
+    SkipEvents,
+    SoFar,
+)
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
-from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, Offered, Topic
+from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, OfferedSoFar, Topic
 from keyshift.waiting import wait_until
 from keyshift.workloads import Workload, parcel_of
 
@@ -38,19 +51,6 @@ class Before(NamedTuple):
     took_s: float = 0.0
 
 
-class Latencies(NamedTuple):
-    """Of all results of a slot: the sum of their latencies in ms, and how many are within each of ``BUCKETS_MS`` and
-    not within the one before, or beyond all.
-    """
-
-    sum_ms: float
-    within: Sequence[int]
-
-    def more(self, sum_ms: float, within: Sequence[int]) -> "Latencies":
-        """With those of one more second."""
-        return Latencies(self.sum_ms + sum_ms, [sum(pair) for pair in zip(self.within, within, strict=True)])
-
-
 class Progress(NamedTuple):
     """What a feed had offered at a moment, in seconds since the epoch: events, and results that are due for them."""
 
@@ -65,59 +65,71 @@ class Feed(JsonProcess):
     def __init__(self, config: GeneratorConfig) -> None:
         self.sent = 0  # events so far, as it said last
         self.before = Before()
-        self._said: dict[str, dict[str, Any]] = {}  # by state
+        self._ready = False
+        self._done: LoadDone | None = None
         self.progress: deque[Progress] = deque(maxlen=REMEMBERED)
-        super().__init__("keyshift.traffic.generator", config.model_dump(mode="json"), self._heard)
+        super().__init__("keyshift.traffic.generator", config, Report, self._heard)
 
-    def _heard(self, report: dict[str, Any]) -> None:
-        if "state" in report:
-            self._said[report["state"]] = report
-        elif "sent_events" in report:
-            self.sent = report["sent_events"]
-            self.progress.append(Progress(time.time(), report["sent_events"], report["due"]))
+    def _heard(self, report: Ready | SoFar | LoadDone) -> None:
+        match report:
+            case Ready():
+                self._ready = True
+            case SoFar(events, due):
+                self.sent = events
+                self.progress.append(Progress(time.time(), events, due))
+            case LoadDone():
+                self._done = report
 
     def skip(self, events: Sequence[int]) -> None:
         """Leave out so many events of each router, which another process has offered; to be called before ``begin``."""
-        self.tell({"skip": list(events)})
+        self.tell(SkipEvents(tuple(events)))
 
     def begin(self, start: float, seconds: float | None) -> None:
         """Offer the load from ``start`` (seconds since the epoch), for ``seconds``; None: until ``end_load``."""
-        self.tell({"start_at_us": int(start * SECOND_US), "seconds": seconds})
+        self.tell(Begin(int(start * SECOND_US), seconds))
 
     def change_rate(self, rate: float) -> None:
         """Offer another rate from now on, in events per second, above 0. The load must be one without an end."""
-        self.tell({"rate": rate})
+        self.tell(SetRate(rate))
 
     def end_load(self) -> None:
         """End now a load that has no end."""
-        self.tell({"end": True})
+        self.tell(EndLoad())
 
     @property
     def offered(self) -> int | None:
         """Events of the load, None before its end."""
-        return self._said["done"]["events"] + self.before.events if "done" in self._said else None
+        return self._done.events + self.before.events if self._done else None
 
     @property
     def planned(self) -> int:
         """Events that the load was to have; to be asked after its end."""
-        return int(self._said["done"]["planned"]) + self.before.events
+        assert self._done is not None
+        return self._done.planned + self.before.events
 
     @property
     def due(self) -> int | None:
         """Results that the events of the load must have, None before its end."""
-        return self._said["done"]["due"] + self.before.due if "done" in self._said else None
+        return self._done.due + self.before.due if self._done else None
 
     @property
     def took_s(self) -> float:
         """How long it took to offer the load; to be asked after its end."""
-        return float(self._said["done"]["took_s"]) + self.before.took_s
+        assert self._done is not None
+        return self._done.took_s + self.before.took_s
 
-    def await_state(self, state: str) -> None:
-        """Wait until it is ``ready``, or ``done`` with the load. Raises ServiceUnavailable if it dies or is late."""
+    def await_ready(self) -> None:
+        """Wait until a first frame is in each partition. Raises ServiceUnavailable if it dies or is late."""
+        self._await("ready", lambda: self._ready)
 
+    def await_done(self) -> None:
+        """Wait until all of the load is offered. Raises ServiceUnavailable if it dies or is late."""
+        self._await("done", lambda: self._done is not None)
+
+    def _await(self, state: str, reached: Callable[[], bool]) -> None:
         def said() -> bool:
             self.check()
-            return state in self._said
+            return reached()
 
         if not wait_until(said, ANSWER_S):
             raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")
@@ -138,7 +150,7 @@ class Traffic:
         events: Topic,
         results: Topic,
         output: Path,
-        heard: Callable[[dict[str, Any]], None] = lambda second: None,
+        heard: Callable[[Second], None] = lambda second: None,
         trace: str = "",
         as_lines: bool = False,
     ) -> None:
@@ -169,7 +181,7 @@ class Traffic:
             for topic in (self._events, self._results):
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
         config = CollectorConfig(topic=self._results, output=self._output, **self._common)
-        self._processes.append(JsonProcess("keyshift.traffic.collector", config.model_dump(mode="json"), self._heard))
+        self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
     def await_silence(self) -> None:
         """Wait until nobody writes events any more. Raises ServiceUnavailable if somebody goes on."""
@@ -186,8 +198,10 @@ class Traffic:
 
         ``epoch``: of the driver that it is for; when the generator is ready, whatever those of others offer is stale.
         """
-        load: dict[str, Any] = {"frame_ms": frame_ms, "rate": rate, "rate_steps": list(steps), "epoch": epoch}
-        feed = Feed(GeneratorConfig(topic=self._events, **load, **self._common))
+        load = GeneratorConfig(
+            topic=self._events, rate=rate, frame_ms=frame_ms, rate_steps=list(steps), epoch=epoch, **self._common
+        )
+        feed = Feed(load)
         self._processes.append(feed)
         return feed
 
@@ -227,19 +241,19 @@ class Traffic:
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
-    def _heard(self, report: dict[str, Any]) -> None:
-        if "marker" in report:
-            slot, marker = SlotMarker.from_json(report)
-            said = self._markers[slot, marker.stage, type(marker)]
-            if marker not in said:
-                said.append(marker)
-        elif "second" in report:
-            self.seconds.append(report)
-            for slot, *more in report["by_slot"]:
-                before = self.latencies.get(slot, Latencies(0.0, [0] * len(more[1])))
-                self.latencies = self.latencies | {slot: before.more(*more)}
-            self._by_version.update(dict(report["versions"]))
-            self._heard_second(report)
+    def _heard(self, report: SlotMarker | SecondDone) -> None:
+        match report:
+            case SlotMarker(slot, marker):
+                said = self._markers[slot, marker.stage, type(marker)]
+                if marker not in said:
+                    said.append(marker)
+            case SecondDone(second, by_version, by_slot):
+                self.seconds.append(second)
+                for slot, more in by_slot.items():
+                    before = self.latencies.get(slot)
+                    self.latencies = self.latencies | {slot: before.plus(more) if before else more}
+                self._by_version.update(by_version)
+                self._heard_second(second)
 
     @property
     def received(self) -> int:
@@ -279,7 +293,7 @@ class Traffic:
             return not missing()
 
         if not wait_until(all_said, SAY_S, LOOK_S, lambda: (len(missing()), self.received)):
-            what = f"{name_of(said)!r} within {SAY_S:g} s"
+            what = f"{said.kind!r} within {SAY_S:g} s"
             raise ServiceUnavailable(f"slots {sorted(missing())} did not say {what}")
 
     def await_results(self, over: Callable[[], bool], quiet_s: float) -> None:
@@ -295,7 +309,7 @@ class Traffic:
             return lines.read(self._events, source.schema)
         return self._events.read(source.schema, before, stage)
 
-    def count_offered(self) -> Offered:
+    def count_offered(self) -> OfferedSoFar:
         """Count what was offered, in little memory; see ``Topic.count``."""
         [source] = self._workload.sources
         return self._events.count(source.schema, self._workload.stages)

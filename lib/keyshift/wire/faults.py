@@ -12,7 +12,7 @@ import psutil
 
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.model.keys import Step
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 
 MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
 BESIDE = ("snapshot", "batch")  # phases of no migration
@@ -195,7 +195,7 @@ class FaultPoints:
         """What is under way."""
         self._steps |= dict(steps)
 
-    def heard(self, events: Iterable[Event]) -> None:
+    def heard(self, events: Iterable[LogEvent]) -> None:
         """The slot's protocol log has these; what follows from them has not been carried out."""
         for event in events:
             for phase in OF_EVENTS.get(event.event, ()):

@@ -9,25 +9,23 @@ Who leads is in ``election`` and ``leader``, which ``Coordination.lead`` looks a
 a node is in ``parts``. Times are in microseconds since the epoch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from pydantic import TypeAdapter
-
-from keyshift.model.keys import Move, Step
+from keyshift.model.frames import Facts
+from keyshift.model.keys import Move, Step, Version
+from keyshift.model.markers import SlotMarker
+from keyshift.model.messages import codec
 from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
 from keyshift.ordering import Position
 from keyshift.protocol.coordinator import Appointment, PublishAssignment, StepPhase
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 from keyshift.wire.faults import Fault
 
 T = TypeVar("T")
-Events = tuple[Event, ...]  # of a protocol log
-
-_codec: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # made when it is first needed: it takes milliseconds
+Events = tuple[LogEvent, ...]  # of a protocol log
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,11 @@ class Node(Generic[T]):
 
     def encode(self, value: T) -> bytes:
         """What ZooKeeper keeps of ``value``; never empty."""
-        return _codec(self.kind).dump_json(value)
+        return codec(self.kind).dump_json(value)
 
     def decode(self, data: bytes) -> T:
         """The value that was encoded. Raises ValueError if it is of another kind."""
-        return cast(T, _codec(self.kind).validate_json(data))
+        return cast(T, codec(self.kind).validate_json(data))
 
     def below(self, folder: str) -> "Node[T]":
         """The same, seen from further above."""
@@ -67,13 +65,14 @@ class Folder(Generic[T]):
 
 
 def make_codecs() -> None:
-    """Make those of all nodes now: a process that is forked from this one need not take the time for it."""
+    """Make those of nodes and frames now: a process that is forked from this one need not take the time for it."""
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, PhaseDone, UnitsCame, UnitsLeft),
         *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
         *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str, NoneType),
+        *(Facts, SlotMarker),
     ):
-        _codec(kind)
+        codec(kind)
 
 
 def of_slot(number: int) -> str:
@@ -96,8 +95,8 @@ class PublishedSteps:
     ``plan``: its name. If the written plan has another one, nothing of that was published yet.
     """
 
-    version: int
-    steps: tuple[tuple[int, Step], ...]
+    version: Version
+    steps: tuple[tuple[Version, Step], ...]
     rest: int
     plan: str
 
@@ -131,12 +130,12 @@ _OF_PHASE: dict[str, type[Acknowledgement]] = {
 }
 
 
-def acks(version: int) -> Folder[Acknowledgement]:
+def acks(version: Version) -> Folder[Acknowledgement]:
     """What the slots say of the step of this version: by phase and slot, see ``ack``."""
     return Folder(f"{ALL_ACKS.path}/{version}", _OF_PHASE)
 
 
-def ack(version: int, phase: StepPhase, slot: int) -> Node[Acknowledgement]:
+def ack(version: Version, phase: StepPhase, slot: int) -> Node[Acknowledgement]:
     """What ``slot`` says at the end of a phase."""
     return acks(version)[f"{phase}-{slot}"]
 
@@ -273,7 +272,7 @@ class Handover:
 
     address: str
     units: tuple[int, ...]
-    version: int
+    version: Version
     measures: Measured
     watermarks: tuple[int, ...]
     savepoint: str

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import StepRecord
-from keyshift.runtime.protocol_log import Event, ProtocolLog, in_order, to_lines
+from keyshift.runtime.protocol_log import LogEvent, ProtocolLog, in_order, to_lines
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
@@ -37,7 +37,7 @@ def report(coordination: Coordination, log: ProtocolLog) -> None:
     keep(coordination, log)
 
 
-def gather(coordination: Coordination, places: int, steps: Iterable[StepRecord], alive: bool) -> list[Event]:
+def gather(coordination: Coordination, places: int, steps: Iterable[StepRecord], alive: bool) -> list[LogEvent]:
     """The events of all slots and routers (``places`` of them), as far as they answer, and of the coordinator.
 
     If the query is not ``alive``, only those are known of tasks that have ended. Raises ServiceUnavailable.
@@ -47,16 +47,16 @@ def gather(coordination: Coordination, places: int, steps: Iterable[StepRecord],
         coordination.publish(nodes.LOG, request)
         wait_until(lambda: len(coordination.children(nodes.logs(request))) >= places, ANSWER_S)
     ended = sorted(coordination.read_below(nodes.ENDED_LOGS).items())
-    logs: dict[str, list[Event]] = {"coordinator": _of_coordinator(steps)}
+    logs: dict[str, list[LogEvent]] = {"coordinator": _of_coordinator(steps)}
     for _, events in [*ended, *coordination.read_below(nodes.logs(request)).items()]:
         logs.setdefault(events[0].place, []).extend(events)
     return in_order(logs.values())
 
 
-def _of_coordinator(steps: Iterable[StepRecord]) -> list[Event]:
+def _of_coordinator(steps: Iterable[StepRecord]) -> list[LogEvent]:
     events = []
     for step in steps:
         moments = ("publish", step.published_us), ("switched", step.switched_us), (step.outcome, step.completed_us)
         units = tuple(move.unit for move in step.step.moves)
-        events += [Event(us, "coordinator", event, units, step.version) for event, us in moments if us is not None]
+        events += [LogEvent(us, "coordinator", event, units, step.version) for event, us in moments if us is not None]
     return sorted(events)

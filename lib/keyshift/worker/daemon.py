@@ -20,6 +20,7 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 import keyshift.worker.tasks
 from keyshift.wire import nodes
+from keyshift.worker.flight import messages
 
 PRELOADED = (kazoo.client, minio, numpy, pandas, pyarrow.flight, keyshift.worker.tasks)
 
@@ -63,6 +64,7 @@ def main() -> None:
     # A waiting transfer thread must not hold the interpreter for the default 5 ms while a frame waits.
     sys.setswitchinterval(0.001)
     nodes.make_codecs()
+    messages.make_codecs()
     # What is imported lives for ever. Were it looked through for garbage, each worker would copy the pages it shares
     # with the others, and stall for a tenth of a second at some moment of its own.
     gc.collect()

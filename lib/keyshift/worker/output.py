@@ -1,12 +1,12 @@
 """Where the results of a slot go: out to Kafka, or on to the next stage, of which the slot is a router."""
 
-import json
 import time
 from collections.abc import Sequence
 
 import pyarrow as pa
 
-from keyshift.model import frames
+from keyshift.model import frames, messages
+from keyshift.model.keys import NO_VERSION
 from keyshift.model.markers import SlotMarker
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
@@ -72,7 +72,7 @@ class Sink(SlotOutput):
         values: list[bytes] = []
         if some := [result for result in results if isinstance(result, pa.RecordBatch)]:
             values += map(frames.encode, frames.cut(pa.concat_batches(some)))
-        values += (frames.encode(frames.empty(self._schema), said.to_json()) for said in markers)
+        values += (frames.encode(frames.empty(self._schema), frames.Facts(said=said)) for said in markers)
         return [spark_rows.answered(values)] if values else []
 
 
@@ -209,4 +209,4 @@ def _batch(rows: list[Routed]) -> list[pa.RecordBatch]:
 
 
 def _row(said: SlotMarker) -> Row:
-    return Row(spark_rows.MARKER, 0, 0, 0, 0, json.dumps(said.to_json()).encode())
+    return Row(spark_rows.MARKER, 0, NO_VERSION, 0, 0, messages.encode(said))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model import frames
+from keyshift.model.keys import NO_VERSION
 from keyshift.protocol import RouterMachine
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.arrow import ArrowSplit
@@ -37,7 +38,8 @@ class Routing:
         first = config.number == 0
         schema = slot_schema(self.stage, first)
         self._split = ArrowSplit(schema, config.slots, config.key_groups, config.bins, placed=not first)
-        self._primers = [(slot, Row(spark_rows.PRIMER, 0, 0, 0, 0)) for slot in range(config.slots)]  # not sent yet
+        primer = Row(spark_rows.PRIMER, 0, NO_VERSION, 0, 0)
+        self._primers = [(slot, primer) for slot in range(config.slots)]  # not sent yet
         self._core = self._open(config)
         self.coordination.watch(nodes.LOG, self._log_wanted)
 
@@ -136,12 +138,12 @@ class RouterTask(Routing):
 
     def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
         """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
-        events, meta = frames.decode(value, self._event_schema)
-        if self._epochs and frames.epoch_of(meta) < max(
+        events, facts = frames.decode(value, self._event_schema)
+        if self._epochs and facts.epoch < max(
             (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
         ):
             return []
-        rows, savepoints = self.routed(router, offset, self.stage.mapped(events), meta.get("watermark", 0))
+        rows, savepoints = self.routed(router, offset, self.stage.mapped(events), facts.watermark)
         for savepoint in savepoints:
             node = nodes.saved(savepoint)[nodes.of_router(router)]
             self.coordination.acknowledge(node, nodes.RouterSaved(offset + self._core.behind))

@@ -12,7 +12,7 @@ from bench.soak.job import Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, rounds
 from bench.soak.report import Happened, figure, grown, problems, summary
 from bench.soak.watch import Sample, free_mib, left_mib, role_of
-from keyshift.experiment.commands import InjectFault, Plan
+from keyshift.experiment.commands import InjectFault, MoveBy
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
@@ -217,7 +217,7 @@ def test_each_round_asks_for_a_migration_and_a_fault(run):
     assert [call for call in job.calls if isinstance(call, str)] == [each.round.fault for each in made.happened]
     assert {each.round.fault for each in made.happened} == {"stop:slot:3s", DRIVER}
     assert sorted(job.lasted) == [0.0, 3.0]
-    assert len([call for call in job.calls if isinstance(call, Plan)]) == 2
+    assert len([call for call in job.calls if isinstance(call, MoveBy)]) == 2
     assert {(each.outcome, each.bad, tuple(each.notes)) for each in made.happened} == {
         ("complete after 1.0 s, died 1 x", "", ("died",))
     }

@@ -10,8 +10,8 @@ from small_live import live_job
 
 from keyshift.control.api import make_app
 from keyshift.experiment.live_spec import live_spec
-from keyshift.model.notes import Doing, Phase
-from keyshift.traffic.traffic import Latencies
+from keyshift.model.notes import Activity, Doing
+from keyshift.traffic.messages import Latencies
 from keyshift.waiting import wait_until
 
 TOKEN = "the-token"
@@ -85,12 +85,12 @@ def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
     found = samples(client)
     assert [found["keyshift_units", *of(slot, stage="counter-1")] for slot in range(4)] == [4] * 4
     assert found["keyshift_units", *of(3, stage="counter-2")] == 0
-    chain.counter.doing = Doing(Phase.MOVING, "step 3 moving")
+    chain.counter.doing = Doing(Activity.MOVING, "step 3 moving")
     found = samples(client)
     for stage, phase in ("counter-1", "steady"), ("counter-2", "moving"):
         of_stage = {key: value for key, value in found.items() if ("stage", stage) in key and "phase" in key[0]}
         assert [dict(key[1:])["keyshift_migration_phase"] for key, value in of_stage.items() if value] == [phase]
-    chain._run.loop.reporter.enter(Doing(Phase.RECOVERING))
+    chain._run.loop.reporter.enter(Doing(Activity.RECOVERING))
     assert sum("recovering" in dict(key[1:]).values() for key, value in samples(client).items() if value) == 2
 
 
@@ -203,7 +203,7 @@ def test_the_time_that_each_slot_was_busy_is_told(job, client):
 
 
 def test_metrics_have_the_latencies_of_each_slot(job, client):
-    job.traffic.latencies = {0: Latencies(60_009.0, [2, 1, *[0] * 10, 1]), 2: Latencies(1.0, [1] + [0] * 12)}
+    job.traffic.latencies = {0: Latencies(60_009.0, (2, 1, *[0] * 10, 1)), 2: Latencies(1.0, (1, *[0] * 12))}
     found = samples(client)
     within = [found["keyshift_latency_seconds_bucket", *of(0, le=le)] for le in ("0.005", "0.01", "30.0", "+Inf")]
     assert within == [2, 3, 3, 4]

@@ -20,7 +20,7 @@ from keyshift.cli import app
 from keyshift.control import background, process
 from keyshift.control.client import Client
 from keyshift.control.files import ALL, FORMAT, LEFTOVERS, NOTHING, Jobs
-from keyshift.experiment.commands import Cancel, InjectFault, Plan, Rate
+from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.live import inbox
 from keyshift.lab.live import journal as live_journal
@@ -168,7 +168,7 @@ def still_made(*parts):
 
 def changes_journal(changed):
     def change(world):
-        journal = Jobs().home / "jobs" / f"{NAME}.journal"
+        [journal] = (Jobs().home / "jobs").glob(f"{NAME}.*.journal")
         journal.write_text(changed(journal.read_text()))
 
     return change
@@ -385,7 +385,7 @@ def _(world, monkeypatch):
 @brings_about("a restart (`stop_restart`) is late")
 def _(world, monkeypatch):
     world.set("late")
-    client().do(Plan(strategy="stop_restart", target=4))
+    client().do(MoveBy(strategy="stop_restart", target=4))
     said = notes(client(), "the query was given up")
     assert wait_until(lambda: not client().status()["migrating"], WAIT_S)
     (migration,) = client().status()["migrations"]

@@ -12,7 +12,7 @@ from keyshift.control.files import Jobs
 from keyshift.driver.job import Past
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.ending import Ending
-from keyshift.lab.live.journal import Journal
+from keyshift.lab.live.journal import Journal, journal_to_json
 from keyshift.model.errors import BadInput
 
 NAME, VALUES = "one", {"workload": "keycount"}
@@ -24,7 +24,8 @@ def home(monkeypatch, tmp_path):
 
 
 def entry(run):
-    found = process._Entry(Order(name=NAME, values=VALUES, profile=None), live_spec(VALUES), threading.Event())
+    order = Order(name=NAME, values=VALUES, profile=None, entry=run)
+    found = process._Entry(order, live_spec(VALUES), threading.Event())
     found.expect(run, "secret")
     return found
 
@@ -37,12 +38,14 @@ def journal(run):
 def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     jobs = Jobs()
     before = entry("first")  # it stands still in its start, on a machine that nobody here sees
-    jobs.journal(NAME).drop()
+    jobs.remove(NAME)
     after = entry("second")
-    jobs.write(file_of(NAME))
+    jobs.write(file_of(NAME, entry="second"))
     after.keep(journal("second"))
     with pytest.raises(BadInput, match="another one has its name"):
         before.keep(journal("first"))
+    before._file.keep(before._known(journal_to_json(journal("first"))))  # it stood still behind its look
+    assert jobs.journal(NAME).read().run_id == "second"
     before.deleted = True
     for ending in Ending:
         before.decided(ending)

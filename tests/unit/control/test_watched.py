@@ -14,7 +14,7 @@ from keyshift.control.explorer import Explorer, line_of, live_picture
 from keyshift.control.files import Jobs
 from keyshift.control.server import Server, listen, url_of
 from keyshift.control.watched import WatchedJob, play
-from keyshift.experiment.commands import At, Cancel, Double, InjectFault, Plan, Rate, Scale, script_of
+from keyshift.experiment.commands import At, Cancel, Double, InjectFault, MoveBy, Rate, Scale, script_of
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.waiting import wait_until
@@ -55,7 +55,7 @@ def test_a_script_is_read_before_anything_is_started():
     assert script_of(["9: plan matched 2", "4: scale 4", "5.5: fault"]) == [
         At(4.0, Scale(slots=4)),
         At(5.5, InjectFault(fault="kill:slot")),
-        At(9.0, Plan(strategy="matched", target=2)),
+        At(9.0, MoveBy(strategy="matched", target=2)),
     ]
 
 
@@ -92,7 +92,7 @@ def test_what_is_asked_reaches_the_job_and_what_is_seen_is_kept(job):
     job.look()
     job.do(Scale(slots=4))
     assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 4, DEADLINE_S)
-    job.do(Plan(strategy="matched", target=3))
+    job.do(MoveBy(strategy="matched", target=3))
     assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 3, DEADLINE_S)
     job.do(Rate(rate=50.0))
     job.do(Double())

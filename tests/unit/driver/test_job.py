@@ -19,10 +19,9 @@ from keyshift.driver.snapshotter import MARK
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
-from keyshift.model.markers import name_of
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.protocol.coordinator import PublishAssignment
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
@@ -66,7 +65,7 @@ class Output:
 
     def await_slots(self, slots, said, check):
         check()
-        self.calls.append((name_of(said), sorted(slots)))
+        self.calls.append((said.kind, sorted(slots)))
 
     def revoke(self, versions):
         self.calls.append(("revoke", sorted(versions)))
@@ -122,7 +121,7 @@ class Participant(MemoryCoordination):
                 return [*slots, (saved(value.id)[of_router(0)], RouterSaved(10))]
             case "log":
                 places = "slot-0", "slot-1", "router-0"
-                return [(logs(value)[place], (Event(1, place, "begin", (0,), 3),)) for place in places]
+                return [(logs(value)[place], (LogEvent(1, place, "begin", (0,), 3),)) for place in places]
             case "measure":
                 left = self.memory.left.pop() if self.memory.left else ()
                 return [(measured(value)[0], Measured(left_behind=tuple(left))), (measured(value)[1], Measured())]
@@ -520,7 +519,7 @@ def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_what_was_pu
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):
-    at(job, 0).acknowledge(ENDED_LOGS["5-slot-1"], (Event(5, "slot-1", "begin", (), 3),))
+    at(job, 0).acknowledge(ENDED_LOGS["5-slot-1"], (LogEvent(5, "slot-1", "begin", (), 3),))
     job.queries[-1].stop()
     job.recover()
     assert [(event.place, event.at_us) for event in job.log] == [("slot-1", 5)], "nobody else answers any more"

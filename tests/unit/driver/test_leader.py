@@ -7,7 +7,7 @@ import pytest
 
 from keyshift.driver.leader import Coordinator, CoordinatorDied
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
-from keyshift.model.notes import Doing, Phase
+from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.waiting import wait_until
@@ -379,13 +379,13 @@ def test_a_phase_does_not_say_that_something_has_migrated_if_nothing_has():
     nodes, said = Nodes(), []
     nodes.goes_on()
     lead(coordinator(nodes, say=said.append), ())
-    assert said == [Doing(Phase.PLANNING), Doing(Phase.STEADY)]
+    assert said == [Doing(Activity.PLANNING), Doing(Activity.STEADY)]
     lead(coordinator(nodes, say=said.append), (FIRST,))
-    assert said[-1] == Doing(Phase.MIGRATED)
+    assert said[-1] == Doing(Activity.MIGRATED)
     nodes.publish(STEPS, replace(nodes.read(STEPS), version=START.version + 2, steps=(), rest=0))  # behind a snapshot
     said.clear()
     lead(coordinator(nodes, say=said.append))
-    assert Doing(Phase.MIGRATED) not in said
+    assert Doing(Activity.MIGRATED) not in said
 
 
 def test_what_a_leader_did_not_live_to_publish_is_no_record_of_what_comes_instead():

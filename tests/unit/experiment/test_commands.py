@@ -12,7 +12,7 @@ from keyshift.experiment.commands import (
     Cancel,
     Double,
     InjectFault,
-    Plan,
+    MoveBy,
     Rate,
     Scale,
     command,
@@ -90,7 +90,7 @@ def test_each_has_a_path_an_option_for_each_field_and_a_button(verb, monkeypatch
 
 def test_values_may_be_words():
     assert command_of(["plan", "chunked", "0:3,7:1"]).target == {0: 3, 7: 1}
-    assert command("plan", {"strategy": "chunked", "target": "4", "settings": ["size=2"]}) == Plan(
+    assert command("plan", {"strategy": "chunked", "target": "4", "settings": ["size=2"]}) == MoveBy(
         strategy="chunked", target=4, settings={"size": 2}
     )
     assert [str(each) for each in (Scale(slots=3, stage="map"), Cancel(), Rate(rate=5e3), Double(), InjectFault())] == [

@@ -29,14 +29,14 @@ def test_the_cost_of_an_event_is_the_cpu_time_of_the_second_half_by_its_events(n
 def test_rows_of_timers_reach_the_last_stage(query, monkeypatch):
     workload = Nexmark(key_groups=8, query=query, window_ms=40, slide_ms=20, delay_ms=5, auction_ms=20)
     seen = []
-    process = cost._Stage.process
+    process = cost._results
 
-    def watched(stage, given, watermark):
-        results = process(stage, given, watermark)
-        if stage._stage is workload.stages[-1]:
+    def watched(alone, given, watermark):
+        results = process(alone, given, watermark)
+        if alone.stage is workload.stages[-1]:
             seen.extend(results)
         return results
 
-    monkeypatch.setattr(cost._Stage, "process", watched)
+    monkeypatch.setattr(cost, "_results", watched)
     assert cpu_us_per_event(workload, frames=8) > 0
     assert sum(result["kind"].to_pylist().count(1) for result in seen) > 5

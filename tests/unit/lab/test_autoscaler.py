@@ -13,7 +13,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab import autoscaler as module
 from keyshift.lab.autoscaler import Autoscaler, sentence, told
 from keyshift.model.errors import MigrationFailed, QueryDied
-from keyshift.model.records import Measured
+from keyshift.model.records import Measured, Second
 from keyshift.results.from_records import scaling_table
 from keyshift.traffic.traffic import Progress
 
@@ -41,7 +41,7 @@ class Job:
             self.work[slot][1] += done / self.slots / RATE
         self.sent, self.answered = self.sent + came, self.answered + done
         latency_ms = None if not done else 10.0 + 1000.0 * self.queue / (self.slots * RATE)
-        second = {"second": self.clock.now, "results": done, "p99_ms": latency_ms}
+        second = Second(self.clock.now, done, p99_ms=latency_ms)
         self.clock.now += 1
         self.traffic.seconds.append(second)
         self.traffic.received = self.answered
@@ -82,7 +82,8 @@ class Chain(Job):
         self.done = 2 * (self.answered - before)  # records of half the size
         self.behind.clock.now = self.clock.now - 1
         self.behind.pass_second()
-        self.traffic.seconds[-1] |= {"results": self.behind.traffic.seconds[-1]["results"] / 2}
+        last = self.traffic.seconds[-1]
+        self.traffic.seconds[-1] = last._replace(results=self.behind.traffic.seconds[-1].results / 2)
         self.traffic.received = self.behind.answered / 2
 
     def measure(self):
@@ -194,8 +195,8 @@ def test_results_that_are_due_for_some_events_only_are_counted_in_events(driven)
     made.run(10)
     progress = [Progress(at, events, events / 4) for at, events, _ in made.job.feed.progress]
     made.job.feed.progress = deque(progress)
-    for second in made.job.traffic.seconds:
-        second["results"] /= 4
+    seconds = made.job.traffic.seconds
+    seconds[:] = [second._replace(results=second.results / 4) for second in seconds]
     made.job.traffic.received /= 4
     assert made.driver._backlog() == made.job.queue
 

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 from keyshift.analysis.metrics import Offered
 from keyshift.lab.recording import Recording, pace_notes
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 
 LOAD = Offered(begin_s=-6.0, end_s=6.0, took_s=12.0, events=3_600_000, unprocessed=0, due=3_600_000, planned=3_600_000)
 KEPT_UP = {
@@ -50,7 +50,7 @@ def test_a_run_that_went_wrong_is_stored_with_the_last_protocol_events_if_any_ar
     recording, said, files = object.__new__(Recording), [], []
     recording._say = said.append
     recording._store = SimpleNamespace(put_file=lambda *file: files.append(file) or "with the log")
-    stored, event = SimpleNamespace(run_id="run"), Event(7, "slot-1", "arrived", (3,), 5, 1)
+    stored, event = SimpleNamespace(run_id="run"), LogEvent(7, "slot-1", "arrived", (3,), 5, 1)
     assert recording._put_log(stored, []) is stored
     assert not said and not files
     assert recording._put_log(stored, [event, event]) == "with the log"

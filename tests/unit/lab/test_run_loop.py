@@ -12,7 +12,7 @@ import tenacity.nap
 from keyshift import waiting
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
-from keyshift.lab import run_loop
+from keyshift.lab import backlog, run_loop
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
@@ -87,7 +87,8 @@ def made(monkeypatch):
         traffic.await_results = lambda over, quiet_s: Traffic.await_results(traffic, over, quiet_s)
         run = RunLoop(spec, system, traffic, Reporter(lambda line: None), lambda: None, scenario_script)
         run.clock, run.come, run.began_at = clock, (lambda s: 0), BEGIN - spec.run.warmup_s
-        run._idle_since, run.feed = BEGIN, SimpleNamespace(due=10_000)
+        run.feed = SimpleNamespace(due=10_000)
+        run.backlog.begin(run.feed, BEGIN)
 
         def sleep(seconds):
             clock.now += seconds
@@ -97,7 +98,7 @@ def made(monkeypatch):
             return clock.now
 
         fake = SimpleNamespace(time=now, monotonic=now, perf_counter=now, sleep=sleep)
-        for module in (run_loop, scenario, waiting, tenacity.nap):
+        for module in (backlog, run_loop, scenario, waiting, tenacity.nap):
             monkeypatch.setattr(module, "time", fake)
         return run
 
@@ -120,8 +121,8 @@ def loaded(made):
 )
 def test_a_backlog_is_waited_for_as_long_as_results_come_and_that_is_allowed(loaded, come, overloaded, over_s):
     loaded.come = come
-    loaded._await_results()
-    assert loaded._overloaded is overloaded
+    loaded.backlog.await_results()
+    assert loaded.backlog.overloaded is overloaded
     assert loaded.clock.now == pytest.approx(BEGIN + over_s, abs=1)
 
 
@@ -135,11 +136,11 @@ def test_a_migration_is_taken_back_once_when_the_time_for_the_backlog_is_up(
 ):
     loaded.traffic.received, loaded.come = received, lambda s: received
     loaded.system.busy_until, loaded.system.begun = 100.0, begun
-    loaded._await_migrations()
+    loaded.backlog.await_migrations()
     assert [what for _, what in loaded.system.calls] == ["cancel"] * len(cancelled_at)
     assert [at for at, _ in loaded.system.calls] == pytest.approx(cancelled_at, abs=0.5)
     assert loaded.clock.now == pytest.approx(BEGIN + over_s, abs=0.5)
-    assert loaded._overloaded is bool(cancelled_at)
+    assert loaded.backlog.overloaded is bool(cancelled_at)
 
 
 def play(run):
@@ -232,8 +233,8 @@ def test_a_death_is_kept_with_the_samples(made, monkeypatch):
 
 def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
     loaded.come, loaded.system.dies = lambda s: round(s * 100), [20.0]
-    loaded.surviving(loaded._await_results)
-    assert loaded._overloaded
+    loaded.surviving(loaded.backlog.await_results)
+    assert loaded.backlog.overloaded
     assert loaded.clock.now == pytest.approx(BEGIN + 50, abs=1)
 
 
@@ -284,7 +285,7 @@ def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_of
     run, looks = made(), []
     run.each_second.append(lambda: looks.append(run.clock.now - BEGIN))
     run._look_until(BEGIN + 3.5)
-    run._await_results()
+    run.backlog.await_results()
     assert looks == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
 
 

@@ -5,21 +5,25 @@ from hypothesis import strategies as st
 
 from keyshift.model import frames
 from keyshift.model.errors import ProtocolViolation
+from keyshift.model.frames import Facts
+from keyshift.model.markers import SlotMarker, SlotStarted, StateWritten
 
 SCHEMA = pa.schema(frames.EVENT_FIELDS)
 INT64 = st.integers(-(2**63), 2**63 - 1)
+MARKERS = st.builds(SlotStarted, st.text(), INT64) | st.builds(StateWritten, st.text(), st.text())
+FACTS = st.builds(Facts, INT64, INT64, st.none() | st.builds(SlotMarker, INT64, MARKERS))
 
 
 def batch(rows: list[tuple[int, int]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([row[i] for row in rows], pa.int64()) for i in (0, 1)], schema=SCHEMA)
 
 
-@given(st.lists(st.tuples(INT64, INT64)), st.dictionaries(st.text(), INT64 | st.text()) | st.none())
-def test_a_frame_gives_back_its_rows_and_its_facts(rows, meta):
-    decoded, facts = frames.decode(frames.encode(batch(rows), meta), SCHEMA)
+@given(st.lists(st.tuples(INT64, INT64)), FACTS)
+def test_a_frame_gives_back_its_rows_and_its_facts(rows, said):
+    decoded, facts = frames.decode(frames.encode(batch(rows), said), SCHEMA)
     assert decoded.column("key").to_pylist() == [key for key, _ in rows]
     assert decoded.column("t").to_pylist() == [t for _, t in rows]
-    assert facts == (meta or {})
+    assert facts == said
 
 
 WIDE = pa.schema([pa.field("key", pa.int64()), pa.field("payload", pa.binary())])
@@ -35,7 +39,7 @@ def test_a_batch_is_cut_into_frames_of_bounded_size_that_are_all_of_it(sizes):
     whole = wide(sizes)
     pieces = list(frames.cut(whole))
     assert pa.Table.from_batches(pieces).to_pylist() == whole.to_pylist()
-    encoded = [frames.encode(piece, {"watermark": 2**60}) for piece in pieces]
+    encoded = [frames.encode(piece, Facts(2**60)) for piece in pieces]
     assert all(len(e) <= frames.MOST_BYTES or p.num_rows == 1 for e, p in zip(encoded, pieces, strict=True))
     assert all(piece.num_rows for piece in pieces) or not sizes
     room = frames.MOST_BYTES - frames._SCHEMA_BYTES  # which is kept free
@@ -53,10 +57,10 @@ def test_a_tick_is_one_piece():
 
 
 def test_a_tick_has_the_columns_and_no_rows():
-    decoded, facts = frames.decode(frames.encode(frames.empty(SCHEMA), {"watermark": 5}), SCHEMA)
+    decoded, facts = frames.decode(frames.encode(frames.empty(SCHEMA), Facts(5)), SCHEMA)
     assert decoded.num_rows == 0
     assert decoded.schema.names == SCHEMA.names
-    assert facts == {"watermark": 5}
+    assert facts == Facts(5)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +77,15 @@ def test_other_columns_than_expected_are_refused(other):
         frames.decode(frames.encode(frames.empty(other)), SCHEMA)
 
 
+def test_facts_that_are_none_are_refused():
+    value = frames.encode(batch([(1, 2)]), Facts(77)).replace(b'"watermark":77', b'"watermark":{}')
+    with pytest.raises(ProtocolViolation, match="what a frame says of itself cannot be read"):
+        frames.decode(value, SCHEMA)
+
+
 @given(st.integers(0, 10_000))
 def test_a_frame_cut_short_is_refused_or_whole(cut):
-    whole = frames.encode(batch([(1, 2), (3, 4)]), {"watermark": 1})
+    whole = frames.encode(batch([(1, 2), (3, 4)]), Facts(1))
     part = whole[: cut % len(whole)]
     try:
         decoded, _ = frames.decode(part, SCHEMA)

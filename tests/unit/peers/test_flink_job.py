@@ -9,6 +9,7 @@ from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.lab.judge.final_state import judged
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment
+from keyshift.model.records import Second
 from keyshift.peers import flink_job, flink_run
 from keyshift.peers.flink_job import FlinkCount, FlinkJob, query, restarted, tables
 from keyshift.peers.flink_run import MOST_STATE, NAME, flink_spec, with_jvm
@@ -279,6 +280,6 @@ def test_the_state_is_told_in_bytes_of_the_savepoint_and_what_is_not_judged_is_n
 
 
 def test_the_jvms_of_flink_are_not_called_sparks():
-    table = metrics_table([(1.0, "rss_mib", "spark_jvm", 3.0)], [], 0.0, [{"second": 2, "results": 5}], 0)
+    table = metrics_table([(1.0, "rss_mib", "spark_jvm", 3.0)], [], 0.0, [Second(2, 5)], 0)
     renamed = with_jvm(table, "flink_jvm")
     assert renamed["instance"].to_pylist() == ["flink_jvm", "collector"] and renamed.schema == table.schema

@@ -6,7 +6,16 @@ import pytest
 
 from keyshift.histogram import class_of
 from keyshift.model.keys import Move, SlotId, Step, UnitId
-from keyshift.model.records import Measured, SnapshotRecord, StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
+from keyshift.model.records import (
+    Measured,
+    Second,
+    SnapshotRecord,
+    StepRecord,
+    UnitCame,
+    UnitLeft,
+    UnitsCame,
+    UnitsLeft,
+)
 from keyshift.planner import Decision
 from keyshift.results.from_records import (
     OF_A_SLOT,
@@ -146,7 +155,7 @@ def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
     measured = dict.fromkeys(OF_A_SLOT, 7)
     samples = [(9.0, "rss_mib", "spark_jvm", 100.0)]
     slots = {3: Measured(latency=((class_of(8.0), 99), (class_of(30.0), 1)), **measured)}
-    table = metrics_table(samples, [slots], 12.5, [{"second": 11, "results": 40}], TRIGGER_US).to_pandas()
+    table = metrics_table(samples, [slots], 12.5, [Second(11, 40)], TRIGGER_US).to_pandas()
     of_stage = table[table["instance"] == "slots"].set_index("metric")["value"]
     assert of_stage.to_dict() == pytest.approx({"latency_p50_ms": 8.0, "latency_p99_ms": 8.0}, rel=0.03)
     assert table.iloc[0].tolist()[:4] == [-1.0, "rss_mib", "spark_jvm", 100.0]

@@ -4,7 +4,7 @@ import json
 import random
 
 from keyshift.protocol.slot import Freeze, Installed, Open, Prepared, Request, Send
-from keyshift.runtime.protocol_log import EVENTS, Event, ProtocolLog, in_order, to_lines
+from keyshift.runtime.protocol_log import EVENTS, LogEvent, ProtocolLog, in_order, to_lines
 from keyshift.wire.nodes import logs
 
 LOG = logs("one")["slot-1"]
@@ -17,8 +17,8 @@ def test_events_get_the_time_of_their_turn_and_the_oldest_are_forgotten():
         log.note("barrier", version=version)
         log.stamp(100 + version)
     assert len(log.events) == EVENTS and not log.new
-    assert log.events[-1] == Event(100 + EVENTS + 1, "slot-1", "barrier", (), EVENTS + 1)
-    assert log.events[0] == Event(100 + EVENTS // 2 + 2, "slot-1", "published", (), EVENTS // 2 + 2)
+    assert log.events[-1] == LogEvent(100 + EVENTS + 1, "slot-1", "barrier", (), EVENTS + 1)
+    assert log.events[0] == LogEvent(100 + EVENTS // 2 + 2, "slot-1", "published", (), EVENTS // 2 + 2)
 
 
 def test_effects_are_noted_with_what_they_are_about():
@@ -63,9 +63,9 @@ def test_what_has_travelled_goes_on_where_it_was():
     other.note("begin")
     other.remember(LOG.decode(LOG.encode(tuple(log.events))))
     other.stamp(11)
-    assert list(other.events) == [Event(10, "slot-1", "arrived", (3,), 5, 1), Event(11, "slot-1", "begin")]
+    assert list(other.events) == [LogEvent(10, "slot-1", "arrived", (3,), 5, 1), LogEvent(11, "slot-1", "begin")]
     lines = [json.loads(line) for line in to_lines(other.events).splitlines()]
-    assert [Event(**line | {"units": tuple(line["units"])}) for line in lines] == list(other.events)
+    assert [LogEvent(**line | {"units": tuple(line["units"])}) for line in lines] == list(other.events)
 
 
 # A step that moves unit 3 from slot 0 to slot 1, in one of the orders in which it may have happened.
@@ -91,7 +91,7 @@ MOVE = [
     ("slot-0", "released", (3,), 5),
     ("coordinator", "complete", (3,), 5),
 ]
-EVENTS_OF_MOVE = [Event(us, *what) for us, what in enumerate(MOVE)]
+EVENTS_OF_MOVE = [LogEvent(us, *what) for us, what in enumerate(MOVE)]
 CAUSE_AND_EFFECT = [
     (("coordinator", "publish"), ("slot-0", "published")),
     (("slot-0", "prepared"), ("coordinator", "switched")),
@@ -136,6 +136,6 @@ def test_whatever_clocks_say_a_cause_comes_before_its_effect():
 
 def test_where_no_order_fits_nothing_is_lost():
     """A log that has forgotten its beginning may seem to wait for what came later."""
-    one = [Event(1, "slot-0", "arrived", (3,), 5, 1), Event(2, "slot-0", "send", (4,), 5, 1)]
-    two = [Event(3, "slot-1", "arrived", (4,), 5, 1), Event(4, "slot-1", "send", (3,), 5, 1)]
+    one = [LogEvent(1, "slot-0", "arrived", (3,), 5, 1), LogEvent(2, "slot-0", "send", (4,), 5, 1)]
+    two = [LogEvent(3, "slot-1", "arrived", (4,), 5, 1), LogEvent(4, "slot-1", "send", (3,), 5, 1)]
     assert in_order([one, two]) == [*one, *two]

@@ -2,8 +2,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keyshift.model import frames
+from keyshift.model.records import Second
 from keyshift.traffic import collector
-from keyshift.traffic.collector import BUCKETS_MS, ResultsFile
+from keyshift.traffic.collector import ResultsFile
+from keyshift.traffic.messages import BUCKETS_MS, SecondDone
 from keyshift.workloads.keycount import RESULT_FIELDS
 
 
@@ -36,13 +38,12 @@ def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypa
     results.add(batch((0, 0)), slot=0, log_offset=0, arrived_us=60_000_000)
     collector.report(17, *results.roll())
     (report,) = said
-    assert report["second"] == 17 and report["results"] == 3
-    (first, sum_ms, beyond), (second, sum_of_two_ms, within) = report["by_slot"]
-    assert (first, sum_ms, beyond) == (0, 60_000.0, [0] * len(BUCKETS_MS) + [1])
-    assert (second, sum_of_two_ms, within) == (2, 9.0, [2] + [0] * len(BUCKETS_MS)), "5 ms are within 5 ms"
+    assert report.second[:2] == (17, 3) and report.by_version == {0: 3}
+    none = (0,) * len(BUCKETS_MS)
+    assert report.by_slot == {0: (60_000.0, (*none, 1)), 2: (9.0, (2, *none))}, "5 ms are within 5 ms"
     said.clear()
     collector.report(18, *results.roll())
-    assert said == [{"second": 18, "results": 0, "versions": [], "p50_ms": None, "p99_ms": None, "by_slot": []}]
+    assert said == [SecondDone(Second(18, 0))]
 
 
 def test_what_was_read_early_is_told_with_its_own_second(tmp_path):

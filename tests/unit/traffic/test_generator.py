@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from small_kafka import Broker
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
-from keyshift.model.frames import MOST_BYTES
+from keyshift.model.frames import MOST_BYTES, Facts
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
+from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.writer import ON_THE_WAY_BYTES
 from keyshift.waiting import wait_until
@@ -77,8 +78,8 @@ PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed
 def generator(broker, rate, told_us=START_US, skip=(), **more):
     made = idle_generator(broker, rate, **more)
     if skip:
-        made.obey({"skip": skip}, told_us)
-    made.obey({"start_at_us": START_US, "seconds": 1}, told_us)
+        made.obey(SkipEvents(skip), told_us)
+    made.obey(Begin(START_US, 1), told_us)
     return made
 
 
@@ -101,7 +102,7 @@ def test_a_late_generator_sends_all_that_is_due_in_bounded_frames_and_no_event_b
     times = np.concatenate([batch["t"].to_numpy() for batch, _ in sent])
     assert (times == late.schedule.times(1, 0, 135_000)).all()
     behind = [batch["t"][0].as_py() - 1 for batch, _ in sent[1:]]
-    assert [meta["watermark"] for _, meta in sent] == [*behind, frame_us]
+    assert [facts.watermark for _, facts in sent] == [*behind, frame_us]
     assert broker.frames(0) == []
 
 
@@ -121,7 +122,7 @@ def test_a_load_that_is_told_late_begins_behind_the_ticks_that_were_sent():
     made = idle_generator(broker, rate=1000)
     for router in (0, 1):
         made.send(router, START_US + 40_000 + router)
-    made.obey({"start_at_us": START_US, "seconds": 1}, START_US + 50_000)
+    made.obey(Begin(START_US, 1), START_US + 50_000)
     for router in (0, 1):
         made.send(router, START_US + 2_000_000)
     times = np.concatenate([batch["t"] for router in (0, 1) for batch, _ in broker.frames(router)])
@@ -152,13 +153,7 @@ def test_events_that_are_not_sent_are_late_and_in_the_end_never_offered():
     assert not slow.finished
     slow.give_up(end_us + round(OVERTIME_S * 1e6) + 1)
     assert slow.finished
-    assert slow.done(START_US + 6_500_000) == {
-        "state": "done",
-        "events": TAKE_EVENTS,
-        "planned": 200_000,
-        "due": TAKE_EVENTS,
-        "took_s": 6.5,
-    }
+    assert slow.done(START_US + 6_500_000) == LoadDone(TAKE_EVENTS, 200_000, TAKE_EVENTS, 6.5)
     assert slow.send(0, end_us)
     assert slow.events == TAKE_EVENTS
 
@@ -204,8 +199,8 @@ def test_a_load_without_an_end_goes_on_until_it_is_told_to_end():
     broker = Broker()
     made = idle_generator(broker, rate=1000)
     with pytest.raises(BadInput, match="while the load has no end"):
-        made.obey({"end": True}, START_US)
-    made.obey({"start_at_us": START_US, "seconds": None}, START_US - 1000)
+        made.obey(EndLoad(), START_US)
+    made.obey(Begin(START_US, None), START_US - 1000)
 
     def pass_until(us):
         for router in range(2):
@@ -216,23 +211,23 @@ def test_a_load_without_an_end_goes_on_until_it_is_told_to_end():
 
     assert pass_until(999_999) == 1000
     assert not made.finished and made.late_us(START_US + 999_999) == 0
-    made.obey({"rate": 4000}, START_US + 1_000_000)
+    made.obey(SetRate(4000), START_US + 1_000_000)
     assert abs(pass_until(10_999_999) - 41_000) <= 1
-    made.obey({"end": True}, START_US + 11_000_000)
+    made.obey(EndLoad(), START_US + 11_000_000)
     assert abs(pass_until(60_000_000) - 41_000) <= 1
     assert made.finished
     said = made.done(START_US + 11_000_000)
-    assert said["planned"] == said["events"] == made.events
-    for command in ({"rate": 5}, {"end": True}, {"start_at_us": 1, "seconds": None}):
+    assert said.planned == said.events == made.events
+    for command in (SetRate(5), EndLoad(), Begin(1, None)):
         with pytest.raises(BadInput):
             made.obey(command, START_US + 12_000_000)
 
 
-@pytest.mark.parametrize("rate", [0, -1, "many", None])
+@pytest.mark.parametrize("rate", [0, -1, math.nan])
 def test_a_rate_that_is_none_is_refused_and_changes_nothing(rate):
     made = generator(Broker(), rate=1000)
     with pytest.raises(BadInput, match="a rate above 0"):
-        made.obey({"rate": rate}, START_US)
+        made.obey(SetRate(rate), START_US)
 
 
 def test_a_pause_at_the_end_of_the_steps_of_a_load_without_an_end_sends_nothing():
@@ -285,14 +280,14 @@ def test_what_kafka_has_not_acknowledged_when_all_is_to_be_there_is_told():
         made.flush()
 
 
-def test_every_frame_says_in_which_epoch_it_was_offered_but_for_the_first():
+def test_every_frame_says_in_which_epoch_it_was_offered():
     first, later = Broker(), Broker()
     for broker, epoch in ((first, 1), (later, 7)):
         made = generator(broker, rate=300_000, epoch=epoch)
         while not made.send(0, START_US + 1_000_000):
             pass
-    assert len(first.frames(0)) > 2 and {"epoch" in meta for _, meta in first.frames(0)} == {False}
-    assert len(later.frames(0)) > 2 and {meta["epoch"] for _, meta in later.frames(0)} == {7}
+    assert len(first.frames(0)) > 2 and {facts.epoch for _, facts in first.frames(0)} == {1}
+    assert len(later.frames(0)) > 2 and {facts.epoch for _, facts in later.frames(0)} == {7}
 
 
 @pytest.fixture
@@ -315,7 +310,7 @@ def test_a_generator_ends_when_that_of_a_later_driver_writes_into_one_of_its_par
         made.send(router, START_US + 100_000)
     made.require_newest()
     assert written.asked == [], "nobody else writes"
-    written.facts[1, 2] = {"epoch": 3}
+    written.facts[1, 2] = Facts(epoch=3)
     broker.ends[1] += 1
     made.send(0, START_US + 200_000)
     made.require_newest()
@@ -329,7 +324,7 @@ def test_a_generator_goes_on_when_that_of_an_earlier_driver_wakes_and_writes(wri
     broker = Broker()
     made = generator(broker, rate=1000, epoch=2)
     made.send(0, START_US + 100_000)
-    for facts in ({"watermark": 5}, {"epoch": 2}):  # the first epoch is not said; and what we lost count of is ours
+    for facts in (Facts(5), Facts(epoch=2)):  # of the first epoch; and what we lost count of is ours
         written.facts[0, broker.ends[0]] = facts
         broker.ends[0] += 1
         made.send(0, START_US + 200_000)
@@ -343,4 +338,4 @@ def test_a_generator_goes_on_when_that_of_an_earlier_driver_wakes_and_writes(wri
 def test_a_load_that_has_begun_skips_nothing():
     made = generator(Broker(), rate=1000)
     with pytest.raises(BadInput):
-        made.obey({"skip": [1, 1]}, START_US)
+        made.obey(SkipEvents((1, 1)), START_US)

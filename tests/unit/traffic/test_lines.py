@@ -12,10 +12,12 @@ from small_kafka import Broker
 
 from keyshift.model import frames
 from keyshift.model.errors import ProtocolViolation
+from keyshift.model.frames import NO_FACTS, Facts
 from keyshift.model.frames import encode as frame
 from keyshift.traffic import lines
 from keyshift.traffic.collector import decoded
 from keyshift.traffic.generator import Generator, GeneratorConfig
+from keyshift.traffic.messages import Begin
 from keyshift.traffic.topics import Topic
 from keyshift.workloads.keycount import EVENTS, RESULT_FIELDS
 
@@ -55,17 +57,17 @@ def record(offset, value):
 
 def test_results_of_several_lines_are_one_batch_with_the_last_record():
     records = [record(7, result(key=3)), record(8, result(key=4))]
-    [(last, batch, meta)] = decoded(records, RESULTS, as_lines=True)
-    assert last.offset == 8 and batch["key"].to_pylist() == [3, 4] and meta == {}
+    [(last, batch, facts)] = decoded(records, RESULTS, as_lines=True)
+    assert last.offset == 8 and batch["key"].to_pylist() == [3, 4] and facts == NO_FACTS
 
 
 def test_frames_come_one_by_one_with_what_they_say():
     batch = pa.RecordBatch.from_pylist([dict.fromkeys(RESULTS.names, 1)], schema=RESULTS)
-    records = [record(7, frame(batch)), record(8, frame(batch, {"marker": "ready"}))]
+    records = [record(7, frame(batch)), record(8, frame(batch, Facts(epoch=2)))]
     found = list(decoded(records, RESULTS, as_lines=False))
-    assert [(each.offset, rows.num_rows, meta) for each, rows, meta in found] == [
-        (7, 1, {}),
-        (8, 1, {"marker": "ready"}),
+    assert [(each.offset, rows.num_rows, facts) for each, rows, facts in found] == [
+        (7, 1, NO_FACTS),
+        (8, 1, Facts(epoch=2)),
     ]
 
 
@@ -77,7 +79,7 @@ def test_a_generator_of_lines_sends_each_event_when_its_frame_is_due_and_no_tick
     generator = Generator(config, broker)
     generator.send(0, 900_000)
     assert broker.values == []
-    generator.obey({"start_at_us": 1_000_000, "seconds": 1}, 900_000)
+    generator.obey(Begin(1_000_000, 1), 900_000)
     generator.send(0, 1_100_000)
     generator.send(1, 1_100_000)
     assert [partition for partition, _ in broker.values] == [0] * 6 + [1] * 5

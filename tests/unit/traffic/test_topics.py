@@ -24,7 +24,7 @@ def offered(monkeypatch):
         partition, made, batches = SOURCE.partition(router), [], []
         for offset, number in enumerate(rows):
             batches.append(partition.take(np.arange(number, dtype=np.int64) * 1000 + offset * 20_000))
-            value = frames.encode(batches[-1], {"watermark": offset * 7})
+            value = frames.encode(batches[-1], frames.Facts(offset * 7))
             made.append(SimpleNamespace(offset=offset, value=value, timestamp=5 + offset))
         pieces += [(router, made[begin : begin + 2]) for begin in range(0, len(made), 2)]
         events.append(pa.Table.from_batches(batches, SOURCE.schema))
@@ -64,8 +64,9 @@ def test_what_is_of_an_older_epoch_than_a_frame_before_it_does_not_count(monkeyp
     partition, made = SOURCE.partition(0), []
     for offset, epoch in enumerate((1, 2, 1, 2)):
         batch = partition.take(np.arange(1 + offset, dtype=np.int64))
-        facts = {"epoch": epoch} if epoch > 1 else {}
-        made.append(SimpleNamespace(offset=offset, value=frames.encode(batch, facts), timestamp=offset))
+        made.append(
+            SimpleNamespace(offset=offset, value=frames.encode(batch, frames.Facts(epoch=epoch)), timestamp=offset)
+        )
     monkeypatch.setattr(Topic, "records", lambda self: iter([(0, made)]))
     topic = Topic("", "t")
     events, seen = topic.read(SOURCE.schema)

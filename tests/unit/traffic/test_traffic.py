@@ -1,6 +1,5 @@
 """What is counted of what comes out of a system, and how slots are waited for; with processes: tests/integration."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,16 +7,18 @@ import pytest
 
 from keyshift.model.errors import NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.markers import SlotMarker, SlotStarted, StateWritten
+from keyshift.model.records import Second
 from keyshift.traffic import traffic as module
+from keyshift.traffic.messages import Latencies, Ready, SecondDone
 from keyshift.traffic.topics import Topic
-from keyshift.traffic.traffic import Latencies, Traffic
+from keyshift.traffic.traffic import Traffic
 from keyshift.workloads.keycount import KeyCount
 
 
 class Collector:
     """Stands for the process: ``say`` is what it says; ``dead``: why it has died."""
 
-    def __init__(self, name, config, heard):
+    def __init__(self, name, config, reports, heard):
         self.say, self.dead, self.killed = heard, None, False
 
     def check(self):
@@ -62,8 +63,9 @@ def nothing():
 
 
 def second(number, results, version=1):
-    told = {"second": number, "results": results, "versions": [[version, results]], "p50_ms": 1.0, "p99_ms": 2.0}
-    return told | {"by_slot": [[1, 10.0 * number, [results, 0]]]}
+    return SecondDone(
+        Second(number, results, 1.0, 2.0), {version: results}, {1: Latencies(10.0 * number, (results, 0))}
+    )
 
 
 def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_day_or_for_ever(
@@ -79,17 +81,17 @@ def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_da
 
 
 def test_results_of_each_second_are_added_up_and_passed_on(traffic, collector, seconds):
-    for report in ({"state": "ready"}, second(1, 10), second(2, 5)):
+    for report in (Ready(), second(1, 10), second(2, 5)):
         collector.say(report)
     assert traffic.received == 15
-    assert seconds == [second(1, 10), second(2, 5)]
+    assert seconds == [Second(1, 10, 1.0, 2.0), Second(2, 5, 1.0, 2.0)]
 
 
 def test_of_a_second_little_is_kept_and_latencies_are_added_up(traffic, collector):
     for number in range(1, 101):
         collector.say(second(number, 2))
-    assert traffic.seconds[-1] == {"second": 100, "results": 2, "p50_ms": 1.0, "p99_ms": 2.0}
-    assert traffic.latencies == {1: Latencies(10.0 * 5050, [200, 0])}
+    assert traffic.seconds[-1] == Second(100, 2, 1.0, 2.0)
+    assert traffic.latencies == {1: Latencies(10.0 * 5050, (200, 0))}
 
 
 def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_more(traffic, collector):
@@ -105,7 +107,7 @@ def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_m
 
 
 def says(collector, slot, marker):
-    collector.say(json.loads(json.dumps(SlotMarker(slot, marker).to_json())))
+    collector.say(SlotMarker(slot, marker))
 
 
 def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic, collector):

@@ -11,7 +11,7 @@ import pytest
 
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.model.keys import Move, SlotId, Step, UnitId
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import Fault, FaultPoints, parse, parse_now
 
@@ -98,9 +98,9 @@ def test_a_fault_hits_the_first_source_or_destination_of_a_step_in_its_phase_onc
 def test_a_slot_is_hit_when_its_protocol_log_has_the_event_of_the_phase(hit, fault, slot, event):
     points = FaultPoints(parse(fault), slot, 0)
     points.published([(5, STEP)])
-    points.heard(Event(0, "slot", name, (), 5) for name in ("published", "acknowledged", "installed", "released"))
+    points.heard(LogEvent(0, "slot", name, (), 5) for name in ("published", "acknowledged", "installed", "released"))
     assert not hit
-    points.heard([Event(0, "slot", event, (), 5)] * 2)
+    points.heard([LogEvent(0, "slot", event, (), 5)] * 2)
     assert hit == [signal.SIGKILL]
 
 

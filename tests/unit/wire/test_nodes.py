@@ -6,16 +6,17 @@ from dataclasses import replace
 import pytest
 
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.messages import codec
 from keyshift.model.records import Measured, UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.ordering import LogPlace, Place, Position
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
-from keyshift.runtime.protocol_log import Event
+from keyshift.runtime.protocol_log import LogEvent
 from keyshift.wire import nodes
 from keyshift.wire.faults import parse
 
 FIRST = Step((Move(UnitId(1), SlotId(0), SlotId(2)),), Mode(gate="slots"))
 SECOND = Step((), snapshot="one")
-EVENTS = (Event(5, "slot-1", "send", (3, 4), 2, 1, "slot-0"), Event(6, "slot-1", "end of input"))
+EVENTS = (LogEvent(5, "slot-1", "send", (3, 4), 2, 1, "slot-0"), LogEvent(6, "slot-1", "end of input"))
 PLACES = (nodes.Location(3, "one/counter-0-ab-0", 0, 10, 77), nodes.Location(3, "two/counter-0-cd-0", 10, 5, 78, 2, 1))
 MEASURED = Measured(1.5, 0.5, ((0, 7),), ((12, 7),), 1, 2, 3, 4, 5)
 POSITION = Position((Place(-1, 0, 3), Place(17, 40_000, 3)), 2, 20_000, 2**64 - 1, LogPlace(4, 2, 1))
@@ -86,10 +87,10 @@ def test_a_value_of_another_kind_is_refused(data):
 
 def test_a_process_may_make_all_codecs_ahead():
     nodes.make_codecs()
-    before = nodes._codec.cache_info().misses
+    before = codec.cache_info().misses
     for node, value in MESSAGES.values():
         node.encode(value)
-    assert nodes._codec.cache_info().misses == before
+    assert codec.cache_info().misses == before
 
 
 def test_no_two_nodes_have_one_path():

@@ -56,11 +56,11 @@ def keys_of(slot: int) -> list[int]:
     return keys[units_of(keys, CONFIG.key_groups, CONFIG.bins) % SLOTS == slot].tolist()
 
 
-def frame(task: RouterTask, number: int, keys: list[int] = (), router: int = 0, **facts: int) -> dict[int, list]:
+def frame(task: RouterTask, number: int, keys: list[int] = (), router: int = 0, epoch: int = 1) -> dict[int, list]:
     """The rows that each slot gets of frame ``number``."""
     columns = [pa.array(keys, pa.int64())] * len(EVENTS)
     value = frames.encode(
-        pa.RecordBatch.from_arrays(columns, schema=EVENTS), {"watermark": BEGIN_US + number * FRAME_US} | facts
+        pa.RecordBatch.from_arrays(columns, schema=EVENTS), frames.Facts(BEGIN_US + number * FRAME_US, epoch)
     )
     got: dict[int, list] = {slot: [] for slot in range(SLOTS)}
     for slot, row in task.frame(router, number, pa.py_buffer(value)):
@@ -99,8 +99,7 @@ def test_events_that_a_deposed_driver_s_generator_offers_behind_those_of_a_later
     keys = keys_of(0)[:1]
     taken = []
     for offset, epoch in enumerate((1, 1, 1, 2, 1, 2, 4, 2, 1, 4)):
-        facts = {} if epoch == 1 else {"epoch": epoch}
-        rows = frame(task, offset, keys, **facts)
+        rows = frame(task, offset, keys, epoch=epoch)
         if any(rows.values()):
             taken.append(offset)
             assert DATA in kinds(rows)[0]

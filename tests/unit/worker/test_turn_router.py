@@ -38,7 +38,7 @@ def appoint(driver, epoch, holds=False):
 
 def say(task, offset, epoch):
     """Kind and version of the barriers that slot 0 gets with a frame without events."""
-    value = frames.encode(frames.empty(CONFIG.make_source().schema), {"watermark": epoch * H})
+    value = frames.encode(frames.empty(CONFIG.make_source().schema), frames.Facts(epoch * H))
     rows = task.frame(0, offset, pa.py_buffer(value))
     barriers = [row for slot, value in rows if slot == 0 for row in received(answered([value])) if row.kind >= BARRIER]
     return [(row.kind, row.version) for row in barriers if row.kind in (BARRIER, SAVEPOINT)]

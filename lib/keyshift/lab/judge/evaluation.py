@@ -111,7 +111,7 @@ class EndedJob:
         if numbers is not None:
             results = results[span.of(results["t"])]
             samples = [sample for sample in samples if span.covers(sample[0])]
-            seconds = [second for second in seconds if span.covers(second["second"])]
+            seconds = [second for second in seconds if span.covers(second.second)]
             records = [[each for each in some if span.covers(each.published_us / SECOND_US)] for some in records]
             chosen = [numbers.get(stage.name) for stage in stages]
             decisions = [[d for d in some if d[0] == n] for some, n in zip(decisions, chosen, strict=True)]

@@ -149,20 +149,20 @@ def _chain(
     stores: Sequence[Store],
     assignments: list[Assignment],
     routers: int,
-) -> list["_Stage"]:
+) -> list["_DrivenStage"]:
     """The stages, each of which knows the next one."""
-    chain: list[_Stage] = []
+    chain: list[_DrivenStage] = []
     slots = 1 + max(max(each.owner) for each in assignments)
     for number in reversed(range(len(stages))):
         senders = slots if number else routers
         following = chain[0] if chain else None
         chain.insert(
-            0, _Stage(workload, stages[number], stores[number], assignments[0], senders, slots, following, number)
+            0, _DrivenStage(workload, stages[number], stores[number], assignments[0], senders, slots, following, number)
         )
     return chain
 
 
-class _Stage:
+class _DrivenStage:
     """Drives the cores of all routers and slots of a stage: what one of them says to another has arrived before
     anything else.
     """
@@ -175,7 +175,7 @@ class _Stage:
         first: Assignment,
         routers: int,
         slots: int,
-        following: "_Stage | None",
+        following: "_DrivenStage | None",
         number: int,
     ) -> None:
         placed = number > 0

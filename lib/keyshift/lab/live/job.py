@@ -24,11 +24,11 @@ from keyshift.lab.live.run import LiveRun
 from keyshift.lab.live.status import Status
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.model.errors import KeyshiftError
-from keyshift.model.notes import Phase
-from keyshift.model.records import Measured
+from keyshift.model.notes import Activity
+from keyshift.model.records import Measured, Second
 from keyshift.planner.scaling import Scaling
 from keyshift.results.manifest import Manifest, new_run_id
-from keyshift.traffic.traffic import Latencies
+from keyshift.traffic.messages import Latencies
 
 TOLD = 10  # decisions of an autoscaler in a status
 Record = Callable[..., Manifest]  # see ``Lab.record``
@@ -163,7 +163,8 @@ class LiveJob:
         }
         if run is None or not self.ready.is_set():
             return status
-        last = run.loop.traffic.seconds[-1] if run.loop.traffic.seconds else {}
+        seconds = run.loop.traffic.seconds
+        last = seconds[-1] if seconds else Second(0, 0)
         status.update(run.system.status())
         status |= {
             "phase": str(run.loop.reporter.doing),
@@ -171,9 +172,9 @@ class LiveJob:
             "rate": run.loop.rate,
             "offered": run.offered,
             "results": run.loop.traffic.received,
-            "results_per_s": last.get("results", 0),
-            "p50_ms": last.get("p50_ms"),
-            "p99_ms": last.get("p99_ms"),
+            "results_per_s": last.results,
+            "p50_ms": last.p50_ms,
+            "p99_ms": last.p99_ms,
             "migrating": run.migrations.under_way,
             "migrations": list(map(asdict, run.migrations.status())),
             "deaths": len(run.loop.deaths),
@@ -194,11 +195,11 @@ class LiveJob:
         return {"looks": len(made), "moves": sum(each.moves for each in made), "decisions": newest}
 
     @property
-    def phases(self) -> Mapping[str, Phase]:
+    def phases(self) -> Mapping[str, Activity]:
         """What happens to the state of each stage now; nothing of a job that has not begun."""
         if self._run is None or not self.ready.is_set():
             return {}
-        of_all = self._run.loop.reporter.doing.phase
+        of_all = self._run.loop.reporter.doing.activity
         return {name: own if of_all.of_stage else of_all for name, own in self._run.system.phases.items()}
 
     @property

@@ -12,7 +12,7 @@ from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
-from keyshift.model.notes import Doing, Phase
+from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import Measured
 from keyshift.traffic.topics import Epochs
 from keyshift.traffic.traffic import Before, Feed
@@ -59,7 +59,7 @@ class LiveRun:
         loop, spec = self.loop, self.loop.spec
         if spec.scenario.trigger == "auto":
             loop.autoscale(time.time() + LEAD_S + spec.autoscaler.autoscale_s, self._asked)
-        loop.reporter.enter(Doing(Phase.STEADY))
+        loop.reporter.enter(Doing(Activity.STEADY))
         self.migrations.settle()
         self._keep()  # before anybody hears that it runs
         self.state = "running"
@@ -136,7 +136,7 @@ class LiveRun:
         self.migrations.resume(journal.migrations, journal.targets)
         traffic.open(again=True)
         loop.feed = feed = traffic.feed(loop.rate, loop.spec.run.frame_ms, epoch=epoch)
-        feed.await_state("ready")
+        feed.await_ready()
         offered = traffic.count_offered()
         feed.skip(offered.events)
         feed.before = Before(sum(offered.events), offered.due)

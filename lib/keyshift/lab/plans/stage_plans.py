@@ -12,7 +12,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.status import StageStatus
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
 from keyshift.model.keys import Assignment, Move, SlotId, Step
-from keyshift.model.notes import Doing, Note, Phase
+from keyshift.model.notes import Activity, Doing, Note
 from keyshift.planner import Decision, Plan, Strategy, make_plan
 from keyshift.wire.nodes import CopiesClose
 
@@ -111,7 +111,7 @@ class StagePlans:
         if self.planned_s is None:
             self.planned_s = time.perf_counter() - begin
         if plan.copies and point.replicas == "warm_up":
-            self.led.say(Doing(Phase.COPYING))
+            self.led.say(Doing(Activity.COPYING))
             copying = time.perf_counter()
             self._copy(plan.copies, point)
             self.led.ask.await_copies()

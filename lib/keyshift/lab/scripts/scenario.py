@@ -11,7 +11,7 @@ from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
-from keyshift.model.notes import Doing, Phase
+from keyshift.model.notes import Activity, Doing
 from keyshift.wire.faults import Fault
 
 
@@ -27,7 +27,7 @@ def _play(run: RunLoop) -> Script:
     measured = run.began_at + spec.run.warmup_s
     with run.reporter.bar(spec.run.load_s, spec.strategy.name):
         yield measured
-        run.reporter.enter(Doing(Phase.STEADY))
+        run.reporter.enter(Doing(Activity.STEADY))
         for first in spec.changes[:1]:
             yield partial(system.announce, first)
         if spec.scenario.trigger != "script":  # else that is the first migration

@@ -20,7 +20,7 @@ from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span, bytes_by_k
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
-from keyshift.model.notes import Doing, Phase
+from keyshift.model.notes import Activity, Doing
 from keyshift.planner import Strategy
 from keyshift.results.manifest import Verdict
 from keyshift.results.verdict import due_in
@@ -99,11 +99,11 @@ class Series:
         run, specs, reporter = self._run, self._specs, self._run.reporter
         with reporter.bar(run.spec.run.warmup_s + sum(spec.run.seconds for spec in specs), "series"):
             yield run.began_at + run.spec.run.warmup_s
-            reporter.enter(Doing(Phase.MOVING, "practice"))
+            reporter.enter(Doing(Activity.MOVING, "practice"))
             yield from self._migrate(specs[0], run.spec.point())
             yield from self._go_back()
             for number, spec in enumerate(specs, 1):
-                reporter.enter(Doing(Phase.STEADY, f"{number}/{len(specs)} {spec.strategy.name}"))
+                reporter.enter(Doing(Activity.STEADY, f"{number}/{len(specs)} {spec.strategy.name}"))
                 yield from self._lap(spec)
 
     def _lap(self, spec: RunSpec) -> Script:
@@ -152,7 +152,7 @@ class Series:
     def _await_calm(self, since: float, until: float, seconds: int) -> Script:
         """So many seconds of normal latency in a row, none of them before ``since``; at most until ``until``."""
         while time.time() < until:
-            found = [each["p99_ms"] for each in self._run.traffic.seconds if each["second"] >= since][-seconds:]
+            found = [each.p99_ms for each in self._run.traffic.seconds if each.second >= since][-seconds:]
             if len(found) == seconds and all(p99 is not None and p99 <= self._objective_ms for p99 in found):
                 return
             yield time.time() + LOOK_S
@@ -160,7 +160,7 @@ class Series:
     @property
     def _objective_ms(self) -> float:
         """From the median second of the job so far: migrations are the lesser part of it."""
-        return metrics.objective_ms(median(each["p99_ms"] or 0.0 for each in self._run.traffic.seconds))
+        return metrics.objective_ms(median(each.p99_ms or 0.0 for each in self._run.traffic.seconds))
 
 
 def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:

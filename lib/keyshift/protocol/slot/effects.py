@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from keyshift.model.keys import RouterId, SlotId, UnitId
+from keyshift.model.keys import RouterId, SlotId, UnitId, Version
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """To the coordinator: this slot has a queue open for every unit that arrives with ``version``."""
 
-    version: int
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Send:
 
     unit: UnitId
     destination: SlotId
-    version: int
+    version: Version
     routers: frozenset[RouterId] | None = None
     hop: int = 1  # how often the unit has changed hands in this step, this time included
 
@@ -29,7 +29,7 @@ class Open:
 
     unit: UnitId
     destination: SlotId
-    version: int
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Request:
 
     unit: UnitId
     slot: SlotId
-    version: int
+    version: Version
     router: RouterId
     hop: int = 0
 
@@ -72,7 +72,7 @@ class Complete:
 class Installed:
     """To the coordinator: all ``units`` that arrived with ``version`` are installed and their queues drained."""
 
-    version: int
+    version: Version
     units: frozenset[UnitId]
 
 
@@ -80,7 +80,7 @@ class Installed:
 class Released:
     """To the coordinator: all ``units`` that left with ``version`` were acknowledged and are forgotten."""
 
-    version: int
+    version: Version
     units: frozenset[UnitId]
 
 
@@ -99,7 +99,7 @@ class Capture:
     """
 
     snapshot: str
-    version: int
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Skip:
     """The ``snapshot`` does not happen here, and what was kept back for it goes on. To the coordinator: as above."""
 
     snapshot: str
-    version: int
+    version: Version
 
 
 Effect = Prepared | Send | Open | Request | Hurry | Forget | Complete | Installed | Released | Freeze | Capture | Skip

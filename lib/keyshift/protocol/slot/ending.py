@@ -5,6 +5,7 @@ At a snapshot it only stands still: what a router sends behind it is kept back u
 
 from dataclasses import dataclass, field
 
+from keyshift.model.keys import Version
 from keyshift.protocol.slot.effects import Freeze
 
 
@@ -41,6 +42,6 @@ class PendingSnapshot:
     """A snapshot that was published, until this slot's state was looked at, or it does not happen."""
 
     name: str
-    version: int  # under which all behind it is routed
+    version: Version  # under which all behind it is routed
     standing: set[int] = field(default_factory=set)  # routers whose records belong to the time behind it
     prepared: bool = False  # all state was here, and that was reported

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from keyshift.model.keys import RouterId, Step, UnitId
+from keyshift.model.keys import NO_VERSION, RouterId, Step, UnitId, Version
 from keyshift.protocol.slot.effects import (
     Capture,
     Complete,
@@ -41,20 +41,20 @@ class SlotMachine(Situation[Record]):
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def published(self, version: int, steps: Sequence[tuple[int, Step]]) -> list[Effect]:
+    def published(self, version: Version, steps: Sequence[tuple[Version, Step]]) -> list[Effect]:
         """All ``steps`` that are under way, by version, oldest first; others up to ``version`` are not (any more).
 
         One is prepared only when the one before it has ended here.
         """
         pending = self._snapshot
         effects = self.skip() if pending and pending.version <= version and pending.version not in dict(steps) else []
-        before = 0
+        before = NO_VERSION
         for of, step in steps:
             effects += self._prepare_snapshot(of, step.snapshot) if step.snapshot else self.prepare(of, step, before)
             before = of
         return effects if before == version else effects + self.cancel(version, before)
 
-    def _prepare_snapshot(self, version: int, name: str) -> list[Effect]:
+    def _prepare_snapshot(self, version: Version, name: str) -> list[Effect]:
         """All state is to be here soon, and kept as it is at the barriers of ``version``.
 
         A step before it was cancelled, if this slot did not hear of that. Nothing happens if a router has switched to
@@ -71,7 +71,7 @@ class SlotMachine(Situation[Record]):
             return self.skip()
         return self._advance()
 
-    def prepare(self, version: int, step: Step, before: int = 0) -> list[Effect]:
+    def prepare(self, version: Version, step: Step, before: int = 0) -> list[Effect]:
         """A step was published that will switch with ``version``. Repeated or outdated calls change nothing.
 
         The step of version ``before`` has switched and has to end first. Any other earlier one was cancelled, if this
@@ -109,7 +109,7 @@ class SlotMachine(Situation[Record]):
             self._queues.open(unit)
         return [Prepared(version), *self._advance()]
 
-    def cancel(self, version: int, before: int = 0) -> list[Effect]:
+    def cancel(self, version: Version, before: int = 0) -> list[Effect]:
         """The step of ``version`` will not switch, nor did an earlier one whose end this slot did not hear of; but that
         of version ``before`` did.
         """
@@ -124,7 +124,7 @@ class SlotMachine(Situation[Record]):
         self._drop(step)
         return self._advance()
 
-    def barrier(self, router: int, version: int) -> list[Effect]:
+    def barrier(self, router: int, version: Version) -> list[Effect]:
         """``router`` routes under ``version`` from here on.
 
         A version beyond that of the step means that the step was cancelled, and another one made without this slot.
@@ -142,7 +142,7 @@ class SlotMachine(Situation[Record]):
 
     # -- state that comes and goes ------------------------------------------------------------------------------------
 
-    def requested(self, unit: int, version: int, router: int, hop: int) -> list[Effect]:
+    def requested(self, unit: int, version: Version, router: int, hop: int) -> list[Effect]:
         """Another slot asks for ``unit``, because a record of ``router`` waits there. Outdated calls change nothing.
 
         ``hop`` is that of the ``Request``: one that is repeated takes no unit back that was lent again meanwhile.
@@ -196,7 +196,7 @@ class SlotMachine(Situation[Record]):
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def admit(self, router: int, version: int, units: AbstractSet[int]) -> AbstractSet[int]:
+    def admit(self, router: int, version: Version, units: AbstractSet[int]) -> AbstractSet[int]:
         """Which of a frame's ``units`` have to wait: their records go to ``hold``; all others are processed now.
 
         Raises ProtocolViolation for a record that must not be here: of a unit this slot does not own, or routed under
@@ -209,7 +209,7 @@ class SlotMachine(Situation[Record]):
             return frozenset()
         return self._waiting(router, version, units)
 
-    def _waiting(self, router: int, version: int, units: AbstractSet[int]) -> AbstractSet[int]:
+    def _waiting(self, router: int, version: Version, units: AbstractSet[int]) -> AbstractSet[int]:
         """Of a frame when something waits or moves."""
         step, what = self._step, f"router {router} sent a record of unit {{}} under version {version}"
         missing = units - self.serving
@@ -264,7 +264,7 @@ class SlotMachine(Situation[Record]):
 
     # -- savepoint and end of input -----------------------------------------------------------------------------------
 
-    def snapshot_barrier(self, router: int, version: int) -> list[Effect]:
+    def snapshot_barrier(self, router: int, version: Version) -> list[Effect]:
         """``router`` stands at a snapshot, and routes under ``version`` from here on.
 
         The caller has to keep back what it sends behind it, until ``Capture`` or ``Skip``. One that does not happen is

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Mode, SlotId, Step, UnitId
+from keyshift.model.keys import NO_VERSION, Mode, SlotId, Step, UnitId, Version
 from keyshift.protocol.slot.ending import InputEnd, PendingSnapshot
 from keyshift.protocol.slot.phases import AT_THE_OTHER, NOT_MOVED, ON_LOAN, STANDING, Phase, Phases
 from keyshift.protocol.slot.queues import Queues, Record
@@ -17,7 +17,7 @@ from keyshift.protocol.slot.queues import Queues, Record
 class ActiveStep:
     """A step, from when it is prepared here until this slot's part of it has ended."""
 
-    version: int
+    version: Version
     mode: Mode
     other: dict[UnitId, SlotId]  # the destination of each unit that leaves, the source of each that arrives
     leaving: frozenset[UnitId]
@@ -37,7 +37,12 @@ class Situation(Generic[Record]):
     """
 
     def __init__(
-        self, slot: int, routers: int, serving: Iterable[int] = (), expected: Iterable[int] = (), version: int = 0
+        self,
+        slot: int,
+        routers: int,
+        serving: Iterable[int] = (),
+        expected: Iterable[int] = (),
+        version: Version = NO_VERSION,
     ) -> None:
         self.slot = slot
         self.version = version
@@ -47,7 +52,7 @@ class Situation(Generic[Record]):
         self._queues: Queues[Record] = Queues(self.expected)
         self._heard = dict.fromkeys(range(routers), 0)
         self._step: ActiveStep | None = None
-        self._ahead: tuple[int, Step] | None = None  # to be prepared when the active step has ended here
+        self._ahead: tuple[Version, Step] | None = None  # to be prepared when the active step has ended here
         self._ending = InputEnd(routers)
         self._snapshot: PendingSnapshot | None = None
         self._last_snapshot = 0  # version of the last one, whatever became of it
@@ -56,7 +61,7 @@ class Situation(Generic[Record]):
         """Where ``unit`` is, and what becomes of its records here."""
         return self._phases[unit]
 
-    def version_of(self, unit: int) -> int:
+    def version_of(self, unit: int) -> Version:
         """A version under which this slot owns ``unit``, which is here."""
         return self._step.version if self._step and unit in self._step.arriving else self.version
 
@@ -65,11 +70,11 @@ class Situation(Generic[Record]):
         """Served units of which keys are elsewhere."""
         return self._partial.keys()
 
-    def is_lent(self, unit: int, version: int) -> bool:
+    def is_lent(self, unit: int, version: Version) -> bool:
         """Whether ``unit`` was lent to this slot by the step of ``version``, and is here."""
         return self._step is not None and self._step.version == version and self._phases[unit] in ON_LOAN
 
-    def awaits(self, unit: int, version: int, hop: int) -> bool:
+    def awaits(self, unit: int, version: Version, hop: int) -> bool:
         """Whether this handing over of ``unit`` has not come yet (``version`` 0: from a batch or savepoint before)."""
         step = self._step
         if step and self._phases[unit] in AT_THE_OTHER:

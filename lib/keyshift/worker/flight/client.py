@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import os
 import socket
 import threading
@@ -16,13 +15,30 @@ import pyarrow.flight as flight
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable, service_errors
+from keyshift.model.messages import decode, encode
 from keyshift.runtime.key_access import Stay, Written
 from keyshift.runtime.row import Row
 from keyshift.state import rows
 from keyshift.wire import spark_rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import MESSAGE, Acknowledged, CopyPart, KeysOf, Message, Shipment
+from keyshift.worker.flight.messages import (
+    Acknowledged,
+    AnswerKeys,
+    CopyPart,
+    GiveRest,
+    GiveRows,
+    GiveSealed,
+    Greeting,
+    KeysAsked,
+    KeysOf,
+    Label,
+    Message,
+    Request,
+    Shipment,
+    TakeCopies,
+    TakeUnits,
+)
 from keyshift.worker.flight.stream import AWAY, BROKEN, Stream
 
 
@@ -87,11 +103,11 @@ class StateClients:
                 self._clients[address] = flight.FlightClient(f"{scheme}://{address}", **proof)
             return self._clients[address]
 
-    def _open(self, address: str, request: dict[str, Any]) -> Stream:
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())
+    def _open(self, address: str, request: Request) -> Stream:
+        descriptor = flight.FlightDescriptor.for_command(encode(request))
         with service_errors(AWAY, lambda error: f"{address} cannot be called: {error}"):
             ends = self._to(address).do_exchange(descriptor, _options(self._token))
-        stream = Stream(request["kind"], address, *ends)
+        stream = Stream(request.kind, address, *ends)
         with self._lock:
             self._streams.add(stream)
         if self._closed.is_set():  # meanwhile
@@ -105,7 +121,7 @@ class StateClients:
             self._streams.discard(stream)
 
     @contextlib.contextmanager
-    def _stream(self, address: str, request: dict[str, Any]) -> Iterator[Stream]:
+    def _stream(self, address: str, request: Request) -> Iterator[Stream]:
         stream = self._open(address, request)
         try:
             yield stream
@@ -128,31 +144,31 @@ class StateClients:
         def fragments(shipment: Shipment) -> Iterator[messages.Fragment]:
             assert shipment.state is not None
             values, deleted = shipment.values(self._schema, self._chunk_bytes)
-            about, size = shipment.about(home) | {"deleted": deleted}, 0
-            for fragment in messages.fragments(about, values, self._schema, shipment.state.timers.export()):
+            label, size = shipment.label(home, deleted), 0
+            for fragment in messages.fragments(label, values, self._schema, shipment.state.timers.export()):
                 size += fragment.nbytes
                 if fragment.last:
                     sent(shipment, size)  # now: the acknowledgement may be very quick
                 yield fragment
 
-        self._put(address, {"kind": "units", "slot": slot}, map(fragments, shipments), acknowledged)
+        self._put(address, TakeUnits(slot), map(fragments, shipments), acknowledged)
 
     def copy(
         self, address: str, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]
     ) -> None:
         """Send a part of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
-        about = {"unit": unit, "part": part, "deleted": deleted}
-        fragments = messages.fragments(about, batches, self._schema)
-        self._put(address, {"kind": "copies", "slot": slot}, [fragments], lambda _: None)
+        label = Label(unit, part=part, deleted=tuple(deleted))
+        fragments = messages.fragments(label, batches, self._schema)
+        self._put(address, TakeCopies(slot), [fragments], lambda _: None)
 
     def _put(
         self,
         address: str,
-        request: dict[str, Any],
+        request: Request,
         units: Iterable[Iterator[messages.Fragment]],
         acknowledged: Callable[[Acknowledged], None],
     ) -> None:
-        begun: dict[str, int] = {}  # what has come of units in streams that broke: number of fragments
+        begun: Greeting = {}  # what has come of units in streams that broke
         greeted = threading.Event()
         trouble: list[BaseException] = []
 
@@ -162,7 +178,7 @@ class StateClients:
                 for fragment in unit:
                     if fragment.number == 0 and not fragment.last:
                         greeted.wait()
-                        come = begun.get(messages.journey(fragment.about), 0)
+                        come = begun.get(fragment.label.journey, 0)
                     if fragment.number >= come:
                         yield fragment
 
@@ -171,11 +187,11 @@ class StateClients:
             def listen() -> None:
                 try:
                     answers = stream.answers()
-                    begun.update(next(answers, {}))
+                    begun.update(decode(Greeting, next(answers, b"{}")))
                     greeted.set()
                     for answer in answers:
                         self.moved_at = time.monotonic()
-                        acknowledged(answer)
+                        acknowledged(decode(Acknowledged, answer))
                 except BaseException as error:
                     trouble.append(error)
                     stream.end()
@@ -200,15 +216,15 @@ class StateClients:
     def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Shipment]], object]) -> None:
         """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
         begun = self._begun.setdefault((address, slot), {})
-        wanted = [(unit, len(begun[unit][1]) if unit in begun else 0) for unit in units]
-        for some in messages.units(self._get(address, {"kind": "sealed", "slot": slot, "units": wanted}), begun):
+        wanted = tuple((unit, len(begun[unit][1]) if unit in begun else 0) for unit in units)
+        for some in messages.units(self._get(address, GiveSealed(slot, wanted)), begun):
             if some:
-                arrived([Shipment(batches=batches, timers=timers, **about) for about, batches, timers in some])
+                arrived([Shipment.arrived(*unit) for unit in some])
 
     def left_rows(self, address: str, slot: int) -> list[Row]:
         """Fetch the rows of routers that ``slot`` left at ``address``."""
         found: list[Row] = []
-        for chunk in self._get(address, {"kind": "rows", "slot": slot}):
+        for chunk in self._get(address, GiveRows(slot)):
             batch, _ = frames.decode(chunk.app_metadata, spark_rows.VALUES)
             found += spark_rows.received(batch)
         return found
@@ -221,13 +237,13 @@ class StateClients:
         later one has to write these keys again, with the same values or newer ones.
         """
         given, sizes = rows.join(self._schema, [fragment for *_, fragment in written])
-        about = [(*stay, deleted) for stay, deleted, _ in written]
-        request = {"number": next(self._numbers), "stays": stays, "moved": moved, "written": about, "sizes": sizes}
+        deleted: list[KeysOf] = [(*stay, keys) for stay, keys, _ in written]
+        asked = KeysAsked(next(self._numbers), list(stays), list(moved), deleted, sizes)
         with self._lock:
             stream = self._questions.pop(address, None)
-        stream = stream or self._open(address, {"kind": "keys"})
+        stream = stream or self._open(address, AnswerKeys())
         try:
-            stream.write(given, json.dumps(request).encode())
+            stream.write(given, encode(asked))
             chunk = stream.read()
             if chunk is None:
                 raise ServiceUnavailable(f"{address} answers no more")
@@ -238,7 +254,7 @@ class StateClients:
         with self._lock:
             self._questions[address] = stream
         self.moved_at = time.monotonic()
-        counts = json.loads(chunk.app_metadata.to_pybytes())
+        counts = decode(list[int], chunk.app_metadata.to_pybytes())
         return Answer(rows.split(chunk.data, counts), chunk.data.nbytes, given.nbytes)
 
     def rest(
@@ -250,12 +266,11 @@ class StateClients:
         """Request all keys of these units that are still there, ascending, each unit from behind the given key on.
         Calls ``arrived(stay, rows, whether these are the last)`` as they come.
         """
-        request = {"kind": "rest", "stays": [(*stay, after) for stay, after in stays]}
-        for chunk in self._get(address, request):
+        for chunk in self._get(address, GiveRest(tuple((*stay, after) for stay, after in stays))):
             for fragment in messages.unpack(chunk):
-                arrived((fragment.about["unit"], fragment.about["version"]), fragment.batch, fragment.last)
+                arrived((fragment.label.unit, fragment.label.version), fragment.batch, fragment.last)
 
-    def _get(self, address: str, request: dict[str, Any]) -> Iterator[Any]:
+    def _get(self, address: str, request: Request) -> Iterator[Any]:
         with self._stream(address, request) as stream:
             stream.done_writing()
             while (chunk := stream.read()) is not None:
@@ -264,7 +279,7 @@ class StateClients:
 
     def tell(self, address: str, message: Message) -> None:
         """Say something short; it has arrived when this returns."""
-        action = flight.Action(message.kind, MESSAGE.dump_json(message))
+        action = flight.Action(message.kind, encode(message))
         with service_errors(BROKEN, lambda error: f"a message could not be sent to {address}: {error}"):
             list(self._to(address).do_action(action, _options(self._token, self._deadline_s)))
 

@@ -1,22 +1,25 @@
 """Units on their way: what travels, how it is cut into chunks and put together again. Nothing here sends anything."""
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
-from pydantic import Field, TypeAdapter
+from pydantic import Field, PlainSerializer
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import NO_VERSION, Version
+from keyshift.model.messages import codec, decode, encode
 from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 
 KeysOf = tuple[int, int, list[int]]  # unit, version, keys
 Acknowledged = list[tuple[int, bool]]  # units, and whether they were taken
+Greeting = dict[str, int]  # journeys of units that are not complete, and how many fragments have come
 CopyPart = tuple[int, int]  # of a copy: its epoch, which every beginning has for itself, and a number
+Routers = Annotated[frozenset[int], PlainSerializer(sorted, return_type=list[int])]
 SHARED_BYTES = 1 << 18  # so much state of several units at the most is sent and installed together
 _LENGTH_BYTES = 4
 
@@ -28,8 +31,8 @@ class OfStep:
     """
 
     slot: int
-    wanted: tuple[tuple[int, int, int, int], ...] = ()
-    opened: tuple[tuple[int, int], ...] = ()
+    wanted: tuple[tuple[int, Version, int, int], ...] = ()
+    opened: tuple[tuple[int, Version], ...] = ()
     kind: Literal["of step"] = "of step"
 
 
@@ -60,47 +63,118 @@ class KeysDropped:
 
 
 Message = OfStep | Taken | CopiesDropped | KeysDropped
-MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
 
 
 @dataclass(frozen=True, slots=True)
-class Shipment:
-    """One unit on its way, or what changed in it since its copy was brought up to ``delta_of``.
+class TakeUnits:
+    """A stream: units for ``slot``."""
 
-    ``routers``: whose records a lent unit may meet (None: it comes for good). ``partial``: its keys stay at ``home``.
-    ``reference``: of a state that slots share, in place of its values. ``routed``: see ``runtime.slot.Moved``.
+    slot: int
+    kind: Literal["units"] = "units"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCopies:
+    """A stream: parts of copies for ``slot``."""
+
+    slot: int
+    kind: Literal["copies"] = "copies"
+
+
+@dataclass(frozen=True, slots=True)
+class GiveSealed:
+    """A stream: units that ``slot`` left there at the end of a batch, but for so many fragments of each."""
+
+    slot: int
+    units: tuple[tuple[int, int], ...]
+    kind: Literal["sealed"] = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class GiveRows:
+    """A stream: rows of routers that ``slot`` had not worked on when it left there, at the end of a batch."""
+
+    slot: int
+    kind: Literal["rows"] = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class GiveRest:
+    """A stream: all keys of units whose ownership has left, from behind the given key on."""
+
+    stays: tuple[tuple[int, int, int | None], ...]
+    kind: Literal["rest"] = "rest"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerKeys:
+    """A stream of ``KeysAsked``, with the rows that are written, each answered by the rows found and their sizes."""
+
+    kind: Literal["keys"] = "keys"
+
+
+Request = TakeUnits | TakeCopies | GiveSealed | GiveRows | GiveRest | AnswerKeys
+SomeMessage: Any = Annotated[Message, Field(discriminator="kind")]
+SomeRequest: Any = Annotated[Request, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAsked:
+    """See ``StateClients.keys``. ``written``: rows of unit, version and keys that are deleted there; ``sizes``: how
+    many of the rows that come with this belong to each.
+    """
+
+    number: int
+    stays: list[KeysOf]
+    moved: list[KeysOf]
+    written: list[KeysOf]
+    sizes: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What travels with the state of a unit, and says what it is.
+
+    ``version``, ``hop``: of its move, see ``protocol.slot``. ``routers``: whose records a lent unit may meet (None: it
+    comes for good). ``partial``: its keys stay at ``home``. ``delta_of``: only what has changed, and was ``deleted``,
+    since its copy was brought up to this. ``reference``: of a state that slots share, in place of its values.
+    ``routed``: see ``runtime.slot.Moved``. ``part``: of a copy, which part this is.
     """
 
     unit: int
-    version: int = 0
+    version: Version = NO_VERSION
     hop: int = 0
-    routers: frozenset[int] | None = None
+    routers: Routers | None = None
     partial: bool = False
     delta_of: CopyPart | None = None
     deleted: tuple[int, ...] = ()
     home: str = ""
     reference: str = ""
     routed: int = 0
-    # Where it comes from, and where it goes to.
+    part: CopyPart | None = None
+
+    @property
+    def journey(self) -> str:
+        """A name for this transfer of this unit, and for no other."""
+        return encode(self).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment(Label):
+    """One unit on its way. ``state`` and ``changed`` (keys): where it comes from; ``batches`` and ``timers``: where it
+    goes to.
+    """
+
     state: UnitState | None = None
-    changed: frozenset[int] = frozenset()  # keys
+    changed: frozenset[int] = frozenset()
     batches: list[pa.RecordBatch] = field(default_factory=list)
     timers: pa.RecordBatch | None = None
 
-    def about(self, home: str) -> dict[str, Any]:
-        """Its description, which travels with its state."""
-        routers = None if self.routers is None else sorted(self.routers)
-        return {
-            "unit": self.unit,
-            "version": self.version,
-            "hop": self.hop,
-            "routers": routers,
-            "partial": self.partial,
-            "delta_of": self.delta_of,
-            "home": home,
-            "reference": (self.state and self.state.hand_over()) or "",
-            "routed": self.routed,
-        }
+    def label(self, home: str, deleted: Iterable[int]) -> Label:
+        """What goes with ``values``."""
+        reference = (self.state and self.state.hand_over()) or ""
+        kept = {each.name: getattr(self, each.name) for each in fields(Label)}
+        return Label(**kept | {"home": home, "reference": reference, "deleted": tuple(deleted)})
 
     def values(self, schema: pa.Schema, chunk_bytes: int) -> tuple[Iterable[pa.RecordBatch], list[int]]:
         """The batches that have to travel, and the keys that were deleted."""
@@ -113,43 +187,56 @@ class Shipment:
         return [rows.pack(schema, found)], sorted(self.changed - {key for key, _ in found})
 
     @classmethod
-    def arrived(cls, about: dict[str, Any], batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> "Shipment":
-        """A unit that has arrived: the inverse of ``about`` and ``values``."""
-        about["routers"] = None if about["routers"] is None else frozenset(about["routers"])
-        about["deleted"] = tuple(about["deleted"])
-        about["delta_of"] = about["delta_of"] and tuple(about["delta_of"])
-        return cls(batches=batches, timers=timers, **about)
+    def arrived(cls, label: Label, batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> "Shipment":
+        """A unit that has arrived: the inverse of ``label`` and ``values``."""
+        kept = {each.name: getattr(label, each.name) for each in fields(Label)}
+        return cls(batches=batches, timers=timers, **kept)
+
+
+def make_codecs() -> None:
+    """Make those of all messages here now; see ``wire.nodes.make_codecs``."""
+    for kind in (
+        *(SomeMessage, OfStep, Taken, CopiesDropped, KeysDropped),
+        *(SomeRequest, TakeUnits, TakeCopies, GiveSealed, GiveRest, AnswerKeys),
+        *(KeysAsked, Label, list[Head], Greeting, Acknowledged, list[int], dict, list),
+    ):
+        codec(kind)
 
 
 class Fragment(NamedTuple):
-    """A batch of the state of one unit, with the unit's description; the last one has the timers, if they travel."""
+    """A batch of the state of one unit, with its label; the last one has the timers, if they travel."""
 
     batch: pa.RecordBatch
     nbytes: int
-    about: dict[str, Any]
+    label: Label
     number: int
     last: bool
     timers: pa.RecordBatch | None = None
+
+
+class Head(NamedTuple):
+    """What a chunk says of a fragment: how many rows and timers of the chunk are its own."""
+
+    label: Label
+    rows: int
+    timers: int
+    number: int
+    last: bool
 
 
 Chunk = tuple[pa.RecordBatch, pa.Buffer]  # state, metadata
 
 
 def fragments(
-    about: dict[str, Any], batches: Iterable[pa.RecordBatch], schema: pa.Schema, timers: pa.RecordBatch | None = None
+    label: Label, batches: Iterable[pa.RecordBatch], schema: pa.Schema, timers: pa.RecordBatch | None = None
 ) -> Iterator[Fragment]:
     """The fragments of one unit, one without rows if there is no batch. The same state always gives the same ones."""
     rest = iter(batches)
     batch, number = next(rest, frames.empty(schema)), 0
     for following in rest:
-        yield Fragment(batch, batch.nbytes, about, number, last=False)
+        yield Fragment(batch, batch.nbytes, label, number, last=False)
         batch, number = following, number + 1
-    yield Fragment(batch, batch.nbytes, about, number, last=True, timers=timers)
-
-
-def journey(about: dict[str, Any]) -> str:
-    """A name for this transfer of this unit, and for no other."""
-    return json.dumps(about, sort_keys=True)
+    yield Fragment(batch, batch.nbytes, label, number, last=True, timers=timers)
 
 
 def chunks(fragments: Iterable[Fragment], chunk_bytes: int) -> Iterator[Chunk]:
@@ -171,10 +258,10 @@ def chunks(fragments: Iterable[Fragment], chunk_bytes: int) -> Iterator[Chunk]:
 
 
 def pack(together: list[Fragment]) -> Chunk:
-    """The fragments as one message: their rows, and a description of each."""
+    """The fragments as one message: their rows, and what is said of each."""
     timers = [each.timers for each in together if each.timers is not None]
-    heads = [(each.about, each.batch.num_rows, len(each.timers or ()), each.number, each.last) for each in together]
-    head = json.dumps(heads).encode()
+    heads = [Head(each.label, each.batch.num_rows, len(each.timers or ()), each.number, each.last) for each in together]
+    head = codec(list[Head]).dump_json(heads)
     tail = frames.encode(pa.concat_batches(timers)) if timers else b""
     batch = together[0].batch if len(together) == 1 else pa.concat_batches([each.batch for each in together])
     return batch, pa.py_buffer(len(head).to_bytes(_LENGTH_BYTES, "big") + head + tail)
@@ -186,15 +273,15 @@ def unpack(chunk: Any) -> Iterator[Fragment]:
     end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
     all_timers = frames.decode(raw[end:], TIMER_SCHEMA)[0] if len(raw) > end else None
     row = timer = 0
-    for about, rows_, timers_, number, last in json.loads(raw[_LENGTH_BYTES:end]):
+    for label, rows_, timers_, number, last in decode(list[Head], raw[_LENGTH_BYTES:end]):
         batch = chunk.data.slice(row, rows_)
         timers = all_timers.slice(timer, timers_) if all_timers is not None and timers_ else None
-        yield Fragment(batch, batch.nbytes, about, number, last, timers)
+        yield Fragment(batch, batch.nbytes, label, number, last, timers)
         row, timer = row + rows_, timer + timers_
 
 
-Unit = tuple[dict[str, Any], list[pa.RecordBatch], pa.RecordBatch | None]  # description, state, timers
-Begun = dict[int, tuple[str, list[pa.RecordBatch]]]  # unit that is not complete -> its name, and what has come of it
+Unit = tuple[Label, list[pa.RecordBatch], pa.RecordBatch | None]  # label, state, timers
+Begun = dict[int, tuple[str, list[pa.RecordBatch]]]  # unit that is not complete -> its journey, and what has come of it
 
 
 def units(chunks: Iterable[Any], begun: Begun) -> Iterator[list[Unit]]:
@@ -206,17 +293,17 @@ def units(chunks: Iterable[Any], begun: Begun) -> Iterator[list[Unit]]:
     for chunk in chunks:
         complete: list[Unit] = []
         for fragment in unpack(chunk):
-            about, number = fragment.about, fragment.number
+            label, number = fragment.label, fragment.number
             before: list[pa.RecordBatch] = []
             if number:
-                name, come = begun.get(about["unit"], ("", []))
-                before = come[:number] if name == journey(about) else []
+                journey, come = begun.get(label.unit, ("", []))
+                before = come[:number] if journey == label.journey else []
             if len(before) < number:
-                raise ServiceUnavailable(f"fragment {number} of a unit came behind {len(before)} others: {about}")
+                raise ServiceUnavailable(f"fragment {number} of a unit came behind {len(before)} others: {label}")
             if fragment.last:
-                complete.append((about, [*before, fragment.batch], fragment.timers))
+                complete.append((label, [*before, fragment.batch], fragment.timers))
             else:
-                begun[about["unit"]] = journey(about), [*before, fragment.batch]
+                begun[label.unit] = label.journey, [*before, fragment.batch]
         yield complete
-        for about, *_ in complete:  # not before they are installed
-            begun.pop(about["unit"], None)
+        for label, *_ in complete:  # not before they are installed
+            begun.pop(label.unit, None)

@@ -1,22 +1,40 @@
 """The end of Flight that is called: gives and takes the state of the slots that live in this process."""
 
 import hmac
-import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from keyshift.model import frames
+from keyshift.model.keys import Version
+from keyshift.model.messages import decode, encode
 from keyshift.runtime.key_access import Stay
 from keyshift.runtime.row import Row
 from keyshift.state import UnitState, rows
 from keyshift.wire import spark_rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import MESSAGE, CopyPart, Message, Shipment
+from keyshift.worker.flight.messages import (
+    Acknowledged,
+    AnswerKeys,
+    CopyPart,
+    GiveRest,
+    GiveRows,
+    GiveSealed,
+    Greeting,
+    KeysAsked,
+    Label,
+    Message,
+    Request,
+    Shipment,
+    SomeMessage,
+    SomeRequest,
+    TakeCopies,
+    TakeUnits,
+)
 
 
 class Holder(Protocol):
@@ -47,7 +65,7 @@ class Holder(Protocol):
         number has come: this one was given up, and repeated with what is newer.
         """
 
-    def copy(self, slot: int, unit: int, part: CopyPart, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
+    def copy(self, slot: int, unit: int, part: CopyPart, rows: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
         """A part of a copy of ``unit`` that is kept for ``slot``; number 0 begins it anew."""
 
     def message(self, message: Message) -> None:
@@ -84,39 +102,42 @@ class StateServer(flight.FlightServerBase):
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Any stream; the first message names its kind."""
-        request = json.loads(descriptor.command)
+        request: Request = decode(SomeRequest, descriptor.command)
         if not reader.schema.equals(self._holder.state_schema):
             raise flight.FlightServerError(f"state has columns {reader.schema.names}, not those of this job")
-        match request["kind"]:
-            case "units" | "copies":
+        match request:
+            case TakeUnits() | TakeCopies():
                 self._take(request, reader, writer)
-            case "sealed":
+            case GiveSealed():
                 self._give(self._sealed(request), writer)
-            case "rows":
-                self._give_rows(request["slot"], writer)
-            case "rest":
+            case GiveRows(slot):
+                self._give_rows(slot, writer)
+            case GiveRest():
                 self._give(self._rest(request), writer)
-            case "keys":
+            case AnswerKeys():
                 self._answer(reader, writer)
+            case never:
+                assert_never(never)
 
-    def _take(self, request: dict[str, Any], reader: Any, writer: Any) -> None:
+    def _take(self, request: TakeUnits | TakeCopies, reader: Any, writer: Any) -> None:
         """Units for one slot, or parts of copies for it; each is acknowledged when it is there. The first answer says
         how many fragments of incomplete units are here (of copies none: they may have changed since).
         """
-        slot = request["slot"]
-        begun = self._begun.setdefault(slot, {}) if request["kind"] == "units" else {}
-        writer.write_metadata(json.dumps({name: len(fragments) for name, fragments in list(begun.values())}).encode())
+        slot, copies = request.slot, isinstance(request, TakeCopies)
+        begun = {} if copies else self._begun.setdefault(slot, {})
+        greeting: Greeting = {journey: len(fragments) for journey, fragments in list(begun.values())}
+        writer.write_metadata(encode(greeting))
         # Each chunk is answered: it tells that somebody is there.
         for units in messages.units(self._moving(reader), begun):
             taken = [True] * len(units)
-            match request["kind"]:
-                case "units" if units:
-                    taken = self._holder.receive(slot, [Shipment.arrived(*unit) for unit in units])
-                case "copies":
-                    for about, batches, _ in units:
-                        self._holder.copy(slot, about["unit"], about["part"], batches, about["deleted"])
-            answers = [[about["unit"], each] for (about, *_), each in zip(units, taken, strict=True)]
-            writer.write_metadata(json.dumps(answers).encode())
+            if copies:
+                for label, batches, _ in units:
+                    assert label.part is not None
+                    self._holder.copy(slot, label.unit, label.part, batches, label.deleted)
+            elif units:
+                taken = self._holder.receive(slot, [Shipment.arrived(*unit) for unit in units])
+            answers: Acknowledged = [(label.unit, each) for (label, *_), each in zip(units, taken, strict=True)]
+            writer.write_metadata(encode(answers))
 
     def _moving(self, chunks: Iterable[Any]) -> Iterator[Any]:
         for chunk in chunks:
@@ -133,26 +154,25 @@ class StateServer(flight.FlightServerBase):
         schema, holder = self._holder.state_schema, self._holder
         writer.begin(schema)
         for chunk in reader:
-            request = json.loads(chunk.app_metadata.to_pybytes())
-            for unit, version, keys in request["moved"]:
+            asked: KeysAsked = decode(KeysAsked, chunk.app_metadata.to_pybytes())
+            for unit, version, keys in asked.moved:
                 holder.forget((unit, version), keys)
-            written = rows.split(chunk.data, request["sizes"])
-            for (unit, version, deleted), fragment in zip(request["written"], written, strict=True):
-                holder.write((unit, version), request["number"], fragment, deleted)
-            answer, sizes = rows.join(schema, [holder.keys((unit, v), keys) for unit, v, keys in request["stays"]])
-            writer.write_with_metadata(answer, json.dumps(sizes).encode())
+            written = rows.split(chunk.data, asked.sizes)
+            for (unit, version, deleted), fragment in zip(asked.written, written, strict=True):
+                holder.write((unit, version), asked.number, fragment, deleted)
+            answer, sizes = rows.join(schema, [holder.keys((unit, v), keys) for unit, v, keys in asked.stays])
+            writer.write_with_metadata(answer, encode(sizes))
 
-    def _sealed(self, request: dict[str, Any]) -> Iterator[messages.Fragment]:
+    def _sealed(self, request: GiveSealed) -> Iterator[messages.Fragment]:
         """Units that a slot left here at the end of a batch, without the fragments that have come."""
-        slot, units = request["slot"], request["units"]
-        for unit, come in units:
+        for unit, come in request.units:
             try:
-                state = self._holder.sealed(slot, unit)
+                state = self._holder.sealed(request.slot, unit)
             except KeyError:
-                raise flight.FlightServerError(f"unit {unit} of slot {slot} is not here") from None
+                raise flight.FlightServerError(f"unit {unit} of slot {request.slot} is not here") from None
             values = () if state.shared else state.export(self._chunk_bytes)
-            about = {"unit": unit, "reference": state.hand_over() or ""}
-            fragments = messages.fragments(about, values, self._holder.state_schema, state.timers.export())
+            label = Label(unit, reference=state.hand_over() or "")
+            fragments = messages.fragments(label, values, self._holder.state_schema, state.timers.export())
             yield from (fragment for fragment in fragments if fragment.number >= come)
 
     def _give_rows(self, slot: int, writer: Any) -> None:
@@ -166,13 +186,13 @@ class StateServer(flight.FlightServerBase):
         for batch in spark_rows.in_batches(left, self._chunk_bytes):
             writer.write_with_metadata(frames.empty(schema), frames.encode(batch))
 
-    def _rest(self, request: dict[str, Any]) -> Iterator[messages.Fragment]:
+    def _rest(self, request: GiveRest) -> Iterator[messages.Fragment]:
         """All keys that are still here of units whose ownership has left."""
-        for unit, version, after in request["stays"]:
+        for unit, version, after in request.stays:
             values = self._holder.rest((unit, version), after)
-            yield from messages.fragments({"unit": unit, "version": version}, values, self._holder.state_schema)
+            yield from messages.fragments(Label(unit, Version(version)), values, self._holder.state_schema)
 
     def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
         """A short message."""
-        self._holder.message(MESSAGE.validate_json(action.body.to_pybytes()))
+        self._holder.message(decode(SomeMessage, action.body.to_pybytes()))
         return iter(())

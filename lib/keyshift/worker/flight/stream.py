@@ -1,7 +1,6 @@
 """One call of Flight in both directions, which lasts until it is ended or falls silent."""
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -56,10 +55,10 @@ class Stream:
         self.moved_at = time.monotonic()
         return chunk
 
-    def answers(self) -> Iterator[Any]:
+    def answers(self) -> Iterator[bytes]:
         """What the other side says, without state, until the end."""
         while (chunk := self.read()) is not None:
-            yield json.loads(chunk.app_metadata.to_pybytes())
+            yield chunk.app_metadata.to_pybytes()
 
     def end(self) -> None:
         """End the call; it may have ended already. Readers get an error."""

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from keyshift.model.keys import Version
 from keyshift.protocol import slot as protocol
 from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.computation import Computation
@@ -38,7 +39,7 @@ def make_core(
     states: dict[int, UnitState],
     fresh: Sequence[int],
     expected: Sequence[int],
-    version: int,
+    version: Version,
 ) -> ArrowCore:
     """Of a slot with ``states``, units that begin ``fresh``, and ``expected`` ones, whose state is elsewhere."""
     operator = ArrowOperator(stage, slot_schema(stage, shape.first), result_schema(stage), placed=not shape.first)

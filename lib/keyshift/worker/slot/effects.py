@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from keyshift.clock import now_us
+from keyshift.model.keys import Version
 from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol import slot as protocol
 from keyshift.protocol.coordinator import StepPhase
@@ -109,7 +110,7 @@ class SlotEffects:
     def _cut(self) -> None:
         self._shared.clients.cut(self._shared.host.server.address)
 
-    def _acknowledge(self, version: int, phase: StepPhase, value: Acknowledgement) -> None:
+    def _acknowledge(self, version: Version, phase: StepPhase, value: Acknowledgement) -> None:
         self._shared.coordination.acknowledge(ack(version, phase, self._shared.slot), value)
 
     def _acknowledge_copies(self, order: str, close: CopiesClose) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from keyshift.model.errors import KeyshiftError
+from keyshift.model.keys import Version
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
 from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
@@ -42,7 +43,7 @@ class EndedSlot:
     repeated there.
     """
 
-    def __init__(self, slot: int, version: int) -> None:
+    def __init__(self, slot: int, version: Version) -> None:
         self.slot, self._version = slot, version
 
     def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:  # noqa: D102
@@ -65,7 +66,7 @@ class Copies:
         self._lock = threading.Lock()
         self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
 
-    def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:
+    def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
         """See ``flight.server.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
         epoch, number = part
         with self._lock:
@@ -138,7 +139,7 @@ class SlotHost:
             self.lent.clear()
             self._written.clear()
 
-    def seal(self, slot: int, version: int, states: dict[int, UnitState], left_rows: Sequence[Row] = ()) -> None:
+    def seal(self, slot: int, version: Version, states: dict[int, UnitState], left_rows: Sequence[Row] = ()) -> None:
         """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it, and so do rows
         that it has not worked on.
         """
@@ -188,7 +189,7 @@ class SlotHost:
                 for key in deleted:
                     state.delete(key)
 
-    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:  # noqa: D102
+    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:  # noqa: D102
         if isinstance(self._tenant(slot), EndedSlot):
             raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
         self.copies.add(slot, unit, part, batches, deleted)

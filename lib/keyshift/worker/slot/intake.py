@@ -3,11 +3,11 @@
 All methods are called under the slot's lock, and those that work on rows in a turn of ``SlotEffects``.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keyshift.clock import now_us
+from keyshift.model import messages
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.markers import SlotMarker
 from keyshift.ordering import Local, Ordering, Position
@@ -50,7 +50,7 @@ class Intake:
     def _pass_on(self, rows: Iterable[Row]) -> None:
         for row in rows:
             if row.kind == MARKER:
-                self._markers.pass_on(SlotMarker.from_json(json.loads(bytes(row.payload))))
+                self._markers.pass_on(messages.decode(SlotMarker, bytes(row.payload)))
 
 
 class TurnIntake(Intake):

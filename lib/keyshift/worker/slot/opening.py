@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, Version
 from keyshift.ordering import Position, Setting, orderings
 from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
@@ -39,7 +39,7 @@ class _Found(NamedTuple):
     ``expected`` ones, whose state ``fetch`` gets from elsewhere; it gives what was left there.
     """
 
-    version: int
+    version: Version
     states: dict[int, UnitState]
     left: Sequence[Row] = ()
     fresh: Sequence[int] = ()

@@ -8,7 +8,7 @@ import pytest
 from small_live import Stage, live_job
 
 from keyshift.control.metrics import Metrics
-from keyshift.experiment.commands import Cancel, InjectFault, Plan, Rate, Scale
+from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab import run_loop
 from keyshift.lab.run_loop import WINDOW_S, pause_before
@@ -122,7 +122,7 @@ def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(c
 
 def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
     job.inner.go.clear()
-    told = job.do(Plan(strategy="all_at_once", target=3))
+    told = job.do(MoveBy(strategy="all_at_once", target=3))
     assert [each["outcome"] for each in job.status()["migrations"]] == ["under way"]
     moves = [(m["unit"], m["destination"]) for step in told["steps"] for m in step["moves"]]
     assert len(told["steps"]) == 1 and moves
@@ -134,7 +134,7 @@ def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
 
 
 def test_groups_can_be_sent_to_slots_by_name(job):
-    job.do(Plan(strategy="fluid", target={0: 3, 1: 2}))
+    job.do(MoveBy(strategy="fluid", target={0: 3, 1: 2}))
     assert wait_until(lambda: not job.status()["migrating"], 60)
     assert job.status()["stages"]["counter"]["owners"][:3] == [3, 2, 0]
 
@@ -142,19 +142,19 @@ def test_groups_can_be_sent_to_slots_by_name(job):
 def test_more_slots_than_are_provisioned_need_a_restart_which_is_made_when_asked(job):
     with pytest.raises(BadInput, match=r"slots = 6: 4 are provisioned.*slots_max=6.*strategy stop_restart"):
         job.do(Scale(slots=6), wait=True)
-    assert job.do(Plan(strategy="stop_restart", target=6))["slots"] == 6
+    assert job.do(MoveBy(strategy="stop_restart", target=6))["slots"] == 6
     assert wait_until(lambda: not job.status()["migrating"], 60)
     stage = job.status()["stages"]["counter"]
     assert (stage["slots"], stage["provisioned"]) == (6, 6)
     with pytest.raises(BadInput, match="slots = 17: 16 are provisioned in this job; start a job with"):
-        job.do(Plan(strategy="stop_restart", target=17))
+        job.do(MoveBy(strategy="stop_restart", target=17))
 
 
 def test_migrations_that_wait_for_each_other_are_planned_from_where_the_state_is_by_then(job):
     job.inner.go.clear()
     job.do(Scale(slots=4))
     job.do(Scale(slots=3))
-    job.do(Plan(strategy="all_at_once", target=2))
+    job.do(MoveBy(strategy="all_at_once", target=2))
     assert {each["outcome"] for each in job.status()["migrations"]} == {"under way"}
     job.inner.go.set()
     assert wait_until(lambda: not job.status()["migrating"], 60)
@@ -167,8 +167,8 @@ def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job,
         raise MigrationFailed("measure: 1 did not answer")
 
     job.inner.go.clear()
-    job.do(Plan(strategy="hot_first", target=4))
-    job.do(Plan(strategy="hot_first", target=3))
+    job.do(MoveBy(strategy="hot_first", target=4))
+    job.do(MoveBy(strategy="hot_first", target=3))
     monkeypatch.setattr(job.counter, "measure", fails)
     job.inner.go.set()
     assert wait_until(lambda: not job.status()["migrating"], 60)
@@ -323,7 +323,7 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
     }
     with live_job(monkeypatch, live_spec(SMALL), **given) as job:
         told = job.traffic.told
-        assert told[0 if take_over else 1 :][:3] == [("feed", 103.0, 2), ("await_state", "ready"), ("skip", [20, 10])]
+        assert told[0 if take_over else 1 :][:3] == [("feed", 103.0, 2), ("await_ready",), ("skip", [20, 10])]
         assert (("await_silence",) in told) is not take_over
         assert (job.status()["rate"], len(read)) == (103.0, 3), "for the run's id, for the claim, and behind it"
         assert job.inner.config.epochs == (((5, 1),), ((7, 1), (8, 2)))

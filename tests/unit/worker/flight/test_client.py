@@ -87,7 +87,7 @@ def test_small_units_travel_together_with_their_timers_even_if_their_keys_stay(h
         answers.append,
     )
     assert holder.together == [list(range(20, 32))], "in one call"
-    assert answers == [[[unit, unit != 7] for unit in range(20, 32)]], "and acknowledged in one"
+    assert answers == [[(unit, unit != 7) for unit in range(20, 32)]], "and acknowledged in one"
     assert order == list(range(20, 32))
     assert sizes[0] == sizes[4] == 0 and sizes[6:] == sorted(sizes[6:]) and sizes[6] > 600
     for unit, (_, shipment) in enumerate(holder.shipments):
@@ -140,7 +140,7 @@ def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, s
 
     holder.receive = receive
     clients.push(server.address, 2, "here:1", shipments(), lambda *_: None, done.extend)
-    assert done == [[unit, True] for unit in range(50)]
+    assert done == [(unit, True) for unit in range(50)]
 
 
 def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came(holder, server, clients):

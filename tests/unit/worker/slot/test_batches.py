@@ -265,7 +265,7 @@ def test_a_batch_does_not_end_before_its_savepoint_is_written_and_said(make, mon
     said = []
 
     def wait():
-        said.extend(meta.get("marker") for _, meta in job.frames(task.wait()))
+        said.extend(facts.said and facts.said.marker.kind for _, facts in job.frames(task.wait()))
 
     job.savepoint(task)
     slow = time.monotonic() + 2 * job.config.deadline_s

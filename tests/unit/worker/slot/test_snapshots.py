@@ -44,7 +44,7 @@ def counts(job, name):
 
 
 def markers(job, task):
-    return [meta for _, meta in job.frames(task.wait()) if meta.get("marker") == "sealed"]
+    return [each.said for _, each in job.frames(task.wait()) if each.said and each.said.marker.kind == "sealed"]
 
 
 def captured(job, task, version, name):
@@ -78,7 +78,7 @@ def test_it_is_said_behind_the_results_when_it_is_written(job):
     snapshot(job, task, 2, "one")
     said = []
     until(lambda: said, lambda: said.extend(markers(job, task)))
-    assert list(map(SlotMarker.from_json, said)) == [SlotMarker(0, StateWritten("counter", "one"))]
+    assert said == [SlotMarker(0, StateWritten("counter", "one"))]
     assert markers(job, task) == [], "once"
 
 

@@ -44,11 +44,11 @@ def written(job, task):
     """
     frames = []
     until(
-        lambda: any(meta.get("marker") == "sealed" for _, meta in frames),
+        lambda: any(facts.said and facts.said.marker.kind == "sealed" for _, facts in frames),
         lambda: frames.extend(job.frames(task.wait())),
     )
     *_, (_, last) = frames
-    assert last["marker"] == "sealed", "behind the results"
+    assert last.said.marker.kind == "sealed", "behind the results"
     places = job.nodes.read(saved("sp")["slot-0"]).places
     assert len(places) == 4
     kinds = [kind for place in places for kind in job.store().read(place)[1]["kind"].to_pylist()]

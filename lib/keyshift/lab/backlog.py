@@ -1,0 +1,83 @@
+"""What is left to be answered when the load of a run has ended."""
+
+import math
+import time
+from collections.abc import Callable
+
+from keyshift.lab.reporter import Reporter
+from keyshift.lab.system import SystemUnderTest
+from keyshift.model.notes import Activity, Doing
+from keyshift.traffic.traffic import Feed, Traffic
+
+SILENCE_S = 10.0  # without any result, after which what is missing does not come any more
+LOOK_S = 0.2  # between two looks
+
+
+class Backlog:
+    """A system that has not worked it off in ``allowed_s`` is ``overloaded``. ``check`` raises what ends the run."""
+
+    def __init__(
+        self,
+        system: SystemUnderTest,
+        traffic: Traffic,
+        reporter: Reporter,
+        check: Callable[[], None],
+        allowed_s: float,
+    ) -> None:
+        self._system, self._traffic, self._reporter, self._check = system, traffic, reporter, check
+        self._allowed_s = allowed_s
+        self.overloaded = False
+        self._since = math.inf  # seconds since the epoch
+        self._feed: Feed | None = None
+
+    def begin(self, feed: Feed, since: float) -> None:
+        """From ``since`` on (seconds since the epoch) there is nothing more to do than what ``feed`` has offered."""
+        self._feed, self._since = feed, since
+
+    def begin_anew(self) -> None:
+        """The query has died and begins anew: it has its time once more."""
+        self._since, self.overloaded = max(self._since, time.time()), False
+
+    def await_migrations(self) -> None:
+        """They may take long if every step has to get through a backlog: then what has not begun is taken back."""
+        while self._system.busy:
+            self._check()
+            if not self.overloaded and self._out_of_time():
+                self._system.cancel()
+            time.sleep(LOOK_S)
+
+    def finish(self) -> None:
+        """Until everything offered has been answered; if the job is overloaded, what it has processed by then."""
+        self._reporter.enter(Doing(Activity.CATCHING_UP))
+        self.await_results()
+        self._system.stop()
+
+    def await_results(self) -> None:
+        """Until all results that are due have come, or none comes any more (then some are lost), or time is up."""
+
+        def over() -> bool:
+            self._check()
+            return not self._left or self.overloaded or self._out_of_time()
+
+        self._traffic.await_results(over, SILENCE_S)
+        if self._left and not self.overloaded:
+            self._reporter.say(f"only {self._traffic.received} of {self._due} results came")
+
+    @property
+    def _due(self) -> int | None:
+        return self._feed.due if self._feed else None
+
+    @property
+    def _left(self) -> bool:
+        """Whether results are still to come of events that were offered, or are to be."""
+        return self._due is None or self._traffic.received < self._due
+
+    def _out_of_time(self) -> bool:
+        """Whether there is still a backlog after the time allowed. If so, the job counts as overloaded from then on."""
+        if self._left and time.time() > self._since + self._allowed_s:
+            self.overloaded = True
+            self._reporter.say(
+                f"overloaded: the backlog was not worked off within catch_up_s = {self._allowed_s:g} s; "
+                "the run ends with what has been processed"
+            )
+        return self.overloaded

@@ -1,0 +1,142 @@
+"""What the driver tells the generator and the collector, and what they report; see ``model.messages``.
+
+Both are told their configuration first, and say that they are ``Ready``; ``Stop`` ends them.
+
+The generator is ready behind its first frame in each partition. It is told ``SkipEvents`` at most once, then ``Begin``
+once, then, if the load has no end, ``SetRate`` any number of times, and ``EndLoad``. It says ``SoFar`` every second,
+and ``LoadDone`` when Kafka has acknowledged the last event of the load; ticks go on behind that. A stop before the end
+of the load says it, too.
+
+The collector says ``SecondDone`` every second, and passes on what slots say. When it was told to stop, nothing has come
+for a second, and the file is written, it says ``Collected``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from keyshift.model.markers import SlotMarker
+from keyshift.model.records import Second
+
+# -- to the generator --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SkipEvents:
+    """Leave out so many events of each router: another process has offered them."""
+
+    events: tuple[int, ...]
+    kind: Literal["skip"] = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Offer the load from ``at_us`` (microseconds since the epoch), for ``seconds``; None: until ``EndLoad``."""
+
+    at_us: int
+    seconds: float | None
+    kind: Literal["begin"] = "begin"
+
+
+@dataclass(frozen=True, slots=True)
+class SetRate:
+    """Offer ``rate`` events per second from the moment when this is heard."""
+
+    rate: float
+    kind: Literal["rate"] = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class EndLoad:
+    """A load without an end is over."""
+
+    kind: Literal["end load"] = "end load"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the process."""
+
+    kind: Literal["stop"] = "stop"
+
+
+OfLoad = SkipEvents | Begin | SetRate | EndLoad
+Command = Annotated[OfLoad | Stop, Field(discriminator="kind")]
+
+
+# -- from the generator ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The process does what it is for."""
+
+    kind: Literal["ready"] = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """All events so far, the results that they must have, and the largest lag behind the schedule in this second."""
+
+    events: int
+    due: int
+    late_ms: float
+    kind: Literal["so far"] = "so far"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDone:
+    """``events`` were offered of those that were ``planned``, and must have ``due`` results; ``took_s`` since the start
+    of the load.
+    """
+
+    events: int
+    planned: int
+    due: int
+    took_s: float
+    kind: Literal["load done"] = "load done"
+
+
+# -- from the collector ------------------------------------------------------------------------------------------------
+
+
+BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
+
+
+class Latencies(NamedTuple):
+    """Of results of a slot: the sum of their latencies in ms, and how many are within each of ``BUCKETS_MS`` and not
+    within the one before, or beyond all.
+    """
+
+    sum_ms: float
+    within: tuple[int, ...]
+
+    def plus(self, more: "Latencies") -> "Latencies":
+        """Of the results of both."""
+        within = tuple(sum(pair) for pair in zip(self.within, more.within, strict=True))
+        return Latencies(self.sum_ms + more.sum_ms, within)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondDone:
+    """What has arrived in a second, without results of timers: no event waits for them. How many by version, and how
+    late by slot.
+    """
+
+    second: Second
+    by_version: Mapping[int, int] = field(default_factory=dict)
+    by_slot: Mapping[int, Latencies] = field(default_factory=dict)
+    kind: Literal["second"] = "second"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """So many results are in the file, those of timers as well."""
+
+    results: int
+    kind: Literal["collected"] = "collected"
+
+
+Report = Annotated[Ready | SoFar | LoadDone | SecondDone | SlotMarker | Collected, Field(discriminator="kind")]

@@ -1,0 +1,46 @@
+"""Classes are small, and one name means one thing."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import keyshift
+
+ROOT = Path(keyshift.__file__).parent
+MOST_METHODS = 20
+MACHINES = {"CoordinatorMachine", "Situation", "SlotCore", "SlotMachine"}  # one method for each event that they take
+
+
+def classes(source: str) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+
+
+def methods(of: ast.ClassDef) -> set[str]:
+    """Their names: those that are overloaded count once."""
+    return {node.name for node in of.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def all_classes() -> list[tuple[str, ast.ClassDef]]:
+    return [
+        (path.relative_to(ROOT).as_posix(), each)
+        for path in sorted(ROOT.rglob("*.py"))
+        for each in classes(path.read_text())
+    ]
+
+
+def test_methods_are_counted():
+    (found,) = classes("class A:\n    x: int\n    def a(self): ...\n    async def b(self): ...\n    def a(self): ...\n")
+    assert methods(found) == {"a", "b"}
+
+
+def test_no_class_but_the_machines_has_more_than_twenty_methods():
+    large = {each.name for _, each in all_classes() if len(methods(each)) > MOST_METHODS}
+    assert large == MACHINES
+
+
+def test_no_two_classes_have_one_name():
+    places = defaultdict(list)
+    for path, each in all_classes():
+        places[each.name].append(path)
+    assert len(places) > 400, "or this looks in the wrong place"
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}

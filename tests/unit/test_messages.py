@@ -1,0 +1,87 @@
+"""Between processes travel typed messages, never dictionaries whose schema is nowhere."""
+
+import inspect
+import re
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from pydantic import BaseModel
+
+import keyshift
+from keyshift.model import frames, markers, records
+from keyshift.traffic import collector, generator
+from keyshift.traffic import messages as traffic_messages
+from keyshift.wire import config, nodes, savepoint
+from keyshift.worker.flight import messages as flight_messages
+
+ROOT = Path(keyshift.__file__).parent
+MODULES = (frames, markers, records, nodes, config, savepoint, traffic_messages, generator, collector, flight_messages)
+# Values by the names of a model that whoever wrote the workload or the backend has declared: it checks them.
+BY_NAME = {("parameters", "JobConfig"), ("parameters", "SavepointManifest"), ("backend_settings", "JobConfig")} | {
+    ("parameters", f"{process}Config") for process in ("Generator", "Collector", "Traffic")
+}
+# No messages: keyword arguments of a client or a model.
+ARGUMENTS = {
+    "traffic/topics.py": "def _client(self) -> dict[str, Any]:",
+    "traffic/traffic.py": "self._common: dict[str, Any] = {",
+    "wire/client.py": "def _only_for(secret: str) -> dict[str, Any]:",
+}
+
+
+def untyped(hint: Any) -> bool:
+    """Whether there is a dictionary of anything in ``hint``."""
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if isinstance(kind, type) and issubclass(kind, dict) and (not parts or Any in parts):
+        return True
+    return any(untyped(part) for part in parts)
+
+
+def fields_of(kind: type) -> dict[str, Any]:
+    message = is_dataclass(kind) or issubclass(kind, BaseModel) or hasattr(kind, "_fields")
+    return get_type_hints(kind) if message else {}
+
+
+def messages() -> list[type]:
+    return [
+        kind
+        for module in MODULES
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if kind.__module__.startswith("keyshift.") and fields_of(kind)
+    ]
+
+
+def test_the_messages_are_found():
+    names = {kind.__name__ for kind in messages()}
+    assert {"Handover", "SetRate", "SecondDone", "Label", "GiveSealed", "Facts", "SlotMarker", "JobConfig"} <= names
+
+
+@pytest.mark.parametrize("kind", messages(), ids=lambda kind: kind.__name__)
+def test_no_field_of_a_message_is_a_dictionary_of_anything(kind):
+    found = {(name, kind.__name__) for name, hint in fields_of(kind).items() if untyped(hint)}
+    assert found <= BY_NAME
+
+
+def test_a_dictionary_of_anything_is_found_wherever_it_is():
+    @dataclass
+    class Message:
+        plain: dict[str, Any]
+        deep: tuple[list[dict[str, Any]], ...] | None
+        bare: dict
+        typed: dict[str, int]
+
+    assert [name for name, hint in fields_of(Message).items() if untyped(hint)] == ["plain", "deep", "bare"]
+
+
+def test_what_speaks_with_other_processes_handles_no_dictionary_of_anything():
+    found = {
+        (str(path.relative_to(ROOT)), line.strip())
+        for package in ("traffic", "wire", "worker")
+        for path in (ROOT / package).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(r"\b([Dd]ict|Mapping)\[str, Any\]", line)
+    }
+    by_name = tuple(f"{name}: dict[str, Any]" for name, _ in BY_NAME)
+    others = {each for each in found if not each[1].startswith(by_name)}
+    assert others == set(ARGUMENTS.items())
