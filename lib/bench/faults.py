@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from bench.measurements import aligned
-from bench.studies import DATA, Out, require_folder, say, tell_died, write_report
+from bench.studies import DATA, Out, say, tell_died, write_report
 from keyshift.analysis.timelines import DEATH, faults
 from keyshift.experiment.spec import RunSpec
+from keyshift.folders import require_folder
 from keyshift.program import run_program
 from keyshift.results.manifest import Manifest
 from keyshift.studies.batch import load_batch

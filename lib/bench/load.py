@@ -10,12 +10,11 @@ from statistics import median
 
 from pyspark.sql import SparkSession
 
-from bench.plain import BATCH_S, PlainJob
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import job_config
-from keyshift.model.keys import Assignment, SlotId, Version
+from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
 from keyshift.traffic.messages import Stop
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
@@ -59,8 +58,7 @@ class UnmovedJob(Job):
 
     def begin(self) -> None:
         """Start the job with the owners that units have in the plain one."""
-        owners = tuple(SlotId(unit % self.config.slots) for unit in range(self.config.key_groups))
-        self.start([Assignment(Version(1), owners)])
+        self.start([assignment(self.config)])
 
 
 class Subject:

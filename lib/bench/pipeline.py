@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from bench import legs
 from bench.load import Subject, UnmovedJob
 from bench.measurements import Measurement, staircase
-from bench.plain import PlainJob
 from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.peers.plain_job import PlainJob
 from keyshift.progress import Say
 from keyshift.services.jars import jars
 

@@ -16,11 +16,12 @@ import typer
 from bench.aims import aims, dirty_points, fit, hand_over_table
 from bench.copy_ring import open_ring
 from bench.measurements import table
-from bench.studies import DATA, Out, require_folder, say, tell_died, write_report
+from bench.studies import DATA, Out, say, tell_died, write_report
 from keyshift.analysis.plots.strategies import pareto
 from keyshift.analysis.plots.style import png
 from keyshift.analysis.tables import comparison_table, tradeoffs
 from keyshift.cli.options import Settings
+from keyshift.folders import require_folder
 from keyshift.planner import strategies
 from keyshift.program import run_program
 from keyshift.registry import named_values

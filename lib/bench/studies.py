@@ -7,19 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.folders import write_whole
-from keyshift.model.errors import BadInput
 from keyshift.progress import tell
 from keyshift.results.manifest import describe_machine, describe_versions
 from keyshift.studies.study import Study
 
 DATA = Path(__file__).parents[2] / "data"
 Out = Annotated[Path | None, typer.Option("--out", help="Write every run there too, as JSON.")]
-
-
-def require_folder(option: str, path: Path | None) -> None:
-    """Raises BadInput if the file of ``option`` cannot be written at the end."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise BadInput(f"{option} {path}: its folder does not exist; make it first")
 
 
 def say(line: str) -> None:

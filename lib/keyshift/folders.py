@@ -12,7 +12,7 @@ from typing import IO
 
 import platformdirs
 
-from keyshift.model.errors import KeyshiftError, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.waiting import wait_until
 
@@ -122,3 +122,9 @@ def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading
 def _holder(lock: IO[str]) -> str:
     lock.seek(0)
     return f"process {lock.read().strip() or '?'}"
+
+
+def require_folder(option: str, path: Path | None) -> None:
+    """Raises BadInput if the file of ``option`` cannot be written at the end."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise BadInput(f"{option} {path}: its folder does not exist; make it first")

@@ -46,15 +46,23 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
 
 
 @contextmanager
-def interrupts_wait() -> Iterator[None]:
+def interrupts_wait(heard: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Inside, Ctrl-C and SIGTERM wait until the end, so that what has to be cleaned up is: whoever sees nothing happen
-    presses Ctrl-C twice. They interrupt the main thread; in another one there is nothing to do.
+    presses Ctrl-C twice, and ``timeout -s INT`` sends two. ``heard`` is called for each. One that is ignored stays so.
+
+    They interrupt the main thread; in another one there is nothing to do.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in INTERRUPTS}
+
+    def wait(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        heard()
+
+    heeded = [number for number in INTERRUPTS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, wait) for number in heeded}
     try:
         yield
     finally:

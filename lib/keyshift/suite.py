@@ -20,6 +20,7 @@ _PLACES = {
     "keyshift.analysis.sweeps": ("ranking", "ranking_sentences", "sweep"),
     "keyshift.analysis.tables": ("comparison_table", "tradeoffs"),
     "keyshift.analysis.plots.rescaling": ("rescaling_figure", "rescalings"),
+    "keyshift.analysis.plots.snapshots": ("snapshot_figure",),
     "keyshift.analysis.plots.scaling": (
         "scaling_costs",
         "scaling_decisions",
@@ -42,6 +43,7 @@ _PLACES = {
     "keyshift.forecast.calibration": ("calibrate", "usable"),
     "keyshift.lab.environment": ("open_lab", "start_job"),
     "keyshift.peers.flink_run": ("measure_beside_flink",),
+    "keyshift.peers.plain_run": ("measure_beside_plain",),
     "keyshift.experiment.commands": ("Cancel", "Double", "InjectFault", "MoveBy", "Rate", "Scale"),
     "keyshift.experiment.live_spec": ("live_spec",),
     "keyshift.studies.notebook": ("publish",),

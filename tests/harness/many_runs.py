@@ -49,7 +49,10 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        """Processes do not end by themselves: servers wait there for clients that died with their driver."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.kill()
         self._crashes.cleanup()
 
     def submit(self, function: Any, *arguments: Any, **named: Any) -> "Future[Any]":

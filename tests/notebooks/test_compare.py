@@ -10,7 +10,7 @@ from small_run import at_night
 
 PRESETS = ["fluid", "lazy", "order_unaware"]
 SMALL = {
-    "presets": '["fluid", "lazy", "order_unaware"]',
+    "strategies": '["fluid", "lazy", "order_unaware"]',
     "rate": "1000",
     "keys": "2000",
     "state_bytes": "256",

@@ -13,6 +13,9 @@ import pytest
 from executed_copy import ROOT, keyshift
 
 Rows = list[dict[str, Any]]
+STOCK = (
+    '{"all_at_once": "all_at_once", "by 2": {"strategy": "replicated", "settings": {"batch": "per_source", "size": 2}}}'
+)
 SMALL = {"rate": "1000", "keys": "2000", "key_groups": "16", "warmup_s": "1", "seconds": "9"}
 
 
@@ -86,11 +89,11 @@ NOTEBOOKS = {
         printed="it moves twice, first in step 0",  # a strategy that proposes nonsense
     ),
     "stock/01_exchange": Small(
-        {"points": '["all_at_once", "replicated"]', "rate": "1000", "key_groups": "16", "slots": "2"}
-        | {"scalings": "[1, 2]", "chunk": "2", "gap_s": "3", "warmup_s": "1", "trigger_s": "2", "seconds": "9"},
+        {"strategies": STOCK, "rate": "1000", "key_groups": "16", "slots": "2"}
+        | {"scalings": "[1, 2]", "gap_s": "3", "warmup_s": "1", "trigger_s": "2", "seconds": "9"},
         they_migrate_twice,
         2,
-        [("P99 spike (ms)", "all_at_once", "replicated", "completion (s)", "verdict")],
+        [("P99 spike (ms)", "all_at_once", "by 2", "completion (s)", "verdict")],
         ("Both runs are correct", "2 → 1: ", "1 → 2: ", "for 8 key groups"),
     ),
 }

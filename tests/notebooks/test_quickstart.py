@@ -33,6 +33,16 @@ def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(executed):
     assert {row["events"] for row in rows} == {22_000}
 
 
+def test_the_load_that_is_left_to_the_machine_is_the_same_for_all_told_and_stored(executed):
+    home, copy, done = executed
+    [chosen] = {row["parameters"]["frame_ms"] for row in copy.rows}
+    assert {(row["parameters"]["rate"], row["parameters"]["auto"]) for row in copy.rows} == {(2000.0, "frame_ms")}
+    assert chosen >= 20
+    assert f"auto: rate = 2000, frame_ms = {chosen:g}, which is expected to take" in done.stderr
+    disturbed = "so this may be wrong and is not kept" in done.stderr
+    assert len(list(home.glob("load-cost-*.json"))) == (not disturbed)
+
+
 def test_copy_html_and_figure_are_kept_locally_and_named(executed):
     _, copy, done = executed
     names = ("00_quickstart.html", "figure-1.png")

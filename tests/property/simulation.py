@@ -331,7 +331,7 @@ class Simulation(VirtualTime):
             self.publish("savepoint", f"savepoint-{self.attempt}")
             return
         self.migrating = True
-        self.act(self.coordinator.submit(operation, self.now))
+        self.act(self.coordinator.submit(operation))
 
     @property
     def behind(self) -> bool:
@@ -369,7 +369,7 @@ class Simulation(VirtualTime):
         if wish == "cancel":
             self.lead(self.coordinator.cancel(self.now))
         else:
-            self.act(self.coordinator.submit("random", self.now, replace=wish == "replace"))
+            self.act(self.coordinator.submit("random", replace=wish == "replace"))
 
     def die(self) -> None:
         """A task died and the query with it: again from the last snapshot or savepoint, what came out since is not

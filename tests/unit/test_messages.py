@@ -4,12 +4,15 @@ import inspect
 import re
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 from pydantic import BaseModel
 
 import keyshift
+from keyshift.control import background
+from keyshift.experiment import commands
+from keyshift.lab.live import status
 from keyshift.model import frames, markers, records
 from keyshift.traffic import collector, generator
 from keyshift.traffic import messages as traffic_messages
@@ -17,11 +20,15 @@ from keyshift.wire import config, nodes, savepoint
 from keyshift.worker.flight import messages as flight_messages
 
 ROOT = Path(keyshift.__file__).parent
-MODULES = (frames, markers, records, nodes, config, savepoint, traffic_messages, generator, collector, flight_messages)
+MODULES = (
+    *(frames, markers, records, nodes, config, savepoint, traffic_messages, generator, collector, flight_messages),
+    *(background, commands, status),  # between a command and the driver
+)
 # Values by the names of a model that whoever wrote the workload or the backend has declared: it checks them.
 BY_NAME = {("parameters", "JobConfig"), ("parameters", "SavepointManifest"), ("backend_settings", "JobConfig")} | {
     ("parameters", f"{process}Config") for process in ("Generator", "Collector", "Traffic")
 }
+BY_NAME |= {("values", "Order"), ("settings", "MoveBy")}
 # No messages: keyword arguments of a client or a model.
 ARGUMENTS = {
     "traffic/topics.py": "def _client(self) -> dict[str, Any]:",
@@ -33,27 +40,29 @@ ARGUMENTS = {
 def untyped(hint: Any) -> bool:
     """Whether there is a dictionary of anything in ``hint``."""
     kind, parts = get_origin(hint) or hint, get_args(hint)
-    if isinstance(kind, type) and issubclass(kind, dict) and (not parts or Any in parts):
+    if isinstance(kind, type) and not is_typeddict(kind) and issubclass(kind, dict) and (not parts or Any in parts):
         return True
     return any(untyped(part) for part in parts)
 
 
 def fields_of(kind: type) -> dict[str, Any]:
-    message = is_dataclass(kind) or issubclass(kind, BaseModel) or hasattr(kind, "_fields")
+    message = is_dataclass(kind) or issubclass(kind, BaseModel) or hasattr(kind, "_fields") or is_typeddict(kind)
     return get_type_hints(kind) if message else {}
 
 
 def messages() -> list[type]:
-    return [
-        kind
+    found = {
+        kind: None
         for module in MODULES
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if kind.__module__.startswith("keyshift.") and fields_of(kind)
-    ]
+    }
+    return list(found)
 
 
 def test_the_messages_are_found():
     names = {kind.__name__ for kind in messages()}
+    assert {"Order", "Answer", "Status", "MoveBy"} <= names
     assert {"Handover", "SetRate", "SecondDone", "Label", "GiveSealed", "Facts", "SlotMarker", "JobConfig"} <= names
 
 

@@ -125,3 +125,18 @@ def test_nothing_is_interrupted_behind_a_tidying_up_in_peace():
     with interrupts_wait():
         pass
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_is_ignored_stays_so_and_whoever_tidies_up_hears_of_the_others():
+    heard, before = [], {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: heard.append("behind it"))
+        with interrupts_wait(lambda: heard.append("inside")):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == ["inside"]
+        assert heard == ["inside", "behind it"]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

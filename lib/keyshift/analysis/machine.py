@@ -1,15 +1,22 @@
 """Whether the machine had room for what was measured on it: full processors, and time that others took away."""
 
+from collections.abc import Mapping
 from math import isnan
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from keyshift.analysis.metrics import need
+from keyshift.analysis.metrics import before, need
 
 MACHINE = "machine_cores"  # metric: processors of those that the run may use, by what they did
-BUSY, STOLEN, ALL = "busy", "stolen", "all"  # its instances
+BUSY, STOLEN, OTHERS, ALL = "busy", "stolen", "others", "all"  # its instances; others: busy for nothing of the run
+DISTURBED = "disturbed"  # metric: 1 if others, or the host, had at least ``DISTURBED_FROM`` of the processors, else 0
+SAMPLED_S = 1.0  # how long a sample is, which ends at its time
 FULL, ROBBED = 0.9, 0.05  # shares of the processors, from which on latencies measure the machine
+DISTURBED_FROM = 0.1  # of stolen and others together; a quiet machine has 0.01 to 0.04
+
+BY_OTHERS = 1.5  # P99 of all seconds by that of undisturbed ones, from which on a note tells of it
 
 
 def shares_before(metrics: pd.DataFrame, since_s: float) -> tuple[float | None, float | None]:
@@ -25,15 +32,60 @@ def shares_before(metrics: pd.DataFrame, since_s: float) -> tuple[float | None, 
 
 
 def shares(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Shares of the processors that the run may use, over time: index second (int), columns busy and stolen, 0 to 1.
-
-    Empty if the run has no such samples.
+    """Shares of the processors that the run may use, over time: index second (int), columns busy, stolen and others
+    (of busy; NaN if not known), 0 to 1. Empty if the run has no such samples.
     """
     sampled = metrics[metrics["metric"] == MACHINE]
     second = np.floor(sampled["t_s"]).astype("int64").rename("second")
     mean = sampled.groupby([second, "instance"])["value"].mean().unstack("instance")
-    found = mean.reindex(columns=[BUSY, STOLEN, ALL])
-    return found[[BUSY, STOLEN]].div(found[ALL], axis=0).rename_axis(columns=None)
+    found = mean.reindex(columns=[BUSY, STOLEN, OTHERS, ALL])
+    return found[[BUSY, STOLEN, OTHERS]].div(found[ALL], axis=0).rename_axis(columns=None)
+
+
+def disturbed(metrics: pd.DataFrame) -> set[int] | None:
+    """The seconds in which others took processors away, by their beginning; None if nobody looked.
+
+    A sample that is marked is two seconds, if it begins in the one and ends in the other.
+    """
+    need(metrics, ["t_s", "metric", "value"], "disturbed")
+    looks = metrics[metrics["metric"] == DISTURBED]
+    if looks.empty:
+        return None
+    marked = looks.loc[looks["value"] > 0, "t_s"]
+    return set(np.floor([*marked, *(marked - SAMPLED_S)]).astype("int64").tolist())
+
+
+def with_disturbed(seconds: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFrame:
+    """``metrics.per_second``, with the column disturbed (bool) if the run knows it: then figures show it."""
+    marked = disturbed(metrics)
+    return seconds if marked is None else seconds.assign(disturbed=seconds["second"].isin(list(marked)))
+
+
+def disturbance(latency: pd.DataFrame, metrics: pd.DataFrame, since_s: float) -> dict[str, Any]:
+    """What disturbed seconds are to a run, under the names of ``results.manifest.Summary``; None if nobody looked.
+
+    ``since_s``: the end of the warm-up (negative). P99 is None, too, if no second before the trigger is undisturbed.
+    """
+    need(latency, ["created_s", "latency_ms"], "disturbance")
+    marked = disturbed(metrics)
+    if marked is None or latency.empty:
+        return {"p99_undisturbed_ms": None, "disturbed_s": None}
+    second = np.floor(latency["created_s"]).astype("int64")
+    quiet = latency[~second.isin(list(marked))]
+    measured = range(int(np.floor(since_s)), int(second.max()) + 1)
+    return {"p99_undisturbed_ms": before(quiet, since_s)[1], "disturbed_s": float(len(marked.intersection(measured)))}
+
+
+def disturbance_notes(p99_ms: float | None, found: Mapping[str, Any]) -> list[str]:
+    """What a reader has to know if disturbed seconds have made the P99 before. ``found``: of ``disturbance``."""
+    quiet_ms, seconds = found["p99_undisturbed_ms"], found["disturbed_s"]
+    if p99_ms is None or not seconds or (quiet_ms is not None and p99_ms < BY_OTHERS * quiet_ms):
+        return []
+    instead = "nobody knows without them" if quiet_ms is None else f"{quiet_ms:.0f} ms without them"
+    return [
+        f"others had at least {DISTURBED_FROM:.0%} of the processors in {seconds:.0f} seconds: P99 before the "
+        f"migration is {p99_ms:.0f} ms, and {instead}; try again when nothing else runs here"
+    ]
 
 
 def machine_notes(busy: float | None, stolen: float | None, rate: float, frame_ms: float) -> list[str]:

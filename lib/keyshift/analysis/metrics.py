@@ -58,7 +58,8 @@ def per_second(latency: pd.DataFrame) -> pd.DataFrame:
 def over_repetitions(runs: list[pd.DataFrame]) -> pd.DataFrame:
     """Several per-second frames of one point as one: medians, with the range in ``<measure>_low_ms`` and ``_high_ms``.
 
-    Columns: second, runs (how many had results then), p50_ms, p50_low_ms, p50_high_ms, p99_ms, ..., max_high_ms.
+    Columns: second, runs (how many had results then), p50_ms, p50_low_ms, p50_high_ms, p99_ms, ..., max_high_ms; if all
+    know it, disturbed: whether half of them were (``machine.with_disturbed``).
     """
     if not runs:
         raise BadInput("over_repetitions: no run given")
@@ -68,7 +69,10 @@ def over_repetitions(runs: list[pd.DataFrame]) -> pd.DataFrame:
     values = seconds[["p50_ms", "p99_ms", "max_ms"]]
     low = values.min().rename(columns=lambda name: name.replace("_ms", "_low_ms"))
     high = values.max().rename(columns=lambda name: name.replace("_ms", "_high_ms"))
-    return pd.concat([seconds.size().rename("runs"), values.median(), low, high], axis=1).reset_index()
+    found = pd.concat([seconds.size().rename("runs"), values.median(), low, high], axis=1)
+    if all("disturbed" in run for run in runs):
+        found["disturbed"] = seconds["disturbed"].mean() >= 0.5
+    return found.reset_index()
 
 
 def before(latency: pd.DataFrame, since_s: float) -> tuple[float | None, float | None]:

@@ -41,6 +41,7 @@ def measured(rows: Iterable[Row], measure: Measure) -> list[float]:
 OF_A_COMPARISON: dict[str, Measure] = {  # by name, with the unit
     "P50 before (ms)": lambda row: row.get("p50_ms"),
     "P99 before (ms)": lambda row: row.get("p99_ms"),
+    "P99 before, undisturbed (ms)": lambda row: row.get("p99_undisturbed_ms"),
     "P99 spike (ms)": lambda row: row.get("spike_ms"),
     "P99 spike (× before)": lambda row: ratio(row, "spike_ms", "p99_ms"),
     "silence (ms)": lambda row: row.get("silence_ms"),
@@ -60,6 +61,7 @@ MEASURES: dict[str, Measure] = OF_A_COMPARISON | {
     "backlog (events)": lambda row: row.get("backlog"),
     "processors busy before (%)": lambda row: _percent(row, "cpu_busy"),
     "processors stolen before (%)": lambda row: _percent(row, "cpu_steal"),
+    "disturbed (s)": lambda row: row.get("disturbed_s"),
     **{phase_name(name): partial(_phase, name) for name in PHASES},
 }
 _SPREAD = [

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from keyshift.analysis.metrics import need, per_second
+from keyshift.analysis.tables import MIB
 from keyshift.model.errors import BadInput
 
 TAIL = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P99.9": 0.999, "P99.99": 0.9999, "max": 1.0}
@@ -65,22 +66,6 @@ def throughput(latency: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"second": np.arange(len(counts)) + first, "results_per_s": counts}).iloc[1:-1]
 
 
-def throughput_dip(latency: pd.DataFrame, since_s: float, until_s: float | None = None) -> float | None:
-    """How far throughput fell: 1 - least ÷ usual, 0 if it never fell below what was usual; 1 is a full stop.
-
-    *Usual* is the median of the whole seconds from ``since_s`` (negative: the end of the warm-up) to the trigger,
-    *least* the smallest second from the trigger to ``until_s`` (None: the last second of load). None if either is
-    unknown. A backlog that is worked off afterwards is no loss, but its dip counts.
-    """
-    seconds = throughput(latency)
-    last = np.floor(latency["created_s"].max()) if until_s is None and len(latency) else until_s
-    usual = seconds.loc[(seconds["second"] >= since_s) & (seconds["second"] < 0), "results_per_s"].median()
-    least = seconds.loc[(seconds["second"] >= 0) & (seconds["second"] < (last or 0)), "results_per_s"].min()
-    if not usual > 0 or pd.isna(least):
-        return None
-    return max(0.0, 1.0 - float(least) / float(usual))
-
-
 def resources(metrics: pd.DataFrame, metric: str) -> pd.DataFrame:
     """``metric`` (``rss_mib``, ``cpu_cores``, …) over time, a column for each instance and one for their ``total``.
 
@@ -101,3 +86,14 @@ def faults(metrics: pd.DataFrame) -> list[tuple[float, str]]:
     need(metrics, ["t_s", "metric", "instance"], "faults")
     chosen = metrics[metrics["metric"] == FAULT].sort_values("t_s")
     return list(zip(chosen["t_s"].tolist(), chosen["instance"].tolist(), strict=True))
+
+
+def snapshots(table: pd.DataFrame) -> pd.DataFrame:
+    """The snapshots of a run, from its table of that name: columns snapshot, begun_s, took_s, written_mib.
+
+    ``took_s``: from the request until a job could go on from it, in all stages.
+    """
+    need(table, ["snapshot", "begun_s", "completed_s", "bytes_written"], "snapshots")
+    of = table.groupby("snapshot")
+    took, written = of["completed_s"].max() - of["begun_s"].min(), of["bytes_written"].sum() / MIB
+    return pd.DataFrame({"begun_s": of["begun_s"].min(), "took_s": took, "written_mib": written}).reset_index()

@@ -47,7 +47,7 @@ app.add_typer(tape, name="tape")
 
 for command in (
     *(services.up, services.down, services.status),
-    *(experiments.run, experiments.notebook, experiments.batch, experiments.lab),
+    *(experiments.run, experiments.calibrate, experiments.notebook, experiments.batch, experiments.lab),
     jobs.resume,
     simulations.simulate,
     *(lists.strategies, lists.plan, lists.workloads, lists.backends, lists.orderings, lists.parameters),

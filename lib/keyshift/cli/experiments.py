@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
-from keyshift.model.errors import KeyshiftError
+from keyshift.folders import require_folder
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.progress import tell
 from keyshift.registry import named_values
 
@@ -40,6 +41,23 @@ def run(
     raise typer.Exit(int("bad" in verdicts))
 
 
+def calibrate(profile: Where = None, as_json: Json = False) -> None:
+    """Measure what a load costs on this machine, for `--set rate=auto` and `--set frame_ms=auto`; what was kept goes.
+
+    The first run with auto does it, too. Other work on this machine makes it dearer.
+    """
+    from keyshift.experiment.spec import AUTO, OF_AUTO, make_spec
+    from keyshift.lab.auto_load import chosen
+    from keyshift.lab.environment import open_lab
+
+    spec = make_spec(dict.fromkeys(OF_AUTO, AUTO))
+    with open_lab([spec], profile) as lab:
+        cost = lab.load_cost(again=True)
+    load = chosen([spec], cost)
+    costs = cost.model_dump(include={"base_cores", "row_ms", "event_us", "others"})
+    print_rows([{"processors": cost.machine.cpus} | costs | load._asdict()], as_json)
+
+
 def notebook(
     path: Annotated[Path, typer.Argument(help="The notebook to execute.")],
     settings: Settings = [],  # noqa: B006 - typer wants a list
@@ -66,27 +84,55 @@ def notebook(
 
 
 def batch(
-    file: Annotated[Path, typer.Argument(help="A YAML file: name, notebook, and what varies (data/README.md).")],
+    file: Annotated[
+        Path | None, typer.Argument(help="A YAML file: name, notebook, and what varies (data/README.md).")
+    ] = None,
+    every: Annotated[
+        str, typer.Option("--all", help="In place of a file: every set of this kind below data/ (smoke, small, paper).")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="With --all: the report. Default: report-KIND.html in the state.")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Execute all anew, also what has ended well before.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many executions, and how long; no more.")] = False,
     profile: Where = None,
     as_json: Json = False,
 ) -> None:
-    """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed."""
+    """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed.
+
+    With --all, every notebook that has a set of a kind; one page then has all verdicts, figures, and what is missing.
+    """
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
     from keyshift.services.stack import Stack
     from keyshift.studies import batch as batches
+    from keyshift.studies.batch_report import batch_report
 
-    prepared = batches.prepare(file, _notebooks())
+    if (file is None) == (not every):
+        raise BadInput("keyshift batch: give a batch file, or --all and a kind of sets (smoke, small or paper)")
+    if out and not every:
+        raise BadInput(f"--out {out}: a report is made of --all sets of a kind")
+    require_folder("--out", out)
+    files = [file] if file else batches.files_of(Path.cwd() / "data", every)
+    prepared = [batches.prepare(each, _notebooks()) for each in files]
     with _services(profile) as endpoints:
-        runs, records = ResultStore(endpoints), Files(endpoints, batches.PREFIX)
+        home, runs, records = Stack().home, ResultStore(endpoints), Files(endpoints, batches.PREFIX)
         if dry_run:
-            typer.echo(batches.forecast(prepared, records, again))
+            for each in prepared:
+                typer.echo(batches.forecast(each, records, again))
             return
-        done = batches.run_batch(prepared, runs, records, Stack().home, tell, again)
-    print_rows(batches.table(prepared, done), as_json)
-    raise typer.Exit(batches.exit_status(done))
+        ended: list[tuple[batches.PreparedBatch, dict[str, batches.ExecutionRecord]]] = []
+        page = out or home / f"report-{every}.html"
+        for each in prepared:
+            ended.append((each, batches.run_batch(each, runs, records, home, tell, again)))
+            if every:  # after each: who stops the night has a report of it
+                still = [(other, batches.ended(other, records)) for other in prepared[len(ended) :]]
+                page.write_text(batch_report(f"all {every} sets", [*ended, *still], records), encoding="utf-8")
+    for each, done in ended:
+        print_rows(batches.table(each, done), as_json)
+    if every:
+        tell(f"report: {page}")
+    raise typer.Exit(max(batches.exit_status(done) for _, done in ended))
 
 
 def lab(

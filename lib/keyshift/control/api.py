@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from keyshift.control.metrics import CONTENT_TYPE, Metrics
 from keyshift.control.server import Guard
-from keyshift.experiment.commands import COMMANDS, command
+from keyshift.experiment.commands import COMMANDS, Answer, command
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.status import Status
@@ -45,13 +45,13 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
         job.stop()
         return job.status()
 
-    async def do(request: Request) -> dict[str, Any]:
+    async def do(request: Request) -> Answer:
         verb = request.url.path.removeprefix("/")
         wanted = command(verb, {**request.query_params, **_body(await request.body())})
         return await run_in_threadpool(job.do, wanted)
 
     for verb in COMMANDS:
-        app.post(f"/{verb}", status_code=202)(do)
+        app.post(f"/{verb}", status_code=202, response_model=None)(do)
     return app
 
 

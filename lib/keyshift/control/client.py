@@ -12,7 +12,7 @@ import httpx
 import psutil
 
 from keyshift.control.files import JobFile
-from keyshift.experiment.commands import UNDER_WAY, Command
+from keyshift.experiment.commands import UNDER_WAY, Answer, Command, MigrationTold
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import Say
@@ -20,7 +20,6 @@ from keyshift.progress import Say
 LOOK_S = 0.3
 ANSWER_S = 120.0  # a job that recovers or restarts answers when it has
 END_S = 120.0  # for its process to stop what it has started
-Answer = dict[str, Any]  # of a command; of one that moves state, the migration
 
 
 class Client:
@@ -60,13 +59,13 @@ class Client:
         raise BadInput(reason) if answer.is_client_error else KeyshiftError(reason)
 
 
-def moved(client: Client, migration: Answer, say: Say) -> Answer:
+def moved(client: Client, migration: MigrationTold, say: Say) -> MigrationTold:
     """Wait until the migration that ``do`` has answered with is over, and return it. Raises MigrationFailed if not all
     of the state came where it should.
     """
     which = migration["stage"], migration["number"]
 
-    def now(told: Status) -> Answer:
+    def now(told: Status) -> MigrationTold:
         return next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
 
     ended = now(followed(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] != "running", say))

@@ -16,9 +16,11 @@ from IPython.display import Image, display
 from keyshift.analysis.plots.live import LiveFigure
 from keyshift.control.watched import LOOK_S, WatchedJob
 from keyshift.experiment.commands import COMMANDS, Command, command
+from keyshift.experiment.spec import AUTO, RunPart
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
+from keyshift.registry import named_values
 from keyshift.workloads import workloads
 
 
@@ -34,7 +36,7 @@ class Explorer:
         self._busy = threading.Lock()  # while the job starts or stops
         self._workload = widgets.Dropdown(options=workloads.names(), value=values["workload"], description="workload")
         self._strategy = widgets.Dropdown(options=strategies.names(), value=values["strategy"], description="strategy")
-        self._rate = widgets.FloatText(value=values["rate"], description="events/s")
+        self._rate = widgets.Text(value=str(values["rate"]), description="events/s", continuous_update=False)
         self._start = self._button("start", "success", self._begin)
         self._stop = self._button("stop", "danger", self._end)
         self._asks = {verb: self._button(verb, "", partial(self._ask, verb)) for verb in COMMANDS}
@@ -93,7 +95,8 @@ class Explorer:
         try:
             self._start.disabled = True
             chosen = {"workload": self._workload, "strategy": self._strategy, "rate": self._rate}
-            self.job.start(self._values | {name: widget.value for name, widget in chosen.items()}, self.say)
+            given = named_values(f"{name}={widget.value}" for name, widget in chosen.items())
+            self.job.start(self._values | given, self.say)
         finally:
             self._busy.release()
         self.say(self.job.how())
@@ -102,7 +105,7 @@ class Explorer:
     def _fields(self, kind: type[Command]) -> dict[str, widgets.ValueWidget]:
         """One for each field of a command, but for settings, which are for the command line."""
         likely = {"slots": self._values["slots_max"], "target": self._values["slots_max"], "strategy": "matched"}
-        likely |= {"rate": self._values["rate"]}
+        likely |= {"rate": RunPart().rate if self._values["rate"] == AUTO else self._values["rate"]}
         made = {}
         for name, field in kind.model_fields.items():
             shown = {"value": str(likely.get(name, field.default or "")), "description": name}

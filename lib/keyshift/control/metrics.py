@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -15,7 +14,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.live.status import StageStatus
+from keyshift.lab.live.status import ScalingStatus, StageStatus
 from keyshift.model.notes import Activity
 from keyshift.traffic.messages import BUCKETS_MS
 
@@ -77,8 +76,8 @@ class Metrics(Collector):
             family = kind(f"keyshift_{name}", meaning, labels=LABELS)
             for stage, told in stages.items():
                 for slot, of_slot in told["of_slot"].items():
-                    if of_slot.get(measure) is not None:
-                        family.add_metric((stage, str(slot)), float(of_slot[measure]))
+                    if (value := of_slot.get(measure)) is not None:
+                        family.add_metric((stage, str(slot)), float(value))
             if family.samples:
                 yield family
 
@@ -92,7 +91,7 @@ class Metrics(Collector):
         return family
 
 
-def _scaling(autoscaler: dict[str, Any]) -> Iterator[Metric]:
+def _scaling(autoscaler: ScalingStatus) -> Iterator[Metric]:
     yield CounterMetricFamily("keyshift_autoscaler_looks", "decisions of the autoscaler", autoscaler["looks"])
     yield CounterMetricFamily("keyshift_autoscaler_moves", "decisions that moved state", autoscaler["moves"])
     target = GaugeMetricFamily("keyshift_target_slots", "slots that the autoscaler has decided on", labels=("stage",))

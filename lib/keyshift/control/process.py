@@ -19,7 +19,7 @@ from keyshift.control.background import RELEASE, Order
 from keyshift.control.files import Jobs, Kept
 from keyshift.control.server import Server
 from keyshift.experiment.definitions import define_own
-from keyshift.experiment.live_spec import anywhere, live_spec
+from keyshift.experiment.live_spec import anywhere, chosen_values, live_spec
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.ending import Ending
 from keyshift.lab.environment import open_job_lab
@@ -53,6 +53,8 @@ def run() -> None:
                 entry.require_not_stored(lab.store, job.run_id)
                 lab.require_snapshots(job.spec, job.run_id, [one.name for one in resumed().past.snapshots])
             labs.append(lab)
+            [job.spec] = lab.settled([job.spec])
+            entry.chosen(job.spec)
             entry.work, job.most = str(lab.work), lab.room(job.spec)
             job.execute()
     except BaseException as error:
@@ -81,6 +83,10 @@ class _Entry(Keeper):
         self._before = self._file.require().work if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
         self._kept = False
+
+    def chosen(self, spec: RunSpec) -> None:
+        """The load of the job is known: whoever goes on with it has the same."""
+        self._given["values"] = chosen_values(self._given["values"], spec)
 
     def _journal(self) -> Journal:
         return journal_from_json(self._file.require().model_dump())

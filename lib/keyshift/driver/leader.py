@@ -43,7 +43,7 @@ class _Asked:
     def __call__(self, machine: CoordinatorMachine) -> list[protocol.Effect]:
         if self.make_steps is None:
             return machine.cancel(_ms())
-        return machine.submit(self.make_steps, _ms(), self.replace)
+        return machine.submit(self.make_steps, self.replace)
 
 
 def _make_plan(make_steps: MakeSteps, current: Assignment, told: Callable[[Heard], None], planned: Planned) -> None:
@@ -224,7 +224,7 @@ class Coordinator:
                 if of < left.assignment.version:  # the next one has switched: its leader did not live to publish that
                     self._ended(of, "complete")
         if beginning and not (left and left.plan == beginning[0]):  # nobody has heard of it
-            effects += self._machine.submit(beginning[1], _ms())
+            effects += self._machine.submit(beginning[1])
         self._beginning = None
         told = self._coordination.read(nodes.ASSIGNMENT)
         if told and told.appointment and not told.appointment.holds:  # its leader did not live to hear the answers

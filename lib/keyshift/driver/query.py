@@ -113,8 +113,8 @@ class Query:
             self.end_snapshots()
 
     def _leave(self) -> None:
-        self._query = None
         with contextlib.ExitStack() as last:
+            last.callback(setattr, self, "_query", None)  # until then planners see that it has ended
             for stage in reversed(self._stages):
                 last.callback(stage.leave)
 

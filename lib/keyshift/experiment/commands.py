@@ -5,7 +5,7 @@ their buttons are made from ``COMMANDS``: a verb of one's own is one class here.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -21,6 +21,45 @@ LONGEST_S = 3600.0  # of a script
 UNDER_WAY = "under way"  # the outcome of a migration until it is over
 
 
+class MoveTold(TypedDict):
+    """A move of a step."""
+
+    unit: int
+    source: int
+    destination: int
+
+
+class StepTold(TypedDict):
+    """A step that was planned."""
+
+    moves: list[MoveTold]
+
+
+class MigrationTold(TypedDict, total=False):
+    """A migration that was requested; see ``lab.plans.migrations.Migration``."""
+
+    number: int
+    requested_at: float
+    took_s: float | None
+    outcome: str
+    stage: str
+    what: str
+    slots: int
+    planned_steps: int
+    planned_moves: int
+
+
+class Answer(MigrationTold, total=False):
+    """Of a command, as JSON knows it. One that moves state has the migration and its ``steps``, each other one has what
+    is named as the command does it.
+    """
+
+    steps: list[StepTold]
+    cancelled: bool
+    rate: float
+    fault: str
+
+
 class Controls(Protocol):
     """What a command may do with a job, in the thread that controls it. Each raises BadInput, and changes nothing, if
     it is not possible.
@@ -32,8 +71,8 @@ class Controls(Protocol):
 
     def move(
         self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Request a migration; gives what a status has of it, and its ``steps``.
+    ) -> Answer:
+        """Request a migration; gives it with its steps.
 
         ``target``: a number of slots, or key groups and the slots they go to. ``strategy``, changed by ``settings``:
         instead of the job's own.
@@ -82,8 +121,8 @@ class Command(BaseModel):
     verb: ClassVar[str]
     moves: ClassVar[bool] = False  # whether a migration comes of it
 
-    def carry_out(self, job: Controls) -> dict[str, Any]:
-        """Do it, and give the answer, which JSON knows. Raises BadInput."""
+    def carry_out(self, job: Controls) -> Answer:
+        """Do it, and give the answer. Raises BadInput."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -99,7 +138,7 @@ class Scale(Command):
     slots: int = Field(description="slots that are to own the state")
     stage: Stage = None
 
-    def carry_out(self, job: Controls) -> dict[str, Any]:
+    def carry_out(self, job: Controls) -> Answer:
         """Gives the migration."""
         return job.move(self.stage, self.slots)
 
@@ -118,7 +157,7 @@ class MoveBy(Command):
     )
     stage: Stage = None
 
-    def carry_out(self, job: Controls) -> dict[str, Any]:
+    def carry_out(self, job: Controls) -> Answer:
         """Gives the migration with its steps."""
         return job.move(self.stage, self.target, self.strategy, self.settings)
 
@@ -128,7 +167,7 @@ class Cancel(Command):
 
     verb = "cancel"
 
-    def carry_out(self, job: Controls) -> dict[str, Any]:
+    def carry_out(self, job: Controls) -> Answer:
         """Gives nothing else."""
         job.cancel()
         return {"cancelled": True}
@@ -141,7 +180,7 @@ class Rate(Command):
 
     rate: float = Field(gt=0, lt=1e9, description="events per second; `stop` ends the load")
 
-    def carry_out(self, job: Controls) -> dict[str, Any]:
+    def carry_out(self, job: Controls) -> Answer:
         """Gives the rate."""
         job.change_rate(self.rate)
         return {"rate": job.rate}
@@ -152,7 +191,7 @@ class Double(Command):
 
     verb = "double"
 
-    def carry_out(self, job: Controls) -> dict[str, Any]:
+    def carry_out(self, job: Controls) -> Answer:
         """Gives the new rate."""
         return Rate(rate=2 * job.rate).carry_out(job)
 
@@ -166,7 +205,7 @@ class InjectFault(Command):
         default="kill:slot", description="as of a run, without a phase or a time: kill:slot, stop:coordinator:3s"
     )
 
-    def carry_out(self, job: Controls) -> dict[str, Any]:
+    def carry_out(self, job: Controls) -> Answer:
         """Gives the fault."""
         job.hit(parse_now(self.fault))
         return {"fault": self.fault}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from keyshift.experiment.scenario import ScenarioPart
-from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.experiment.spec import AUTO, OF_AUTO, RunSpec, make_spec
 from keyshift.model.errors import BadInput
 
 DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
@@ -51,3 +51,11 @@ def anywhere(values: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
     """``values``, of which ``spec`` was made, for a process with another working directory: files by whole paths."""
     known = spec.workload.model_dump()
     return {name: known.get(name.removeprefix("workload."), value) for name, value in values.items()}
+
+
+def chosen_values(values: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+    """``values``, of which ``spec`` was made, with the load that was chosen for it: another process has the same."""
+    kept = {name: value for name, value in values.items() if value != AUTO or name.rpartition(".")[2] not in OF_AUTO}
+    if not spec.run.auto:
+        return kept
+    return kept | {name: getattr(spec.run, name) for name in ("auto", *spec.run.auto.split(", "))}

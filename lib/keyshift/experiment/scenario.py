@@ -28,9 +28,10 @@ class ScaleTo:
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """So many groups change their slot."""
+    """So many groups change their slot, in a ring of so many slots; 0: of all."""
 
     affected: int
+    slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assi
     match change:
         case ScaleTo(slots):
             return targets.scale(groups, slots)
-        case Shuffle(affected):
-            return targets.shuffle(groups, affected)
+        case Shuffle(affected, slots):
+            return targets.shuffle(groups, affected, slots)
         case Balance(slots):
             return targets.balance(groups, load, slots)
         case BalanceZipf(skew, slots):
@@ -110,6 +111,9 @@ class ScenarioPart(BaseModel):
         description="keyed stages that migrate, at the same time if there are commas, or all; empty: the last one",
     )
     affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
+    affected_slots: int = Field(
+        default=0, ge=0, description="slots of the ring in which they go to the next one; 0: all (trigger shuffle)"
+    )
     moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
     script: Text = Field(
         default="",
@@ -142,7 +146,7 @@ class ScenarioPart(BaseModel):
             case "scale":
                 return [ScaleTo(number) for number in self.reconfigurations]
             case "shuffle":
-                return [Shuffle(self.affected)]
+                return [Shuffle(self.affected, self.affected_slots)]
             case "balance":
                 return [Balance(slots)]
             case "zipf":

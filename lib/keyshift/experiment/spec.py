@@ -26,6 +26,8 @@ from keyshift.registry import unknown
 from keyshift.state import Backend, backends
 from keyshift.workloads import Workload, parameters, parcel_of, workloads
 
+AUTO, OF_AUTO = "auto", ("rate", "frame_ms")  # a value that is chosen for the machine, and of which parameters
+_AUTO = "auto: the default, or what half of the processors can take"
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
 SNAPSHOTS = "snapshots"  # of ``verify``
 DEFAULTS = {"workload": "keycount", "strategy": "fluid", "backend": "memory"}
@@ -44,13 +46,25 @@ class Part(BaseModel):
 class RunPart(Part):
     """What is offered, for how long, and how often."""
 
-    rate: float = Field(default=2000.0, gt=0, description="events per second offered, all routers together")
+    rate: float = Field(
+        default=2000.0,
+        gt=0,
+        description=f"events per second offered, all routers together; {_AUTO}",
+    )
     rate_steps: Text = Field(
         default="", description="later rates, each from a second of measured time on: 0:2000,10:6000,20:0"
     )
     seconds: float = Field(default=24.0, gt=0, description="measured time in seconds, after the warm-up")
     warmup_s: float = Field(default=4.0, ge=0, description="load before the measured time, in seconds")
-    frame_ms: float = Field(default=20.0, gt=0, le=10_000, description="milliseconds between frames of a partition")
+    frame_ms: float = Field(
+        default=20.0,
+        gt=0,
+        le=10_000,
+        description=f"milliseconds between frames of a partition; {_AUTO}",
+    )
+    auto: Literal["", "rate", "frame_ms", "rate, frame_ms"] = Field(
+        default="", description="of rate and frame_ms, what was chosen for the machine; a run that was asked says so"
+    )
     catch_up_s: float = Field(
         default=60.0,
         gt=0,
@@ -141,6 +155,7 @@ class RunSpec:
     backend: Choice
     scenario: ScenarioPart
     autoscaler: AutoscalerPart
+    unsettled: tuple[str, ...] = ()  # of OF_AUTO, what is to be chosen before it begins; until then the default
 
     def __post_init__(self) -> None:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
@@ -344,10 +359,18 @@ class RunSpec:
         again = workload.model_dump() | {"seed": workload.seed + number}
         return replace(self, workload=type(workload)(**again))
 
+    def settled(self, **chosen: float) -> "RunSpec":
+        """The same with what was ``chosen`` (of OF_AUTO) for what is unsettled, and for nothing else."""
+        if not self.unsettled:
+            return self
+        auto = [name for name in OF_AUTO if name in self.unsettled or name in self.run.auto]
+        values = {name: chosen[name] for name in self.unsettled}
+        return replace(self, run=self.run.model_copy(update=values | {"auto": ", ".join(auto)}), unsettled=())
+
     def parameters(self) -> dict[str, Any]:
         """All parameters by name, as ``make_spec`` takes them; None for what is the strategy's own."""
         values: dict[str, dict[str, Any]] = {
-            "run": self.run.model_dump(),
+            "run": self.run.model_dump() | dict.fromkeys(self.unsettled, AUTO),
             "job": self.job.model_dump(),
             "workload": self.workload.model_dump(mode="json"),  # without paths of this machine
             "strategy": self.strategy.settings,
@@ -379,6 +402,12 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
             if own in given[part]:
                 raise BadInput(f"{part}.{own} is given twice; leave one out")
             given[part][own] = value
+    unsettled = tuple(name for name in OF_AUTO if given["run"].get(name) == AUTO)
+    for name in OF_AUTO:
+        if name in str(given["run"].get("auto", "")) and name not in given["run"]:
+            raise BadInput(f"auto = {given['run']['auto']}: a run says that of itself; ask for it by {name}=auto")
+    for name in unsettled:
+        del given["run"][name]
     settings = {name: value for name, value in given["strategy"].items() if value is not None}
     bins = change(strategy, settings).bins
     chosen = made(workload, given["workload"] | {"bins": bins})
@@ -392,6 +421,7 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
         Choice(name=names["backend"], settings=made(backend.settings, given["backend"]).model_dump()),
         made(ScenarioPart, given["scenario"]),
         made(AutoscalerPart, given["autoscaler"]),
+        unsettled,
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from math import inf, isnan, nan
 from typing import Any
@@ -12,7 +11,7 @@ import pandas as pd
 
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.forecast import Cluster, Costs, Fit, Load, MeasuredRun, Simulated, fit, require_possible, simulated
-from keyshift.forecast.cost import cpu_us_per_event
+from keyshift.forecast.cost import event_us
 from keyshift.forecast.model import LEVELS
 from keyshift.model.errors import BadInput
 from keyshift.planner import Strategy, make_plan
@@ -22,8 +21,6 @@ from keyshift.results.store import ResultStore
 from keyshift.workloads.keyed import Keyed
 
 Tables = Mapping[str, pd.DataFrame]
-TRIES = 3  # to measure it: what comes between, such as a garbage collection, is none of it
-COST_KEYS = 4096  # that the cost of an event is measured with: enough to be as many, few enough to be made at once
 
 
 @dataclass(frozen=True)
@@ -117,24 +114,12 @@ def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
         rate=spec.run.rate,
         slots=max(spec.tasks.values()),
         cpus=manifest.machine.cpus,
-        event_s=_event_s(spec.workload),
+        event_s=event_us(spec.workload) / 1e6,
         cores=float(workers.loc[workers["t_s"] < 0, "value"].median()),
         latency_ms=np.quantile(before.to_numpy("float64"), LEVELS),
         migration=tables["migration"],
     )
     return _SimulatedRun(manifest, spec, point, measured)
-
-
-def _event_s(workload: Any) -> float:
-    """What an event takes of its slot: the CPU of its computation, measured here, and the time that it is told to."""
-    told_us = getattr(workload, "work_us", 0.0)
-    lighter = {"keys": min(workload.keys, COST_KEYS), "seed": 1} | ({"work_us": 0.0} if told_us else {})
-    return (_computation_us(workload.model_copy(update=lighter)) + told_us) / 1e6
-
-
-@cache
-def _computation_us(workload: Any) -> float:
-    return min(cpu_us_per_event(workload) for _ in range(TRIES))
 
 
 def _load(spec: RunSpec, manifest: Manifest) -> Load:

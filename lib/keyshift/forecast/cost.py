@@ -1,6 +1,8 @@
 """What an event of a workload costs: the CPU of its computation alone, measured here and now in this process."""
 
 import time
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +10,8 @@ import pyarrow as pa
 from keyshift.workloads import KeyedStage, Workload
 from keyshift.workloads.alone import StageAlone
 
+TRIES = 3  # to measure it: what comes between, such as a garbage collection, is none of it
+COST_KEYS = 4096  # that the cost of an event is measured with: enough to be as many, few enough to be made at once
 _FRAME_US = 20_000
 _NOWHERE = {"router": np.int32(0), "offset": np.int64(0)}
 
@@ -33,6 +37,22 @@ def cpu_us_per_event(workload: Workload, frames: int = 40, events_per_frame: int
         if number >= frames // 2:
             spent += time.process_time_ns() - begun
     return spent / 1000 / (events_per_frame * (frames - frames // 2))
+
+
+def event_us(workload: Workload) -> float:
+    """What an event takes of its slots, in microseconds: the CPU of its computation, measured here once, and the time
+    that it is told to take (``work_us``).
+    """
+    given: Any = workload  # a pydantic model, too
+    told_us = getattr(given, "work_us", 0.0)
+    lighter = {"seed": 1, "keys": min(getattr(given, "keys", 0), COST_KEYS), "work_us": 0.0}
+    update = {name: value for name, value in lighter.items() if name in type(given).model_fields}
+    return _computation_us(given.model_copy(update=update)) + told_us
+
+
+@cache
+def _computation_us(workload: Workload) -> float:
+    return min(cpu_us_per_event(workload) for _ in range(TRIES))
 
 
 def _events_of(stage: KeyedStage, results: pa.RecordBatch) -> pa.RecordBatch:

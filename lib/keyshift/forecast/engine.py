@@ -140,7 +140,7 @@ class _Migration:
     def migrate(self, plan: Plan) -> None:
         """Lead until no acknowledgement is to come."""
         begin_s = heard_s = self._costs.request_s + self._copy(plan.copies)
-        self._carry_out(self._machine.submit(plan, 1000 * begin_s), begin_s)
+        self._carry_out(self._machine.submit(plan), begin_s)
         while self._answers:
             now_s, _, phase, version, slot = heapq.heappop(self._answers)
             heard_s = max(now_s, heard_s) + self._costs.ack_s

@@ -8,6 +8,7 @@ from math import inf, nan
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from keyshift.forecast.model import LEVELS, Costs, Floats
@@ -90,6 +91,21 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
     return Fit(costs, table.frame())
 
 
+def non_negative(columns: npt.NDArray[Any], values: npt.NDArray[Any], positive: int | None = None) -> npt.NDArray[Any]:
+    """Factors of ``columns``, none below 0, that give ``values`` with the least squared error. Columns are few.
+
+    ``positive``: the column whose factor must not be 0 either; if that cannot be, all are 0.
+    """
+    factors, least = np.zeros(columns.shape[1]), inf
+    for kept in product((False, True), repeat=len(factors)):
+        found = np.zeros(len(factors))
+        found[list(kept)] = np.linalg.lstsq(columns[:, kept], values, rcond=None)[0]
+        error = float(np.sum((columns @ found - values) ** 2))
+        if (positive is None or found[positive] > 0) and found.min() >= 0 and error < least:
+            factors, least = found, error
+    return factors
+
+
 class _CostTable:
     """What is found, and from what."""
 
@@ -113,15 +129,8 @@ class _CostTable:
         ``positive``: the column whose factor must not be 0 either, as it will be if the others explain the noise.
         """
         columns, took = parts.to_numpy("float64"), times.clip(lower=LEAST_S).to_numpy("float64")
-        scale = 1 / took
-        factors, least = np.zeros(columns.shape[1]), inf
-        for kept in product((False, True), repeat=len(factors)):  # few: the best of those that are not negative
-            found = np.zeros(len(factors))
-            found[list(kept)] = np.linalg.lstsq(columns[:, kept] * scale[:, None], took * scale, rcond=None)[0]
-            error = float(np.sum((columns @ found * scale - took * scale) ** 2))
-            known = not positive or found[parts.columns.get_loc(positive)] > 0
-            if known and found.min() >= 0 and error < least:
-                factors, least = found, error
+        needed = [*parts.columns].index(positive) if positive else None
+        factors = non_negative(columns / took[:, None], np.ones(len(took)), needed)
         for name, factor in zip(parts.columns, factors, strict=True):
             self._add(name, factor, f"{len(took)} {of}", float(np.median(np.abs(columns @ factors / took - 1))))
         return [float(factor) for factor in factors]

@@ -8,16 +8,16 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.live.status import DecisionTold, StageDecisionTold
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.records import Measured
 from keyshift.planner.autoscaling import ScalingPolicy
-from keyshift.planner.scaling import Goals, Look, Scaling, StageLook
+from keyshift.planner.scaling import Goals, Look, Scaling, StageLook, StageScaling
 from keyshift.progress import Say
 from keyshift.traffic.traffic import Feed, Progress, Traffic
 
@@ -174,16 +174,35 @@ def sentence(made: Scaling, names: Sequence[str]) -> str:
     return f"{what}, {', '.join(numbers)}: {made.reason}"
 
 
-def told(made: Scaling, names: Sequence[str]) -> dict[str, Any]:
+def told(made: Scaling, names: Sequence[str]) -> DecisionTold:
     """The same for JSON: what is not known, or was not compared, is None."""
-    look, of_looks = made.look, ("at_s", "offered_per_s", "backlog", "missed_s", "migrating")
-    plain = {name: getattr(look, name) for name in of_looks} | {
-        "stay_cost": made.stay_cost,
-        "move_cost": made.move_cost,
+    look = made.look
+    return {
+        "at_s": look.at_s,
+        "offered_per_s": look.offered_per_s,
+        "backlog": look.backlog,
+        "missed_s": look.missed_s,
+        "migrating": look.migrating,
+        "stay_cost": _known(made.stay_cost),
+        "move_cost": _known(made.move_cost),
+        "moves": made.moves,
+        "reason": made.reason,
+        "words": sentence(made, names),
+        "stages": {name: _of_stage(stage) for name, stage in zip(names, made.stages, strict=True)},
     }
-    of_stages = {name: _known(asdict(stage)) for name, stage in zip(names, made.stages, strict=True)}
-    return _known(plain) | {"moves": made.moves, "reason": made.reason, "stages": of_stages}
 
 
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+def _of_stage(stage: StageScaling) -> StageDecisionTold:
+    return {
+        "slots": stage.slots,
+        "wanted": stage.wanted,
+        "target": stage.target,
+        "true_per_s": _known(stage.true_per_s),
+        "demand_per_s": _known(stage.demand_per_s),
+        "utilisation": _known(stage.utilisation),
+        "worth": _known(stage.worth),
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

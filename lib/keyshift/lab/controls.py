@@ -1,10 +1,9 @@
 """What commands may do with a job, in the thread that controls it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
-from keyshift.experiment.commands import Target
+from keyshift.experiment.commands import Answer, Target
 from keyshift.experiment.scenario import Change, Map, ScaleTo
 from keyshift.lab.plans.migrations import Migration
 from keyshift.lab.plans.stage_plans import Proposal
@@ -31,14 +30,14 @@ class JobControls:
 
     def move(
         self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """Nothing changes between the check, the plan and the request."""
         name, point = self._stage(stage), self._point(strategy, settings or {}) if strategy else None
         provisioned = self._system.status()["stages"][name]["provisioned"]
         wanted = self._change(target, provisioned, (point or self._run.spec.point()).restarts)
         proposal = self._system.plans.propose(name, wanted, point)
         migration = self._migrate(proposal)
-        return asdict(migration) | {"steps": proposal.steps_as_json()}
+        return {**migration.told(), "steps": proposal.steps_as_json()}
 
     def cancel(self) -> None:
         """See ``SystemUnderTest.cancel``."""

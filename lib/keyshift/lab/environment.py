@@ -8,6 +8,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.job import LiveJob
+from keyshift.lab.load_cost import cost_spec
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import service_errors
@@ -57,6 +58,8 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     """
     place, needed = load_profile(profile), max(spec.cores for spec in specs)
     place.require_cores(needed)
+    if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
+        needed = max(needed, cost_spec().cores)
     cores = max(needed, cores)
     require_java()
     stack = Stack() if place.services == "embedded" else None

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from keyshift.analysis import metrics as analysis
-from keyshift.analysis.machine import machine_notes, shares_before
+from keyshift.analysis.machine import disturbance, disturbance_notes, machine_notes, shares_before
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.evaluation import Evaluation
 from keyshift.model.errors import KeyshiftError
@@ -57,8 +57,9 @@ class Recording:
         """``log``: its last protocol events, kept if the verdict is bad."""
         tables, judged, facts, notes = evaluation
         metrics = tables["metrics"].to_pandas()
+        latency = tables["latency"].to_pandas()
         figures = analysis.summarise(
-            tables["latency"].to_pandas(),
+            latency,
             tables["migration"].to_pandas(),
             metrics,
             decisions=tables["decisions"].to_pandas(),
@@ -66,7 +67,9 @@ class Recording:
             **facts,
         )
         run, (busy, steal) = self._spec.run, shares_before(metrics, facts["since_s"])
+        disturbed = disturbance(latency, metrics, facts["since_s"])
         machine = machine_notes(busy, steal, run.rate, run.frame_ms)
+        machine += disturbance_notes(figures["p99_ms"], disturbed)
         for note in (found := [*pace_notes(facts["load"], run.catch_up_s, figures), *machine]):
             self._say(note)
         summary = Summary(
@@ -78,6 +81,7 @@ class Recording:
             wrong=judged.wrong,
             cpu_busy=busy,
             cpu_steal=steal,
+            **disturbed,
             **figures,
         )
         manifest = Manifest(

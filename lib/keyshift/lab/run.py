@@ -21,6 +21,8 @@ from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space
 from keyshift.lab import bare_copy
+from keyshift.lab import load_cost as costs
+from keyshift.lab.auto_load import DEFAULT, Load, chosen
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.recording import Recording
@@ -73,6 +75,7 @@ class Lab:
         self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
         self._live: LiveJob | None = None
+        self._load_cost: costs.LoadCost | None = None  # as soon as it is known
 
     def __enter__(self) -> "Lab":
         self.store.list_runs(limit=1)  # wrong credentials and missing buckets show now, not after the run
@@ -130,8 +133,53 @@ class Lab:
             self._live.give_up()
         self._closing.close()
 
+    def load_cost(self, again: bool = False) -> costs.LoadCost:
+        """What a load costs on this machine: kept in the state folder, else (or ``again``) measured now.
+
+        That takes about twenty seconds. What is measured while others take much is for this lab only. Raises BadInput
+        if executors run elsewhere, KeyshiftError if that job dies.
+        """
+        known = None if again else self._load_cost or costs.kept(self._home)
+        self._load_cost = cost = known or self._measure_load_cost()
+        if known is None and cost.disturbed:
+            self.say(
+                f"others had {cost.others:.0%} of the processors meanwhile, so this may be wrong and is not kept; "
+                "`keyshift calibrate` when nothing else runs here"
+            )
+        elif known is None:
+            costs.keep(cost, self._home)
+        return cost
+
+    def _measure_load_cost(self) -> costs.LoadCost:
+        if self._place.on_kubernetes:
+            raise BadInput(f"executors at {self._place.master} are not on this machine: nothing to be measured here")
+        self.say("measuring what a load costs on this machine, for later runs, too")
+        spec, script = costs.cost_spec(), costs.CostScript()
+        results, name = [*spec.tasks.values()][-1], new_run_id(spec.workload.name, "cost")
+        with self._prepared(spec, name, [], script.script, results, RunEnd()) as (run, _):
+            run.run()
+            _, frames = run.traffic.offered()
+        return costs.cost_of(script.parts, frames)
+
+    def settled(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
+        """``specs`` with one load for all that left it to the machine (``rate=auto``, ``frame_ms=auto``); it is told.
+
+        Where executors run elsewhere, nothing is measured, and it is the default. Raises as ``load_cost``.
+        """
+        if not (open_ones := [spec for spec in specs if spec.unsettled]):
+            return list(specs)
+        if self._place.on_kubernetes:
+            load = Load(DEFAULT.rate, DEFAULT.frame_ms, math.nan)
+            self.say(f"auto: the defaults, as executors at {self._place.master} are not measured")
+        else:
+            cost = self.load_cost()
+            load = chosen(open_ones, cost)
+            self.say(load.words(cost))
+        return [spec.settled(rate=load.rate, frame_ms=load.frame_ms) for spec in specs]
+
     def run(self, spec: RunSpec) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
+        [spec] = self.settled([spec])
         require_possible(spec.scenario.faults(), self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
         return self.record(spec, run_id, scenario_script, [*spec.tasks.values()][-1], spec.parameters())
@@ -144,6 +192,7 @@ class Lab:
         """
         if self._live is not None and not self._live.ended.is_set():
             raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
+        [spec] = self.settled([spec])
         self._live = job = LiveJob(self.record, spec, on_end)
         job.most = self.room(spec)
         threading.Thread(target=job.keep, name="keyshift-job", daemon=True).start()
@@ -294,7 +343,7 @@ def run_all(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None)
 
     ``failed``: gets a run that died, and why, and the others go on. Raises KeyshiftError without it.
     """
-    most = max(spec.run.repetitions for spec in specs)
+    specs, most = lab.settled(specs), max(spec.run.repetitions for spec in specs)
     for repetition in range(most):
         for spec in specs:
             if repetition < spec.run.repetitions:
@@ -313,7 +362,7 @@ def run_in_one_job(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None 
     as are those of a job that died. Runs come in the order in which they are made.
     """
     together: dict[str, list[RunSpec]] = {}
-    for spec in specs:
+    for spec in lab.settled(specs):
         together.setdefault(job_of(spec), []).append(spec)
     for some in together.values():
         most = max(spec.run.repetitions for spec in some)

@@ -96,13 +96,14 @@ class RunLoop:
     def run(self) -> None:
         """From the topics until the system has answered everything and stands. Raises KeyshiftError if the run dies."""
         self.feed = feed = self.open()
-        with Sampler(lambda: {**self.services(), **self.traffic.pids, os.getpid(): "driver"}) as sampler:
+        with Sampler(self.around) as sampler:
             begin = time.time() + LEAD_S
             if math.isnan(self.began_at):
                 self.began_at = begin
             feed.before = feed.before._replace(took_s=begin - self.began_at)
             feed.begin(begin, self.load_s)
             self._follow()
+            feed = self.feed  # a script may have begun another one
             self._ended_at = time.time() if self.load_s is None else begin + self.load_s
             self.backlog.begin(feed, self._ended_at)
             self.trigger = self.trigger or self._ended_at
@@ -115,6 +116,10 @@ class RunLoop:
         if len(kills) > len(self.deaths):
             text = f"fault = {self.spec.scenario.fault}: not all of it happened"
             self.system.note(f"{text}, the query died {len(self.deaths)} times and not {len(kills)}")
+
+    def around(self) -> dict[int, str]:
+        """Processes of ours that are not the system's, with their names."""
+        return {**self.services(), **self.traffic.pids, os.getpid(): "driver"}
 
     def open_new(self) -> Feed:
         """Topics, generator and system, until every router and slot has put a first row through."""

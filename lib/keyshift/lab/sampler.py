@@ -5,13 +5,12 @@ import threading
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import psutil
 
-from keyshift.analysis.machine import ALL, BUSY, MACHINE, STOLEN
+from keyshift.analysis.machine import ALL, BUSY, DISTURBED, DISTURBED_FROM, MACHINE, OTHERS, SAMPLED_S, STOLEN
 
-INTERVAL_S = 1.0
 AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job
 WAITING = "run_queue"  # metric: processes that run or could
 Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
@@ -52,10 +51,12 @@ class Sampler:
         return sorted(rows)
 
     def _run(self) -> None:
-        last, self._machine = time.time(), _processors()
-        while not self._stop.wait(INTERVAL_S):
+        last, self._machine = time.time(), processors_s()
+        while not self._stop.wait(SAMPLED_S):
             now = time.time()
-            for metric, kind, value in (*self._processes(now - last), *self._of_machine(now - last)):
+            ours = list(self._processes(now - last))
+            at_work = sum(value for metric, _, value in ours if metric in ("cpu_cores", AROUND))
+            for metric, kind, value in (*ours, *self._of_machine(now - last, at_work)):
                 moments, values = self._series.setdefault((metric, kind), (array("d"), array("d")))
                 moments.append(now)
                 values.append(value)
@@ -81,15 +82,28 @@ class Sampler:
         for (metric, kind), spent in cpu.items():
             yield metric, kind, spent / passed_s
 
-    def _of_machine(self, passed_s: float) -> Iterator[tuple[str, str, float]]:
-        before, self._machine = self._machine, _processors()
-        for kind, seconds in self._machine.items():
-            yield MACHINE, kind, (seconds - before[kind]) / passed_s
+    def _of_machine(self, passed_s: float, ours: float) -> Iterator[tuple[str, str, float]]:
+        before, self._machine = self._machine, processors_s()
+        cores = {kind: (seconds - before[kind]) / passed_s for kind, seconds in self._machine.items()}
+        cores[OTHERS] = max(0.0, cores[BUSY] - ours)  # a process of ours that has just begun is among them, for once
+        for kind, value in cores.items():
+            yield MACHINE, kind, value
+        yield DISTURBED, "machine", float(cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL])
         with contextlib.suppress(OSError, StopIteration), open("/proc/stat") as file:  # Linux alone tells
             yield WAITING, "machine", float(next(line.split()[1] for line in file if line.startswith("procs_running")))
 
 
-def _processors() -> dict[str, float]:
+def spent_s(around: Iterable[int]) -> dict[int, float]:
+    """Seconds of CPU so far of each process below this one, and of those ``around``; one that is gone is left out."""
+    spent = {}
+    for process in [*psutil.Process().children(recursive=True), *(psutil.Process(pid) for pid in around)]:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            spent[process.pid] = times.user + times.system
+    return spent
+
+
+def processors_s() -> dict[str, float]:
     """Seconds of the processors that this process may use, since the machine began."""
     usable = set(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else None
     times = [each for number, each in enumerate(psutil.cpu_times(percpu=True)) if usable is None or number in usable]

@@ -3,13 +3,13 @@
 import secrets
 import time
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
-from keyshift.lab.judge.final_state import FinalState, of_job
+from keyshift.lab.judge.final_state import NOTHING_COPIED, FinalState, StageTold, of_job
 from keyshift.lab.live.failover import Failover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
@@ -128,7 +128,10 @@ class KeyshiftJob:
         self._spec, self._job = spec, job
         self.plans = JobPlans(spec, job)
         self.failover = Failover(job, self.plans)
-        self._told: dict[str, Any] = {}  # at the end
+        # As they were when the job stopped.
+        self._measured_at, self._copied = 0.0, NOTHING_COPIED
+        self._measures: Mapping[str, Mapping[int, Measured]] = {}
+        self._left_behind: dict[str, Collection[tuple[int, int]]] = {}
 
     def start(self) -> None:
         """Each stage under the assignment of the spec."""
@@ -214,23 +217,27 @@ class KeyshiftJob:
 
     def stop(self) -> None:
         """Measure, then take the last savepoint; once more after ``recover``."""
-        measures = self.measure()
-        self._told = {"measured_at": time.time()} | self.plans.copied()
+        self._measures, self._measured_at = self.measure(), time.time()
+        self._copied = self.plans.copied()
         self._job.savepoint()
-        self._told["of_stages"] = {
-            name: {"measures": measures[name], "left_behind": plans.led.ask.left_behind()}
-            for name, plans in self.plans.of.items()
-        }
+        self._left_behind = {name: plans.led.ask.left_behind() for name, plans in self.plans.of.items()}
         self._job.read_log()
 
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
         self._note_missed_faults()
-        for name, plans in self.plans.of.items():
-            self._told["of_stages"][name] |= {"decisions": plans.past.decisions, "to_move": plans.to_move()}
-        planned_s = max(plans.planned_s or 0.0 for plans in self.plans.of.values())
-        return of_job(self._job, **self._told, planned_s=planned_s, struck=self._job.faults.struck)
+        return of_job(
+            self._job,
+            {
+                name: StageTold(self._left_behind[name], self._measures[name], plans.past.decisions, plans.to_move())
+                for name, plans in self.plans.of.items()
+            },
+            measured_at=self._measured_at,
+            planned_s=max(plans.planned_s or 0.0 for plans in self.plans.of.values()),
+            copied=self._copied,
+            struck=self._job.faults.struck,
+        )
 
     def _note_missed_faults(self) -> None:
         """Those that end the query show by its deaths."""

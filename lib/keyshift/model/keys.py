@@ -8,18 +8,17 @@ within the group. A *unit* is what a strategy moves: a group (``bins == 1``) or 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, NewType, overload
+from typing import Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from keyshift.model.errors import BadInput
-
-UnitId = NewType("UnitId", int)
-SlotId = NewType("SlotId", int)
-RouterId = NewType("RouterId", int)
-Version = NewType("Version", int)  # of an assignment
-NO_VERSION = Version(0)
+from keyshift.model.ids import NO_VERSION as NO_VERSION
+from keyshift.model.ids import RouterId as RouterId
+from keyshift.model.ids import SlotId as SlotId
+from keyshift.model.ids import UnitId as UnitId
+from keyshift.model.ids import Version as Version
 
 Gate = Literal["none", "slots", "router", "query"]
 Transfer = Literal["push", "fetch", "access", "remote"]

@@ -12,19 +12,18 @@ import pyarrow.compute as pc
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import MIB
-from keyshift.lab import bare_copy
 from keyshift.lab.environment import open_services
-from keyshift.lab.recording import Recording
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.peers.flink_job import FlinkCount, FlinkJob
+from keyshift.peers.runs import PeerSpec, peer_spec, repeated, run_peer
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say, progress
-from keyshift.results.manifest import Manifest, new_run_id
+from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 from keyshift.services.stack import Stack
 from keyshift.studies.study import Study, measure, specs_of
@@ -47,18 +46,12 @@ MOST_STATE = TASK_HEAP_MIB * MIB // 4  # of the heap: a restart reads all of it,
 HERE_ONLY = "the embedded services and a Spark of this machine: use `--profile local`"
 
 
-class FlinkSpec(RunSpec):
-    """As for ``stop_restart``, under a name of its own."""
-
-    def parameters(self) -> dict[str, Any]:
-        """See ``RunSpec``."""
-        return super().parameters() | {"strategy": NAME}
-
-
-def flink_spec(common: Mapping[str, Any]) -> FlinkSpec:
+def flink_spec(common: Mapping[str, Any]) -> PeerSpec:
     """The spec of a run of Flink's job. Raises BadInput for what that job does not do."""
     spec = make_spec({**common, "strategy": "stop_restart"})
     given = spec.parameters()
+    for name in spec.unsettled:
+        raise BadInput(f"{name} = auto: it is chosen by what a load costs keyshift's job; give a number beside Flink's")
     for name, value in ONLY.items():
         if given[name] != value:
             raise BadInput(f"{name} = {given[name]!r}: Flink's job is compared with {name} = {value!r} only")
@@ -68,8 +61,7 @@ def flink_spec(common: Mapping[str, Any]) -> FlinkSpec:
             f"keys = {workload.keys} of state_bytes = {workload.state_bytes} are {state // MIB} MiB of state; Flink's "
             f"task manager is started with room for {MOST_STATE // MIB} MiB here"
         )
-    parts = {name: getattr(spec, name) for name in RunSpec.__dataclass_fields__}
-    return FlinkSpec(**parts | {"workload": workload})
+    return peer_spec(spec, NAME, workload)
 
 
 def measure_beside_flink(points: Points, common: Mapping[str, Any], profile: str = "") -> Study:
@@ -94,37 +86,25 @@ def measure_flink(common: Mapping[str, Any], profile: str = "") -> Study:
     spec, place = flink_spec(common), load_profile(profile)
     if place.services != "embedded" or place.spark.on_kubernetes:
         raise BadInput(f"profile = {profile!r}: Flink is started beside {HERE_ONLY}")
-    study, home = Study({NAME: []}, {NAME: spec}), Stack().home
-    slots = max(spec.job.slots, spec.scenario.to_slots)
+    home, slots = Stack().home, max(spec.job.slots, spec.scenario.to_slots)
     with progress(None) as say, open_services(profile, say) as endpoints, flink(home, slots, say) as client:
         store = ResultStore(endpoints)
-        for number in range(spec.run.repetitions):
-            try:
-                manifest = run_flink(spec.repeated(number), client, endpoints, store, home, say)
-            except KeyshiftError as error:
-                study.died[NAME] = str(error)
-                continue
-            study.runs[NAME].append((manifest, store.get_tables(manifest.run_id)))
-    if not study.runs[NAME]:
-        raise KeyshiftError(f"all runs of Flink's job died: {study.died[NAME]}")
-    return study
+        return repeated({NAME: spec}, store, lambda each: run_flink(each, client, endpoints, store, home, say))
 
 
 def run_flink(
-    spec: RunSpec, client: FlinkClient, endpoints: Endpoints, store: ResultStore, home: Path, say: Say
+    spec: PeerSpec, client: FlinkClient, endpoints: Endpoints, store: ResultStore, home: Path, say: Say
 ) -> Manifest:
     """One run, stored whatever its verdict, or if it died."""
-    run_id, versions = new_run_id(spec.workload.name, NAME), {"flink": client.version()}
-    speed = bare_copy.bytes_per_s(home / "bare_copy.json")
-    recording = Recording(store, say, spec, run_id, spec.parameters(), speed, versions=versions)
-    try:
-        with _prepared(spec, client, endpoints, run_id, home, say) as run:
-            found = run.execute()
-        metrics = with_jvm(found.tables["metrics"], "flink_jvm")
-        return recording.ended(found._replace(tables=found.tables | {"metrics": metrics}), [])
-    except BaseException as error:
-        recording.died(error, [])
-        raise
+    return run_peer(
+        spec,
+        store,
+        home,
+        say,
+        lambda run_id: _prepared(spec, client, endpoints, run_id, home, say),
+        versions={"flink": client.version()},
+        told=lambda metrics: with_jvm(metrics, "flink_jvm"),
+    )
 
 
 def with_jvm(metrics: pa.Table, name: str) -> pa.Table:

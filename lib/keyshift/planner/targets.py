@@ -36,18 +36,26 @@ def scale(current: Assignment, slots: int) -> Assignment:
     return Assignment(current.version, tuple(owner))
 
 
-def shuffle(current: Assignment, affected: int) -> Assignment:
-    """``affected`` units, spread evenly over the slots, each go to the next slot of the ring. Source: Spacker.
+def shuffle(current: Assignment, affected: int, affected_slots: int = 0) -> Assignment:
+    """``affected`` units, spread evenly over the slots of a ring, each go to the next slot of it. Source: Spacker.
 
-    Every slot gives its lowest units. Raises BadInput if there is only one slot, or more affected units than units.
+    The ring has the first ``affected_slots`` slots that own units; 0: all of them. Others keep what they have. Every
+    slot of the ring gives its lowest units. Raises BadInput if there is only one slot, if the ring cannot have so many
+    slots, or if they have fewer units than are affected.
     """
-    units = len(current.owner)
     slots = sorted(set(current.owner))
     if len(slots) < 2:
         raise BadInput("a shuffle needs at least 2 slots that own units")
-    if not 1 <= affected <= units:
-        raise BadInput(f"affected = {affected}: must be between 1 and the number of units, {units}")
+    if affected_slots and not 2 <= affected_slots <= len(slots):
+        raise BadInput(
+            f"affected_slots = {affected_slots}: must be between 2 and the slots that own units, {len(slots)}; 0: all"
+        )
+    slots = slots[:affected_slots] if affected_slots else slots
     queues = [current.units_of(slot) for slot in slots]
+    units = sum(map(len, queues))
+    if not 1 <= affected <= units:
+        of = f"units of {affected_slots} slots" if affected_slots else "units"
+        raise BadInput(f"affected = {affected}: must be between 1 and the number of {of}, {units}")
     owner = list(current.owner)
     taken = 0
     for turn in range(max(map(len, queues))):

@@ -189,7 +189,7 @@ class CoordinatorMachine:
         self._wanted = name
         return [] if self._current else self._next(now_ms)
 
-    def submit(self, request: Any, now_ms: float, replace: bool = False) -> list[Effect]:
+    def submit(self, request: Any, replace: bool = False) -> list[Effect]:
         """Ask for a migration: after all others, or instead of what has not begun of them."""
         effects = self._drop_rest() if replace else []
         self._requests.append(request)

@@ -142,6 +142,11 @@ class Summary(_Record):
     p99_ms: Measure = Field(
         description="99th percentile of latency of events created after the warm-up and before the trigger"
     )
+    p99_undisturbed_ms: Measure = Field(
+        default=None,
+        description="as p99_ms, of events created in seconds that are not disturbed; null if there is none, or nobody "
+        "looked",
+    )
     spike_ms: Measure = Field(
         description="largest per-second P99 from the trigger until migration and recovery are both over; a result "
         "counts for the second in which its event was created"
@@ -183,6 +188,11 @@ class Summary(_Record):
     )
     cpu_steal: Measure = Field(
         default=None, description="share of those processors that the host gave to others before the trigger, 0 to 1"
+    )
+    disturbed_s: Measure = Field(
+        default=None,
+        description="seconds after the warm-up in which the host, or processes that are not of the run, had at least a "
+        "tenth of those processors; null if nobody looked",
     )
     parameters: dict[str, Scalar] = Field(description="effective parameters")
 

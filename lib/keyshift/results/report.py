@@ -18,6 +18,7 @@ from matplotlib.figure import FigureBase
 
 from keyshift.analysis import metrics
 from keyshift.analysis.conclusions import sentences, tradeoff_sentences
+from keyshift.analysis.machine import with_disturbed
 from keyshift.analysis.plots.strategies import ccdf_figure, pareto, steps_gantt
 from keyshift.analysis.plots.style import theme
 from keyshift.analysis.plots.timelines import panels, resource_panels, throughput_panels
@@ -105,7 +106,8 @@ def _drawn(strategy: str, tables: Mapping[str, pd.DataFrame]) -> Iterator[Figure
     latency, migration = tables["latency"], tables["migration"]
     if len(latency):
         struck = {strategy: [at_s for at_s, _ in faults(tables["metrics"])]}
-        yield panels({strategy: (metrics.per_second(latency), migration)}, title="Latency per second", faults=struck)
+        seconds = with_disturbed(metrics.per_second(latency), tables["metrics"])
+        yield panels({strategy: (seconds, migration)}, title="Latency per second", faults=struck)
         yield throughput_panels({strategy: tables})
         yield ccdf_figure({strategy: metrics.ccdf(latency)}).figure
     if len(migration):

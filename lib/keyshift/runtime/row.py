@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from keyshift.model.keys import Version
+from keyshift.model.ids import Version
 
 # Events; nothing but the time; the router has switched; it stops at a savepoint; it has switched, at a snapshot; units
 # whose results end here, or begin (only a slot says that, to the next stage).

@@ -11,7 +11,6 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
 """
 
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from keyshift import folders
 from keyshift.endpoints import Endpoints
 from keyshift.folders import MIB, Cancelled
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.program import interrupts_wait
 from keyshift.progress import Say, silent
 from keyshift.registry import unknown
 from keyshift.services import processes
@@ -186,15 +186,18 @@ class Stack:
             with speaking:
                 say(line)
 
-        with _postponed_signals(cancel), ThreadPoolExecutor(len(services)) as pool:
-            starts = [pool.submit(service.start, say_alone, cancel) for service in services]
-            done, pending = wait(starts, return_when=FIRST_EXCEPTION)
-            failure = next((error for start in done if (error := start.exception())), None)
-            if failure or cancel.is_set():
-                cancel.set()
-                wait(pending)
-                self._stop(services, say)
-                raise failure or Cancelled
+        try:
+            with interrupts_wait(cancel.set), ThreadPoolExecutor(len(services)) as pool:
+                starts = [pool.submit(service.start, say_alone, cancel) for service in services]
+                done, pending = wait(starts, return_when=FIRST_EXCEPTION)
+                failure = next((error for start in done if (error := start.exception())), None)
+                if failure or cancel.is_set():
+                    cancel.set()
+                    wait(pending)
+                    self._stop(services, say)
+                    raise failure or Cancelled
+        except Cancelled:  # whoever handles the signal has done nothing: the services are gone all the same
+            raise KeyboardInterrupt from None
 
     def _stop(self, services: list[EmbeddedService], say: Say) -> None:
         alive = {service: process for service in services if (process := service.process)}
@@ -207,36 +210,3 @@ class Stack:
             service.pid_file.unlink(missing_ok=True)
         if not free:
             say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not is_free(port))}")
-
-
-@contextmanager
-def _postponed_signals(cancel: threading.Event) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM only set ``cancel``; they take effect at the end of the block.
-
-    Otherwise the second of two, while we end what was started, would leave the rest running. (`timeout -s INT` sends
-    two; so does an impatient user.)
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals go to the main thread, and only it may handle them
-        return
-    received: list[int] = []
-
-    def postpone(number: int, frame: object) -> None:
-        received.append(number)
-        cancel.set()
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    postponed = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    for number in postponed:
-        signal.signal(number, postpone)
-    try:
-        yield
-    except Cancelled:
-        pass
-    finally:
-        for number in postponed:
-            signal.signal(number, before[number])
-        if received:
-            signal.raise_signal(received[0])
-    if received:
-        raise KeyboardInterrupt  # the caller's handler did nothing: the services are gone all the same

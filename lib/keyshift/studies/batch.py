@@ -10,7 +10,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from keyshift.model.errors import BadInput
 from keyshift.refusals import refusal
+from keyshift.registry import unknown
 from keyshift.results.anonymous import anonymous
 from keyshift.results.files import FILE_NAME, Files
 from keyshift.results.store import ResultStore
@@ -155,7 +156,7 @@ def prepare(file: Path, folder: Path) -> PreparedBatch:
         if same := executions.get(execution.id):
             raise BadInput(
                 f"{file.name}: executions {same.number} and {number} have the same parameters "
-                f"({_words(parameters) or 'none'}): leave one out, or use `repetitions`"
+                f"({words(parameters) or 'none'}): leave one out, or use `repetitions`"
             )
         executions[execution.id] = execution
     varying = [n for n in names if any(n not in values or values[n] != sets[0].get(n) for values in sets)]
@@ -176,6 +177,14 @@ def _find(name: str, folders: list[Path]) -> Path:
     raise BadInput(f"notebook = {name!r}: there is no such file in {' or '.join(map(str, folders))}{hint}")
 
 
+def files_of(folder: Path, kind: str) -> list[Path]:
+    """The batch files of a kind (smoke, small, paper …) below ``folder``. Raises BadInput if there are none."""
+    named = {path: path.stem.rpartition("-")[2] for path in sorted(folder.rglob("*.yaml")) if "-" in path.stem}
+    if kind not in named.values():
+        raise unknown(f"kind of sets below {folder.name}/", kind, sorted(set(named.values())))
+    return [path for path, of in named.items() if of == kind]
+
+
 def run_batch(
     prepared: PreparedBatch,
     runs: ResultStore,
@@ -191,7 +200,7 @@ def run_batch(
     with PREFIX). An execution that fails is recorded; one that is interrupted is not. Raises ServiceUnavailable.
     """
     batch, executions = prepared.batch, prepared.executions
-    done = {} if again else _ended(prepared, records)
+    done = {} if again else ended(prepared, records)
     open_ones = [e for e in executions if e.id not in done or done[e.id].status == "failed"]
     say(
         f"batch {batch.name}: {len(executions)} executions of {prepared.notebook.name}, "
@@ -215,13 +224,13 @@ def run_batch(
 def forecast(prepared: PreparedBatch, records: Files, again: bool = False) -> str:
     """What ``run_batch`` would do, in a line: how many executions, and how long from what earlier ones took.
 
-    Earlier ones are those of this batch; if there are none, those of other batches with the same notebook. Those that
-    failed are left out: they may have ended early.
+    Earlier ones are those of this batch, also with an earlier notebook: other sets of a notebook may be a hundred times
+    as long. Those that failed are left out: they may have ended early.
     """
     name, executions = prepared.batch.name, prepared.executions
-    done = {} if again else _ended(prepared, records)
+    done = {} if again else ended(prepared, records)
     to_do = sum(e.id not in done or done[e.id].status == "failed" for e in executions)
-    earlier = _good(records, [name], prepared) or _good(records, records.folders(), prepared)
+    earlier = _good(records, prepared)
     about = f"batch {name}: {len(executions)} executions of {prepared.notebook.name}, {to_do} to do"
     if not earlier:
         return f"{about}; none has ended well yet, so nobody knows how long one takes"
@@ -232,14 +241,13 @@ def forecast(prepared: PreparedBatch, records: Files, again: bool = False) -> st
     )
 
 
-def _good(records: Files, folders: Iterable[str], prepared: PreparedBatch) -> list[ExecutionRecord]:
-    """Records of executions of the same notebook that have not failed."""
-    found = []
-    for folder in folders:
-        for file in records.names(folder):
-            if file.endswith(".json"):
-                with contextlib.suppress(ValidationError):  # of an older keyshift
-                    found.append(ExecutionRecord.model_validate_json(records.read(folder, file)))
+def _good(records: Files, prepared: PreparedBatch) -> list[ExecutionRecord]:
+    """ExecutionRecords of executions of this batch that have not failed."""
+    found, name = [], prepared.batch.name
+    for file in records.names(name):
+        if file.endswith(".json"):
+            with contextlib.suppress(ValidationError):  # of an older keyshift
+                found.append(ExecutionRecord.model_validate_json(records.read(name, file)))
     return [record for record in found if record.notebook == prepared.notebook.name and record.status != "failed"]
 
 
@@ -247,7 +255,8 @@ def _duration(minutes: float) -> str:
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-def _ended(prepared: PreparedBatch, records: Files) -> dict[str, ExecutionRecord]:
+def ended(prepared: PreparedBatch, records: Files) -> dict[str, ExecutionRecord]:
+    """The records of its executions that there are, by id. Raises BadInput for one that cannot be read."""
     name = prepared.batch.name
     there = set(records.names(name))
     found = {}
@@ -306,7 +315,7 @@ def _run(
 
 
 def _line(prepared: PreparedBatch, execution: NotebookExecution, record: ExecutionRecord) -> str:
-    varying = _words(prepared.varied(execution))
+    varying = words(prepared.varied(execution))
     about = record.error.strip().partition("\n")[0] if record.error else record.verdict or "no runs"
     return (
         f"[{execution.number}/{len(prepared.executions)}] {varying}{': ' if varying else ''}"
@@ -314,7 +323,8 @@ def _line(prepared: PreparedBatch, execution: NotebookExecution, record: Executi
     )
 
 
-def _words(values: dict[str, Any]) -> str:
+def words(values: dict[str, Any]) -> str:
+    """Parameters in one line; those that are None are left out."""
     return " ".join(f"{name}={json.dumps(value)}" for name, value in values.items() if value is not None)
 
 

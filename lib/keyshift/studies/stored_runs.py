@@ -13,8 +13,8 @@ from keyshift.planner import MEANINGS
 from keyshift.progress import Say, progress
 from keyshift.results.store import ResultStore
 
-# A strategy's own parameters may differ, and what changes nothing but the number of runs.
-FREE = {"strategy", *MEANINGS, *REPETITION}
+# A strategy's own parameters may differ, and what changes nothing but the number of runs, or who chose the load.
+FREE = {"strategy", "auto", *MEANINGS, *REPETITION}
 
 
 @contextmanager

@@ -5,18 +5,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.analysis import metrics
+from keyshift.analysis.machine import with_disturbed
 from keyshift.analysis.timelines import faults
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.environment import open_lab
 from keyshift.lab.run import run_all, run_in_one_job
 from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.planner import change
+from keyshift.planner import strategies as known
 from keyshift.progress import Say
+from keyshift.refusals import made
 from keyshift.results.manifest import Manifest
 from keyshift.studies import notebook
 
 Tables = Mapping[str, pd.DataFrame]
+_ALLOWED = "names of strategies in a list, or {name: {strategy: …, settings: {…}}}"
 COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
 
 
@@ -36,6 +42,13 @@ class Study:
     def manifests(self) -> list[Manifest]:
         """Of all runs that ended, point by point."""
         return [manifest for some in self.runs.values() for manifest, _ in some]
+
+    @property
+    def load(self) -> str:
+        """What all points are offered, in words; what differs is left out."""
+        words = {"rate": "{:g} events/s", "frame_ms": "frames of {:g} ms"}
+        found = {name: {getattr(spec.run, name) for spec in self.specs.values()} for name in words}
+        return ", ".join(words[name].format(*values) for name, values in found.items() if len(values) == 1)
 
     def verdicts(self) -> pd.DataFrame:
         """A row for each run: its point, the verdict, and how many faults were found of each kind."""
@@ -66,7 +79,7 @@ class Study:
         """For ``panels``: latency by second, over the repetitions of a point, and the first one's migration."""
         timelines = {}
         for name, some in self.good().items():
-            seconds = [metrics.per_second(tables["latency"]) for _, tables in some]
+            seconds = [with_disturbed(metrics.per_second(tables["latency"]), tables["metrics"]) for _, tables in some]
             timelines[name] = (
                 seconds[0] if len(seconds) == 1 else metrics.over_repetitions(seconds),
                 some[0][1]["migration"],
@@ -143,14 +156,15 @@ def collect(
 
     ``after``: gets each run that has ended, before the next one begins. ``say``: see ``open_lab``.
     """
-    names = {_key(spec.parameters()): name for name, spec in specs.items()}
     study = Study({name: [] for name in specs}, specs)
 
     def failed(spec: RunSpec, error: KeyshiftError) -> None:
         study.died[names[_key(spec.parameters())]] = str(error)
 
     with open_lab([*specs.values()], profile, say) as lab:
-        for manifest in (run_in_one_job if one_job else run_all)(lab, [*specs.values()], failed):
+        study.specs = dict(zip(specs, lab.settled([*specs.values()]), strict=True))
+        names = {_key(spec.parameters()): name for name, spec in study.specs.items()}
+        for manifest in (run_in_one_job if one_job else run_all)(lab, [*study.specs.values()], failed):
             tables = lab.store.get_tables(manifest.run_id)
             study.runs[names[_key(manifest.parameters)]].append((manifest, tables))
             after(manifest)
@@ -173,6 +187,34 @@ def _key(parameters: Mapping[str, Any]) -> str:
     return repr(sorted((name, repr(value)) for name, value in parameters.items() if name != "seed"))
 
 
-def named(strategies: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A point for each strategy, for ``measure``."""
-    return {name: {"strategy": name} for name in strategies}
+class _Choice(BaseModel):
+    """A strategy under another name, with other settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    strategy: str = Field(description="a name from `keyshift strategies`")
+    settings: dict[str, Any] = Field({}, description="coordinates of it that are changed")
+
+
+def named(strategies: Sequence[str] | Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A point for each strategy, for ``measure``: parameters of a run, by the name that figures show.
+
+    ``strategies``: names from ``keyshift strategies``, or points of one's own by their names,
+    ``{"chunk 16": {"strategy": "chunked", "settings": {"size": 16}}}``. A name alone may stand for a point.
+    Raises BadInput, naming the point, for a strategy or a setting that is not known, or a value that is refused.
+    """
+    if isinstance(strategies, str) or not isinstance(strategies, (Sequence, Mapping)):
+        raise BadInput(f"strategies = {strategies!r}: must be {_ALLOWED}")
+    given = strategies if isinstance(strategies, Mapping) else dict(zip(strategies, strategies, strict=True))
+    points = {}
+    for name, chosen in given.items():
+        told = {"strategy": chosen} if isinstance(chosen, str) else chosen
+        if not isinstance(told, Mapping):
+            raise BadInput(f"strategies: {name} = {chosen!r}: must be {_ALLOWED}")
+        try:
+            choice = made(_Choice, dict(told))
+            change(known.get(choice.strategy), choice.settings)
+        except BadInput as refused:
+            raise BadInput(f"strategies: {name}: {refused}") from None
+        points[str(name)] = {"strategy": choice.strategy, **choice.settings}
+    return points

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from kafka import KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
 from pyarrow import json
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.traffic.topics import ANSWER_MS, Topic
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.writer import Writer, connect
 
 
 def encode(batch: pa.RecordBatch) -> Iterator[bytes]:
@@ -41,20 +41,10 @@ def decode(values: Sequence[bytes], expected: pa.Schema) -> pa.RecordBatch:
 
 def fill(topic: Topic, keys: int) -> None:
     """An event of ``t`` 0 for each key, in turn over the partitions. Raises ServiceUnavailable."""
-    with topic.errors("sending to"):
-        producer = KafkaProducer(
-            bootstrap_servers=topic.kafka,
-            bootstrap_timeout_ms=ANSWER_MS,
-            linger_ms=5,
-            metrics_enabled=False,
-            **topic.sign_in.client(),
-        )
-        try:
-            for key in range(keys):
-                producer.send(topic.name, b'{"key":%d,"t":0}' % key, partition=key % topic.partitions)
-            producer.flush(timeout=ANSWER_MS / 1000)
-        finally:
-            producer.close(timeout=1)
+    writer = Writer(topic, connect(topic), lambda partition, offset: None)
+    for key in range(keys):
+        writer.write(key % topic.partitions, b'{"key":%d,"t":0}' % key)
+    writer.flush()
 
 
 def read(topic: Topic, schema: pa.Schema) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -6,7 +6,7 @@ What a chain of stages costs, and whether each of its stages can move its state 
 import math
 from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -15,16 +15,14 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage, Source
+from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage
 from keyshift.workloads.keycount import (
     EVENTS,
     RESULT_FIELDS,
-    KeyCountOperator,
-    KeyCountPartition,
+    KeyCount,
     StateCheck,
     wrong_results,
 )
-from keyshift.workloads.keyed import Keyed
 from keyshift.workloads.operators import MapOperator
 from keyshift.workloads.tables import RESULT, lines
 from keyshift.workloads.times import Times
@@ -33,8 +31,11 @@ MOST = 4
 _STRIDE = 7919  # how far apart neighbouring keys of a stage are in the next one, about
 
 
-class Chain(Keyed):
-    """Parameters of the workload. Every key exists from the beginning in each counter, with count 0."""
+class Chain(KeyCount):
+    """Parameters of the workload. Every key exists from the beginning in each counter, with count 0.
+
+    ``work_us`` is for each event in each counter; maps have no such work.
+    """
 
     name: ClassVar[str] = "chain"
     summary: ClassVar[str] = (
@@ -56,11 +57,6 @@ class Chain(Keyed):
         """``counter`` or ``map``, of each stage."""
         return self.chain.split(",")
 
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """Events that are nothing but a key."""
-        return (Source("events", EVENTS, partial(KeyCountPartition, self)),)
-
     @cached_property
     def stages(self) -> tuple[KeyedStage, ...]:  # type: ignore[override]
         """The counters and maps, numbered where there are several of a kind."""
@@ -69,7 +65,7 @@ class Chain(Keyed):
         for number, kind in enumerate(self.kinds):
             seen[kind] += 1
             name = kind if several[kind] == 1 else f"{kind}-{seen[kind]}"
-            fields, operator = ((), MapOperator) if kind == "map" else (RESULT_FIELDS, partial(KeyCountOperator, self))
+            fields, operator = ((), MapOperator) if kind == "map" else (RESULT_FIELDS, self.counter)
             stages.append(KeyedStage(name, EVENTS, fields, operator, self._rekeyed if number else None))
         return tuple(stages)
 

@@ -121,8 +121,11 @@ class KeyCount(Keyed):
     @property
     def stages(self) -> tuple[KeyedStage, ...]:
         """The counter."""
-        operator = partial(KeyCountOperator, self, self.work_us, self.work_by == "spinning")
-        return (KeyedStage("counter", EVENTS, RESULT_FIELDS, operator),)
+        return (KeyedStage("counter", EVENTS, RESULT_FIELDS, self.counter),)
+
+    def counter(self) -> KeyCountOperator:
+        """What counts, and occupies its slot with each event."""
+        return KeyCountOperator(self, self.work_us, self.work_by == "spinning")
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

@@ -2,7 +2,7 @@
 
 How much of the state changes while it is copied or moved is thus a parameter (``active_share``), apart from the rate.
 All else is as in ``keycount``: key groups from a Zipf distribution, the keys of a group in turn, ``state_bytes`` per
-key, and ``work_us`` with ``work_by`` for the CPU of a record. Several sources are several ``routers``.
+key, and ``work_us`` with ``work_by`` for the CPU of a record. Several sources of events are several ``routers``.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from pydantic import Field
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.model.keys import units_of
 from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage, Source
-from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, KeyCountOperator, StateCheck, wrong_results
+from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, StateCheck, wrong_results
 from keyshift.workloads.keyed import key_draw
 from keyshift.workloads.tables import RESULT, lines
 from keyshift.workloads.times import Times
@@ -84,18 +84,25 @@ class Micro(KeyCount):
     @property
     def stages(self) -> tuple[KeyedStage, ...]:
         """The map from keys to values."""
-        operator = partial(KeyCountOperator, self, self.work_us, self.work_by == "spinning")
-        return (KeyedStage("map", EVENTS, RESULT_FIELDS, operator),)
+        return (KeyedStage("map", EVENTS, RESULT_FIELDS, self.counter),)
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
     ) -> Iterator[str]:
-        """See ``Workload.wrong``. Records that write are counted as in ``keycount``.
+        """See ``Workload.wrong``."""
+        yield from self.wrong_results(events, results)
+        yield from StateCheck(self, self._writes(events)).whole(final)
+
+    def _writes(self, events: pd.DataFrame) -> npt.NDArray[np.int64]:
+        return np.bincount(events.loc[events["writes"], "key"], minlength=self.keys)
+
+    def wrong_results(self, events: pd.DataFrame, results: pd.DataFrame) -> Iterator[str]:
+        """One line per wrong result. Records that write are counted as in ``keycount``.
 
         One that reads has the count of writes that its payload has, too, at most as many as there are; and for the
         events of a router and key the count never shrinks, and grows with each write.
         """
-        counts = np.bincount(events.loc[events["writes"], "key"], minlength=self.keys)
+        counts = self._writes(events)
         results = results.merge(events[[*ORIGIN_NAMES, "writes"]], on=ORIGIN_NAMES)
         writes = results["writes"]
         yield from wrong_results(counts, results[writes])
@@ -110,5 +117,3 @@ class Micro(KeyCount):
         behind = ordered.groupby(["key", "router"])["count"].diff() < ordered["writes"]
         text = RESULT + ": key {key} has count {count}, which its router had left behind"
         yield from lines(ordered, behind & ~ordered["writes"], text)
-
-        yield from StateCheck(self, counts).whole(final)

@@ -44,16 +44,6 @@ def test_throughput_counts_results_when_they_come_and_leaves_out_broken_seconds(
     assert timelines.throughput(stalled()[:0]).empty
 
 
-@pytest.mark.parametrize(("stall_s", "dip"), [(2.0, 1.0), (0.25, 0.0), (0.0, 0.0)])
-def test_the_dip_is_how_far_the_least_second_is_below_what_was_usual(stall_s, dip):
-    assert timelines.throughput_dip(stalled(stall_s), since_s=-8) == pytest.approx(dip, abs=0.02)
-
-
-def test_a_dip_is_not_known_without_a_time_before():
-    assert timelines.throughput_dip(stalled(), since_s=0) is None
-    assert timelines.throughput_dip(stalled(), since_s=-8, until_s=0) is None
-
-
 def test_misses_are_counted_in_seconds_and_in_results():
     found = timelines.slo_misses(stalled(2.0), slo_ms=500, since_s=-5)
     assert found == (2, 15, 151, 1500)

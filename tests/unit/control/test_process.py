@@ -23,9 +23,10 @@ def home(monkeypatch, tmp_path):
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
 
 
-def entry(run):
-    order = Order(name=NAME, values=VALUES, profile=None, entry=run)
-    found = process._Entry(order, live_spec(VALUES), threading.Event())
+def entry(run, **values):
+    values = VALUES | values
+    order = Order(name=NAME, values=values, profile=None, entry=run)
+    found = process._Entry(order, live_spec(values), threading.Event())
     found.expect(run, "secret")
     return found
 
@@ -55,3 +56,11 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     assert jobs.read(NAME).why == ""
     after.decided(Ending.STOPPED)
     assert jobs.journal(NAME).read() is None
+
+
+def test_whoever_resumes_a_job_has_the_load_that_was_chosen_for_it():
+    jobs, begun = Jobs(), entry("first", rate="auto", frame_ms="auto", keys=50)
+    spec = begun.spec.settled(rate=300.0, frame_ms=50.0)
+    begun.chosen(spec)
+    begun.keep(journal("first"))
+    assert live_spec(jobs.journal(NAME, "first").require().values) == spec

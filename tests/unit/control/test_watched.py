@@ -1,6 +1,7 @@
 """A job as a notebook sees it: found, asked, watched and stopped over HTTP; its system is a stand-in."""
 
 import contextlib
+from unittest import mock
 
 import ipywidgets
 import pytest
@@ -225,6 +226,18 @@ def test_buttons_start_watch_ask_and_stop(page, job):
     press["stop"].click()
     assert wait_until(lambda: "has ended, verdict ok" in page._said.value, DEADLINE_S)
     assert wait_until(lambda: not press["start"].disabled and press["scale"].disabled, DEADLINE_S)
+
+
+@pytest.mark.parametrize(("typed", "given"), [("auto", "auto"), ("250", 250), ("2.5", 2.5), ("fast", "fast")])
+def test_the_rate_of_a_page_is_a_number_or_what_else_was_typed(monkeypatch, typed, given):
+    started = []
+    job = mock.Mock(runs=False, how=lambda: "", start=lambda values, say: started.append(values))
+    page = Explorer(job, VALUES | {"rate": "auto"})
+    assert (page._rate.value, page._given["rate"]["rate"].value) == ("auto", "2000.0")
+    monkeypatch.setattr(page, "_watch", lambda: None)
+    page._rate.value = typed
+    page._begin()
+    assert started == [VALUES | {"rate": given}]
 
 
 def test_a_page_that_is_opened_later_shows_the_job_that_runs(job, monkeypatch):

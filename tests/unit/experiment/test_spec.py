@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from keyshift.experiment.live_spec import anywhere, live_spec
+from keyshift.experiment.live_spec import anywhere, chosen_values, live_spec
 from keyshift.experiment.spec import known_parameters, make_spec
 from keyshift.lab.system import job_config
 from keyshift.model.errors import BadInput
@@ -87,6 +87,34 @@ def test_what_a_run_was_made_of_makes_it_again():
     assert "window_ms" not in make_spec({}).parameters()
 
 
+@pytest.mark.parametrize(
+    ("given", "rate", "frame_ms", "auto"),
+    [
+        ({"rate": "auto", "frame_ms": "auto"}, 700.0, 50.0, "rate, frame_ms"),
+        ({"run.rate": "auto"}, 700.0, 20.0, "rate"),
+        ({"rate": 5000, "frame_ms": "auto"}, 5000.0, 50.0, "frame_ms"),
+        ({"rate": 9.0}, 9.0, 20.0, ""),
+    ],
+)
+def test_what_is_left_to_the_machine_is_chosen_later_and_nothing_else_is_changed(given, rate, frame_ms, auto):
+    spec = make_spec(given)
+    assert make_spec(spec.parameters()) == spec
+    asked = {name.removeprefix("run."): value for name, value in given.items()}
+    assert spec.parameters().items() >= asked.items()
+    settled = spec.repeated(1).settled(rate=700.0, frame_ms=50.0)
+    assert (settled.run.rate, settled.run.frame_ms, settled.run.auto) == (rate, frame_ms, auto)
+    flat = settled.parameters()
+    assert (flat["rate"], flat["frame_ms"], flat["auto"]) == (rate, frame_ms, auto)
+    assert make_spec(flat) == settled == settled.settled(rate=1.0, frame_ms=1.0), "chosen once"
+
+
+def test_another_process_has_the_load_that_was_chosen():
+    values = {"run.rate": "auto", "frame_ms": "auto", "keys": 50}
+    spec = live_spec(values).settled(rate=700.0, frame_ms=50.0)
+    assert live_spec(chosen_values(values, spec)) == spec
+    assert chosen_values({"rate": 3.0}, live_spec({"rate": 3.0})) == {"rate": 3.0}
+
+
 def test_a_repetition_has_other_events_and_is_the_same_otherwise():
     spec = make_spec({"seed": 4, "rate": 10.0})
     again = spec.repeated(2)
@@ -119,6 +147,11 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("rate_steps=1:fast", "rate_steps = '1:fast'", "e.g. 0:2000,10:6000"),
         ("rate_steps=7", "rate_steps = '7'", "e.g. 0:2000,10:6000"),
         ("rate=-1", "rate = -1", "greater than 0"),
+        ("rate=automatic", "rate = 'automatic'", "; auto: "),
+        ("frame_ms=0", "frame_ms = 0", "greater than 0"),
+        ("seconds=auto", "seconds = 'auto'", "valid number"),
+        ("auto=rate", "auto = rate", "by rate=auto"),
+        ("auto=seconds", "auto = 'seconds'", "'rate, frame_ms'"),
         ("slots=200", "slots = 200", "raise key_groups"),
         ("to_slots=129", "to_slots = 129", "raise key_groups"),
         ("strategy=fluit", "'fluit'", "did you mean 'fluid'"),
@@ -179,6 +212,7 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("idle_ms=5", "'idle_ms'", "a parameter of workload windowcount; this run has workload = keycount"),
         ("master=local-cluster", "master is no parameter", "--profile local-cluster"),
         ("trigger=shuffle affected=200", "affected = 200", "between 1 and"),
+        ("trigger=shuffle affected=4 affected_slots=3", "affected_slots = 3", "between 2 and"),
         ("trigger=map moves=", "moves = ''", "0:3,7:1"),
         ("trigger=map moves=0-1", "moves = '0-1'", "0:3,7:1"),
         ("trigger=map moves=500:0 slots=2", "unit 500", "0 to 127"),

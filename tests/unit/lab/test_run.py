@@ -1,15 +1,18 @@
 import contextlib
+from importlib import metadata
 from types import SimpleNamespace
 
 import pytest
 
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
-from keyshift.lab import run
+from keyshift.experiment.spec import make_spec
+from keyshift.lab import load_cost, run
 from keyshift.lab.ending import Ending, RunEnd, Unwanted
 from keyshift.lab.run import Lab
-from keyshift.model.errors import Deposed, ServiceUnavailable
+from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
+from keyshift.results.manifest import describe_machine
 
 
 @pytest.mark.parametrize(
@@ -127,3 +130,55 @@ def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hea
     assert lab.done[lab.done.index(ending) + 1 :] == (["topics go", "clean"] if deletes else [])
     assert (end.ending, end.deleted, end.left) == (ending, deletes, [])
     assert lab.recorded == (["ended"] if error is None else [repr(error)] if deletes else [])
+
+
+def cost(row_ms=0.5, others=0.0):
+    known = {"base_cores": 0.1, "event_us": 5.0, "measured_at": 1.0, "keyshift": metadata.version("keyshift")}
+    return load_cost.LoadCost(machine=describe_machine(), row_ms=row_ms, others=others, **known)
+
+
+@pytest.fixture
+def measured(lab, monkeypatch):
+    """The job that says what a load costs is not run: each time it gives the next of these."""
+    made = []
+    loop = SimpleNamespace(run=lambda: None, traffic=SimpleNamespace(offered=lambda: (None, None)))
+    monkeypatch.setattr(lab, "_prepared", lambda *_: contextlib.nullcontext((loop, None)))
+    monkeypatch.setattr(load_cost, "cost_of", lambda parts, frames: made.pop(0))
+    return made
+
+
+def test_what_a_load_costs_is_measured_once_for_all_labs_of_a_state_folder(lab, measured):
+    measured += [cost(0.5), cost(0.7)]
+    assert lab.load_cost() == lab.load_cost() == load_cost.kept(lab._home) == cost(0.5)
+    assert lab.load_cost(again=True) == lab.load_cost() == load_cost.kept(lab._home) == cost(0.7)
+
+
+def test_what_others_have_disturbed_is_for_one_lab_and_told(lab, measured):
+    measured += [cost(9.0, others=0.6)]
+    lab.say = (said := []).append
+    assert lab.load_cost() == lab.load_cost() == cost(9.0, others=0.6)
+    assert load_cost.kept(lab._home) is None
+    [line] = [line for line in said if "others had 60%" in line]
+    assert "keyshift calibrate" in line
+
+
+def test_all_runs_of_a_lab_that_leave_their_load_open_have_the_same_and_others_keep_theirs(lab, measured):
+    measured += [cost(2 * describe_machine().cpus)]
+    lab.say = (said := []).append
+    few, many, own = (make_spec(each) for each in ({"frame_ms": "auto"}, {"frame_ms": "auto", "to_slots": 8}, {}))
+    found = lab.settled([few, own, many])
+    assert found[0].run.frame_ms == found[2].run.frame_ms > 20
+    assert found[1] == own
+    assert [spec.unsettled for spec in found] == [(), (), ()]
+    assert any(f"frame_ms = {found[0].run.frame_ms:g}" in line for line in said)
+    assert lab.settled(found) == found, "chosen once"
+
+
+def test_where_executors_run_elsewhere_the_load_is_the_default_and_nothing_is_measured(lab):
+    lab._place = SparkProfile(master="k8s://https://api")
+    lab.say = (said := []).append
+    [spec] = lab.settled([make_spec({"rate": "auto"})])
+    assert (spec.run.rate, spec.run.auto) == (2000.0, "rate")
+    assert "not measured" in said[0]
+    with pytest.raises(BadInput, match="not on this machine"):
+        lab.load_cost()

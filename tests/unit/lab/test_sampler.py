@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 
@@ -16,6 +17,15 @@ def busy():
     yield process.pid
     process.kill()
     process.wait()
+
+
+@pytest.fixture
+def stranger():
+    """Likewise, and of nobody below this process: its parent has ended."""
+    code = f"{sys.executable} -c 'while True: pass' >/dev/null & echo $!"
+    pid = int(subprocess.run(["sh", "-c", code], stdout=subprocess.PIPE, check=True).stdout)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
 
 
 def values(rows, metric, instance):
@@ -39,3 +49,18 @@ def test_processes_of_the_job_what_is_around_it_and_the_machine_are_told_apart(b
         assert 0 < at_work + stolen <= there * 1.01
         assert there <= 1.2 * psutil.cpu_count()
     assert min(values(rows, "run_queue", "machine")) >= 1
+
+
+def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_marked(busy, stranger):
+    with Sampler(lambda: {busy: "generator"}) as sampler:
+        assert wait_until(lambda: sum(values(sampler.rows, "disturbed", "machine")) > 0, 60.0)
+    rows, found = sampler.rows, {}
+    for at, metric, instance, value in rows:
+        found.setdefault(at, {}).setdefault(metric, {})[instance] = value
+    assert stranger not in {process.pid for process in psutil.Process().children(recursive=True)}
+    for sample in found.values():
+        ours = sum(sum(sample.get(metric, {}).values()) for metric in ("cpu_cores", "harness_cores"))
+        machine = sample["machine_cores"]
+        assert machine["others"] == pytest.approx(max(0.0, machine["busy"] - ours))
+        much = machine["others"] + machine["stolen"] >= 0.1 * machine["all"]
+        assert sample["disturbed"] == {"machine": float(much)}

@@ -133,7 +133,7 @@ def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads()
 @pytest.mark.parametrize("replicas", ["periodic", "warm_up"])
 def test_the_copies_of_all_migrations_are_counted(replicas):
     made = system_of(strategy="replicated", replicas=replicas, slots=4, to_slots=1, then_slots="3")
-    assert made.system.plans.copied()["bytes_copied"] is None
+    assert made.system.plans.copied().bytes_copied is None
     for number, change in enumerate(made.spec.changes):
         made.system.announce(change)
         made.system.request(change)
@@ -141,9 +141,9 @@ def test_the_copies_of_all_migrations_are_counted(replicas):
         for step in make_steps(made.job.assignment):
             made.job.assignment = made.job.assignment.after(step)
     assert len(made.job.copied) == 2
-    assert made.system.plans.copied()["bytes_copied"] == 2 * 10
+    assert made.system.plans.copied().bytes_copied == 2 * 10
     made.system.plans.end_copies()
-    assert made.system.plans.copied()["bytes_copied"] is None, "those of the next lap count from the beginning"
+    assert made.system.plans.copied().bytes_copied is None, "those of the next lap count from the beginning"
 
 
 def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_cancelled_it():

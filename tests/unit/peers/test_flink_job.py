@@ -56,6 +56,8 @@ def test_a_run_has_the_parameters_of_a_restart_under_a_name_of_its_own():
         ({"snapshot_s": 2}, "snapshot_s = 2"),
         ({"snapshot_s": 2, "verify": "snapshots"}, "verify = 'snapshots'"),
         ({"work_us": 100}, "work_us = 100"),
+        ({"rate": "auto"}, "rate = auto: .* give a number"),
+        ({"frame_ms": "auto"}, "frame_ms = auto: .* give a number"),
         ({"keys": MOST_STATE // 1024 + 1, "state_bytes": 1024}, "of state_bytes = 1024 are 128 MiB"),
     ],
 )

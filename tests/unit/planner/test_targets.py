@@ -57,11 +57,13 @@ def test_an_impossible_number_of_slots_is_refused(slots):
 
 @given(assignments().filter(lambda a: len(set(a.owner)) > 1), st.data())
 def test_a_shuffle_moves_exactly_as_many_as_asked_each_to_the_next_slot(current, data):
-    affected = data.draw(st.integers(1, len(current.owner)))
-    target = shuffle(current, affected)
+    ring = sorted(set(current.owner))
+    of = data.draw(st.sampled_from([0, *range(2, len(ring) + 1)]))
+    ring = ring[:of] if of else ring
+    affected = data.draw(st.integers(1, sum(map(current.owner.count, ring))))
+    target = shuffle(current, affected, of)
     moves = current.moves_to(target)
     assert len(moves) == affected
-    ring = sorted(set(current.owner))
     assert all(move.destination == ring[(ring.index(move.source) + 1) % len(ring)] for move in moves)
     given_away = Counter(move.source for move in moves)
     owned = Counter(current.owner)
@@ -74,6 +76,27 @@ def test_a_shuffle_moves_exactly_as_many_as_asked_each_to_the_next_slot(current,
 def test_a_shuffle_of_everything_among_equals_keeps_the_balance():
     four = Assignment.contiguous(12, 4)
     assert shuffle(four, 12).owner == tuple((slot + 1) % 4 for slot in four.owner)
+
+
+def test_a_ring_of_some_slots_exchanges_units_and_all_others_keep_theirs():
+    four = Assignment.contiguous(16, 4)
+    target = shuffle(four, 6, 2)
+    assert [slot for slot, owner in enumerate(four.owner) if owner != target.owner[slot]] == [0, 1, 2, 4, 5, 6]
+    assert target.owner[8:] == four.owner[8:]
+    assert [target.owner.count(slot) for slot in range(4)] == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("affected", "of", "why"),
+    [
+        (1, 1, "affected_slots = 1: must be between 2 and the slots that own units, 4; 0: all"),
+        (1, 5, "affected_slots = 5: must be between 2 and"),
+        (9, 2, "affected = 9: must be between 1 and the number of units of 2 slots, 8"),
+    ],
+)
+def test_an_impossible_ring_is_refused(affected, of, why):
+    with pytest.raises(BadInput, match=why):
+        shuffle(Assignment.contiguous(16, 4), affected, of)
 
 
 def test_a_shuffle_needs_two_slots_that_own_units():

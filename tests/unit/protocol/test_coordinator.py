@@ -187,8 +187,8 @@ def test_a_late_step_resumes_at_once_what_it_had_paused():
 
 def test_requests_during_a_migration_wait_their_turn_in_their_order():
     machine = switched(SWAP)
-    assert machine.submit("one", 11) == []
-    assert machine.submit("two", 12) == []
+    assert machine.submit("one") == []
+    assert machine.submit("two") == []
     assert finish(machine) == [StepDone(8), MigrationDone(), PlanNext("one")]
     assert machine.planned((), machine.assignment, 21) == [MigrationDone(), PlanNext("two")]
     assert machine.planned((), machine.assignment, 22) == [MigrationDone()]
@@ -196,15 +196,15 @@ def test_requests_during_a_migration_wait_their_turn_in_their_order():
 
 def test_a_request_that_replaces_takes_over_the_steps_and_requests_that_have_not_begun():
     machine = switched(SWAP, BACK, SWAP)
-    machine.submit("one", 11)
-    assert machine.submit("two", 12, replace=True) == [publish(9, (8, SWAP))]
+    machine.submit("one")
+    assert machine.submit("two", replace=True) == [publish(9, (8, SWAP))]
     assert finish(machine) == [StepDone(8), MigrationDone(Dropped(2, 1)), PlanNext("two")]
     assert machine.planned((), machine.assignment, 21) == [MigrationDone()], "what was dropped is told once"
 
 
 def test_cancelling_finishes_a_step_that_has_switched_and_takes_back_the_rest():
     machine = switched(SWAP, BACK)
-    machine.submit("one", 11)
+    machine.submit("one")
     assert machine.cancel(12) == [publish(9, (8, SWAP))]
     assert machine.busy
     assert machine.acknowledged("prepared", 9, 0, 13) == [], "the step ahead was taken back too"
@@ -265,7 +265,7 @@ def test_a_snapshot_comes_between_two_steps_and_no_step_is_prepared_ahead_of_it(
 def test_a_step_that_waits_comes_before_a_second_snapshot():
     machine = coordinator()
     machine.snapshot("a", 0)
-    machine.submit("one", 1)
+    machine.submit("one")
     assert machine.planned((SWAP,), assignment(7, 0, 0, 1, 1), 2) == [publish(8, (8, SNAPSHOT))]
     machine.snapshot("b", 3)
     assert captured(machine, 8) == [StepDone(8), publish(9, (9, SWAP))]
@@ -274,7 +274,7 @@ def test_a_step_that_waits_comes_before_a_second_snapshot():
 def test_what_was_requested_beside_a_snapshot_ends_with_it_if_nothing_is_to_be_done():
     machine = coordinator()
     machine.snapshot("a", 0)
-    machine.submit("one", 1)
+    machine.submit("one")
     assert machine.planned((), machine.assignment, 2) == []
     assert captured(machine, 8) == [StepDone(8), publish(8), MigrationDone()]
 
@@ -285,7 +285,7 @@ def test_a_snapshot_that_is_late_is_given_up_and_what_waits_begins(phases):
     machine.snapshot("a", 0)
     for phase in phases:
         captured(machine, 8, phase)
-    machine.submit("one", 6)
+    machine.submit("one")
     machine.planned((SWAP,), assignment(7, 0, 0, 1, 1), 7)
     machine.acknowledged("captured" if phases else "prepared", 8, 1, 8)
     assert machine.tick(200) == [publish(8), SnapshotLate(8, (0, 2)), publish(9, (9, SWAP))]
@@ -315,20 +315,20 @@ def test_cancelling_leaves_a_snapshot_alone():
 
 def test_a_plan_from_an_assignment_that_has_changed_meanwhile_is_made_anew():
     machine = coordinator()
-    machine.submit("one", 0)
-    machine.submit("two", 0)
+    machine.submit("one")
+    machine.submit("two")
     assert machine.planned((BACK,), assignment(6, 0, 0, 0, 1), 1) == [PlanNext("one")]
     assert machine.planned((), machine.assignment, 2) == [MigrationDone(), PlanNext("two")]
 
 
 def test_a_plan_whose_request_was_cancelled_meanwhile_does_not_begin():
     machine = coordinator()
-    machine.submit("one", 0)
+    machine.submit("one")
     assert machine.cancel(1) == []
     assert machine.busy, "until the plan is there"
     assert machine.planned((SWAP,), machine.assignment, 2) == [MigrationDone(Dropped(0, 1))]
     assert not machine.busy
-    assert machine.submit("two", 3) == [PlanNext("two")]
+    assert machine.submit("two") == [PlanNext("two")]
     assert machine.planned((), machine.assignment, 4) == [MigrationDone()], "what was dropped is told once"
 
 

@@ -6,77 +6,20 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
-import nbformat
 import pytest
-from small_store import files
+from small_batches import DEFAULTS, Bench, Executor, prepared, write_notebook
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.studies.batch import exit_status, forecast, load_batch, prepare, run_batch, table
-from keyshift.studies.notebook import Executed
+from keyshift.studies.batch import exit_status, forecast, load_batch, prepare, table
 
 ROOT = Path(__file__).parents[3]
-DEFAULTS = "skew: float = 0.8  # of keys\nbytes: int = 16  # of state\nseed: int = 1  # of events"
-
-
-class Executor:
-    """Stands for papermill: notes what it is given; ``verdicts`` and ``errors`` say what comes of a skew."""
-
-    def __init__(self, verdicts=None, errors=None):
-        self.given = []
-        self.verdicts = verdicts or {}
-        self.errors = errors or {}
-
-    def __call__(self, path, parameters, home):
-        self.given.append(parameters)
-        skew = parameters.get("skew")
-        error = self.errors.get(skew)
-        if isinstance(error, BaseException):
-            raise error
-        home.mkdir(parents=True, exist_ok=True)
-        copy, html = home / path.name, home / f"{path.stem}.html"
-        copy.write_text(f"executed with {parameters}")
-        html.write_text("<p>executed")
-        rows = [{"run_id": f"run-{skew}", "verdict": self.verdicts.get(skew, "ok")}]
-        return Executed(copy, html, [], [] if error else rows, error)
 
 
 @pytest.fixture
 def folder(tmp_path):
     write_notebook(tmp_path / "notebooks" / "load.ipynb")
     return tmp_path
-
-
-def write_notebook(path, defaults=DEFAULTS, words="# Load", code="skew * bytes"):
-    path.parent.mkdir(exist_ok=True)
-    cells = [
-        nbformat.v4.new_markdown_cell(words),
-        nbformat.v4.new_code_cell(defaults, metadata={"tags": ["parameters"]}),
-        nbformat.v4.new_code_cell(code),
-    ]
-    made = nbformat.v4.new_notebook(cells=cells)
-    made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
-    nbformat.write(made, path)
-
-
-def prepared(folder, more="", name="small", notebook="load.ipynb"):
-    file = folder / "batch.yaml"
-    file.write_text(f"name: {name}\nnotebook: {notebook}\n{more}")
-    return prepare(file, folder / "notebooks")
-
-
-class Bench:
-    """One store and one folder, over several calls of ``run_batch``."""
-
-    def __init__(self, folder):
-        self.home = folder / "home"
-        self.records, self.of_runs, self.said = files("batches"), files("runs"), []
-        self.runs = SimpleNamespace(put_file=self.of_runs.write)
-
-    def run(self, batch, execute, again=False):
-        self.said.clear()
-        return run_batch(batch, self.runs, self.records, self.home, self.said.append, again, execute)
 
 
 @pytest.fixture
@@ -386,7 +329,16 @@ def test_a_forecast_says_how_many_executions_and_how_long_from_what_earlier_ones
     assert "3 to do, with about 3 runs" in forecast(made, bench.records, again=True)
     other = prepared(folder, "grid: {skew: [1, 2, 3], bytes: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]}", "large")
     assert forecast(other, bench.records).endswith(
-        "42 to do, with about 42 runs; one took 3.0 min (the median of 2), so all about 2.1 h"
+        "42 to do; none has ended well yet, so nobody knows how long one takes"
+    )
+    bench.run(other, Executor())
+    for file in bench.records.names("large"):
+        if file.endswith(".json"):
+            record = json.loads(bench.records.read("large", file))
+            end = datetime.fromisoformat(record["started_at"]) + timedelta(minutes=3)
+            bench.records.write("large", file, json.dumps(record | {"finished_at": end.isoformat()}).encode())
+    assert forecast(other, bench.records, again=True).endswith(
+        "42 to do, with about 42 runs; one took 3.0 min (the median of 42), so all about 2.1 h"
     )
 
 

@@ -28,6 +28,13 @@ def test_runs_that_differ_in_strategy_and_seed_alone_are_compared(runs):
     assert [row["verdict"] for row in rows] == ["ok", "bad", "ok"]
 
 
+def test_who_chose_the_load_is_no_difference_but_the_load_is():
+    store = result_store()
+    for number, parameters in enumerate(({}, {"auto": "rate"}, {"auto": "rate", "rate": 9.0})):
+        store.put_run(run(number, "fluid", parameters=parameters), tables())
+    assert len(comparable(store.list_runs(), like=run(1).run_id)) == 2
+
+
 def test_a_run_can_be_named_that_the_others_are_like(runs):
     (row,) = comparable(runs, like=run(2).run_id[:15])
     assert row["parameters"]["rate"] == 9

@@ -32,6 +32,9 @@ class Lab:
     def __init__(self, dies=(), bad=()):
         self.dies, self.bad, self.made = dies, bad, 0
 
+    def settled(self, specs):
+        return [spec.settled(rate=500.0, frame_ms=40.0) for spec in specs]
+
     def run(self, spec):
         name, self.made = spec.strategy.name, self.made + 1
         if name in self.dies:
@@ -79,6 +82,14 @@ def test_points_have_names_and_their_repetitions(lab):
     assert migration is TABLES["migration"]
 
 
+def test_points_that_leave_their_load_to_the_machine_have_one_and_their_runs_are_found(lab):
+    study = measure(named(["fluid", "lazy"]), {"rate": "auto", "repetitions": 2})
+    assert {name: len(runs) for name, runs in study.runs.items()} == {"fluid": 2, "lazy": 2}
+    assert {manifest.parameters["rate"] for manifest in study.manifests} == {500.0}
+    assert study.effective().loc[["rate", "auto"], "fluid"].tolist() == [500.0, "rate"]
+    assert study.load == "500 events/s, frames of 20 ms"
+
+
 def test_runs_whose_verdict_is_bad_are_told_and_enter_no_figure(lab):
     lab.bad = {"lazy"}
     study = measure(named(["fluid", "lazy"]))
@@ -107,6 +118,36 @@ def test_points_that_cannot_be_are_refused_before_anything_runs(lab):
     with pytest.raises(BadInput, match="a has the same parameters as another point"):
         measure({"a": {"strategy": "fluid"}, "b": {"strategy": "fluid", "rate": 2000.0}})
     assert lab.made == 0
+
+
+def test_strategies_are_names_or_points_with_names_of_their_own():
+    assert named(["fluid", "lazy"]) == {"fluid": {"strategy": "fluid"}, "lazy": {"strategy": "lazy"}}
+    size = {"strategy": "chunked", "settings": {"size": 16, "order": "reverse"}}
+    assert named({"sudden": "all_at_once", "chunk 16": size}) == {
+        "sudden": {"strategy": "all_at_once"},
+        "chunk 16": {"strategy": "chunked", "size": 16, "order": "reverse"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("fluid", "strategies = 'fluid': must be names of strategies in a list, or {name: {strategy"),
+        (["fluidd"], "strategies: fluidd: unknown strategy 'fluidd': did you mean 'fluid'.* known: stop_restart, "),
+        ({"a": "fluidd"}, "strategies: a: unknown strategy 'fluidd'"),
+        ({"a": 3}, "strategies: a = 3: must be names"),
+        ({"a": {"settings": {}}}, "strategies: a: strategy: field required"),
+        ({"a": {"strategy": "chunked", "size": 1}}, "strategies: a: unknown key 'size': .*known: strategy, settings"),
+        ({"a": {"strategy": "chunked", "settings": {"sise": 1}}}, "a: unknown setting 'sise': did you mean 'size'"),
+        ({"a": {"strategy": "chunked", "settings": {"size": "1"}}}, "a: size = '1': must be a whole number"),
+        ({"a": {"strategy": "chunked", "settings": {"order": "up"}}}, "a: unknown order 'up': known: id, reverse"),
+        ({"a": {"strategy": "all_at_once", "settings": {"size": 2}}}, "a: size = 2: batch = all has no size; set"),
+    ],
+)
+def test_a_point_that_cannot_be_is_refused_with_its_name(given, why):
+    with pytest.raises(BadInput, match=why) as raised:
+        named(given)
+    assert "\n" not in str(raised.value)
 
 
 def test_latency_after_the_trigger_is_what_the_tail_is_of(lab):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_kafka import Broker
 
 from keyshift.model import frames
-from keyshift.model.errors import ProtocolViolation
+from keyshift.model.errors import ProtocolViolation, ServiceUnavailable
 from keyshift.model.frames import NO_FACTS, Facts
 from keyshift.model.frames import encode as frame
 from keyshift.traffic import lines
@@ -86,6 +86,20 @@ def test_a_generator_of_lines_sends_each_event_when_its_frame_is_due_and_no_tick
     due = [json.loads(value)["t"] for _, value in broker.values]
     assert due == [*range(1_000_000, 1_100_001, 20_000), *range(1_010_000, 1_100_000, 20_000)]
     assert generator.events == 11
+
+
+def test_every_key_is_filled_in_once_in_turn_over_the_partitions(monkeypatch):
+    broker = Broker()
+    monkeypatch.setattr(lines, "connect", lambda topic: broker)
+    lines.fill(Topic("", "t", 2), 5)
+    assert [partition for partition, _ in broker.values] == [0, 1, 0, 1, 0]
+    assert lines.decode([value for _, value in broker.values], EVENTS).to_pydict() == {"key": [*range(5)], "t": [0] * 5}
+
+
+def test_what_cannot_be_filled_in_is_told(monkeypatch):
+    monkeypatch.setattr(lines, "connect", lambda topic: Broker(at_once=False))
+    with pytest.raises(ServiceUnavailable, match="2 records were not acknowledged"):
+        lines.fill(Topic("", "t", 2), 2)
 
 
 def test_what_fills_the_state_is_no_event_of_the_load(monkeypatch):

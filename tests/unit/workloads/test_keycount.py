@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from keyshift.model.keys import units_of
 from keyshift.state.memory import MemoryState
 from keyshift.workloads import keycount
+from keyshift.workloads.chain import Chain
 from keyshift.workloads.keycount import KeyCount
 from workload_runs import run, slot_events, wrong
 
@@ -140,8 +141,9 @@ def test_a_key_in_no_place_and_a_key_in_two_places_are_wrong():
     ]
 
 
+@pytest.mark.parametrize("chained", [False, True], ids=["alone", "in a chain"])
 @pytest.mark.parametrize("by", ["waiting", "spinning"])
-def test_events_occupy_their_slot_as_long_as_asked_and_a_core_only_if_spinning(by, monkeypatch):
+def test_events_occupy_their_slot_as_long_as_asked_and_a_core_only_if_spinning(by, chained, monkeypatch):
     now, slept = [100.0], []
 
     def clock():
@@ -154,7 +156,9 @@ def test_events_occupy_their_slot_as_long_as_asked_and_a_core_only_if_spinning(b
 
     monkeypatch.setattr(keycount, "time", SimpleNamespace(perf_counter=clock, sleep=sleep))
     workload = make(work_us=2000.0, work_by=by)
-    counter = workload.stages[0].operator()
+    if chained:
+        workload = Chain(**workload.model_dump(), chain="map,counter")
+    counter = workload.stages[-1].operator()
     state = MemoryState(counter.state_schema)
     events = slot_events(keycount.EVENTS, [(0, 0)] * 50)
     begin = now[0]

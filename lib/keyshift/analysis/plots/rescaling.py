@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from keyshift.analysis.metrics import completion_s, migration_of, need, spike_ms
-from keyshift.analysis.plots.style import heading, plain_log, style_of, theme
+from keyshift.analysis.plots.style import heading, plain_log, styles, theme
+from keyshift.analysis.statistics import interval
 from keyshift.analysis.tables import MIB
 from keyshift.model.errors import BadInput
 
@@ -47,19 +48,21 @@ def rescalings(
 def rescaling_figure(tables: Mapping[str, pd.DataFrame], names: list[str]) -> Figure:
     """Completion and P99 spike of each migration, both on log axes, a marker for each strategy.
 
-    ``tables``: of ``rescalings``; of several runs of a strategy one below the other, and each run is a marker.
-    ``names``: of the migrations.
+    ``tables``: of ``rescalings``; of several runs of a strategy one below the other: then markers are means, with 95 %
+    intervals (Student-t). ``names``: of the migrations.
     """
     if not tables:
         raise BadInput("rescaling_figure: no run given")
     panels = (("completion_s", "completion (s)", "Completion"), ("spike_ms", "P99 spike (ms)", "P99 spike"))
+    looks = styles(list(tables))
     with theme():
         figure, grid = plt.subplots(1, 2, figsize=(max(8.0, 2.0 + 1.6 * len(names)), 3.9), layout="constrained")
         for ax, (column, label, title) in zip(grid, panels, strict=True):
             for place, (strategy, table) in enumerate(tables.items()):
                 need(table, ["number", column], f"rescaling_figure, {strategy}")
                 aside = _WIDTH * ((place + 0.5) / len(tables) - 0.5)
-                ax.plot(table["number"] + aside, table[column], **style_of(strategy).sign)
+                where, reach = _means(table, column)
+                ax.errorbar(where["number"] + aside, where["mean"], yerr=reach, capsize=3, **looks[strategy].sign)
             plain_log(ax, "y")
             ax.set_ylabel(label)
             ax.set_xlim(-0.5, len(names) - 0.5)
@@ -69,6 +72,19 @@ def rescaling_figure(tables: Mapping[str, pd.DataFrame], names: list[str]) -> Fi
             ax.grid(visible=True, axis="x", which="minor")
             ax.set_xlabel("migration (slots before → after)")
             heading(ax, f"{title} of each migration")
-        handles = [style_of(name).in_legend for name in tables]
+        handles = [look.in_legend for look in looks.values()]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
     return figure
+
+
+def _means(table: pd.DataFrame, column: str) -> tuple[pd.DataFrame, np.ndarray | None]:
+    """Of each migration the mean over the runs that know it, and how far its interval reaches down and up; None if no
+    migration was repeated.
+    """
+    rows = []
+    for number, values in table.dropna(subset=[column]).groupby("number")[column]:
+        mean, low, high, _ = interval(values.tolist())
+        rows.append((number, mean, mean - max(low, 0.05 * mean), high - mean))  # the axis is logarithmic
+    means = pd.DataFrame(rows, columns=["number", "mean", "down", "up"], dtype="float64")
+    reach = np.nan_to_num(means[["down", "up"]].to_numpy().T)
+    return means, reach if reach.any() else None

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from keyshift.analysis.conclusions import digits, enumerated
 from keyshift.analysis.metrics import need
 from keyshift.analysis.plots.strategies import pareto
-from keyshift.analysis.plots.style import finish, heading, legend_line, panel_grid, plain_log, style_of
+from keyshift.analysis.plots.style import finish, heading, legend_line, panel_grid, plain_log, style_of, styles
 from keyshift.analysis.tables import on_front
 
 COMPARED = {"completion_s": ("completion (s)", "Completion"), "spike_ms": ("P99 spike (ms)", "P99 spike")}
@@ -93,9 +93,11 @@ def simulated_lines(table: pd.DataFrame, over: str, label: str, title: str, scal
     """Completion, its floor and the longest wait over ``over``, a column, by ``scale``: a line per strategy."""
     need(table, ["strategy", over, *OVER, "floor_s"], "simulated_lines")
     figure, axes = panel_grid(len(OVER), 2, (4.6, 3.6))
+    looks = styles(table["strategy"].unique().tolist())
+    lines = {name: look.marked_line | {"markersize": 6, "linewidth": 1.6} for name, look in looks.items()}
     for ax, (name, (unit, heading_)) in zip(axes, OVER.items(), strict=True):
         for strategy, line in table.sort_values(over).groupby("strategy", sort=False):
-            ax.plot(line[over] / scale, line[name], **_line(str(strategy)))
+            ax.plot(line[over] / scale, line[name], **lines[strategy])
         if name == "completion_s":
             floor = table.groupby(over)["floor_s"].max()
             ax.plot(floor.index / scale, floor, **FLOOR)
@@ -103,7 +105,7 @@ def simulated_lines(table: pd.DataFrame, over: str, label: str, title: str, scal
         plain_log(ax, "y")
         ax.set(xlabel=label, ylabel=f"simulated {unit}")
         heading(ax, heading_)
-    handles = [legend_line(style_of(name).label, **_line(name)) for name in table["strategy"].unique()]
+    handles = [legend_line(looks[name].label, **line) for name, line in lines.items()]
     return finish(figure, title, [*handles, legend_line("floor: a bare copy over the links", **FLOOR)])
 
 
@@ -164,10 +166,6 @@ def simulation_doubts(validation: pd.DataFrame) -> list[str]:
 def _moves_all(table: pd.DataFrame) -> "pd.Series[bool]":
     """Where nothing is copied before, so that it cannot be faster than the floor."""
     return table["bytes_moved"] >= table["bytes_minimum"] * (1 - 1e-9)
-
-
-def _line(strategy: str) -> dict[str, Any]:
-    return style_of(strategy).marked_line | {"markersize": 6, "linewidth": 1.6}
 
 
 def _s(value: float) -> str:

@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from keyshift.analysis.metrics import MOMENTS, need
 from keyshift.analysis.plots.style import (
     LEGEND_COLUMNS,
+    Style,
     heading,
     legend_below,
     legend_line,
@@ -25,6 +26,7 @@ from keyshift.analysis.plots.style import (
     plain_log,
     plain_numbers,
     style_of,
+    styles,
 )
 from keyshift.model.errors import BadInput
 
@@ -47,9 +49,10 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame]) -> Axes:
         raise BadInput("ccdf_figure: no curve given")
     ax = new_axes((7.5, 4.2 + 0.2 * len(curves) / LEGEND_COLUMNS))
     drawn_lines: list[Line2D] = []
+    looks = styles(list(curves))
     for strategy, curve in curves.items():
         need(curve, ["latency_ms", "fraction"], f"ccdf_figure, {strategy}")
-        drawn = style_of(strategy)
+        drawn = looks[strategy]
         how = drawn.marked_line | {"linewidth": 1.8, "markevery": [-1] if len(curve) else []}
         drawn_lines += ax.plot(curve["latency_ms"], curve["fraction"], label=drawn.label, **how)
     ax.set_yscale("log")
@@ -109,7 +112,8 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
     ax = new_axes((8.5, max(4.6, 1.6 + 0.27 * len(tradeoffs))))
     drawn = tradeoffs.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     front = drawn[drawn["front"]]
-    signs: list[Artist] = [_cost(ax, row) for row in drawn.to_dict("records")]
+    looks = styles(list(tradeoffs["strategy"].unique()))
+    signs: list[Artist] = [_cost(ax, row, looks[row["strategy"]]) for row in drawn.to_dict("records")]
     for column, line, dashes, text in (
         ("p99_before_ms", ax.axhline, ":", "P99 before: {:.3g} ms"),
         ("floor_s", ax.axvline, "--", "floor, a bare copy: {:.2g} s"),
@@ -136,9 +140,8 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
     return ax
 
 
-def _cost(ax: Axes, row: dict[Hashable, Any]) -> Line2D:
+def _cost(ax: Axes, row: dict[Hashable, Any], how: Style) -> Line2D:
     """One strategy of ``pareto``, and its handle for the legend."""
-    how = style_of(row["strategy"])
     took, spike = row["completion_s"], row["spike_ms"]
     across = [[took - row["completion_low_s"]], [row["completion_high_s"] - took]]
     up = [[spike - row["spike_low_ms"]], [row["spike_high_ms"] - spike]]

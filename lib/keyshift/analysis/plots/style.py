@@ -54,6 +54,7 @@ _PINK, _BLACK, _WINE, _INDIGO = "#CC79A7", "#000000", "#882255", "#332288"
 _STYLES = {
     "stop_restart": Style(_VERMILLION, "-", "X", "stop and restart"),
     "flink_restart": Style("#661100", "-.", "P", "stop and restart, Flink"),
+    "no_support": Style("#666666", ":", "+", "no support for migration"),
     "pause_resume": Style(_VERMILLION, "--", "P", "pause and resume (Trisk)"),
     "all_at_once": Style(_ORANGE, "-", "s", "all at once"),
     "order_unaware": Style(_ORANGE, "--", "D", "order-unaware"),
@@ -80,20 +81,33 @@ def style_of(strategy: str) -> Style:
 
     A point such as "q5, fluid" is drawn as its strategy.
     """
+    return next(_looks(strategy))
+
+
+def _looks(strategy: str) -> Iterator[Style]:
+    """The one that a strategy of the library has; of others one from the name, then those to take if it is taken."""
     if strategy in _STYLES:
-        return _STYLES[strategy]
-    if (last := strategy.rpartition(", ")[2]) in _STYLES:
-        return _STYLES[last]._replace(label=strategy)
-    code = crc32(strategy.encode())
-    colour = _EXTRA_COLOURS[code % len(_EXTRA_COLOURS)]
-    marker = _EXTRA_MARKERS[code // len(_EXTRA_COLOURS) % len(_EXTRA_MARKERS)]
-    return Style(colour, "-.", marker, strategy)
+        yield _STYLES[strategy]
+    elif (last := strategy.rpartition(", ")[2]) in _STYLES:
+        yield _STYLES[last]._replace(label=strategy)
+    else:
+        own = [(marker, colour) for marker in _EXTRA_MARKERS for colour in _EXTRA_COLOURS]
+        first = crc32(strategy.encode()) % len(own)
+        yield from (Style(colour, "-.", marker, strategy) for marker, colour in [*own[first:], *own[:first]])
 
 
 def styles(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Style]:
-    """How several groups are drawn side by side: strategies as everywhere, values of a parameter from dark to light."""
+    """How several groups are drawn side by side: strategies as everywhere, values of a parameter from dark to light.
+
+    Two points of one's own never look alike here, as they might each alone.
+    """
     if of == "strategy":
-        return {name: style_of(str(name)) for name in names}
+        drawn: dict[Any, Style] = {}
+        for name in names:
+            taken = {(other.colour, other.marker) for other in drawn.values()}
+            free = (look for look in _looks(str(name)) if (look.colour, look.marker) not in taken)
+            drawn[name] = next(free, style_of(str(name)))
+        return drawn
     shades = sns.color_palette("cividis", len(names) + 1).as_hex()  # the lightest is hard to see on white
     return {
         name: Style(

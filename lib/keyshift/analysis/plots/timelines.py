@@ -6,6 +6,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from keyshift.analysis.machine import FULL, shares
+from keyshift.analysis.machine import FULL, disturbed, shares
 from keyshift.analysis.metrics import need
 from keyshift.analysis.plots.style import (
     columns_for,
@@ -38,13 +39,25 @@ _PROCESSES: dict[str, tuple[Any, Any, str]] = {  # colour, dashes and name
     "python_workers": ("#E69F00", "--", "Python workers"),
     "total": ("#000000", (0, (1, 1)), "together"),
 }
-_MACHINE = ("#BBBBBB", "#CC79A7")  # busy, stolen
+_MACHINE = {  # stacked: share, its colour and name
+    "ours": ("#BBBBBB", "busy for the run"),
+    "others": ("#56B4E9", "busy for others"),
+    "stolen": ("#CC79A7", "stolen by others on the host"),
+}
 _RESOURCES = (("cpu_cores", "CPU (%)", 100.0), ("rss_mib", "RSS (MiB)", 1.0))  # metric, axis, factor
 
 _PAUSE_S = 1.0  # shorter pauses are those between steps, and not to be seen beside latency per second
 _TRIGGER: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": "--"}
 _FAULT: dict[str, Any] = {"color": "#D55E00", "linewidth": 1.6, "linestyle": ":"}
 _MIGRATION: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.45, "linewidth": 1.2}  # its edge shows a short one
+_DISTURBED: dict[str, Any] = {
+    "facecolor": "none",
+    "edgecolor": "#999999",
+    "hatch": "////",
+    "linewidth": 0,
+    "alpha": 0.6,
+}
+_BAND = 0.05  # of the height of a panel, for disturbed seconds: they may be all of it
 _OBJECTIVE: dict[str, Any] = {"color": _GREY, "linewidth": 1, "linestyle": "-."}
 _P50: dict[str, Any] = {"linewidth": 1.2, "linestyle": (0, (1, 1))}
 _P99: dict[str, Any] = {"linewidth": 2.0}
@@ -63,6 +76,7 @@ def panels(
     Latency per second is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range of P99 over
     the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit; where nothing
     is on its way for a second, there is none.
+    Seconds that others disturbed are hatched below, where they are known (``machine.with_disturbed``).
     ``notes``: strategy to a text below its title. ``faults``: strategy to their moments (s).
     """
     _require(runs)
@@ -75,7 +89,10 @@ def panels(
         heading(ax, style_of(name).label, notes.get(name, ""))
         ax.set_ylabel("latency (ms)")
     migrations = [migration for _, migration in runs.values()]
-    marks = _mark(axes, columns, migrations, [faults.get(name, ()) for name in runs])
+    hatched = [
+        seconds.loc[seconds["disturbed"], "second"] if "disturbed" in seconds else () for seconds, _ in runs.values()
+    ]
+    marks = _mark(axes, columns, migrations, [faults.get(name, ()) for name in runs], hatched)
     axes[0].set_xlim(min(begin for begin, _ in limits), max(end for _, end in limits))
     # The first panels fixed the axis that all share, before the others had drawn anything on it.
     axes[0].autoscale(axis="y")
@@ -126,7 +143,7 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
     """
     _require(runs)
     columns = len(runs)
-    machines = [shares(tables["metrics"]) * 100 for tables in runs.values()]
+    machines = [_stacked(shares(tables["metrics"])) for tables in runs.values()]
     rows = len(_RESOURCES) + all(len(machine) for machine in machines)
     figure, axes = panel_grid(rows * columns, columns, _SIZE, sharex=True, sharey="row")
     lines: dict[str, Artist] = {}
@@ -141,13 +158,19 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
             ax.set_ylabel(label)
         heading(axes[column], style_of(name).label)
     for ax, machine in zip(axes[len(_RESOURCES) * columns :], machines, strict=False):
-        ax.stackplot(machine.index + 0.5, machine["busy"], machine["stolen"], colors=_MACHINE, zorder=2)
+        colours = [colour for colour, _ in _MACHINE.values()]
+        ax.stackplot(machine.index + 0.5, *(machine[share] for share in _MACHINE), colors=colours, zorder=2)
         ax.axhline(100 * FULL, color="#777777", linewidth=0.8, zorder=3)
         ax.set_ylabel("all processors (%)")
     if rows > len(_RESOURCES):
-        names = ("busy, for whatever", "stolen by others on the host")
-        lines |= {name: Patch(color=colour, label=name) for name, colour in zip(names, _MACHINE, strict=True)}
+        lines |= {name: Patch(color=colour, label=name) for colour, name in _MACHINE.values()}
     return finish(figure, title, [*lines.values(), *_mark_runs(axes, columns, list(runs.values()) * rows)])
+
+
+def _stacked(found: pd.DataFrame) -> pd.DataFrame:
+    """Of ``machine.shares``, those of ``_MACHINE`` in %; a run that does not know its others has none."""
+    others = found["others"].fillna(0.0)
+    return pd.DataFrame({"ours": found["busy"] - others, "others": others, "stolen": found["stolen"]}) * 100
 
 
 def _require(runs: Mapping[str, Any]) -> None:
@@ -158,7 +181,8 @@ def _require(runs: Mapping[str, Any]) -> None:
 def _mark_runs(axes: Sequence[Axes], columns: int, runs: Sequence[Tables]) -> list[Artist]:
     """Marks when what happened to the run of each panel, on axes from 0 on; gives the handles for it."""
     struck = [[at_s for at_s, _ in faults_of(tables["metrics"])] for tables in runs]
-    marks = _mark(axes, columns, [tables["migration"] for tables in runs], struck)
+    hatched = [disturbed(tables["metrics"]) or () for tables in runs]
+    marks = _mark(axes, columns, [tables["migration"] for tables in runs], struck, hatched)
     for ax in axes:
         ax.autoscale(axis="y")  # the first panels fixed the axis that all of a row share
         ax.margins(y=0.08)
@@ -172,15 +196,20 @@ def _mark(
     columns: int,
     migrations: Iterable[pd.DataFrame | None],
     faults: Sequence[Collection[float]],
+    hatched: Sequence[Collection[int]],
 ) -> list[Artist]:
-    """Trigger, migrations and faults behind what is measured in each panel; gives the handles for a legend."""
+    """Trigger, migrations, faults and disturbed seconds behind what is measured in each panel; gives the handles for a
+    legend.
+    """
     spans = [_migration_spans(migration) for migration in migrations]
-    for ax, of_panel, moments in zip(axes, spans, faults, strict=True):
+    for ax, of_panel, moments, seconds in zip(axes, spans, faults, hatched, strict=True):
         ax.axvline(0, zorder=1, **_TRIGGER)
         for span in of_panel:
             ax.axvspan(*span, zorder=0, **_MIGRATION)
         for at_s in moments:
             ax.axvline(at_s, zorder=2, **_FAULT)
+        for begin, end in _stretches(seconds):
+            ax.axvspan(begin, end, 0, _BAND, zorder=0, **_DISTURBED)
         ax.label_outer()
     label_lowest(axes, columns, "time since the trigger (s)")
     found: list[Artist] = [legend_line("trigger", **_TRIGGER)]
@@ -188,7 +217,16 @@ def _mark(
         found.append(Patch(label="migration", **_MIGRATION))
     if any(faults):
         found.append(legend_line("fault", **_FAULT))
+    if any(len(seconds) for seconds in hatched):
+        found.append(Patch(label="disturbed by others", **_DISTURBED))
     return found
+
+
+def _stretches(seconds: Collection[int]) -> list[tuple[float, float]]:
+    """Seconds that follow each other as one, from when to when."""
+    ordered = np.array(sorted(seconds), dtype="float64")
+    pieces = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1) if len(ordered) else []
+    return [(float(piece[0]), float(piece[-1]) + 1) for piece in pieces]
 
 
 def _migration_spans(migration: pd.DataFrame | None) -> list[tuple[float, float]]:

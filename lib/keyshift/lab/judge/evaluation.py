@@ -144,10 +144,11 @@ class EndedJob:
             say(line)
         facts = {
             "planned_s": final.planned_s,
-            "replicate_s": final.replicate_s,
-            "bytes_minimum": self.bytes_minimum(tables["migration"], whole=pushed and final.bytes_copied is None),
+            "bytes_minimum": self.bytes_minimum(
+                tables["migration"], whole=pushed and final.copied.bytes_copied is None
+            ),
             "bytes_by_key": bytes_by_key(measures),
-            "bytes_copied": final.bytes_copied,
+            **final.copied._asdict(),
             "since_s": span.measured - span.trigger,
             "load": Offered(
                 begin_s=span.start - span.trigger,

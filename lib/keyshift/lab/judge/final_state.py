@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -34,6 +34,28 @@ class StageEnd:
     measures: Mapping[int, Measured] = field(default_factory=dict)  # of each slot
 
 
+class CopiedAhead(NamedTuple):
+    """``bytes_copied`` ahead of migrations, and ``replicate_s``, until copies were close; None if there were none."""
+
+    bytes_copied: int | None = None
+    replicate_s: float | None = None
+
+
+NOTHING_COPIED = CopiedAhead()
+
+
+@dataclass(frozen=True)
+class StageTold:
+    """What is known of a stage at its end beside its state and its history; see ``StageEnd`` and
+    ``Questions.left_behind``.
+    """
+
+    left_behind: Collection[tuple[int, int]] = ()
+    measures: Mapping[int, Measured] = field(default_factory=dict)
+    decisions: Sequence[tuple[int, Decision]] = ()
+    to_move: Collection[int] = ()
+
+
 @dataclass(frozen=True)
 class FinalState:
     """The end of a job, with the way there. See ``results.verdict.judge`` and ``workloads.times.Times``."""
@@ -45,8 +67,7 @@ class FinalState:
     notes: Sequence[str]  # a line for each migration that did not go as planned, and each death
     measured_at: float = 0.0  # seconds since the epoch
     planned_s: float = 0.0  # how long the first plan took
-    replicate_s: float | None = None  # until copies were close
-    bytes_copied: int | None = None
+    copied: CopiedAhead = NOTHING_COPIED
     snapshots: Sequence[SnapshotRecord] = ()
     cuts: Mapping[str, "FinalState"] | None = None  # the same at each snapshot by name, if they are to be judged
     heartbeat_us: int = 0  # of an epoch, if slots worked in turns
@@ -54,30 +75,34 @@ class FinalState:
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
 
 
-def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) -> FinalState:
-    """Of a job that has stopped; its last savepoint is the final state.
-
-    ``of_stages``: what else is known of each stage, by its name: fields of ``StageEnd``, and ``left_behind``, see
-    ``Questions.left_behind``. ``told``: other fields.
-    """
+def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalState:
+    """Of a job that has stopped; its last savepoint is the final state. ``more``: fields that the job does not know."""
     store, final = SavepointStore(job.config.endpoints, job.config.job), job.savepoints[-1]
     manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
 
-    def end(stage: LedStage, left_behind: Collection[tuple[int, int]], **fields: Any) -> StageEnd:
-        saved = [_inventory(f"savepoint {name}", each.stages[stage.name]) for name, each in manifests.items()]
-        past = stage.history
-        owned = Ownership(past.assignments, saved, left_behind)
-        return StageEnd(stage.name, owned, past.begins, final.unit_bytes[stage.name], past.records, **fields)
+    def end(stage: LedStage) -> StageEnd:
+        name, past, told = stage.name, stage.history, of_stages[stage.name]
+        saved = [_inventory(f"savepoint {at}", each.stages[name]) for at, each in manifests.items()]
+        return StageEnd(
+            name=name,
+            ownership=Ownership(past.assignments, saved, told.left_behind),
+            begins=past.begins,
+            unit_bytes=final.unit_bytes[name],
+            records=past.records,
+            decisions=told.decisions,
+            to_move=told.to_move,
+            measures=told.measures,
+        )
 
     state = FinalState(
         offsets=final.offsets,
         parts=partial(_parts, store, manifests[final.name]),
-        stages=[end(stage, **of_stages[stage.name]) for stage in job.stages],
+        stages=list(map(end, job.stages)),
         revoked=job.revoked,
         notes=list(map(str, job.notes)),
         snapshots=job.snapshots.taken,
         heartbeat_us=job.config.heartbeat_us if job.config.in_turns else 0,
-        **told,
+        **more,
     )
     return replace(state, cuts=cuts_of(store, state)) if job.config.keep_snapshots else state
 

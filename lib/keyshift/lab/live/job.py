@@ -11,17 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
-from keyshift.experiment.commands import UNDER_WAY, Command
+from keyshift.experiment.commands import UNDER_WAY, Answer, Command
 from keyshift.experiment.live_spec import parameters, room
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.autoscaler import sentence, told
+from keyshift.lab.autoscaler import told
 from keyshift.lab.controls import JobControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.journal import Keeper
 from keyshift.lab.live.run import LiveRun
-from keyshift.lab.live.status import Status
+from keyshift.lab.live.status import OfSlot, ScalingStatus, Status
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.notes import Activity
@@ -176,7 +175,7 @@ class LiveJob:
             "p50_ms": last.p50_ms,
             "p99_ms": last.p99_ms,
             "migrating": run.migrations.under_way,
-            "migrations": list(map(asdict, run.migrations.status())),
+            "migrations": [each.told() for each in run.migrations.status()],
             "deaths": len(run.loop.deaths),
             "autoscaler": self._scaling(run.loop.scalings),
         }
@@ -186,12 +185,12 @@ class LiveJob:
                 of_slot |= _figures(measured.get(name, {}).get(slot))
         return status
 
-    def _scaling(self, made: Sequence[Scaling]) -> dict[str, Any] | None:
-        """How often the autoscaler has looked and moved something, and its newest decisions; None without one."""
+    def _scaling(self, made: Sequence[Scaling]) -> ScalingStatus | None:
+        """None without an autoscaler."""
         if self.spec.scenario.trigger != "auto":
             return None
         names = [stage.name for stage in self.spec.workload.stages]
-        newest = [told(each, names) | {"words": sentence(each, names)} for each in made[-TOLD:]]
+        newest = [told(each, names) for each in made[-TOLD:]]
         return {"looks": len(made), "moves": sum(each.moves for each in made), "decisions": newest}
 
     @property
@@ -209,7 +208,7 @@ class LiveJob:
 
     # -- what can be done with it -------------------------------------------------------------------------------------
 
-    def do(self, command: Command, wait: bool = False) -> dict[str, Any]:
+    def do(self, command: Command, wait: bool = False) -> Answer:
         """Gives the answer of the command; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
         answer = run.inbox.ask(lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.most)))
@@ -218,7 +217,7 @@ class LiveJob:
         migration = run.migrations.find(answer["stage"], answer["number"])
         while migration.outcome == UNDER_WAY and not self.ended.wait(0.1):
             pass
-        return answer | asdict(migration)
+        return {**answer, **migration.told()}
 
     def _running(self) -> LiveRun:
         if self._run is None or self.state != "running":
@@ -226,9 +225,9 @@ class LiveJob:
         return self._run
 
 
-def _figures(measured: Measured | None) -> dict[str, Any]:
+def _figures(measured: Measured | None) -> OfSlot:
     """What a slot measured, without the units."""
     if measured is None:
         return {}
-    figures = {name: value for name, value in asdict(measured).items() if isinstance(value, int | float)}
+    figures: OfSlot = {name: value for name, value in asdict(measured).items() if isinstance(value, int | float)}
     return figures | {"records": sum(count for _, count in measured.records)}

@@ -2,6 +2,10 @@
 
 from typing import Any, TypedDict
 
+from keyshift.experiment.commands import MigrationTold
+
+OfSlot = dict[str, float | None]  # what is known of a slot, by its name; None is not known
+
 
 class StageStatus(TypedDict):
     """``slots``: that own state, of those that are ``provisioned``; ``owners``: the slot of each unit; ``of_slot``:
@@ -11,7 +15,7 @@ class StageStatus(TypedDict):
     slots: int
     provisioned: int
     owners: list[int]
-    of_slot: dict[int, dict[str, Any]]
+    of_slot: dict[int, OfSlot]
     phase: str
     migrating: bool
 
@@ -24,6 +28,42 @@ class SystemStatus(TypedDict, total=False):
     snapshots: int
     snapshot_bytes: int | None
     notes: list[str]
+
+
+class StageDecisionTold(TypedDict):
+    """Of one stage; see ``planner.scaling.StageScaling``. None is not known."""
+
+    slots: int
+    wanted: int
+    target: int
+    true_per_s: float | None
+    demand_per_s: float | None
+    utilisation: float | None
+    worth: float | None
+
+
+class DecisionTold(TypedDict):
+    """What was decided at one look, in ``words`` and numbers; see ``planner.scaling.Scaling``. None is not known."""
+
+    at_s: float
+    offered_per_s: float
+    backlog: float
+    missed_s: float
+    migrating: bool
+    stay_cost: float | None
+    move_cost: float | None
+    moves: bool
+    reason: str
+    stages: dict[str, StageDecisionTold]
+    words: str
+
+
+class ScalingStatus(TypedDict):
+    """How often an autoscaler has looked and moved something, and its newest ``decisions``."""
+
+    looks: int
+    moves: int
+    decisions: list[DecisionTold]
 
 
 class Status(SystemStatus, total=False):
@@ -42,7 +82,7 @@ class Status(SystemStatus, total=False):
     summary: Any  # of the run when it has ended; else None
     examples: list[str]
     manifest: Any  # likewise
-    migrations: list[dict[str, Any]]
+    migrations: list[MigrationTold]
     phase: str
     running_s: float
     rate: float
@@ -53,4 +93,4 @@ class Status(SystemStatus, total=False):
     p99_ms: float | None
     migrating: bool
     deaths: int
-    autoscaler: dict[str, Any] | None
+    autoscaler: ScalingStatus | None

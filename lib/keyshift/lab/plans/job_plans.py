@@ -2,12 +2,12 @@
 
 from collections import deque
 from functools import partial
-from typing import Any
 
 from keyshift.driver.job import Job
 from keyshift.driver.leader import MakeSteps
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.judge.final_state import CopiedAhead
 from keyshift.lab.plans.stage_plans import Proposal, StagePlans
 from keyshift.model.errors import QueryDied
 from keyshift.planner import Strategy
@@ -96,16 +96,14 @@ class JobPlans:
 
     # -- copies -------------------------------------------------------------------------------------------------------
 
-    def copied(self) -> dict[str, Any]:
-        """``bytes_copied`` ahead of migrations, and ``replicate_s``, how long that took; None if there were none. Waits
-        until copies are close.
-        """
+    def copied(self) -> CopiedAhead:
+        """What was, of all stages. Waits until copies are close."""
         copied = [each for plans in self.of.values() if (each := plans.copied())]
         waited = [s for plans in self.of.values() if (s := plans.replicate_s) is not None]
-        return {
-            "bytes_copied": sum(each.bytes for each in copied) if copied else None,
-            "replicate_s": max(waited or (each.seconds for each in copied), default=None),
-        }
+        return CopiedAhead(
+            bytes_copied=sum(each.bytes for each in copied) if copied else None,
+            replicate_s=max(waited or (each.seconds for each in copied), default=None),
+        )
 
     def end_copies(self) -> None:
         """Keep no copies for what comes now."""

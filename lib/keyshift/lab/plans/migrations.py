@@ -1,9 +1,10 @@
 """The migrations that were requested of a live job, and what came of them."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import cast
 
-from keyshift.experiment.commands import UNDER_WAY
+from keyshift.experiment.commands import UNDER_WAY, MigrationTold
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.system import KeyshiftJob
@@ -33,6 +34,10 @@ class Migration:
     def key(self) -> str:
         """Its stage and number."""
         return f"{self.stage} {self.number}"
+
+    def told(self) -> MigrationTold:
+        """For JSON."""
+        return cast(MigrationTold, asdict(self))
 
 
 class Migrations:

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keyshift.clock import SECOND_US
 from keyshift.driver.stage import LedStage
+from keyshift.experiment.commands import StepTold
 from keyshift.experiment.scenario import Balance, Change
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.live.status import StageStatus
+from keyshift.lab.live.status import OfSlot, StageStatus
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
 from keyshift.model.keys import Assignment, Move, SlotId, Step
 from keyshift.model.notes import Activity, Doing, Note
@@ -30,10 +31,12 @@ class Proposal:
     target: Assignment
     plan: Plan
 
-    def steps_as_json(self) -> list[dict[str, Any]]:
+    def steps_as_json(self) -> list[StepTold]:
         """The moves of each step."""
-        moves = ("unit", "source", "destination")
-        return [{"moves": [{name: getattr(move, name) for name in moves} for move in s.moves]} for s in self.plan.steps]
+        return [
+            {"moves": [{"unit": m.unit, "source": m.source, "destination": m.destination} for m in step.moves]}
+            for step in self.plan.steps
+        ]
 
 
 @dataclass
@@ -155,7 +158,7 @@ class StagePlans:
         begun = led.log.records.values() if led.log else ()
         under_way = [record for record in list(begun) if record.outcome == "under way"]
         moving = {slot for record in under_way for m in record.step.moves for slot in (m.source, m.destination)}
-        of_slot: dict[int, dict[str, Any]] = {
+        of_slot: dict[int, OfSlot] = {
             slot: {
                 "units": owner.count(SlotId(slot)),
                 "moving": slot in moving,

@@ -10,13 +10,14 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, cast
+from typing import cast
 
 from keyshift.analysis import metrics
 from keyshift.analysis.metrics import Offered
 from keyshift.experiment.scenario import Map, ScenarioPart
 from keyshift.experiment.spec import Choice, RunSpec
 from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span, bytes_by_key
+from keyshift.lab.judge.final_state import CopiedAhead
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
@@ -45,7 +46,7 @@ class Lap:
     span: Span
     planned_s: float
     numbers: Mapping[str, int]
-    copied: Mapping[str, Any]
+    copied: CopiedAhead
     bytes_by_key: int
     notes: Sequence[str]
 
@@ -178,13 +179,13 @@ def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
         due=int(due_in(ended.workload.stages, ended.events[within]).sum()),
         planned=events,
     )
-    whole = lap.spec.point().phase(0).mode.transfer == "push" and lap.copied["bytes_copied"] is None
+    whole = lap.spec.point().phase(0).mode.transfer == "push" and lap.copied.bytes_copied is None
     facts = {
         "planned_s": lap.planned_s,
         "bytes_minimum": ended.bytes_minimum(tables["migration"], whole),
         "bytes_by_key": lap.bytes_by_key,
         "since_s": span.measured - span.trigger,
         "load": load,
-        **lap.copied,
+        **lap.copied._asdict(),
     }
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])

@@ -42,7 +42,7 @@ from keyshift.worker.flight.messages import (
 from keyshift.worker.flight.stream import AWAY, BROKEN, Stream
 
 
-class Answer(NamedTuple):
+class KeysFound(NamedTuple):
     """The rows found for each request, their bytes, and the bytes that were written."""
 
     found: list[list[rows.Row]]
@@ -231,7 +231,7 @@ class StateClients:
 
     def keys(
         self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()
-    ) -> Answer:
+    ) -> KeysFound:
         """Request single keys: those of ``stays`` that exist at ``address``. They stay there until a later call names
         them as ``moved``. The values in ``written`` are stored there before the answer is made. If the call fails, a
         later one has to write these keys again, with the same values or newer ones.
@@ -255,7 +255,7 @@ class StateClients:
             self._questions[address] = stream
         self.moved_at = time.monotonic()
         counts = decode(list[int], chunk.app_metadata.to_pybytes())
-        return Answer(rows.split(chunk.data, counts), chunk.data.nbytes, given.nbytes)
+        return KeysFound(rows.split(chunk.data, counts), chunk.data.nbytes, given.nbytes)
 
     def rest(
         self,

@@ -21,7 +21,8 @@ class SlotAnswers:
     def measured(self) -> Measured:
         """What the slot has measured so far; under its lock."""
         core = self._shared.core
-        return self._measures.so_far(core.computation.heat, core.queue_peak_bytes, self._effects.couriers.measures())
+        sent = self._effects.couriers.measures() | {"copied_bytes": self._effects.replicator.copied_bytes}
+        return self._measures.so_far(core.computation.heat, core.queue_peak_bytes, sent)
 
     def listen(self) -> None:
         """From now on."""

@@ -71,4 +71,5 @@ class Measures:
             fetched_bytes=before.fetched_bytes + sent.get("fetched_bytes", 0),
             fetched_keys=before.fetched_keys + sent.get("fetched_keys", 0),
             written_bytes=before.written_bytes + sent.get("written_bytes", 0),
+            copied_bytes=before.copied_bytes + sent.get("copied_bytes", 0),
         )

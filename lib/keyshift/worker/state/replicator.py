@@ -54,7 +54,7 @@ class Replicator:
         self._order: CopiesWanted | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._bytes = 0
+        self.copied_bytes = 0  # for all orders so far
 
     def start(self, order: CopiesWanted, slot: int) -> None:
         """Keep a copy of each unit of ``slot`` at its holder from now on; under the slot's lock."""
@@ -100,13 +100,13 @@ class Replicator:
             self._thread.join()
 
     def _work(self) -> None:
-        told, current, rounds, began = "", "", 0, now_us()
+        told, current, rounds, began, before = "", "", 0, now_us(), 0
         try:
             while not self._closed.is_set():
                 order = self._order
                 assert order is not None
                 if order.id != current:
-                    current, rounds, began, self._bytes = order.id, 0, now_us(), 0
+                    current, rounds, began, before = order.id, 0, now_us(), self.copied_bytes
                 rounds += 1
                 self._drop_useless()
                 changed = sum(self._round(unit) for unit in list(self._copies))
@@ -114,7 +114,7 @@ class Replicator:
                     return
                 if told != order.id and changed <= order.lag_keys and rounds > 1:
                     told = order.id
-                    close = CopiesClose(began, rounds, self._bytes, len(self._copies), now_us())
+                    close = CopiesClose(began, rounds, self.copied_bytes - before, len(self._copies), now_us())
                     self._acknowledge(order.id, close)
                 self._closed.wait(0.0 if told != order.id and rounds == 1 else order.every_s)
         except BaseException as error:
@@ -160,5 +160,5 @@ class Replicator:
             return len(keys)
         with self._lock:
             copy.number, copy.pending = copy.number + 1, set()
-            self._bytes += sum(batch.nbytes for batch in batches)
+            self.copied_bytes += sum(batch.nbytes for batch in batches)
         return len(keys)

@@ -59,3 +59,15 @@ def test_the_figure_has_a_marker_for_each_strategy_and_migration(run):
     assert [text.get_text() for text in completion.get_xticklabels()] == ["4 → 1", "1 → 3", "3 → 2"]
     with pytest.raises(BadInput, match="no run given"):
         rescaling_figure({}, [])
+
+
+def test_several_runs_are_means_with_intervals(run):
+    one = rescalings(*run, [0.0, 12.0, 20.0])
+    other = one.assign(spike_ms=one["spike_ms"] * 1.5)
+    figure = rescaling_figure({"fluid": pd.concat([one, other])}, ["4 → 1", "1 → 3", "3 → 2"])
+    completion, spike = figure.axes
+    line, *caps = spike.lines
+    assert line.get_ydata().tolist() == [375.0, 1125.0, 25.0]
+    lows, highs = (cap.get_ydata() for cap in caps)
+    assert (lows > 0).all() and (lows < line.get_ydata()).all() and (highs > 1.5 / 1.25 * line.get_ydata()).all()
+    assert completion.lines[0].get_ydata().tolist() == [1.0, 1.0], "of the third one it is not known"

@@ -69,6 +69,17 @@ def test_an_unknown_strategy_gets_the_same_look_every_time_and_not_that_of_a_pre
     assert mine.line not in {style.style_of(name).line for name in PRESETS}
 
 
+def test_points_of_one_s_own_never_look_alike_in_one_figure():
+    names = [f"chunk {number}" for number in range(30)]
+    alone = {style.style_of(name)[:3] for name in names}
+    drawn = style.styles([*names, "fluid"])
+    together = {look[:3] for look in drawn.values()}
+    assert len(alone) < len(names), "by chance some do, each alone"
+    assert len(together) == len(names) + 1
+    assert [look.label for look in drawn.values()] == [*names, "fluid"]
+    assert drawn["fluid"] == style.style_of("fluid")
+
+
 def test_the_ccdf_marks_the_slowest_result_of_each_strategy():
     ends = {"lazy": 9, "mine": 99}
     curves = {name: metrics.ccdf(pd.DataFrame({"latency_ms": np.arange(1, end)})) for name, end in ends.items()}

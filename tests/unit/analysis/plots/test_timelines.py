@@ -156,8 +156,45 @@ def test_how_full_the_machine_was_has_a_panel_of_its_own_if_all_runs_know(tables
     knows = tables | {"metrics": pd.concat([tables["metrics"], *machine])}
     assert len(timelines.resource_panels({"fluid": knows, "matched": tables}).axes) == 4
     figure = timelines.resource_panels({"fluid": knows, "matched": knows})
-    busy, stolen = figure.axes[4].collections[:2]
+    ours, others, stolen = figure.axes[4].collections[:3]
     assert figure.axes[4].get_ylabel() == "all processors (%)"
-    assert [area.get_paths()[0].get_extents().ymax for area in (busy, stolen)] == pytest.approx([75, 80])
+    assert [top(area) for area in (ours, others, stolen)] == pytest.approx([75, 75, 80])
     named = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert {"busy, for whatever", "stolen by others on the host"} <= named
+    assert {"busy for the run", "busy for others", "stolen by others on the host"} <= named
+    assert "disturbed by others" not in named
+
+
+def top(area):
+    return area.get_paths()[0].get_extents().ymax
+
+
+def test_what_others_took_is_apart_and_the_seconds_are_hatched_in_all_panels(tables):
+    told = [("machine_cores", "all", 2.0), ("machine_cores", "busy", 1.5), ("machine_cores", "stolen", 0.1)]
+    told += [("machine_cores", "others", 0.5), ("disturbed", "machine", 1.0)]
+    rows = [(at, *each) for at in (-0.5, 0.5) for each in told]
+    metrics = pd.DataFrame(rows, columns=["t_s", "metric", "instance", "value"])
+    knows = tables | {"metrics": pd.concat([tables["metrics"], metrics])}
+    figure = timelines.resource_panels({"fluid": knows})
+    assert [top(area) for area in figure.axes[2].collections[:3]] == pytest.approx([50, 75, 80])
+    for ax in (*figure.axes, *timelines.throughput_panels({"fluid": knows}).axes):
+        assert [patch.get_extents().width > 0 for patch in hatched(ax)] == [True]
+        assert spans(ax) == [(-2.0, 1.0)], "the two samples, each of two seconds"
+
+
+def hatched(ax):
+    return [patch for patch in ax.patches if patch.get_hatch()]
+
+
+def spans(ax):
+    return [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in hatched(ax)]
+
+
+def test_disturbed_seconds_of_latency_are_hatched_where_they_are_known():
+    seconds = pd.DataFrame({"second": range(-3, 4), "p50_ms": 10.0, "p99_ms": 20.0, "max_ms": 30.0})
+    marked = seconds.assign(disturbed=[True, True, False, False, True, False, False])
+    figure = timelines.panels({"fluid": (marked, None), "matched": (seconds, None)})
+    assert spans(figure.axes[0]) == [(-3.0, -1.0), (1.0, 2.0)]
+    assert spans(figure.axes[1]) == []
+    assert "disturbed by others" in {text.get_text() for text in figure.legends[0].get_texts()}
+    plain = timelines.panels({"fluid": (seconds, None)})
+    assert "disturbed by others" not in {text.get_text() for text in plain.legends[0].get_texts()}

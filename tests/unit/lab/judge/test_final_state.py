@@ -10,7 +10,7 @@ from small_bucket import ENDPOINTS, VALUE, state, store_of, write
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.judge import final_state
-from keyshift.lab.judge.final_state import FinalState, StageEnd
+from keyshift.lab.judge.final_state import FinalState, StageEnd, StageTold
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments
@@ -47,7 +47,7 @@ def final(monkeypatch):
         notes=[Note("late")],
         snapshots=SimpleNamespace(taken=["one that is complete"]),
     )
-    return final_state.of_job(job, {"counter": {"left_behind": {(1, 0)}, "to_move": {1}}}, planned_s=0.5)
+    return final_state.of_job(job, {"counter": StageTold({(1, 0)}, to_move={1})}, planned_s=0.5)
 
 
 def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_slot_that_wrote_it(final):
@@ -160,7 +160,7 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
         notes=[],
         snapshots=CompletedSnapshots(),
     )
-    final = final_state.of_job(job, {"counter": {"left_behind": set()}})
+    final = final_state.of_job(job, {"counter": StageTold()})
     first, second = final.cuts.values()
     assert list(final.cuts) == ["snapshot-000-000001-aa", "snapshot-001-000002-bb"]
     assert final.stopped and not first.stopped

@@ -3,18 +3,22 @@
 Real ones: tests/notebooks/test_executed.py.
 """
 
+import contextlib
 from pathlib import Path
+from types import MappingProxyType
 
 import matplotlib as mpl
 import nbformat
 import pandas as pd
+import papermill
 import pytest
 import small_store
 import yaml
 from matplotlib import pyplot as plt
 
 from keyshift import suite
-from keyshift.peers import flink_run
+from keyshift.model.errors import BadInput
+from keyshift.peers import flink_run, plain_run
 from keyshift.results.tables import TABLES
 from keyshift.studies import notebook
 from keyshift.studies.batch import prepare
@@ -27,7 +31,9 @@ SETS = sorted(
     for path in (ROOT / "data").rglob("*.yaml")
     if ROOT / "notebooks" / yaml.safe_load(path.read_text())["notebook"] in STUDIES
 )
-
+COMPARING = [path for path in STUDIES if "strategies" in papermill.inspect_notebook(str(path))]
+POINTS = {name: {"strategy": "chunked", "settings": {"size": size}} for name, size in (("chunk 3", 3), ("chunk 5", 5))}
+POINTS |= {"sudden": "all_at_once"}
 
 LOOKS = pd.DataFrame(dict.fromkeys(TABLES["scaling"].names, 2.0), index=range(4)).assign(
     t_s=[0.5, 1.5, 2.5, 3.5], slots=[1, 1, 2, 2], target=[1, 2, 2, 2], migrating=False, reason="as it was", stage=0
@@ -62,19 +68,33 @@ def made_up_beside_flink(points, common, profile=""):
 
 
 def execute(path, parameters):
+    """As a notebook is: in its folder."""
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     space = {}
-    for cell in cells:
-        exec(cell.source, space)
-        if "parameters" in cell.metadata.get("tags", []):
-            space |= parameters
+    with contextlib.chdir(path.parent):
+        for cell in cells:
+            exec(cell.source, space)
+            if "parameters" in cell.metadata.get("tags", []):
+                space |= parameters
     return space
+
+
+def made_up_beside_plain(points, common=None, profile="", plain=MappingProxyType({plain_run.NAME: {}})):
+    """What ``measure_beside_plain`` gives."""
+    specs = {name: plain_run.plain_spec({**(common or {}), **given}) for name, given in plain.items()}
+    tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
+    runs = {
+        name: [(small_store.run(90 + number, plain_run.NAME, parameters=spec.parameters()), tables)] * 2
+        for number, (name, spec) in enumerate(specs.items())
+    }
+    return Study(runs, specs) | made_up(points, common)
 
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
     monkeypatch.setitem(vars(suite), "measure", made_up)
     monkeypatch.setitem(vars(suite), "measure_beside_flink", made_up_beside_flink)
+    monkeypatch.setitem(vars(suite), "measure_beside_plain", made_up_beside_plain)
     with mpl.rc_context({"backend": "agg"}):
         yield
     plt.close("all")
@@ -90,6 +110,16 @@ def test_every_cell_runs_with_the_defaults(path, monkeypatch):
     assert plt.get_fignums() or "figure" in space
 
 
+@pytest.mark.parametrize("path", COMPARING, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_strategies_of_every_notebook_that_compares_some_may_be_points_of_one_figure(path, monkeypatch):
+    monkeypatch.setattr(notebook, "display", lambda *told, **how: None)
+    space = execute(path, SMALLER.get(path.stem, {}) | {"strategies": POINTS})
+    of_size = {spec.strategy.settings.get("size"): name for name, spec in space["study"].specs.items()}
+    assert "chunk 3" in of_size[3] and of_size[3] != of_size[5]
+    with pytest.raises(BadInput, match="strategies: chunk 3: unknown setting 'sise': did you mean 'size'"):
+        execute(path, {"strategies": {"chunk 3": {"strategy": "chunked", "settings": {"sise": 3}}}})
+
+
 @pytest.mark.parametrize("file", SETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
     def possible(points, common=None, profile="", one_job=True):
@@ -101,7 +131,13 @@ def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
         possible(points, common)
 
     monkeypatch.setitem(vars(suite), "measure", possible)
+
+    def possible_beside_plain(points, common=None, profile="", plain=MappingProxyType({plain_run.NAME: {}})):
+        assert all(plain_run.plain_spec({**(common or {}), **given}) for given in plain.values())
+        possible(points, common)
+
     monkeypatch.setitem(vars(suite), "measure_beside_flink", possible_beside_flink)
+    monkeypatch.setitem(vars(suite), "measure_beside_plain", possible_beside_plain)
     prepared = prepare(file, ROOT / "notebooks")
     for execution in prepared.executions:
         with pytest.raises(Enough):

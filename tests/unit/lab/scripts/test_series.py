@@ -21,6 +21,9 @@ class Lab:
         self.asked, self.said, self.dies = [], [], dies
         self.say = self.said.append
 
+    def settled(self, specs):
+        return [spec.settled(rate=500.0, frame_ms=40.0) for spec in specs]
+
     def run(self, spec):
         self.asked.append(("alone", spec.strategy.name, spec.workload.seed))
         return SimpleNamespace(strategy=spec.strategy.name)

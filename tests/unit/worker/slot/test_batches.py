@@ -360,7 +360,7 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
 
     class Losing(StateClients):
         def _put(self, address, request, parts, acknowledged, *more):
-            calls.append(request["kind"])
+            calls.append(request)
             if len(calls) > 1:
                 assert sealed.wait(DEADLINE_S)
             if len(calls) > lost:

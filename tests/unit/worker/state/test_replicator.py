@@ -139,6 +139,7 @@ def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(copied):
     assert request == "one"
     assert answer.units == 2 and answer.rounds >= 2
     assert answer.bytes >= sum(batch.nbytes for batch in copied.states[3].export(1000))
+    until(lambda: copied.replicator.copied_bytes > answer.bytes)  # what has changed since is sent, too
 
 
 def test_copies_are_not_close_while_more_keys_change_than_allowed(slot):
@@ -162,6 +163,8 @@ def test_another_request_begins_anew(copied):
     until(lambda: len(copied.acknowledged) == 2)
     assert copied.parts[2:] == [(3, 0, 600)]
     assert copied.acknowledged[1][0] == "two"
+    (_, one), (_, two) = copied.acknowledged
+    assert 0 < two.bytes < one.bytes + two.bytes == copied.replicator.copied_bytes, "of both, and each by itself"
 
 
 def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(copied):

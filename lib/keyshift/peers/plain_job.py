@@ -1,9 +1,10 @@
-"""The job keyshift is compared with: the same frames through the same engine, with nothing that could move state.
+"""A job without support for migration: the same frames and operator in the same engine, and nothing that could move.
 
-Fixed modulo routing, a dictionary, result frames of the same columns. No protocol, no ZooKeeper, no queues.
+Fixed modulo routing, units in memory, result frames of the same columns. No protocol, ZooKeeper, queues or ticks.
 """
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,25 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.driver.spark import start_query, telling_line
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import NO_VERSION, units_of
+from keyshift.model.keys import NO_VERSION, Assignment, SlotId, Version, units_of
 from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.runtime.row import DATA, Row
+from keyshift.state import UnitState
+from keyshift.state.memory import MemoryStore
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.wire.spark_rows import PRIMER
 from keyshift.worker.tasks import Batches, Task
+from keyshift.workloads.contract import Operator
 
-BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
-_WORD = 8  # bytes of the count at the beginning of a payload
+BATCH_S = 3600.0  # longer than any run: what units have would not survive the end of a batch
+VERSION = Version(1)  # of the one assignment
 
 
 def _router(config: JobConfig) -> Task:
     """One row per slot with events in a frame; an empty frame goes to all, so that they begin before the load."""
-    source, slots = config.make_source(), config.slots
+    source, stage, slots = config.make_source(), config.make_stage(), config.slots
     schema = _slot_schema(config)
 
     def split(events: pa.RecordBatch) -> dict[int, bytes]:
@@ -53,6 +57,7 @@ def _router(config: JobConfig) -> Task:
                     continue
                 router = partition.as_py()
                 events, _ = frames.decode(value.as_buffer(), source.schema)
+                events = stage.mapped(events)
                 parts = split(events) if events.num_rows else dict.fromkeys(range(slots), b"")
                 at = router, NO_VERSION, offset.as_py(), 0
                 rows = [(n, spark_rows.packed(Row(DATA, *at, part))) for n, part in parts.items()]
@@ -65,28 +70,19 @@ def _router(config: JobConfig) -> Task:
 
 
 def _slot(config: JobConfig) -> Task:
-    """Counts each key beside a payload of ``state_bytes``; one result frame per row, a ready marker with the first."""
+    """The stage's operator over units in memory; one result frame per row, a ready marker with the first."""
     schema, results = _slot_schema(config), result_schema(config.make_stage())
-    fresh = (0, bytes(config.parameters["state_bytes"]))
 
-    def count(events: pa.RecordBatch, router: int, offset: int, state: dict[int, tuple[int, bytes]]) -> bytes:
-        counts, stamps = [], []
-        for key in events["key"].to_numpy().tolist():
-            total, payload = state.get(key) or fresh
-            stamps.append(int.from_bytes(payload[:_WORD], "little"))
-            total += 1
-            state[key] = (total, total.to_bytes(_WORD, "little") + payload[_WORD:])
-            counts.append(total)
-        rows = events.num_rows
-        columns: dict[str, Any] = {
-            "key": events["key"],
-            "t": events["t"],
-            "router": pa.repeat(pa.scalar(router, pa.int32()), rows),
-            "offset": pa.repeat(pa.scalar(offset, pa.int64()), rows),
-            "position": events["position"],
-            "version": pa.repeat(pa.scalar(0, pa.int64()), rows),
-            "count": pa.array(np.array(counts, np.int64)),
-            "stamp": pa.array(np.array(stamps, np.int64)),
+    def answer(operator: Operator, state_of: Callable[[int], UnitState], row: Row) -> bytes | None:
+        events = pa.ipc.read_record_batch(row.payload, schema)
+        units = units_of(events["key"].to_numpy(), config.key_groups, config.bins)
+        found = operator.process(events.append_column("unit", pa.array(units, pa.int32())), state_of)
+        if not found.num_rows:
+            return None
+        columns: dict[str, Any] = dict(zip(found.schema.names, found.columns, strict=True)) | {
+            "router": pa.repeat(pa.scalar(row.router, pa.int32()), found.num_rows),
+            "offset": pa.repeat(pa.scalar(row.offset, pa.int64()), found.num_rows),
+            "version": pa.repeat(pa.scalar(VERSION, pa.int64()), found.num_rows),
         }
         return frames.encode(pa.RecordBatch.from_arrays([columns[name] for name in results.names], schema=results))
 
@@ -95,16 +91,18 @@ def _slot(config: JobConfig) -> Task:
 
         context = TaskContext.get()
         assert context is not None
-        number = context.partitionId()
-        state: dict[int, tuple[int, bytes]] = {}
+        number, operator = context.partitionId(), config.make_stage().operator()
+        store = MemoryStore("", operator.state_schema, None)
+        states: dict[int, UnitState] = {unit: store.unit(unit) for unit in assignment(config).units_of(SlotId(number))}
+        for unit, state in states.items():
+            operator.initial(unit, state)
         said = SlotMarker(number, SlotStarted(config.stage, config.attempt))
         ready = [frames.encode(frames.empty(results), frames.Facts(said=said))]
         for batch in batches:
             values, ready = ready, []
             for row in spark_rows.received(batch):
                 if row.kind == DATA and len(row.payload):
-                    events = pa.ipc.read_record_batch(row.payload, schema)
-                    values.append(count(events, row.router, row.offset, state))
+                    values += filter(None, [answer(operator, states.__getitem__, row)])
             if values:
                 yield spark_rows.answered(values)
 
@@ -115,19 +113,25 @@ def _slot_schema(config: JobConfig) -> pa.Schema:
     return pa.schema([*config.make_stage().events, pa.field("position", pa.int32())])
 
 
+def assignment(config: JobConfig) -> Assignment:
+    """Who owns which unit, from the beginning to the end."""
+    units = config.key_groups * config.bins
+    return Assignment(VERSION, tuple(SlotId(unit % config.slots) for unit in range(units)))
+
+
 class PlainJob:
     """The plain job on the topics of ``config``; source, sink and options are those of ``start_query``."""
 
     label = "plain"
 
     def __init__(self, spark: SparkSession, config: JobConfig, work: Path, batch_s: float, traffic: Traffic) -> None:
-        self._spark, self._config, self._batch_s, self._traffic = spark, config, batch_s, traffic
+        self._spark, self.config, self._batch_s, self._traffic = spark, config, batch_s, traffic
         self._checkpoint = work / "checkpoints" / config.job
         self._query: StreamingQuery | None = None
 
     def begin(self) -> None:
         """Start it, and wait until its slots are ready."""
-        config = self._config
+        config = self.config
         router, slot = _router(config), _slot(config)
         self._query = start_query(self._spark, config, self._checkpoint, self._batch_s, router=router, slot=slot)
         self._traffic.await_slots(range(config.slots), SlotStarted(config.stage, config.attempt), self.check)

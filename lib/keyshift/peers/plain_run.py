@@ -1,0 +1,218 @@
+"""The runs of a job without support for migration, beside ours: what being able to migrate costs when nothing does."""
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import pandas as pd
+from pyspark.sql import SparkSession
+
+from keyshift.driver.spark import session
+from keyshift.endpoints import Endpoints
+from keyshift.experiment.scenario import Change
+from keyshift.experiment.spec import make_spec
+from keyshift.lab.environment import open_services
+from keyshift.lab.judge.final_state import FinalState, StageEnd
+from keyshift.lab.reporter import Reporter
+from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.scripts.scenario import scenario_script
+from keyshift.lab.system import job_config
+from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.model.records import Measured
+from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
+from keyshift.peers.runs import PeerSpec, peer_spec, repeated, run_peer
+from keyshift.place.profile import SparkProfile, load_profile
+from keyshift.planner import Strategy
+from keyshift.progress import Say, progress
+from keyshift.results.manifest import Manifest
+from keyshift.results.store import ResultStore
+from keyshift.results.verdict import Ownership
+from keyshift.services.jars import jars, require_java
+from keyshift.services.stack import Stack
+from keyshift.studies.study import Study, measure, specs_of
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Traffic
+from keyshift.wire.faults import Fault
+from keyshift.workloads.micro import Micro
+from keyshift.workloads.times import Times
+
+Points = Mapping[str, Mapping[str, Any]]
+NAME = "no_support"  # of the point, and of the strategy in what is stored
+ALL = 1 << 62  # no offset is beyond it
+ONLY: dict[str, Any] = {"backend": "memory", "then_slots": "", "fault": "", "verify": "end"}  # of what a run may be
+NOTE = "a job without support for migration: nothing moves, and the verdict is about results, not about final state"
+
+
+class UnreadMicro(Micro):
+    """``micro`` of which nobody reads the final state."""
+
+    name: ClassVar[str] = "micro"
+
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
+        """See ``Workload.wrong``."""
+        yield from self.wrong_results(events, results)
+
+
+class PlainSystem:
+    """See ``system.SystemUnderTest``. Nothing can be asked of it."""
+
+    def __init__(self, job: PlainJob, stage: str) -> None:
+        self._job, self._stage = job, stage
+        self._owned = assignment(job.config)
+        self.notes: list[str] = []
+
+    def start(self) -> None:
+        """Until every slot has put a first row through."""
+        self._job.begin()
+
+    def check(self) -> None:
+        """Raises ServiceUnavailable if the query has ended."""
+        self._job.check()
+
+    def recover(self) -> str:
+        """What its slots had is gone."""
+        raise ServiceUnavailable("the job has died, and without support for migration it has no snapshot to go on from")
+
+    def announce(self, change: Change, point: Strategy | None = None) -> None:
+        """Nothing can be done ahead."""
+
+    def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
+        """It cannot move anything, and goes on."""
+
+    def cancel(self) -> None:
+        """Nothing is ever to come."""
+
+    def measure(self) -> dict[str, dict[int, Measured]]:
+        """Nothing: its slots are not asked."""
+        return {self._stage: {}}
+
+    @property
+    def owners(self) -> dict[str, Collection[int]]:
+        """The same, always."""
+        return {self._stage: set(self._owned.owner)}
+
+    @property
+    def busy(self) -> bool:
+        """Never: nothing is under way."""
+        return False
+
+    def hit(self, fault: Fault) -> None:
+        """Raises BadInput."""
+        raise BadInput(f"fault = {fault}: processes of a job without support are not hit")
+
+    def note(self, line: str) -> None:
+        """Keep a line for the notes of the run."""
+        self.notes.append(line)
+
+    def stop(self) -> None:
+        """Everything was answered before: nothing is written down."""
+        self._job.stop()
+
+    def close(self) -> None:
+        """End it, and remove what it has left."""
+        self._job.stop()
+        self._job.clean()
+
+    def final_state(self) -> FinalState:
+        """Describe the end of the job, without the state itself."""
+        config = self._job.config
+        units = dict.fromkeys(range(len(self._owned.owner)), 0)
+        begins = [self._owned.version]
+        return FinalState(
+            offsets=dict.fromkeys(range(config.routers), ALL),  # nothing is left out, if it is overloaded
+            parts=lambda timers: iter(()),
+            stages=[StageEnd(self._stage, Ownership([self._owned]), begins=begins, unit_bytes=units, records=[])],
+            revoked=(),
+            notes=[*self.notes, NOTE],
+        )
+
+
+def plain_spec(common: Mapping[str, Any]) -> PeerSpec:
+    """The spec of a run without support. Raises BadInput for what such a job does not do."""
+    spec = make_spec({**common, "strategy": "all_at_once", "snapshot_s": 0.0})  # a name that says nothing here
+    given = spec.parameters()
+    for name, value in ONLY.items():
+        if given[name] != value:
+            raise BadInput(f"{name} = {given[name]!r}: a job without support is compared with {name} = {value!r} only")
+    workload = UnreadMicro(**spec.workload.model_dump()) if isinstance(spec.workload, Micro) else spec.workload
+    operators = [stage.operator() for stage in workload.stages]
+    stateless = all(not operator.state_schema.names for operator in operators)
+    if len(operators) > 1 or any(each.uses_time for each in operators) or not (stateless or spec.workload != workload):
+        raise BadInput(
+            f"workload = {workload.name}: a job without support is compared with micro, and with queries without state "
+            "(query = q1 or q2 of nexmark), only"
+        )
+    return peer_spec(spec, NAME, workload)
+
+
+def measure_beside_plain(
+    points: Points,
+    common: Mapping[str, Any] | None = None,
+    profile: str = "",
+    plain: Points = MappingProxyType({NAME: {}}),
+) -> Study:
+    """The runs of ``points``, each in a job of its own, see ``study.measure``; before them those of ``plain``, points
+    of the job without support.
+
+    Raises what ``measure`` does, and BadInput for what that job does not do, before anything is started.
+    """
+    common = common or {}
+    specs_of(points, common)
+    specs, place = {name: plain_spec({**common, **given}) for name, given in plain.items()}, load_profile(profile)
+    if specs and place.spark.master != "local":
+        raise BadInput(f"profile = {profile!r}: a job without support runs in Spark of one process: `--profile local`")
+    beside = _measure_plain(specs, profile, place.spark) if specs else Study({}, {})
+    return beside | measure(points, common, profile, one_job=False)
+
+
+def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProfile) -> Study:
+    """In one Spark session, one run after the other."""
+    require_java()
+    home, cores = Stack().home, max(spec.cores for spec in specs.values())
+    with (
+        progress(None) as say,
+        open_services(profile, say) as endpoints,
+        tempfile.TemporaryDirectory(prefix="plain-", dir=home, ignore_cleanup_errors=True) as work,
+        _spark(cores, Path(work), home, say, place.options()) as spark,
+    ):
+        store = ResultStore(endpoints)
+        return repeated(specs, store, lambda each: run_plain(each, spark, endpoints, store, Path(work), home, say))
+
+
+def run_plain(
+    spec: PeerSpec, spark: SparkSession, endpoints: Endpoints, store: ResultStore, work: Path, home: Path, say: Say
+) -> Manifest:
+    """One run, stored whatever its verdict, or if it died."""
+    return run_peer(spec, store, home, say, lambda run_id: _prepared(spec, spark, endpoints, run_id, work, say))
+
+
+@contextmanager
+def _spark(cores: int, work: Path, home: Path, say: Say, options: Mapping[str, Any]) -> Iterator[SparkSession]:
+    say(f"starting Spark, local[{cores}]")
+    spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log", options)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _prepared(
+    spec: PeerSpec, spark: SparkSession, endpoints: Endpoints, run_id: str, work: Path, say: Say
+) -> Iterator[RunLoop]:
+    config, reporter = job_config(spec, run_id, endpoints, None), Reporter(say)
+    traffic = Traffic(
+        spec.workload,
+        Topic.at(endpoints, config.events_topic, config.routers),
+        Topic.at(endpoints, config.results_topic, config.slots),
+        work / f"{run_id}.parquet",
+        reporter.second,
+    )
+    job = PlainJob(spark, config, work, BATCH_S, traffic)
+    with closing(traffic), closing(PlainSystem(job, config.stage)) as system:
+        yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)

@@ -1,0 +1,93 @@
+"""What came of many batches, as one HTML file that opens anywhere: verdicts, every figure, and what is missing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+import jinja2
+import nbformat
+
+from keyshift.results.files import Files
+from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, words
+
+NOT_RUN = "not run"
+STATUSES = ("ok", "bad", "failed", NOT_RUN)
+Done = Mapping[str, ExecutionRecord]  # of a batch, by the id of the execution
+
+
+def batch_report(title: str, batches: Sequence[tuple[PreparedBatch, Done]], records: Files) -> str:
+    """The page of ``batches``, in this order. Figures and conclusions come from the executed notebooks in ``records``.
+
+    Raises ServiceUnavailable.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("keyshift.studies", "."), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    gaps = [gap for prepared, done in batches for gap in _gaps(prepared, done)]
+    ended, every = sum(len(done) for _, done in batches), sum(len(prepared.executions) for prepared, _ in batches)
+    return environment.get_template("batches.html.jinja").render(
+        title=title,
+        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, keyshift {metadata.version('keyshift')}",
+        told=f"{ended} of {every} executions of {len(batches)} batches have ended.",
+        statuses=STATUSES,
+        gaps=gaps,
+        batches=[_batch(prepared, done, records) for prepared, done in batches],
+    )
+
+
+def _status(done: Done, execution: NotebookExecution) -> str:
+    return done[execution.id].status if execution.id in done else NOT_RUN
+
+
+def _gaps(prepared: PreparedBatch, done: Done) -> Iterator[str]:
+    """A line for each execution that is not as it should be."""
+    for execution in prepared.executions:
+        status, record = _status(done, execution), done.get(execution.id)
+        if status != "ok":
+            varied = words(prepared.varied(execution))
+            why = record and ((record.error or "").strip().partition("\n")[0] or record.verdict)
+            of = f" ({varied})" if varied else ""
+            yield f"{prepared.batch.name}, execution {execution.number}{of}: {status}" + (f", {why}" if why else "")
+
+
+def _batch(prepared: PreparedBatch, done: Done, records: Files) -> dict[str, Any]:
+    of = [_status(done, execution) for execution in prepared.executions]
+    verdicts = [verdict for record in done.values() for verdict in record.verdicts.values()]
+    return {
+        "name": prepared.batch.name,
+        "notebook": prepared.batch.notebook,
+        "counts": {status: of.count(status) for status in STATUSES},
+        "verdicts": ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(verdicts)) or "none",
+        "minutes": f"{sum(record.minutes for record in done.values()):.1f}",
+        "executions": [_execution(prepared, execution, done, records) for execution in prepared.executions],
+    }
+
+
+def _execution(prepared: PreparedBatch, execution: NotebookExecution, done: Done, records: Files) -> dict[str, Any]:
+    record = done.get(execution.id)
+    told: dict[str, Any] = {"status": _status(done, execution), "about": "", "said": [], "figures": []}
+    if record is not None:
+        told["about"] = f"{record.verdict or 'no runs'}, {record.minutes:.1f} min" + (
+            f"; {record.error.strip().partition(chr(10))[0]}" if record.error else ""
+        )
+        if record.copy_at:
+            name = record.copy_at.rpartition("/")[2]
+            told |= _shown(records.read(prepared.batch.name, f"{execution.id}/{name}").decode())
+    return {
+        "number": execution.number,
+        "varied": words(prepared.varied(execution)),
+        "parameters": execution.parameters,
+        **told,
+    }
+
+
+def _shown(notebook: str) -> dict[str, list[str]]:
+    """Figures of an executed notebook, in base 64, and the lines of its conclusions."""
+    figures, said = [], []
+    for cell in nbformat.reads(notebook, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            figures += [data["image/png"].replace("\n", "")] if "image/png" in data else []
+            said += [line[2:] for line in data.get("text/markdown", "").splitlines() if line.startswith("- ")]
+    return {"figures": figures, "said": said}

@@ -1,0 +1,154 @@
+"""The job without support for migration: its tasks in this process, judged by the verdict; and what is refused."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyspark
+import pytest
+import small_store
+
+from keyshift.endpoints import Endpoints
+from keyshift.experiment.scenario import Shuffle
+from keyshift.lab.judge.final_state import judged
+from keyshift.lab.system import job_config
+from keyshift.model import frames
+from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.peers import plain_job, plain_run
+from keyshift.peers.plain_run import NAME, PlainSystem, UnreadMicro, measure_beside_plain, plain_spec
+from keyshift.studies.study import Study
+
+SMALL = {"workload": "micro", "keys": 40, "key_groups": 8, "state_bytes": 32, "slots": 3, "routers": 2, "seed": 5}
+SMALL |= {"active_share": 0.5, "trigger": "shuffle", "affected": 4}
+ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+BEGIN_US = 1_700_000_000_000_000
+
+
+def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30):
+    """What the job answers: its events and results, as the verdict takes them, and the frames that told of them."""
+    config = job_config(spec, "plain", ENDPOINTS, None)
+    source, routed, offered, told = config.make_source(), {slot: [] for slot in range(config.slots)}, [], []
+    for router in range(config.routers):
+        partition = source.partition(router)
+        rows = []
+        for offset in range(frames_of_each):
+            times = BEGIN_US + 500_000 * offset + np.arange(events_of_each)
+            events = partition.take(times)
+            rows.append((router, offset, frames.encode(events)))
+            events = config.make_stage().mapped(events)
+            place = {"router": router, "offset": offset, "position": np.arange(events.num_rows)}
+            offered.append(events.to_pandas().assign(**place))
+            told.append({"router": router, "offset": offset, "events": events.num_rows, "watermark": 0})
+        columns = [pa.array(column) for column in zip(*rows, strict=True)]
+        batch = pa.RecordBatch.from_arrays(columns, ["partition", "offset", "value"])
+        for some in plain_job._router(config)(iter([batch])):
+            for slot, value in zip(*some.to_pydict().values(), strict=True):
+                routed[slot].append(value)
+    results, markers = [], []
+    for slot, values in routed.items():
+        here = SimpleNamespace(get=lambda slot=slot: SimpleNamespace(partitionId=lambda: slot))
+        monkeypatch.setattr(pyspark, "TaskContext", here)
+        for batch in plain_job._slot(config)(iter([pa.RecordBatch.from_arrays([pa.array(values)], ["value"])])):
+            for value in batch.column(0):
+                made, said = frames.decode(value.as_buffer(), plain_job.result_schema(config.make_stage()))
+                results.append(made.to_pandas().assign(slot=slot, log_offset=len(results), arrived_us=BEGIN_US))
+                markers += [slot] if said.said else []
+    assert markers == list(range(config.slots)), "each says once that it is ready"
+    return config, pd.concat(offered, ignore_index=True), pd.concat(results, ignore_index=True), pd.DataFrame(told)
+
+
+def verdict(spec, config, events, results, told):
+    system = PlainSystem(SimpleNamespace(config=config), config.stage)
+    return judged(spec.workload, len(events), events, told, results, system.final_state())
+
+
+def counts(found):
+    return {name: value for name, value in vars(found).items() if name != "examples" and value}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [SMALL, {"workload": "nexmark", "query": "q1", "key_groups": 8}, {"workload": "nexmark", "query": "q2"}],
+    ids=["micro", "q1", "q2"],
+)
+def test_its_answers_are_those_of_a_sequential_run_and_come_from_the_owner(given, monkeypatch):
+    spec = plain_spec(SMALL | given if given is SMALL else given)
+    found = answered(spec, monkeypatch, events_of_each=400)
+    assert len(found[2]) >= 3 and counts(verdict(spec, *found)) == {}
+
+
+def test_answers_that_are_lost_doubled_wrong_or_of_another_slot_are_told(monkeypatch):
+    spec = plain_spec(SMALL)
+    config, events, results, told = answered(spec, monkeypatch)
+    changed = results.copy()
+    changed.loc[3, "count"] += 1
+    for change, kind in (
+        (results[1:], "lost"),
+        (pd.concat([results, results[:1]]), "duplicated"),
+        (changed, "wrong"),
+        (results.assign(slot=(results["slot"] + 1) % 3), "foreign"),
+    ):
+        assert counts(verdict(spec, config, events, change.reset_index(drop=True), told))[kind] >= 1
+
+
+def test_a_run_has_a_name_of_its_own_and_repetitions_with_other_events():
+    spec = plain_spec(SMALL | {"snapshot_s": 2.0})
+    assert spec.parameters()["strategy"] == NAME and spec.parameters()["snapshot_s"] == 0
+    again = spec.repeated(1)
+    assert isinstance(again.workload, UnreadMicro) and again.parameters() == spec.parameters() | {"seed": 6}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (
+            {"workload": "keycount", "active_share": None},
+            "workload = keycount: .* micro, and with queries without state",
+        ),
+        ({"workload": "nexmark", "query": "q3"}, "workload = nexmark"),
+        ({"workload": "nexmark", "query": "q5"}, "workload = nexmark"),
+        (SMALL | {"backend": "rocksdb"}, "backend = 'rocksdb'"),
+        (SMALL | {"fault": "kill:slot@12"}, "fault = 'kill:slot@12'"),
+        (SMALL | {"workload": "microo"}, "unknown workload 'microo'"),
+    ],
+)
+def test_what_a_job_without_support_does_not_do_is_refused(given, named):
+    with pytest.raises(BadInput, match=named):
+        plain_spec({name: value for name, value in given.items() if value is not None})
+
+
+def test_what_is_not_possible_is_refused_before_anything_is_started(monkeypatch, tmp_path):
+    for name in ("_measure_plain", "measure"):
+        monkeypatch.setattr(plain_run, name, lambda *told, **how: pytest.fail("it was started"))
+    with pytest.raises(BadInput, match="fluidd"):
+        measure_beside_plain({"one": {"strategy": "fluidd"}}, SMALL)
+    with pytest.raises(BadInput, match="backend = 'rocksdb'"):
+        measure_beside_plain({"one": {"strategy": "fluid"}}, SMALL | {"backend": "rocksdb"})
+    profile = tmp_path / "many.yaml"
+    profile.write_text(json.dumps({"spark": {"master": "local-cluster"}}))
+    with pytest.raises(BadInput, match="Spark of one process: `--profile local`"):
+        measure_beside_plain({"one": {"strategy": "fluid"}}, SMALL, str(profile))
+
+
+def test_points_of_both_are_one_study_and_without_any_of_its_own_nothing_else_is_started(monkeypatch):
+    ended, given = (small_store.run(1, NAME), {}), []
+    other = Study({"fluid": [ended]}, {"fluid": plain_spec(SMALL)})
+    monkeypatch.setattr(plain_run, "measure", lambda *told, **how: other)
+    monkeypatch.setattr(
+        plain_run, "_measure_plain", lambda specs, *told: given.append(specs) or Study({NAME: []}, specs)
+    )
+    assert [*measure_beside_plain({"fluid": {"strategy": "fluid"}}, SMALL).runs] == [NAME, "fluid"]
+    assert [*measure_beside_plain({"fluid": {"strategy": "fluid"}}, SMALL, plain={}).runs] == ["fluid"]
+    assert [[*specs] for specs in given] == [[NAME]]
+
+
+def test_it_goes_on_whatever_is_asked_of_it_and_does_not_come_back_from_death():
+    config = job_config(plain_spec(SMALL), "plain", ENDPOINTS, None)
+    system = PlainSystem(SimpleNamespace(config=config), config.stage)
+    system.announce(Shuffle(4))
+    system.request(Shuffle(4))
+    assert not system.busy and system.owners == {"map": {0, 1, 2}}
+    with pytest.raises(ServiceUnavailable, match="no snapshot to go on from"):
+        system.recover()

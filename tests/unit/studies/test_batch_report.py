@@ -1,0 +1,108 @@
+"""The page of many batches: what came of each, their figures, what is missing; and which files are a kind of sets."""
+
+import base64
+import os
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from small_batches import Bench, Executor, prepared, write_notebook
+
+from keyshift.model.errors import BadInput
+from keyshift.studies.batch import ended, files_of
+from keyshift.studies.batch_report import batch_report
+
+PNG = base64.b64encode(b"a picture").decode()
+
+
+class Notebooks(Executor):
+    """Executes a batch into notebooks that have a figure and a conclusion."""
+
+    def __call__(self, path, parameters, home):
+        executed = super().__call__(path, parameters, home)
+        outputs = [
+            nbformat.v4.new_output("display_data", data={"image/png": PNG, "text/plain": "<Figure>"}),
+            nbformat.v4.new_output("display_data", data={"text/markdown": f"- with {parameters['skew']} < 1\n"}),
+        ]
+        cell = nbformat.v4.new_code_cell("figure = 1", outputs=outputs)
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), executed.notebook)
+        return executed
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_notebook(tmp_path / "notebooks" / "load.ipynb")
+    return tmp_path
+
+
+@pytest.fixture
+def page(folder):
+    """Of two batches: in one each of three executions ends otherwise, of the other nothing was executed."""
+    bench = Bench(folder)
+    first = prepared(folder, "grid: {skew: [0.25, 0.5, 0.75]}", "first-small")
+    bench.run(first, Notebooks(verdicts={0.5: "bad"}, errors={0.75: "cell 3: ValueError: <no>\nmore of it"}))
+    second = prepared(folder, "grid: {skew: [0.1]}", "second-small")
+    return batch_report(
+        "all small sets", [(each, ended(each, bench.records)) for each in (first, second)], bench.records
+    )
+
+
+def test_every_execution_has_its_verdict_parameters_figures_and_conclusion(page):
+    assert "3 of 4 executions of 2 batches have ended." in page
+    assert page.count(f'src="data:image/png;base64,{PNG}"') == 3
+    assert "<li>with 0.25 &lt; 1</li>" in page
+    assert 'class="ok">ok</span>: 1 ok, ' in page and 'class="bad">bad</span>: 1 bad, ' in page
+    assert "<th>skew</th><td>0.25</td>" in page
+    assert [page.count(f'<h2 id="{name}">') for name in ("first-small", "second-small")] == [1, 1]
+
+
+def test_what_is_missing_is_told_line_by_line(page):
+    gaps = page.partition("What is missing")[2].partition("</ul>")[0]
+    lines = [line.partition("</li>")[0] for line in gaps.split("<li>")[1:]]
+    assert lines == [
+        "first-small, execution 2 (skew=0.5): bad, 1 bad",
+        "first-small, execution 3 (skew=0.75): failed, cell 3: ValueError: &lt;no&gt;",
+        "second-small, execution 1: not run",
+    ]
+    assert "Nothing: every execution" not in page
+
+
+def test_without_gaps_it_says_so(folder):
+    bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25]}")
+    page = batch_report("all", [(made, bench.run(made, Notebooks()))], bench.records)
+    assert "Nothing: every execution has ended, and every run of it is correct." in page
+
+
+def test_a_page_is_of_itself_alone(page):
+    assert "<script" not in page and "http" not in page
+
+
+def test_a_kind_of_sets_is_its_files_and_another_one_is_refused(tmp_path):
+    for name in ("b/02_two-small.yaml", "a/01_one-small.yaml", "a/01_one-paper.yaml", "a/profile.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert [path.name for path in files_of(tmp_path, "small")] == ["01_one-small.yaml", "02_two-small.yaml"]
+    with pytest.raises(BadInput, match=r"unknown kind .*/ 'smal': did you mean 'small'.*known: paper, small"):
+        files_of(tmp_path, "smal")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([], "give a batch file, or --all and a kind of sets"),
+        (["a.yaml", "--all", "small"], "give a batch file, or --all and a kind of sets"),
+        (["a.yaml", "-o", "x.html"], "a report is made of --all sets of a kind"),
+        (["--all", "smal"], "unknown kind of sets below data/ 'smal': did you mean 'small'"),
+        (["--all", "small", "-o", "nowhere/x.html"], "--out nowhere/x.html: its folder does not exist"),
+        (["--all", "small"], "notebook = 'nowhere.ipynb': there is no such file"),
+    ],
+)
+def test_the_command_refuses_what_is_not_possible_before_anything_is_started(tmp_path, given, why):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "01_one-small.yaml").write_text("name: a\nnotebook: nowhere.ipynb\n")
+    command = [sys.executable, "-m", "keyshift.cli", "batch", *given]
+    environment = os.environ | {"KEYSHIFT_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "home").exists()
