@@ -242,16 +242,22 @@ class RunSpec:
                 f"heartbeat_ms = {heartbeat_ms:g}: a step would be late before its epoch ends, deadline_s = "
                 f"{deadline_ms / 1000:g}; lower heartbeat_ms"
             )
-        for conflict in turn_conflicts(self.point()):
-            possible = ", ".join(name for name, point in strategies.items() if not [*turn_conflicts(point)])
-            raise BadInput(
-                f"ordering = {name} with strategy = {self.strategy.name}: {conflict}; strategies that are possible "
-                f"as they are: {possible}"
-            )
+        self.require_possible(self.strategy.name, self.point())
         if len(stages := [stage.name for stage in self.workload.stages]) > 1:
             raise BadInput(
                 f"ordering = {name}: workload = {self.workload.name} has the stages {', '.join(stages)}, and only one "
                 "is possible yet"
+            )
+
+    def require_possible(self, name: str, point: Strategy) -> None:
+        """Raises BadInput if the strategy of this ``name`` is not possible with the job's order."""
+        if not orderings.get(self.job.ordering).agrees:
+            return
+        for conflict in turn_conflicts(point):
+            possible = ", ".join(known for known, each in strategies.items() if not [*turn_conflicts(each)])
+            raise BadInput(
+                f"ordering = {self.job.ordering} with strategy = {name}: {conflict}; strategies that are possible as "
+                f"they are: {possible}"
             )
 
     def _check_script(self) -> None:
