@@ -1,5 +1,7 @@
 """Whatever becomes of their rows on the way, slots of two jobs on one input do the same things in the same order."""
 
+from collections import defaultdict
+
 import pytest
 from two_replicas import Replica, run
 
@@ -26,6 +28,22 @@ def test_replicas_with_an_order_do_the_same_turns_and_give_the_same_results(work
         assert [number for number, _ in first[slot]] == list(range(1, 1 + len(first[slot])))
     assert results_agree(replicas)
     assert all(replica.batches > 3 for replica in replicas)
+
+
+def by_key(replica: Replica) -> dict[int, list[tuple]]:
+    """The results of each key, by time. Each has its number among those of the key, so their order is in them."""
+    found = defaultdict(list)
+    for rows in replica.results.values():
+        for key, *result in rows:
+            found[key].append(tuple(result))
+    return {key: sorted(results) for key, results in found.items()}
+
+
+def test_what_comes_of_a_key_does_not_depend_on_the_slots_that_it_moves_between_meanwhile():
+    stays, moves = run(1, "live_robin", moves=True)
+    assert by_key(stays) == by_key(moves)
+    homes = [[{key for key, *_ in rows} for rows in replica.results.values()] for replica in (stays, moves)]
+    assert not set.intersection(*homes[0]) and len(set.intersection(*homes[1])) > 5, "they have moved in one"
 
 
 def test_replicas_without_an_order_give_their_results_in_different_orders():

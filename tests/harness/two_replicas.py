@@ -1,6 +1,7 @@
 """Two jobs on one input, as replicas are, in one process: ``run(seed, ordering)`` gives what the slots of each did.
 
-They have batches, processes and delays of their own, and the second begins late. Nothing moves in them.
+They have batches, processes and delays of their own, and the second begins late. If it ``moves``, units do so in the
+second alone, unit by unit.
 """
 
 import time
@@ -20,7 +21,8 @@ from nodes import Ensemble
 from one_run import Outcome, Run, _installed
 from shape import draw
 
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, SlotId
+from keyshift.planner import make_plan, strategies
 from keyshift.runtime.turn import Turn
 from keyshift.runtime.turns import TurnCore
 
@@ -37,7 +39,7 @@ class Replica:
     batches: int = 0
 
 
-def run(seed: int, ordering: str, workload: str = "keycount") -> list[Replica]:
+def run(seed: int, ordering: str, workload: str = "keycount", moves: bool = False) -> list[Replica]:
     """Until all of the input has come out of both."""
     ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
     runs = [Run(Outcome(2 * seed + number, _shape(seed, ordering, workload), {}), ensemble, bucket, Fate(ensemble, 0.0))
@@ -51,10 +53,13 @@ def run(seed: int, ordering: str, workload: str = "keycount") -> list[Replica]:
             for each in runs:
                 each._job.start([Assignment.contiguous(8, each.shape.slots)])
                 time.sleep(LATE_S)
+            if moves:
+                _move(second)
             time.sleep(LOAD_S)
             with first._loading:
                 first._loaded, second._due = True, first._due
             for each in runs:
+                each._await("nothing moves", lambda each=each: not each._job.stages[0].busy)
                 each._await("every event has its result", lambda each=each: not each._unanswered())
                 each._job.savepoint()
         finally:
@@ -67,6 +72,13 @@ def run(seed: int, ordering: str, workload: str = "keycount") -> list[Replica]:
         for slot, rows in table.groupby("slot", sort=False):
             replica.results[slot] = list(rows.drop(columns=HERE_ONLY).itertuples(index=False, name=None))
     return replicas
+
+
+def _move(run: Run) -> None:
+    """All units change their slots."""
+    [stage] = run._job.stages
+    target = Assignment(stage.assignment.version, tuple(SlotId(1 - owner) for owner in stage.assignment.owner))
+    stage.request(lambda current: make_plan(strategies.get("fluid"), current, target).steps)
 
 
 def _shape(seed: int, ordering: str, workload: str) -> Any:
