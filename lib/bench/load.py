@@ -10,11 +10,12 @@ from statistics import median
 
 from pyspark.sql import SparkSession
 
+from bench.plain import ShortestJob
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import job_config
-from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
+from keyshift.peers.plain_job import BATCH_S, assignment
 from keyshift.traffic.messages import Stop
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
@@ -69,7 +70,7 @@ class Subject:
 
     def __init__(
         self,
-        kind: type[UnmovedJob] | type[PlainJob],
+        kind: type[UnmovedJob] | type[ShortestJob],
         spark: SparkSession,
         endpoints: Endpoints,
         spec: RunSpec,

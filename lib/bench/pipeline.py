@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from bench import legs
 from bench.load import Subject, UnmovedJob
 from bench.measurements import Measurement, staircase
+from bench.plain import ShortestJob
 from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
-from keyshift.peers.plain_job import PlainJob
 from keyshift.progress import Say
 from keyshift.services.jars import jars
 
@@ -71,14 +71,14 @@ def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, s
     with contextlib.ExitStack() as stack:
         spark, work = stack.enter_context(_spark(spec.cores * (2 if "a" in parts else 1), home, say))
 
-        def start(kind: type[UnmovedJob] | type[PlainJob]) -> Subject:
+        def start(kind: type[UnmovedJob] | type[ShortestJob]) -> Subject:
             subject = stack.enter_context(Subject(kind, spark, endpoints, spec, work))
             say(f"{subject.name}: ready")
             return subject
 
         ours = start(UnmovedJob)
         if "a" in parts:
-            plain = start(PlainJob)
+            plain = start(ShortestJob)
             for subject in (ours, plain):
                 subject.burst(spec.run.rate, spec.run.frame_ms, effort.seconds)  # warm up
             rows += _latency(ours, plain, spec, effort, say)

@@ -23,7 +23,7 @@ from keyshift.model.errors import KeyshiftError
 from keyshift.results.manifest import Manifest, validate
 
 ANSWER_S = 15.0  # in which every request is answered
-SETTLES_S = 5.0  # until threads have ended, or a driver has seen that one has
+SETTLES_S = 20.0  # until threads have ended, or a driver has seen that one has
 JUDGED = 8  # promises of a run, beside the last one of each driver
 SNAPSHOTS = "keyshift-snapshots"  # the thread that takes them
 

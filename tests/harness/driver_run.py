@@ -28,8 +28,8 @@ from keyshift.model.errors import KeyshiftError
 from keyshift.results.manifest import Manifest
 from keyshift.waiting import wait_until
 
-BEGINS_S = ENDS_S = 30.0  # for a driver to begin, and to end if it has to
-STOPS_S = 40.0  # for a stop, by far
+BEGINS_S = ENDS_S = 90.0  # for a driver to begin, and to end if it has to; on a machine that is full, too
+STOPS_S = 120.0  # for a stop, by far
 LAST_S = 0.2  # that the last driver is left alone
 LAST = 4  # drivers that nothing befalls, at the most, until one stops the job
 EXPIRES = 0.7  # the probability that the sessions of a driver that is paused do

@@ -30,7 +30,7 @@ from one_run import Outcome
 from places import CALLS
 from shape import KINDS, WORKLOADS
 
-RUN_S = 120.0  # in which every run ends, by far
+RUN_S = 300.0  # in which every run ends, by far
 
 
 class Pool:

@@ -19,7 +19,7 @@ FRAMES_MS = (DEFAULT.frame_ms, 25.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0, 150.0,
 LEAST_RATE = 100.0  # events per second: with fewer, seconds have no P99
 
 
-class Load(NamedTuple):
+class AutoLoad(NamedTuple):
     """Events per second, milliseconds between frames, and processors that this is expected to take."""
 
     rate: float
@@ -36,7 +36,7 @@ class Load(NamedTuple):
         return line if self.cores <= most else f"{line}: more than the half that it should, which nothing less takes"
 
 
-def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> Load:
+def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> AutoLoad:
     """The one load for all of ``specs`` that left something open: as much as the dearest of them can have."""
     of_keycount = event_us(cost_spec().workload)
     more = [max(0.0, event_us(spec.workload) - of_keycount) for spec in specs]
@@ -46,10 +46,10 @@ def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> Load:
         _cores(spec.settled(rate=rate, frame_ms=frame_ms), cost, more_us)
         for spec, more_us in zip(specs, more, strict=True)
     ]
-    return Load(rate, frame_ms, max(cores))
+    return AutoLoad(rate, frame_ms, max(cores))
 
 
-def _chosen(spec: RunSpec, cost: LoadCost, more_us: float) -> Load:
+def _chosen(spec: RunSpec, cost: LoadCost, more_us: float) -> AutoLoad:
     most = SHARE * cost.machine.cpus - cost.base_cores
     us, row_s = cost.event_us + more_us, cost.row_ms / 1e3
     rate, frame_ms = spec.run.rate, spec.run.frame_ms  # the default where they are open
@@ -61,7 +61,7 @@ def _chosen(spec: RunSpec, cost: LoadCost, more_us: float) -> Load:
     if "frame_ms" in spec.unsettled:
         left = most - rate * us / 1e6
         frame_ms = next((each for each in FRAMES_MS if rows_per_s(spec, each) * row_s <= left), FRAMES_MS[-1])
-    return Load(rate, frame_ms, 0.0)
+    return AutoLoad(rate, frame_ms, 0.0)
 
 
 def _cores(spec: RunSpec, cost: LoadCost, more_us: float) -> float:

@@ -98,7 +98,7 @@ def _file(home: Path) -> Path:
     return home / f"load-cost-{describe_machine().cpus}.json"  # fewer processors, other costs: they are kept beside
 
 
-class Part(NamedTuple):
+class Stretch(NamedTuple):
     """Some time of the job: from and to in seconds since the epoch, and CPU seconds, of ours and of others."""
 
     begin: float
@@ -111,7 +111,7 @@ class CostScript:
     """What happens in that job; ``parts`` are there when it has run."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[Stretch] = []
 
     def script(self, run: RunLoop) -> Script:
         """In the job of ``run``."""
@@ -125,7 +125,7 @@ class CostScript:
         for number in range(PARTS):
             yield partial(run.change_rate, rates[number % len(rates)])
             yield time.time() + SETTLE_S
-            watch = Watch(run.around)
+            watch = CpuWatch(run.around)
             yield time.time() + PART_S
             self.parts.append(watch.part())
 
@@ -143,22 +143,22 @@ def _with_frames(run: RunLoop, frame_ms: float) -> None:
     feed.begin(time.time() + LEAD_S, None)
 
 
-class Watch:
+class CpuWatch:
     """CPU from its beginning to ``part``. ``around``: see ``Sampler``."""
 
     def __init__(self, around: Callable[[], Mapping[int, str]]) -> None:
         self._around, self._begin = around, time.time()
         self._ours, self._all = spent_s(around()), processors_s()
 
-    def part(self) -> Part:
+    def part(self) -> Stretch:
         """Of all processes of ours that have been there all the time."""
         after, machine = spent_s(self._around()), processors_s()
         ours = sum(max(0.0, seconds - self._ours[pid]) for pid, seconds in after.items() if pid in self._ours)
         busy = sum(machine[kind] - self._all[kind] for kind in ("busy", "stolen"))
-        return Part(self._begin, time.time(), ours, max(0.0, busy - ours))
+        return Stretch(self._begin, time.time(), ours, max(0.0, busy - ours))
 
 
-def cost_of(parts: Sequence[Part], frames: pd.DataFrame) -> LoadCost:
+def cost_of(parts: Sequence[Stretch], frames: pd.DataFrame) -> LoadCost:
     """By least squares, from a job of ``cost_spec``. ``frames``: columns watermark (µs) and events.
 
     Raises ServiceUnavailable if frames did not come: nothing can be said then.

@@ -22,7 +22,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space
 from keyshift.lab import bare_copy
 from keyshift.lab import load_cost as costs
-from keyshift.lab.auto_load import DEFAULT, Load, chosen
+from keyshift.lab.auto_load import DEFAULT, AutoLoad, chosen
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.recording import Recording
@@ -169,7 +169,7 @@ class Lab:
         if not (open_ones := [spec for spec in specs if spec.unsettled]):
             return list(specs)
         if self._place.on_kubernetes:
-            load = Load(DEFAULT.rate, DEFAULT.frame_ms, math.nan)
+            load = AutoLoad(DEFAULT.rate, DEFAULT.frame_ms, math.nan)
             self.say(f"auto: the defaults, as executors at {self._place.master} are not measured")
         else:
             cost = self.load_cost()

@@ -96,10 +96,11 @@ class Sampler:
 def spent_s(around: Iterable[int]) -> dict[int, float]:
     """Seconds of CPU so far of each process below this one, and of those ``around``; one that is gone is left out."""
     spent = {}
-    for process in [*psutil.Process().children(recursive=True), *(psutil.Process(pid) for pid in around)]:
+    below = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    for pid in {*below, *around}:
         with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            spent[process.pid] = times.user + times.system
+            times = (below.get(pid) or psutil.Process(pid)).cpu_times()
+            spent[pid] = times.user + times.system
     return spent
 
 

@@ -1,1 +1,1 @@
-"""Other engines under the same traffic."""
+"""Other engines under the same traffic, and ours without support for migration."""

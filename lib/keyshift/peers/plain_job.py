@@ -26,16 +26,16 @@ from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.wire.spark_rows import PRIMER
 from keyshift.worker.tasks import Batches, Task
-from keyshift.workloads.contract import Operator
 
 BATCH_S = 3600.0  # longer than any run: what units have would not survive the end of a batch
 VERSION = Version(1)  # of the one assignment
+Answer = Callable[[Row], bytes | None]  # the result frame of a row, if there are results
 
 
 def _router(config: JobConfig) -> Task:
     """One row per slot with events in a frame; an empty frame goes to all, so that they begin before the load."""
     source, stage, slots = config.make_source(), config.make_stage(), config.slots
-    schema = _slot_schema(config)
+    schema = slot_schema(config)
 
     def split(events: pa.RecordBatch) -> dict[int, bytes]:
         slot_of = units_of(events["key"].to_numpy(), config.key_groups, config.bins) % slots
@@ -69,47 +69,60 @@ def _router(config: JobConfig) -> Task:
     return run
 
 
-def _slot(config: JobConfig) -> Task:
-    """The stage's operator over units in memory; one result frame per row, a ready marker with the first."""
-    schema, results = _slot_schema(config), result_schema(config.make_stage())
+def operating(config: JobConfig, slot: int) -> Answer:
+    """The stage's operator over the units of ``slot``, in memory."""
+    operator, schema, results = config.make_stage().operator(), slot_schema(config), result_schema(config.make_stage())
+    store = MemoryStore("", operator.state_schema, None)
+    states: dict[int, UnitState] = {unit: store.unit(unit) for unit in assignment(config).units_of(SlotId(slot))}
+    for unit, state in states.items():
+        operator.initial(unit, state)
 
-    def answer(operator: Operator, state_of: Callable[[int], UnitState], row: Row) -> bytes | None:
+    def answer(row: Row) -> bytes | None:
         events = pa.ipc.read_record_batch(row.payload, schema)
         units = units_of(events["key"].to_numpy(), config.key_groups, config.bins)
-        found = operator.process(events.append_column("unit", pa.array(units, pa.int32())), state_of)
+        found = operator.process(events.append_column("unit", pa.array(units, pa.int32())), states.__getitem__)
         if not found.num_rows:
             return None
-        columns: dict[str, Any] = dict(zip(found.schema.names, found.columns, strict=True)) | {
-            "router": pa.repeat(pa.scalar(row.router, pa.int32()), found.num_rows),
-            "offset": pa.repeat(pa.scalar(row.offset, pa.int64()), found.num_rows),
-            "version": pa.repeat(pa.scalar(VERSION, pa.int64()), found.num_rows),
-        }
-        return frames.encode(pa.RecordBatch.from_arrays([columns[name] for name in results.names], schema=results))
+        return result_frame(dict(zip(found.schema.names, found.columns, strict=True)), found.num_rows, row, results)
+
+    return answer
+
+
+def result_frame(columns: dict[str, Any], rows: int, row: Row, results: pa.Schema) -> bytes:
+    """What answers ``row``: ``columns`` and where they come from."""
+    columns |= {
+        "router": pa.repeat(pa.scalar(row.router, pa.int32()), rows),
+        "offset": pa.repeat(pa.scalar(row.offset, pa.int64()), rows),
+        "version": pa.repeat(pa.scalar(VERSION, pa.int64()), rows),
+    }
+    return frames.encode(pa.RecordBatch.from_arrays([columns[name] for name in results.names], schema=results))
+
+
+def _slot(config: JobConfig, answering: Callable[[JobConfig, int], Answer]) -> Task:
+    """One result frame per row that has results, a ready marker with the first."""
+    results = result_schema(config.make_stage())
 
     def run(batches: Batches) -> Batches:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        number, operator = context.partitionId(), config.make_stage().operator()
-        store = MemoryStore("", operator.state_schema, None)
-        states: dict[int, UnitState] = {unit: store.unit(unit) for unit in assignment(config).units_of(SlotId(number))}
-        for unit, state in states.items():
-            operator.initial(unit, state)
+        number = context.partitionId()
+        answer = answering(config, number)
         said = SlotMarker(number, SlotStarted(config.stage, config.attempt))
         ready = [frames.encode(frames.empty(results), frames.Facts(said=said))]
         for batch in batches:
             values, ready = ready, []
-            for row in spark_rows.received(batch):
-                if row.kind == DATA and len(row.payload):
-                    values += filter(None, [answer(operator, states.__getitem__, row)])
+            rows = (row for row in spark_rows.received(batch) if row.kind == DATA and len(row.payload))
+            values += filter(None, map(answer, rows))
             if values:
                 yield spark_rows.answered(values)
 
     return run
 
 
-def _slot_schema(config: JobConfig) -> pa.Schema:
+def slot_schema(config: JobConfig) -> pa.Schema:
+    """Columns of the events in a row."""
     return pa.schema([*config.make_stage().events, pa.field("position", pa.int32())])
 
 
@@ -120,9 +133,13 @@ def assignment(config: JobConfig) -> Assignment:
 
 
 class PlainJob:
-    """The plain job on the topics of ``config``; source, sink and options are those of ``start_query``."""
+    """The plain job on the topics of ``config``; source, sink and options are those of ``start_query``.
+
+    ``answering``: what a slot does with the rows that have events.
+    """
 
     label = "plain"
+    answering = staticmethod(operating)
 
     def __init__(self, spark: SparkSession, config: JobConfig, work: Path, batch_s: float, traffic: Traffic) -> None:
         self._spark, self.config, self._batch_s, self._traffic = spark, config, batch_s, traffic
@@ -132,7 +149,7 @@ class PlainJob:
     def begin(self) -> None:
         """Start it, and wait until its slots are ready."""
         config = self.config
-        router, slot = _router(config), _slot(config)
+        router, slot = _router(config), _slot(config, self.answering)
         self._query = start_query(self._spark, config, self._checkpoint, self._batch_s, router=router, slot=slot)
         self._traffic.await_slots(range(config.slots), SlotStarted(config.stage, config.attempt), self.check)
 

@@ -10,7 +10,7 @@ import pytest
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import auto_load, load_cost
 from keyshift.lab.auto_load import FRAMES_MS, LEAST_RATE, SHARE, chosen
-from keyshift.lab.load_cost import RATES, LoadCost, Part, cost_of, cost_spec, rows_per_s
+from keyshift.lab.load_cost import RATES, LoadCost, Stretch, cost_of, cost_spec, rows_per_s
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import describe_machine
 
@@ -30,7 +30,7 @@ def played(row_s, event_s, base_cores, frames_per_s):
     for number, frames_of in enumerate(frames_per_s):
         rate = RATES[number % 2]
         ours_s = base_cores + frames_of * rows * row_s + rate * event_s
-        parts.append(Part(float(number), number + 1.0, ours_s, 0.5))
+        parts.append(Stretch(float(number), number + 1.0, ours_s, 0.5))
         moments = number + (np.arange(frames_of) + 0.5) / frames_of
         frames += [(round(moment * 1e6), rate / frames_of) for moment in moments]
     return parts, pd.DataFrame(frames, columns=["watermark", "events"])

@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from keyshift.lab.sampler import Sampler
+from keyshift.lab.sampler import Sampler, spent_s
 from keyshift.waiting import wait_until
 
 
@@ -64,3 +64,8 @@ def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_mark
         assert machine["others"] == pytest.approx(max(0.0, machine["busy"] - ours))
         much = machine["others"] + machine["stolen"] >= 0.1 * machine["all"]
         assert sample["disturbed"] == {"machine": float(much)}
+
+
+def test_cpu_is_that_of_children_and_of_those_around_and_what_is_gone_is_left_out(busy, stranger):
+    assert wait_until(lambda: min(spent_s([stranger, 2**22 + 1]).get(pid, 0.0) for pid in (busy, stranger)) > 0, 60.0)
+    assert stranger not in spent_s([])

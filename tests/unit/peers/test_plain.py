@@ -10,8 +10,10 @@ import pyspark
 import pytest
 import small_store
 
+from bench.plain import counting
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Shuffle
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.final_state import judged
 from keyshift.lab.system import job_config
 from keyshift.model import frames
@@ -19,6 +21,7 @@ from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.peers import plain_job, plain_run
 from keyshift.peers.plain_run import NAME, PlainSystem, UnreadMicro, measure_beside_plain, plain_spec
 from keyshift.studies.study import Study
+from keyshift.workloads.keycount import wrong_results
 
 SMALL = {"workload": "micro", "keys": 40, "key_groups": 8, "state_bytes": 32, "slots": 3, "routers": 2, "seed": 5}
 SMALL |= {"active_share": 0.5, "trigger": "shuffle", "affected": 4}
@@ -26,7 +29,7 @@ ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 BEGIN_US = 1_700_000_000_000_000
 
 
-def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30):
+def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30, answering=plain_job.operating):
     """What the job answers: its events and results, as the verdict takes them, and the frames that told of them."""
     config = job_config(spec, "plain", ENDPOINTS, None)
     source, routed, offered, told = config.make_source(), {slot: [] for slot in range(config.slots)}, [], []
@@ -50,7 +53,9 @@ def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30):
     for slot, values in routed.items():
         here = SimpleNamespace(get=lambda slot=slot: SimpleNamespace(partitionId=lambda: slot))
         monkeypatch.setattr(pyspark, "TaskContext", here)
-        for batch in plain_job._slot(config)(iter([pa.RecordBatch.from_arrays([pa.array(values)], ["value"])])):
+        for batch in plain_job._slot(config, answering)(
+            iter([pa.RecordBatch.from_arrays([pa.array(values)], ["value"])])
+        ):
             for value in batch.column(0):
                 made, said = frames.decode(value.as_buffer(), plain_job.result_schema(config.make_stage()))
                 results.append(made.to_pandas().assign(slot=slot, log_offset=len(results), arrived_us=BEGIN_US))
@@ -77,6 +82,13 @@ def test_its_answers_are_those_of_a_sequential_run_and_come_from_the_owner(given
     spec = plain_spec(SMALL | given if given is SMALL else given)
     found = answered(spec, monkeypatch, events_of_each=400)
     assert len(found[2]) >= 3 and counts(verdict(spec, *found)) == {}
+
+
+def test_the_shortest_counter_of_the_benchmark_counts_as_keycount_does(monkeypatch):
+    given = {name: value for name, value in SMALL.items() if name != "active_share"} | {"workload": "keycount"}
+    _, events, results, _ = answered(make_spec(given), monkeypatch, answering=counting)
+    assert len(results) == len(events) == 240
+    assert not list(wrong_results(np.bincount(events["key"], minlength=40), results))
 
 
 def test_answers_that_are_lost_doubled_wrong_or_of_another_slot_are_told(monkeypatch):
