@@ -6,10 +6,13 @@ in ZooKeeper how far it has come. It withdraws that before it reads what is appo
 the router will read it.
 """
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 import pyarrow as pa
 
+from keyshift.model.errors import ProtocolViolation
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.router import RouterCore
 from keyshift.runtime.turn_router import TurnRouter
@@ -29,6 +32,7 @@ class TurnRouterTask(RouterTask):
         self._config = config
         self._router: int | None = None
         self._ended = False
+        self._violation: ProtocolViolation | None = None  # of what was told; the task ends with its next frame
         super().__init__(config)
 
     def _open(self, config: JobConfig) -> RouterCore[pa.RecordBatch]:
@@ -55,13 +59,23 @@ class TurnRouterTask(RouterTask):
 
     def _announce(self, told: PublishAssignment) -> None:
         if not self._ended:
-            self._answer(str(told.assignment.version), told.appointment, self._core.switch(told))
+            with self._kept():
+                self._answer(str(told.assignment.version), told.appointment, self._core.switch(told))
 
     def _savepoint_called(self, called: nodes.SavepointCalled) -> None:
         with self._lock:
             if not self._ended and called.appointment:
-                answer = self._core.savepoint(called.id, called.appointment)
-                self._answer(called.id, called.appointment, answer)
+                with self._kept():
+                    answer = self._core.savepoint(called.id, called.appointment)
+                    self._answer(called.id, called.appointment, answer)
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """For the task's thread: nobody else would say it."""
+        try:
+            yield
+        except ProtocolViolation as violation:
+            self._violation = violation
 
     def _answer(self, what: str, appointment: Appointment | None, answer: bool | None) -> None:
         if appointment is not None and answer is not None:
@@ -76,6 +90,8 @@ class TurnRouterTask(RouterTask):
             self._find_out(router)
         while True:
             with self._lock:  # nothing may be confirmed between the look and the frame
+                if self._violation is not None:
+                    raise self._violation
                 if self._core.may_take(watermark):
                     return self._routed(router, offset, events, watermark, time_us)
             self.coordination.check()

@@ -8,6 +8,7 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.model import frames
+from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, SlotId
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.row import BARRIER, SAVEPOINT
@@ -93,6 +94,14 @@ def test_between_two_batches_a_router_confirms_nothing_and_what_it_has_left_says
     assert say(third, 2, 7) == [(BARRIER, 2)]
     third.hand_over()
     assert say(make_router(CONFIG), 3, 8) == [(BARRIER, 2)], "it has switched in the batch before"
+
+
+def test_a_router_that_was_not_asked_and_has_passed_what_holds_ends(driver):
+    task = make_router(CONFIG)
+    say(task, 0, 7)
+    appoint(driver, 6, holds=True)
+    with pytest.raises(ProtocolViolation, match="2 comes behind epoch 6, and the router is at 7"):
+        say(task, 1, 8)
 
 
 def test_a_savepoint_is_said_once_and_the_next_frame_is_the_first_behind_it(driver):
