@@ -19,7 +19,8 @@ from pydantic.fields import FieldInfo
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, Text, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
-from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
+from keyshift.ordering import orderings
+from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies, turn_conflicts
 from keyshift.refusals import made
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
@@ -121,6 +122,15 @@ class JobPart(Part):
     snapshot_s: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="seconds between snapshots of all state; 0: none"
     )
+    ordering: Text = Field(
+        default="none", description="how replicas of the job would agree on an order (keyshift orderings); none: not"
+    )
+    heartbeat_ms: float = Field(
+        default=20.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="with an ordering: milliseconds of an epoch, which slots wait for",
+    )
     copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
     copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
 
@@ -179,6 +189,7 @@ class RunSpec:
         self._check_autoscaler()
         self._check_script()
         self._check_faults()
+        self._check_ordering()
         tasks = [job.routers, *self.tasks.values()]
         rows = sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
@@ -210,6 +221,43 @@ class RunSpec:
         if self.scenario.trigger == "auto" and not least <= slots <= most:
             raise BadInput(
                 f"slots = {slots}: trigger = auto begins between slots_min = {least} and slots_max = {most}; change one"
+            )
+
+    def _check_ordering(self) -> None:
+        """Raises BadInput for what is not possible where slots work in turns, or is not yet."""
+        name, heartbeat_ms, frame_ms = self.job.ordering, self.job.heartbeat_ms, self.run.frame_ms
+        protocol = orderings.get(name)
+        if not protocol.agrees:
+            return
+        if not protocol.in_jobs:
+            known = ", ".join(known for known, each in orderings.items() if each.in_jobs)
+            raise BadInput(f"ordering = {name}: no job can run with it yet; those that can: {known}")
+        if heartbeat_ms < frame_ms:
+            raise BadInput(
+                f"heartbeat_ms = {heartbeat_ms:g}: an epoch cannot be shorter than a frame, frame_ms = {frame_ms:g}; "
+                "raise heartbeat_ms or lower frame_ms"
+            )
+        if heartbeat_ms > (deadline_ms := self.job.deadline_s * 1000):
+            raise BadInput(
+                f"heartbeat_ms = {heartbeat_ms:g}: a step would be late before its epoch ends, deadline_s = "
+                f"{deadline_ms / 1000:g}; lower heartbeat_ms"
+            )
+        self.require_possible(self.strategy.name, self.point())
+        if len(stages := [stage.name for stage in self.workload.stages]) > 1:
+            raise BadInput(
+                f"ordering = {name}: workload = {self.workload.name} has the stages {', '.join(stages)}, and only one "
+                "is possible yet"
+            )
+
+    def require_possible(self, name: str, point: Strategy) -> None:
+        """Raises BadInput if the strategy of this ``name`` is not possible with the job's order."""
+        if not orderings.get(self.job.ordering).agrees:
+            return
+        for conflict in turn_conflicts(point):
+            possible = ", ".join(known for known, each in strategies.items() if not [*turn_conflicts(each)])
+            raise BadInput(
+                f"ordering = {self.job.ordering} with strategy = {name}: {conflict}; strategies that are possible as "
+                f"they are: {possible}"
             )
 
     def _check_script(self) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from keyshift.clock import now_us
-from keyshift.model import frames
 from keyshift.runtime.row import DATA
 from keyshift.trace import Trace
-from keyshift.wire import nodes, spark_rows
+from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig
-from keyshift.worker.router import Routed, Routing
 from keyshift.worker.slot.opening import make_slot
+from keyshift.worker.turn_router import make_router
 
 STALL_S = 0.005
 
@@ -27,7 +26,7 @@ def router(config: JobConfig, batch_s: float) -> Task:
     """
 
     def run(batches: Batches) -> Batches:
-        task = RouterTask(config)
+        task = make_router(config)
         # Then little comes any more. A router that waited for room would keep the batch from ending, and wait for ever
         # if another one has ended its own without switching: slots take the end of all for its barrier.
         over = time.monotonic() + batch_s
@@ -48,6 +47,7 @@ def router(config: JobConfig, batch_s: float) -> Task:
                         time.sleep(STALL_S)
             if rest := task.resume():
                 yield spark_rows.routed(rest)
+            task.hand_over()
         except Exception:  # not if Spark only needs the task no more
             task.report()
             raise
@@ -96,25 +96,3 @@ def slot(config: JobConfig, batch_s: float) -> Task:
             task.close()
 
     return run
-
-
-class RouterTask(Routing):
-    """A router of the first stage during one batch: frames of the source come in."""
-
-    def __init__(self, config: JobConfig) -> None:
-        self._event_schema, self._epochs = config.make_source().schema, config.epochs
-        super().__init__(config)
-        self.coordination.watch(nodes.SAVEPOINT, self.request_savepoint)
-
-    def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
-        """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
-        events, facts = frames.decode(value, self._event_schema)
-        if self._epochs and facts.epoch < max(
-            (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
-        ):
-            return []
-        rows, savepoints = self.routed(router, offset, self.stage.mapped(events), facts.watermark)
-        for savepoint in savepoints:
-            node = nodes.saved(savepoint)[nodes.of_router(router)]
-            self.coordination.acknowledge(node, nodes.RouterSaved(offset))
-        return rows
