@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--workload", choices=WORKLOADS)
     parser.add_argument("--strategy")
+    parser.add_argument("--ordering")
     parser.add_argument("--fails", type=float)
     parser.add_argument("--processes", type=int)
     parser.add_argument("--driver", action="store_const", const=driver_run.run)

@@ -44,6 +44,7 @@ from keyshift.model.markers import Marker
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
 from keyshift.runtime.protocol_log import EVENTS, LogEvent, to_lines
+from keyshift.runtime.turns import TurnCore
 from keyshift.wire import protocol_logs
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import SavepointStore
@@ -85,12 +86,25 @@ def run(seed: int, **pinned: Any) -> Outcome:
     failures = Failures(seed, shape.fails, shape.flight_s)
     ensemble, bucket = Ensemble(seed, shape.zookeeper_s), Bucket(seed, shape.store_s, shape.store_fails)
     fate = Fate(ensemble, shape.leader_dies)
-    with _installed(ensemble, bucket, failures, fate):
+    with _installed(ensemble, bucket, failures, fate), _counted(TurnCore, "deliver", outcome.seen, "turns"):
         Run(outcome, ensemble, bucket, fate).go()
         for client in failures.clients:
             client.close()
     outcome.seen.update({f"flight: {what}": times for what, times in failures.counted.items()})
     return outcome
+
+
+@contextlib.contextmanager
+def _counted(owner: Any, method: str, seen: Counter[str], what: str) -> Iterator[None]:
+    """Inside, each call counts."""
+    original = getattr(owner, method)
+
+    def count(*arguments: Any) -> Any:
+        seen[what] += 1
+        return original(*arguments)
+
+    with patch.object(owner, method, count):
+        yield
 
 
 @contextlib.contextmanager
@@ -156,6 +170,8 @@ class Run:
             queue_bytes=shape.queue_bytes,
             deadline_s=shape.deadline_s,
             snapshot_s=shape.snapshot_s,
+            ordering=shape.ordering,
+            heartbeat_us=round(shape.heartbeat_s * 1e6),
         )
         self._workload = config.make_workload()
         self._topic = Topic(config.routers)

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from keyshift.model.keys import Mode
-from keyshift.planner import Strategy, strategies
+from keyshift.planner import Strategy, strategies, turn_conflicts
+from keyshift.workloads.nexmark import Nexmark
 
 KINDS = ("push", "fetch", "access", "replicated")
 WORKLOADS = ("keycount", "windowcount", "chain", "wordcount", "nexmark", "stock")
 OF_TWO_SOURCES = "saas"  # is not drawn: each of its sources has all the routers of a shape
 QUERIES = ("q3", "q4", "q5", "q6", "q7", "q8", "q11")  # of nexmark: those with state
+IN_TURNS = ("keycount", "windowcount", "wordcount", "nexmark", "stock")  # workloads of one stage
 SIMPLE = ("all_at_once", "fluid", "fluid_per_source")  # batches, carried out in any mode
 MODES = {
     "push": (Mode(), Mode(gate="slots"), Mode(gate="router")),
@@ -61,6 +63,8 @@ class Shape:
     store_fails: float  # share of those segments that cannot be written
     query: str  # of nexmark
     timed: bool  # wordcount has windows; stock, which knows no time, is keyed by account
+    ordering: str = "none"  # the order protocol in front of slots
+    heartbeat_s: float = 0.02
     seconds: float = 2.0  # of load
     deadline_s: float = 30.0
 
@@ -92,17 +96,27 @@ class Shape:
         return given | own[self.workload]
 
 
-def draw(seed: int, kind: str | None = None, workload: str | None = None, **pinned: Any) -> Shape:
-    """The shape of a run. ``kind`` of transfer, ``workload`` and single fields may be given instead of drawn."""
-    rng = random.Random(seed)
-    kind = kind or rng.choice(KINDS)
+def draw(
+    seed: int, kind: str | None = None, workload: str | None = None, ordering: str = "none", **pinned: Any
+) -> Shape:
+    """The shape of a run. ``kind`` of transfer, ``workload`` and single fields may be given instead of drawn.
+
+    With an ``ordering`` only what is possible with one is drawn.
+    """
+    rng, in_turns = random.Random(seed), ordering != "none"
+    kind = kind or rng.choice([kind for kind in KINDS if not in_turns or kind != "access"])
     simple = kind != "replicated" and rng.random() < 0.6
-    named = [name for name, point in strategies.items() if not point.restarts and kind_of(point) == kind]
+    named = [
+        name
+        for name, point in strategies.items()
+        if kind_of(point) == kind and not point.restarts and not (in_turns and [*turn_conflicts(point)])
+    ]
+    modes = [mode for mode in MODES[kind] if not in_turns or (mode.gate == "none" and not mode.fetch_back)]
     routers, slots = rng.randint(1, 3), rng.randint(2, 4)
     shape = Shape(
         strategy=rng.choice(SIMPLE) if simple else rng.choice(named),
-        mode=rng.choice(MODES[kind]) if simple else None,
-        workload=workload or rng.choice(WORKLOADS),
+        mode=rng.choice(modes) if simple else None,
+        workload=workload or rng.choice(IN_TURNS if in_turns else WORKLOADS),
         routers=routers,
         slots=slots,
         begin_slots=rng.randint(1, slots),
@@ -130,4 +144,7 @@ def draw(seed: int, kind: str | None = None, workload: str | None = None, **pinn
         query=rng.choice(QUERIES),
         timed=rng.random() < 0.5,
     )
-    return replace(shape, **pinned)
+    if in_turns:  # what waits there is no reason to stop reading
+        query = rng.choice([query for query in QUERIES if len(Nexmark(query=query).stages) == 1])
+        pinned = {"queue_bytes": 1 << 26, "query": query} | pinned
+    return replace(shape, ordering=ordering, **pinned)

@@ -8,6 +8,7 @@ from unittest.mock import patch
 from nodes import Session
 from one_run import Outcome, run
 
+from keyshift.driver.appointments import Appointments
 from keyshift.driver.attempt import Unfinished
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.snapshotter import Snapshotter
@@ -20,8 +21,10 @@ from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.router import RouterCore
+from keyshift.runtime.row import BARRIER
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.runtime.succession import Succession
+from keyshift.runtime.turn_router import TurnRouter
 from keyshift.state.timers import Timers
 from keyshift.wire import savepoint
 from keyshift.wire.nodes import PLAN
@@ -29,16 +32,17 @@ from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.output import NextStage
-from keyshift.worker.router import Routing
+from keyshift.worker.router import RouterTask, Routing
 from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.host import SlotHost
+from keyshift.worker.slot.intake import TurnIntake
 from keyshift.worker.slot.snapshots import SlotSnapshots
 from keyshift.worker.slot.task import SlotTask
 from keyshift.worker.state import outbox
 from keyshift.worker.state.arrivals import Arrivals
 from keyshift.worker.state.departures import Departures
 from keyshift.worker.state.outbox import Outbox
-from keyshift.worker.tasks import RouterTask
+from keyshift.worker.turn_router import TurnRouterTask
 from mutation import Mutants
 
 CALM = {
@@ -270,6 +274,52 @@ def lets_results_of_a_new_slot_overtake_those_of_the_old_one(original, successio
 def begins_a_snapshot_wherever_the_results_of_the_slot_are_cut(original, stage, raw):
     original(stage, raw)
     Routing._announced(stage, raw)
+
+
+# -- slots that work in turns ------------------------------------------------------------------------------------------
+
+
+@mutant(TurnIntake, "left", (*LOST, *STUCK), SHORT_BATCHES, ordering="live_robin", routers=3, slow_s=(0.04, 0.0, 0.0))
+def leaves_the_rows_of_an_open_turn_out_of_its_handover(original, intake):
+    position, _ = original(intake)
+    return position, ()
+
+
+@mutant(TurnIntake, "left", ("wrong", *STUCK), SHORT_BATCHES, ordering="live_robin")
+def hands_over_no_place_in_the_order(original, intake):
+    _, left = original(intake)
+    return None, left
+
+
+@mutant(TurnIntake, "over", STUCK, SHORT_BATCHES, ordering="live_robin", kind="push", flight_s=0.1, strategy="fluid")
+def ends_its_batch_with_a_turn_that_waits_for_state(original, intake):
+    original(intake)
+    return True
+
+
+@mutant(TurnRouterTask, "hand_over", STUCK, SHORT_BATCHES, ordering="live_robin")
+def does_not_leave_how_far_it_has_come(original, task):
+    with patch.object(task.coordination, "publish"):
+        original(task)
+
+
+@mutant(Appointments, "_confirmed", STUCK, CALM, ordering="live_robin", zookeeper_s=0.2)
+def takes_it_that_all_routers_will_hear_in_time(original, appointments, what, epoch, wanted):
+    return True
+
+
+@mutant(TurnRouter, "may_take", STUCK, CALM, ordering="live_robin", zookeeper_s=0.2)
+def passes_an_epoch_of_which_it_does_not_know_whether_it_holds(original, router, watermark):
+    return True
+
+
+@mutant(TurnRouter, "frame", STUCK, CALM, ordering="live_robin")
+def says_barriers_with_the_next_frame(original, router, number, offset, *frame):
+    """As a router does whose slots do not work in turns."""
+    rows, reached = original(router, number, offset, *frame)
+    kept, router.kept = getattr(router, "kept", []), [each for each in rows if each[1].kind == BARRIER]
+    rows = [each for each in rows if each[1].kind != BARRIER]
+    return [*((slot, row._replace(offset=offset)) for slot, row in kept), *rows], reached
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 from many_runs import Pool
-from shape import KINDS, OF_TWO_SOURCES, WORKLOADS
+from shape import IN_TURNS, KINDS, OF_TWO_SOURCES, WORKLOADS
 from shell_mutants import hunt, mutant
 
 SEEDS = settings.default.max_examples // 40  # of each kind and workload: 48 runs, or 3000 at night
@@ -51,6 +51,16 @@ def test_a_job_of_two_sources_and_three_stages_keeps_that(pool, kind):
     outcomes = list(pool.run(range(first, first + SEEDS), kind=kind, workload=OF_TWO_SOURCES, fails=FAILS))
     assert sum(outcome.seen["events"] for outcome in outcomes) > 100 * SEEDS
     bad = [outcome for outcome in outcomes if outcome.problems]
+    assert not bad, "\n\n".join(map(str, bad))
+
+
+@pytest.mark.parametrize("workload", IN_TURNS)
+def test_so_it_is_if_slots_work_in_turns(pool, seen, workload):
+    first = 10_000 + SEEDS * IN_TURNS.index(workload)
+    outcomes = list(pool.run(range(first, first + SEEDS), workload=workload, ordering="live_robin"))
+    for outcome in outcomes:
+        seen.update(outcome.seen)
+    bad = [outcome for outcome in outcomes if outcome.problems or not outcome.seen["turns"]]
     assert not bad, "\n\n".join(map(str, bad))
 
 

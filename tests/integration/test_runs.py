@@ -94,6 +94,15 @@ def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_
     assert manifest.status == "ok", manifest.verdict.examples
 
 
+def test_slots_that_work_in_turns_hand_over_what_waits_and_every_snapshot_is_right(lab):
+    run = spec(
+        ordering="live_robin", workload="windowcount", batch_s=5.0, seconds=14.0, snapshot_s=2.0, verify="snapshots"
+    )
+    manifest = lab.run(run)
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert manifest.summary.units_moved > 0
+
+
 @pytest.mark.parametrize("strategy", ["fluid", *map(at_night, ("meces", "hybrid", "replicated", "stop_restart"))])
 def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))

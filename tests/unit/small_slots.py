@@ -115,14 +115,14 @@ class SmallJob:
     def snapshot(self, task, version, name="sn", router=0):
         return self.say(task, SNAPSHOT, version, name.encode(), router=router)
 
-    def data(self, task, keys, version=1, router=0, watermark=BEGIN_US, at=None):
+    def data(self, task, keys, version=1, router=0, watermark=BEGIN_US, at=None, offset=0):
         """A row of events, one for each of ``keys``; their times are ``at``, or the watermark."""
         schema = slot_schema(self.workload.stages[0])
         columns = {"key": keys, "position": range(len(keys)), "unit": self.workload.units[list(keys)]}
         times = [at or watermark] * len(keys)
         arrays = [pa.array(columns.get(field.name, times), field.type) for field in schema]
         events = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        return self.say(task, DATA, version, events.serialize().to_pybytes(), router, watermark)
+        return self.say(task, DATA, version, events.serialize().to_pybytes(), router, watermark, offset)
 
     def frames(self, batches):
         """The result frames in what a slot gives to Spark, and what is said with each."""

@@ -35,7 +35,7 @@ class Frame(NamedTuple):
     events: tuple[SourceEvent, ...]
 
 
-class Appointment(NamedTuple):
+class AppointedBarriers(NamedTuple):
     """Barriers of ``kind`` behind the mark that closes ``epoch``; rows behind them are of ``version``."""
 
     epoch: int
@@ -48,7 +48,7 @@ class Input:
     """What all replicas read: ``frames`` of each router, and the ``appointments``, by epoch."""
 
     frames: tuple[tuple[Frame, ...], ...]
-    appointments: tuple[Appointment, ...]
+    appointments: tuple[AppointedBarriers, ...]
     later: bool
 
     @classmethod
@@ -61,10 +61,10 @@ class Input:
             if epoch <= closed:
                 continue  # nobody appoints anything before what was appointed has come everywhere
             version = Version(version + 1)
-            appointments.append(Appointment(epoch, rng.choice((BARRIER, SNAPSHOT)), version))
+            appointments.append(AppointedBarriers(epoch, rng.choice((BARRIER, SNAPSHOT)), version))
             closed = max(_closed_with(partition, epoch) for partition in frames)
         if closed < end and rng.random() < 0.3:
-            appointments.append(Appointment(end, SAVEPOINT, version))
+            appointments.append(AppointedBarriers(end, SAVEPOINT, version))
         return cls(frames, tuple(appointments), later)
 
     def setting(self) -> Setting:

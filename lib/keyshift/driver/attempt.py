@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Doing
@@ -101,8 +102,9 @@ class StageAttempt:
 
     def _elected_next(self, assignment: Assignment) -> tuple[Coordinator, Coordination]:
         config, session = self.config, self._new_session(leads=True)
+        appointments = Appointments(config, session) if config.in_turns else None
         given = session, config.job, assignment, config.deadline_s, config.slots, self._say, self._at_phase
-        return Coordinator(*given), session
+        return Coordinator(*given, appointments), session
 
     def _try_to_lead(self) -> None:
         try:

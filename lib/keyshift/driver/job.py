@@ -284,7 +284,7 @@ class Job:
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         self._say(Doing(Activity.SAVEPOINT))
         self._query.end_snapshots()  # nothing goes on behind this one
-        self.stages[0].ask.tell(nodes.SAVEPOINT, name)
+        self.stages[0].ask.call_savepoint(name)
         manifest = SavepointManifest(config.workload, config.parameters)
         for stage in self.stages:
             wanted = participants(stage.config)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from keyshift.clock import now_us
+from keyshift.driver.appointments import Appointments, publish
 from keyshift.driver.published import read_published
 from keyshift.driver.step_log import StepLog
 from keyshift.model.keys import Assignment, Step, Version
@@ -75,9 +76,11 @@ class Coordinator:
         slots: int,
         say: Callable[[Doing], None] = lambda doing: None,
         at_phase: Callable[[str], None] = lambda phase: None,
+        appointments: Appointments | None = None,
     ) -> None:
         self._coordination, self._name, self._slots, self._say = coordination, name, slots, say
         self._at_phase = at_phase  # ``prepare``, or ``switch``: about to be published
+        self._appointments = appointments  # if slots work in turns
         self._machine = CoordinatorMachine(assignment, deadline_s * 1000, slots)
         self._inbox: queue.Queue[Heard] = queue.Queue()
         self._asked: dict[_Asked, None] = {}  # that is in there, or being done: a successor has to do it
@@ -223,6 +226,9 @@ class Coordinator:
         if beginning and not (left and left.plan == beginning[0]):  # nobody has heard of it
             effects += self._machine.submit(beginning[1])
         self._beginning = None
+        told = self._coordination.read(nodes.ASSIGNMENT)
+        if told and told.appointment and not told.appointment.holds:  # its leader did not live to hear the answers
+            publish(self._coordination, self._appointments, told, told.assignment, lambda: not self._ending)
         return effects
 
     def _carry_out(self, effects: Iterable[protocol.Effect]) -> None:
@@ -255,7 +261,8 @@ class Coordinator:
                 switches = assignment.version != log.history[-1].version  # otherwise only the pause ends
                 if switches and not snapshot:
                     self._at_phase("switch")
-                self._coordination.publish(nodes.ASSIGNMENT, effect)
+                before = log.history[-1]
+                publish(self._coordination, self._appointments, effect, before, lambda: not self._ending)
                 if switches and (record := log.records.get(assignment.version)):
                     record.prepared_us = record.switched_us = now
                     say(Doing(Activity.MOVING, f"step {len(log.records)} moving"))

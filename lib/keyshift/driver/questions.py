@@ -8,10 +8,12 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
+from keyshift.driver.appointments import Appointments
 from keyshift.driver.attempt import StageAttempt
 from keyshift.model.errors import MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move
 from keyshift.model.records import Measured
+from keyshift.protocol.coordinator import Appointment
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes, protocol_logs
@@ -37,6 +39,21 @@ class Questions:
     def tell(self, node: Node[T], value: T) -> None:
         """Publish something for the tasks of the stage."""
         self.attempt.participant.publish(node, value)
+
+    def call_savepoint(self, name: str) -> None:
+        """Let the routers of the first stage bring it to all slots."""
+
+        def tell(appointment: Appointment | None = None) -> None:
+            self.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment))
+
+        def wanted() -> bool:
+            self._alive()
+            return True
+
+        if self.attempt.config.in_turns:
+            Appointments(self.attempt.config, self.attempt.participant).make(name, tell, wanted)
+        else:
+            tell()
 
     def answers(
         self,

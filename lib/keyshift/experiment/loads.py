@@ -7,7 +7,7 @@ from typing import TypeVar
 from keyshift.model.errors import BadInput
 from keyshift.registry import unknown
 from keyshift.traffic.load import SourceLoad
-from keyshift.workloads import Source
+from keyshift.workloads import Source, Workload
 
 MOST_ROUTERS = 64  # of a source
 T = TypeVar("T")
@@ -40,6 +40,26 @@ def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> 
     names = [source.name for source in sources]
     what = f"a number of routers from 1 to {MOST_ROUTERS}, e.g. {names[-1]}:1"
     return dict.fromkeys(names, routers) | _by_source("source_routers", source_routers, names, _routers, what)
+
+
+def check_sources(workload: Workload, rate_steps: str, events: float) -> None:
+    """Raises BadInput if no ``events`` are offered, or what routers make of them is not said by the sources."""
+    if not events:
+        raise BadInput(f"rate_steps = {rate_steps}: nothing is offered; raise a rate")
+    if (first := workload.stages[0]).map is not None:
+        raise BadInput(
+            f"workload = {workload.name}: stage {first.name} is the first one and has a map; that belongs to the "
+            "source, Source(…, map=…)"
+        )
+
+
+def check_injectors(injectors: int, routers: int) -> None:
+    """Raises BadInput if there are more than ``routers``, the most of a source."""
+    if injectors > routers:
+        raise BadInput(
+            f"injectors = {injectors}: each has partitions of its own, and no source has more than {routers}; lower "
+            "injectors or raise routers"
+        )
 
 
 def _rate(text: str) -> float:

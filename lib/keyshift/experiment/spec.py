@@ -15,11 +15,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from keyshift.experiment.loads import loads_of, routers_of
+from keyshift.experiment.loads import check_injectors, check_sources, loads_of, routers_of
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, Text, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
-from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
+from keyshift.ordering import orderings
+from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies, turn_conflicts
 from keyshift.refusals import made
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
@@ -106,6 +107,15 @@ class JobPart(Part):
     snapshot_s: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="seconds between snapshots of all state; 0: none"
     )
+    ordering: Text = Field(
+        default="none", description="how replicas of the job would agree on an order (keyshift orderings); none: not"
+    )
+    heartbeat_ms: float = Field(
+        default=20.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="with an ordering: milliseconds of an epoch, which slots wait for",
+    )
     copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
     copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
 
@@ -142,7 +152,8 @@ class RunSpec:
                 raise BadInput(
                     f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
                 )
-        self._check_sources()
+        check_sources(self.workload, run.rate_steps, sum(load.events(run.load_s) for load in self.loads))
+        check_injectors(run.injectors, max(self.routers_of.values()))
         if scenario.trigger_s >= run.seconds:
             raise BadInput(f"trigger_s = {scenario.trigger_s:g}: must be less than seconds = {run.seconds:g}")
         if scenario.then_slots and (scenario.trigger != "scale" or point.restarts):
@@ -160,9 +171,14 @@ class RunSpec:
             raise BadInput(f"workload = {self.workload.name}: {', '.join(timed)} use time, and only one stage may yet")
         if run.verify == SNAPSHOTS and not job.snapshot_s:
             raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s")
-        self._check_autoscaler()
+        least, slots, most = self.autoscaler.slots_min, self.job.slots, self.slots_most
+        if self.scenario.trigger == "auto" and not least <= slots <= most:
+            raise BadInput(
+                f"slots = {slots}: trigger = auto begins between slots_min = {least} and slots_max = {most}; change one"
+            )
         self._check_script()
         self._check_faults()
+        self._check_ordering()
         tasks = [self.routers, *self.tasks.values()]
         rows = sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
@@ -174,21 +190,6 @@ class RunSpec:
         for requested in self.changes:
             groups = target_of(requested, groups, [1.0] * key_groups)
         self._check_own()
-
-    def _check_sources(self) -> None:
-        run, routers = self.run, max(self.routers_of.values())
-        if not any(load.events(run.load_s) for load in self.loads):
-            raise BadInput(f"rate_steps = {run.rate_steps}: nothing is offered; raise a rate")
-        if run.injectors > routers:
-            raise BadInput(
-                f"injectors = {run.injectors}: each has partitions of its own, and no source has more than {routers}; "
-                "lower injectors or raise routers"
-            )
-        if (first := self.workload.stages[0]).map is not None:
-            raise BadInput(
-                f"workload = {self.workload.name}: stage {first.name} is the first one and has a map; that belongs to "
-                "the source, Source(…, map=…)"
-            )
 
     def _check_own(self) -> None:
         """Nothing is started with a plan that breaks an invariant, nor with a workload that cannot leave this process.
@@ -204,11 +205,41 @@ class RunSpec:
                 current = target
         parcel_of(type(self.workload))
 
-    def _check_autoscaler(self) -> None:
-        least, slots, most = self.autoscaler.slots_min, self.job.slots, self.slots_most
-        if self.scenario.trigger == "auto" and not least <= slots <= most:
+    def _check_ordering(self) -> None:
+        """Raises BadInput for what is not possible where slots work in turns, or is not yet."""
+        name, heartbeat_ms, frame_ms = self.job.ordering, self.job.heartbeat_ms, self.run.frame_ms
+        protocol = orderings.get(name)
+        if not protocol.agrees:
+            return
+        if not protocol.in_jobs:
+            known = ", ".join(known for known, each in orderings.items() if each.in_jobs)
+            raise BadInput(f"ordering = {name}: no job can run with it yet; those that can: {known}")
+        if heartbeat_ms < frame_ms:
             raise BadInput(
-                f"slots = {slots}: trigger = auto begins between slots_min = {least} and slots_max = {most}; change one"
+                f"heartbeat_ms = {heartbeat_ms:g}: an epoch cannot be shorter than a frame, frame_ms = {frame_ms:g}; "
+                "raise heartbeat_ms or lower frame_ms"
+            )
+        if heartbeat_ms > (deadline_ms := self.job.deadline_s * 1000):
+            raise BadInput(
+                f"heartbeat_ms = {heartbeat_ms:g}: a step would be late before its epoch ends, deadline_s = "
+                f"{deadline_ms / 1000:g}; lower heartbeat_ms"
+            )
+        self.require_possible(self.strategy.name, self.point())
+        if len(stages := [stage.name for stage in self.workload.stages]) > 1:
+            raise BadInput(
+                f"ordering = {name}: workload = {self.workload.name} has the stages {', '.join(stages)}, and only one "
+                "is possible yet"
+            )
+
+    def require_possible(self, name: str, point: Strategy) -> None:
+        """Raises BadInput if the strategy of this ``name`` is not possible with the job's order."""
+        if not orderings.get(self.job.ordering).agrees:
+            return
+        for conflict in turn_conflicts(point):
+            possible = ", ".join(known for known, each in strategies.items() if not [*turn_conflicts(each)])
+            raise BadInput(
+                f"ordering = {self.job.ordering} with strategy = {name}: {conflict}; strategies that are possible as "
+                f"they are: {possible}"
             )
 
     def _check_script(self) -> None:

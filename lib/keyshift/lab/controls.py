@@ -67,8 +67,11 @@ class JobControls:
         return ScaleTo(target) if isinstance(target, int) else Map(target, most)
 
     def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
-        """Raises BadInput if there is no such strategy, or the job's state is cut otherwise."""
+        """Raises BadInput if there is no such strategy, it is not possible with the job's order, or the job's state is
+        cut otherwise.
+        """
         point, bins = change(strategies.get(name), settings), self._run.spec.workload.bins
+        self._run.spec.require_possible(name, point)
         if point.bins != bins:
             raise BadInput(
                 f"strategy = {name}: cuts a key group into bins = {point.bins}, and this job has bins = {bins} for "

@@ -112,6 +112,8 @@ def job_config(
         chunk_bytes=spec.job.chunk_bytes,
         deadline_s=spec.job.deadline_s,
         snapshot_s=spec.job.snapshot_s,
+        ordering=spec.job.ordering,
+        heartbeat_us=round(spec.job.heartbeat_ms * 1000),
         keep_snapshots=spec.run.verify == SNAPSHOTS,
         faults=tuple(fault for fault in spec.scenario.faults() if fault.phase),
     )

@@ -179,7 +179,7 @@ def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProf
         progress(None) as say,
         open_services(profile, say) as endpoints,
         tempfile.TemporaryDirectory(prefix="plain-", dir=home, ignore_cleanup_errors=True) as work,
-        _spark(cores, Path(work), home, say, place.options()) as spark,
+        _spark(cores, home, say, place.options()) as spark,
     ):
         store = ResultStore(endpoints)
         return repeated(specs, store, lambda each: run_plain(each, spark, endpoints, store, Path(work), home, say))
@@ -193,7 +193,10 @@ def run_plain(
 
 
 @contextmanager
-def _spark(cores: int, work: Path, home: Path, say: Say, options: Mapping[str, Any]) -> Iterator[SparkSession]:
+def _spark(cores: int, home: Path, say: Say, options: Mapping[str, Any]) -> Iterator[SparkSession]:
+    # A folder that stays: a JVM keeps its first one for all later sessions, and would make a removed one anew.
+    work = home / "spark-files"
+    work.mkdir(parents=True, exist_ok=True)
     say(f"starting Spark, local[{cores}]")
     spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log", options)
     try:

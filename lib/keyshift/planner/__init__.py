@@ -7,7 +7,7 @@ One of a notebook's cell has the decorator ``strategy``.
 from collections.abc import Callable
 from typing import Any, overload
 
-from keyshift.planner.check import MEANINGS, change, check, settings
+from keyshift.planner.check import MEANINGS, change, check, settings, turn_conflicts
 from keyshift.planner.model import Decision, Plan, Propose, Snapshot, Strategy
 from keyshift.planner.plan import in_units, make_plan
 from keyshift.planner.presets import PRESETS
@@ -26,6 +26,7 @@ __all__ = [
     "settings",
     "strategies",
     "strategy",
+    "turn_conflicts",
 ]
 
 strategies: Registry[Strategy] = Registry("strategy")

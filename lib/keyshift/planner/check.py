@@ -129,3 +129,15 @@ def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
     for name, default in without.items():
         if not strategy.replicate and getattr(strategy, name) != default:
             yield f"{name} = {getattr(strategy, name)}: nothing is copied; set replicate >= 1, or {name} = {default}"
+
+
+def turn_conflicts(strategy: Strategy) -> Iterator[str]:
+    """Why ``strategy`` is not possible where slots work in turns: all barriers come at once, and a whole slot waits."""
+    points = [strategy.phase(number) for number in range(max(1, len(strategy.phases)))]
+    for mode in (point.mode for point in points):
+        if mode.gate != "none":
+            yield f"gate = {mode.gate}: a slot waits as a whole for state that it may need; set gate = none"
+        if mode.transfer not in ("push", "fetch"):
+            yield f"transfer = {mode.transfer}: all state of a slot is there in a turn; set transfer = push or fetch"
+        if mode.fetch_back:
+            yield f"fetch_back = {mode.fetch_back}: no late record comes behind a barrier; set fetch_back = 0"

@@ -31,15 +31,29 @@ class PublishSteps:
 
 
 @dataclass(frozen=True, slots=True)
+class Appointment:
+    """Something happens behind ``epoch``, which is a place on the schedule of each router; see ``ordering``.
+
+    It ``holds`` when each of them has confirmed that it has not come so far. Until then none of them passes the epoch.
+    """
+
+    epoch: int
+    holds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PublishAssignment:
     """Let the routers switch, and keep back records for ``paused`` slots until this is published without them.
 
-    ``snapshot``: what the switch is for, if it moves nothing.
+    ``snapshot``: what the switch is for, if it moves nothing. ``appointment``: where they switch, if slots work in
+    turns; until there they route by the assignment ``before``. Whoever carries this out makes it.
     """
 
     assignment: Assignment
     paused: frozenset[int] = frozenset()
     snapshot: str = ""
+    appointment: Appointment | None = None
+    before: Assignment | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ class RouterCore(Generic[Events]):
     After each call its driver stamps what is new in ``log``.
     """
 
+    behind = 0  # a barrier stands before its frame, which is the first behind it
+
     def __init__(
         self,
         machine: RouterMachine,
@@ -48,14 +50,15 @@ class RouterCore(Generic[Events]):
         """
         self.watermark = max(self.watermark, watermark)  # a cut frame has it once
         time_us = self.watermark if time_us is None else time_us
+        rows, reached = self._barriers(router, offset, time_us)
+        return rows + self._part(router, offset, events, time_us), reached
+
+    def _barriers(self, router: int, offset: int, time_us: int) -> tuple[list[Routed], list[str]]:
+        """Those that are due now, for all slots, and what they begin."""
         effects = self.machine.boundary()
-        assignment, paused, slots = self.machine.assignment, self.machine.paused, range(len(self._last_us))
+        version, slots = self.machine.assignment.version, range(len(self._last_us))
         rows: list[Routed] = []
         reached: list[str] = []
-
-        def row(kind: int, watermark: int = 0, payload: Sized = b"") -> Row:
-            return Row(kind, router, assignment.version, offset, watermark, payload)
-
         for effect in effects:
             self.log.place = f"router-{router}"
             match effect:
@@ -65,27 +68,35 @@ class RouterCore(Generic[Events]):
                 case Barrier(version, snapshot):
                     self.log.note("snapshot" if snapshot else "switch", version=version)
                     self._awake_us = time_us + AWAKE_US
-                    barrier = row(SNAPSHOT if snapshot else BARRIER, payload=snapshot.encode())
+                    kind = SNAPSHOT if snapshot else BARRIER
+                    barrier = Row(kind, router, version, offset, 0, snapshot.encode())
                     rows += [(slot, barrier) for slot in slots]
                     reached += [snapshot] if snapshot else []
                 case SavepointBarrier(savepoint):
-                    self.log.note("savepoint", version=assignment.version)
-                    barrier = row(SAVEPOINT, payload=savepoint.encode())
+                    self.log.note("savepoint", version=version)
+                    barrier = Row(SAVEPOINT, router, version, offset, 0, savepoint.encode())
                     rows += [(slot, barrier) for slot in slots]
                     reached.append(savepoint)
-        parts = self._split(events, assignment) if self.machine.stopped_for is None else {}
-        tick, bare_tick = row(TICK, self.watermark), row(TICK)
+        return rows, reached
+
+    def _part(self, router: int, offset: int, events: Events, time_us: int, to_all: bool = False) -> list[Routed]:
+        """What each slot gets of a frame: events or, if one is due or the frame goes ``to_all``, a tick."""
+        machine, rows = self.machine, list[Routed]()
+        version = machine.assignment.version
+        parts = self._split(events, machine.assignment) if machine.stopped_for is None else {}
+        tick, bare_tick = (Row(TICK, router, version, offset, watermark) for watermark in (self.watermark, 0))
         for slot, last_us in enumerate(self._last_us):
-            if slot not in parts and time_us - last_us < TICK_US and time_us > self._awake_us:
+            due = to_all or time_us - last_us >= TICK_US or time_us <= self._awake_us
+            if slot not in parts and not due:
                 continue
             self._last_us[slot] = time_us
-            said = row(DATA, self.watermark, parts[slot]) if slot in parts else tick
-            if slot in paused:  # what it gets is a row to act on, and no time passes
+            said = Row(DATA, router, version, offset, self.watermark, parts[slot]) if slot in parts else tick
+            if slot in machine.paused:  # what it gets is a row to act on, and no time passes
                 self._kept.append((slot, said))
                 self._kept_bytes += len(said.payload)
                 said = bare_tick
             rows.append((slot, said))
-        return rows, reached
+        return rows
 
     def moved(self, router: int, offset: int, payload: bytes) -> list[Routed]:
         """Rows for all slots about units that move in the stage before; behind what is kept back for a slot."""

@@ -65,6 +65,7 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
         for kind, router, version, offset, _, payload in turn.rows:
             if kind == DATA:
                 self._admit(self.operator.events(payload), (router, version, offset, turn.met))
-        self.results += self.computation.timers_due(turn.reached, turn.clock, at_once=True)
+        if not (self.machine.stopping or self.savepoint):  # behind a savepoint no time passes, until the attempt ends
+            self.results += self.computation.timers_due(turn.reached, turn.clock, at_once=True)
         self.watermarks = [turn.reached] * len(self.watermarks)
         self.results.append(TurnEnd(turn.number, turn.reached, turn.chain))

@@ -69,9 +69,16 @@ class JobConfig:
     keep_snapshots: bool = False  # all of them, for a verdict on each; otherwise the newest ones
     restore: str | None = None  # the savepoint or snapshot to begin from
     faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
+    ordering: str = "none"  # the order protocol in front of each slot
+    heartbeat_us: int = 20_000  # from one mark to the next, with an order
     epoch: int = 0  # of the driver; 0: nobody has claimed the job yet
     epochs: tuple[tuple[tuple[int, int], ...], ...] = ()  # for each router, offsets at which an epoch begins, and which
     trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether slots work in turns, behind an order protocol."""
+        return self.ordering != "none"
 
     @property
     def root(self) -> str:

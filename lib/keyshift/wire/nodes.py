@@ -19,7 +19,8 @@ from keyshift.model.keys import Move, Step, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.model.messages import codec
 from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
-from keyshift.protocol.coordinator import PublishAssignment, StepPhase
+from keyshift.ordering import Position
+from keyshift.protocol.coordinator import Appointment, PublishAssignment, StepPhase
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.wire.faults import Fault
 
@@ -67,8 +68,8 @@ def make_codecs() -> None:
     """Make those of nodes and frames now: a process that is forked from this one need not take the time for it."""
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, PhaseDone, UnitsCame, UnitsLeft),
-        *(SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
-        *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, int, str, NoneType),
+        *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
+        *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str, NoneType),
         *(Facts, SlotMarker),
     ):
         codec(kind)
@@ -145,7 +146,40 @@ def phase_and_slot(name: str) -> tuple[StepPhase, int]:
     return cast(StepPhase, phase), int(slot)
 
 
+# -- appointments, if slots work in turns -----------------------------------------------------------------------------
+
+# By router, between two batches: the watermark that it has come to, in microseconds. It confirms nothing meanwhile, and
+# reads what was appointed when it has withdrawn this.
+ROUTERS = Folder("routers", {"": int})
+
+
+def confirmed(what: str) -> Folder[bool]:
+    """Whether a router has not come so far, by epoch and router, see ``of_epoch``. ``what``: the version of a switch,
+    or the ID of a savepoint.
+    """
+    return Folder(f"confirmed/{what}", {"": bool})
+
+
+def of_epoch(epoch: int, router: int) -> str:
+    """The name of what a router says of an appointment for ``epoch``."""
+    return f"{epoch}-{router}"
+
+
+def epoch_and_router(name: str) -> tuple[int, int]:
+    """Of a name in ``confirmed``."""
+    epoch, router = map(int, name.split("-"))
+    return epoch, router
+
+
 # -- savepoints and snapshots ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointCalled:
+    """Routers are to bring the savepoint ``id`` to all slots: with the next frame, or as appointed."""
+
+    id: str
+    appointment: Appointment | None = None
 
 
 class Location(NamedTuple):
@@ -210,7 +244,7 @@ class Restored:
 
 Saved = SlotSaved | RouterSaved
 
-SAVEPOINT = Node("savepoint", str)  # the ID of one that routers are to bring to all slots
+SAVEPOINT = Node("savepoint", SavepointCalled)
 ALL_SAVED: Folder[Any] = Folder("savepoints", {})  # has folders, by ID
 WRITING = Folder("writing", {"": Writing})  # by slot
 UNREADABLE = Folder("unreadable", {"": Unreadable})  # by slot
@@ -232,7 +266,8 @@ class Handover:
     """Where the state of a slot stayed at the end of a batch, and what its next holder has to know.
 
     ``units``: that are at ``address``, as of the step of ``version``. ``watermarks``: by router. ``savepoint``: the
-    last at which the slot has stood. ``log``: the last protocol events.
+    last at which the slot has stood. ``log``: the last protocol events. ``position``: of its order machine, if it works
+    in turns; the rows that wait there are at ``address``, too.
     """
 
     address: str
@@ -242,6 +277,7 @@ class Handover:
     watermarks: tuple[int, ...]
     savepoint: str
     log: Events
+    position: Position | None = None
 
 
 ADDRESSES = Folder("slots", {"": str})  # by slot, registered: where it listens

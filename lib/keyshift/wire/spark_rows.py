@@ -5,7 +5,7 @@ bytes do, once per row (docs/performance.md).
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from keyshift.runtime.row import Row
 PRIMER, MARKER = 6, 7
 ROUTED = "slot int, value binary"  # what the router's task gives, and
 ANSWERED = "value binary"  # what the slot's task gives: a result frame or a marker, for the partition of the slot
+VALUES = pa.schema([pa.field("value", pa.binary())])
 _HEADER = struct.Struct("<iiqqq")
 _KIND = struct.Struct("<i")  # with which a header begins
 KIND_BYTES, PRIMER_KIND = _KIND.size, _KIND.pack(PRIMER)
@@ -41,6 +42,21 @@ def received(batch: pa.RecordBatch) -> Iterator[Row]:
             yield Row(kind, router, version, offset, watermark, raw.slice(_HEADER.size))
 
 
+def in_batches(rows: Iterable[Row], most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Rows as ``received`` takes them; a batch has at most so many bytes, or a single row."""
+    values: list[bytes] = []
+    size = 0
+    for row in rows:
+        value = packed(row._replace(payload=bytes(row.payload)))
+        if values and size + len(value) > most_bytes:
+            yield answered(values)
+            values, size = [], 0
+        values.append(value)
+        size += len(value)
+    if values:
+        yield answered(values)
+
+
 def answered(values: list[bytes]) -> pa.RecordBatch:
     """Result frames and markers, as ``ANSWERED``."""
-    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=VALUES)

@@ -1,6 +1,7 @@
 """A router in Spark: gives its core frames and published assignments, and carries out what follows.
 
-A task of the query routes what it reads from Kafka (``tasks``), and a slot what it gives to the next stage (``exits``).
+A task of the query routes what it reads from Kafka (``tasks``), and a slot what it gives to the next stage
+(``output``).
 """
 
 import json
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from keyshift.clock import now_us
+from keyshift.model import frames
 from keyshift.model.keys import NO_VERSION
 from keyshift.protocol import RouterMachine
 from keyshift.protocol.coordinator import PublishAssignment
@@ -19,6 +21,7 @@ from keyshift.runtime.row import Row
 from keyshift.wire import nodes, protocol_logs, spark_rows
 from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
+from keyshift.workloads import Source
 
 Routed = tuple[int, bytes]  # a row, and the slot it goes to
 
@@ -33,16 +36,21 @@ class Routing:
         self.stage = config.make_stage()
         self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._lock = threading.Lock()
-        self._begin = self.coordination.require(nodes.ASSIGNMENT)
-        machine = RouterMachine(self._begin.assignment, self._begin.paused)
         first = config.number == 0
         schema = slot_schema(self.stage, first)
-        split = ArrowSplit(schema, config.slots, config.key_groups, config.bins, placed=not first)
-        self._core: RouterCore[pa.RecordBatch] = RouterCore(machine, config.slots, config.queue_bytes, split)
+        self._split = ArrowSplit(schema, config.slots, config.key_groups, config.bins, placed=not first)
         primer = Row(spark_rows.PRIMER, 0, NO_VERSION, 0, 0)
         self._primers = [(slot, primer) for slot in range(config.slots)]  # not sent yet
-        self.coordination.watch(nodes.ASSIGNMENT, self._announced)
+        self._core = self._open(config)
         self.coordination.watch(nodes.LOG, self._log_wanted)
+
+    def _open(self, config: JobConfig) -> RouterCore[pa.RecordBatch]:
+        """The core, which hears from now on of what is published."""
+        self._begin = self.coordination.require(nodes.ASSIGNMENT)
+        machine = RouterMachine(self._begin.assignment, self._begin.paused)
+        self._core = RouterCore(machine, config.slots, config.queue_bytes, self._split)
+        self.coordination.watch(nodes.ASSIGNMENT, self._announced)
+        return self._core
 
     def _announced(self, told: PublishAssignment) -> None:
         with self._lock:
@@ -80,9 +88,15 @@ class Routing:
         """
         self.coordination.check()
         with self._lock:
-            rows, savepoints = self._core.frame(router, offset, events, watermark, time_us)
-            if self._core.log.new:
-                self._core.log.stamp(now_us())
+            return self._routed(router, offset, events, watermark, time_us)
+
+    def _routed(
+        self, router: int, offset: int, events: pa.RecordBatch, watermark: int, time_us: int | None
+    ) -> tuple[list[Routed], list[str]]:
+        """Under the lock."""
+        rows, savepoints = self._core.frame(router, offset, events, watermark, time_us)
+        if self._core.log.new:
+            self._core.log.stamp(now_us())
         if router == 0 and self._primers:
             rows, self._primers = self._primers + rows, []
         return _packed(rows), savepoints
@@ -106,6 +120,40 @@ class Routing:
         """End the session. The task, and with it the batch, does not wait for that."""
         protocol_logs.keep(self.coordination, self._core.log)
         threading.Thread(target=self.coordination.close, args=(True,), name="keyshift-router-end", daemon=True).start()
+
+
+class RouterTask(Routing):
+    """A router of the first stage during one batch: frames of the source come in."""
+
+    def __init__(self, config: JobConfig) -> None:
+        self._make_source, self._epochs = config.make_source, config.epochs
+        self._source: Source | None = None  # known with the first frame: a task reads one partition
+        super().__init__(config)
+
+    def _open(self, config: JobConfig) -> RouterCore[pa.RecordBatch]:
+        core = super()._open(config)
+        self.coordination.watch(nodes.SAVEPOINT, self._savepoint_called)
+        return core
+
+    def _savepoint_called(self, called: nodes.SavepointCalled) -> None:
+        self.request_savepoint(called.id)
+
+    def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
+        """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
+        source = self._source = self._source or self._make_source(router)
+        events, facts = frames.decode(value, source.schema)
+        if self._epochs and facts.epoch < max(
+            (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
+        ):
+            return []
+        rows, savepoints = self.routed(router, offset, source.mapped(events), facts.watermark)
+        for savepoint in savepoints:
+            node = nodes.saved(savepoint)[nodes.of_router(router)]
+            self.coordination.acknowledge(node, nodes.RouterSaved(offset + self._core.behind))
+        return rows
+
+    def hand_over(self) -> None:
+        """The batch has ended: nothing more is routed in it."""
 
 
 def _packed(rows: list[tuple[int, Row]]) -> list[Routed]:

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from keyshift.clock import now_us
-from keyshift.model import frames
 from keyshift.runtime.row import DATA
 from keyshift.trace import Trace
-from keyshift.wire import nodes, spark_rows
+from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig
-from keyshift.worker.router import Routed, Routing
 from keyshift.worker.slot.opening import make_slot
-from keyshift.workloads import Source
+from keyshift.worker.turn_router import make_router
 
 STALL_S = 0.005
 
@@ -28,7 +26,7 @@ def router(config: JobConfig, batch_s: float) -> Task:
     """
 
     def run(batches: Batches) -> Batches:
-        task = RouterTask(config)
+        task = make_router(config)
         # Then little comes any more. A router that waited for room would keep the batch from ending, and wait for ever
         # if another one has ended its own without switching: slots take the end of all for its barrier.
         over = time.monotonic() + batch_s
@@ -49,6 +47,7 @@ def router(config: JobConfig, batch_s: float) -> Task:
                         time.sleep(STALL_S)
             if rest := task.resume():
                 yield spark_rows.routed(rest)
+            task.hand_over()
         except Exception:  # not if Spark only needs the task no more
             task.report()
             raise
@@ -97,27 +96,3 @@ def slot(config: JobConfig, batch_s: float) -> Task:
             task.close()
 
     return run
-
-
-class RouterTask(Routing):
-    """A router of the first stage during one batch: frames of the source come in."""
-
-    def __init__(self, config: JobConfig) -> None:
-        self._make_source, self._epochs = config.make_source, config.epochs
-        self._source: Source | None = None  # known with the first frame: a task reads one partition
-        super().__init__(config)
-        self.coordination.watch(nodes.SAVEPOINT, self.request_savepoint)
-
-    def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
-        """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
-        source = self._source = self._source or self._make_source(router)
-        events, facts = frames.decode(value, source.schema)
-        if self._epochs and facts.epoch < max(
-            (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
-        ):
-            return []
-        rows, savepoints = self.routed(router, offset, source.mapped(events), facts.watermark)
-        for savepoint in savepoints:
-            node = nodes.saved(savepoint)[nodes.of_router(router)]
-            self.coordination.acknowledge(node, nodes.RouterSaved(offset))
-        return rows

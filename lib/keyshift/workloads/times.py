@@ -31,7 +31,8 @@ class Times:
     ``assignments``: every version that was in force. ``ends``: the offsets behind which the final savepoint has nothing
     of each router; without it all frames count. ``begins``: the first assignment version of every attempt. ``lending``:
     versions of steps that may lend units. ``lag_us``: by how much a slot's watermark may be behind that of a router's
-    last frame, since it does not get a row of every frame. ``stopped``: the job stands at the end, so that all timers
+    last frame, since it does not get a row of every frame. ``heartbeat_us``: if slots work in turns, what they know of
+    time are multiples of this. ``stopped``: the job stands at the end, so that all timers
     have fired which were due; otherwise, at a snapshot, those of each unit by the times that it has come to itself.
     """
 
@@ -42,6 +43,7 @@ class Times:
     begins: Collection[int] = ()
     lending: Collection[int] = ()
     lag_us: int = 0
+    heartbeat_us: int = 0
     stopped: bool = True
 
     # -- from the frames ----------------------------------------------------------------------------------------------
@@ -97,6 +99,8 @@ class Times:
         for router in np.unique(ordered["router"]).tolist():
             mine = ordered[ordered["router"] == router]
             watermarks = np.maximum.accumulate(mine["watermark"].to_numpy())
+            if self.heartbeat_us:
+                watermarks = watermarks // self.heartbeat_us * self.heartbeat_us
             reached[router] = mine["offset"].to_numpy(), np.concatenate([[0], watermarks])
         return reached
 

@@ -117,8 +117,8 @@ class Participant(MemoryCoordination):
                 at = [
                     tuple(Location(unit, "segment", 0, 100 + unit, 0) for unit in units) for units in ((0, 1), (2, 3))
                 ]
-                slots = [(saved(value)[of_slot(slot)], SlotSaved(places)) for slot, places in enumerate(at)]
-                return [*slots, (saved(value)[of_router(0)], RouterSaved(10))]
+                slots = [(saved(value.id)[of_slot(slot)], SlotSaved(places)) for slot, places in enumerate(at)]
+                return [*slots, (saved(value.id)[of_router(0)], RouterSaved(10))]
             case "log":
                 places = "slot-0", "slot-1", "router-0"
                 return [(logs(value)[place], (LogEvent(1, place, "begin", (0,), 3),)) for place in places]

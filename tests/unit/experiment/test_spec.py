@@ -362,6 +362,40 @@ def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
         make_spec({"shelves": 4})
 
 
+ORDERED = {"ordering": "live_robin"}
+
+
+@pytest.mark.parametrize(
+    ("values", "refusal"),
+    [
+        ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
+        ({"ordering": "kazoo"}, "ordering = kazoo: no job can run with it yet; those that can: none, live_robin$"),
+        (ORDERED | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
+        (ORDERED | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
+        (ORDERED | {"heartbeat_ms": 2001, "deadline_s": 2}, "heartbeat_ms = 2001: .*deadline_s = 2; lower"),
+        (
+            ORDERED | {"strategy": "meces"},
+            "strategy = meces: fetch_back = 2: .*fetch_back = 0; .*all_at_once, fluid",
+        ),
+        (ORDERED | {"strategy": "stop_restart"}, "gate = query: .*set gate = none; "),
+        (ORDERED | {"strategy": "pause_resume"}, "gate = router: "),
+        (ORDERED | {"strategy": "lazy"}, "transfer = access: .*set transfer = push or fetch; "),
+        (ORDERED | {"workload": "chain"}, "workload = chain has the stages counter-1, counter-2, and only one"),
+    ],
+)
+def test_what_is_not_possible_with_an_order_is_refused_and_what_is_possible_is_named(values, refusal):
+    with pytest.raises(BadInput, match=refusal):
+        make_spec(values)
+
+
+def test_an_order_and_its_heartbeat_come_to_the_job():
+    config = job_config(make_spec(ORDERED | {"heartbeat_ms": 40, "strategy": "drrs"}), "job", None, None)
+    assert (config.ordering, config.heartbeat_us, config.in_turns) == ("live_robin", 40_000, True)
+    assert make_spec(ORDERED | {"strategy": "meces", "fetch_back": 0})
+    assert make_spec({"heartbeat_ms": 1}), "nobody waits for it"
+    assert not job_config(make_spec({}), "job", None, None).in_turns
+
+
 def test_all_stages_of_a_chain_may_migrate():
     chain = {"workload": "chain", "chain": "map,counter,counter", "to_slots": 4}
     assert make_spec(chain).moving == ["counter-2"]

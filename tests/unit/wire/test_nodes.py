@@ -8,7 +8,8 @@ import pytest
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.messages import codec
 from keyshift.model.records import Measured, UnitCame, UnitLeft, UnitsCame, UnitsLeft
-from keyshift.protocol.coordinator import PublishAssignment
+from keyshift.ordering import LogPlace, Place, Position
+from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.wire import nodes
 from keyshift.wire.faults import parse
@@ -18,6 +19,7 @@ SECOND = Step((), snapshot="one")
 EVENTS = (LogEvent(5, "slot-1", "send", (3, 4), 2, 1, "slot-0"), LogEvent(6, "slot-1", "end of input"))
 PLACES = (nodes.Location(3, "one/counter-0-ab-0", 0, 10, 77), nodes.Location(3, "two/counter-0-cd-0", 10, 5, 78, 2, 1))
 MEASURED = Measured(1.5, 0.5, ((0, 7),), ((12, 7),), 1, 2, 3, 4, 5)
+POSITION = Position((Place(-1, 0, 3), Place(17, 40_000, 3)), 2, 20_000, 2**64 - 1, LogPlace(4, 2, 1))
 [FAULT] = parse("stop:slot@4:3s")
 MESSAGES = {
     "assignment": (nodes.ASSIGNMENT, PublishAssignment(Assignment.contiguous(4, 2), frozenset({1, 0}), "one")),
@@ -28,7 +30,16 @@ MESSAGES = {
     "captured": (nodes.ack(7, "captured", 1), nodes.PhaseDone(5)),
     "released": (nodes.ack(7, "released", 1), UnitsLeft((UnitLeft(1, 100, 5, 6), UnitLeft(2, 0, 5, 7)), 8)),
     "installed": (nodes.ack(7, "installed", 1), UnitsCame((UnitCame(1, 5, 6),), 7, 8)),
-    "savepoint": (nodes.SAVEPOINT, "0-ab"),
+    "appointed": (
+        nodes.ASSIGNMENT,
+        PublishAssignment(
+            Assignment.contiguous(4, 2), appointment=Appointment(9, holds=True), before=Assignment.contiguous(4, 1)
+        ),
+    ),
+    "savepoint": (nodes.SAVEPOINT, nodes.SavepointCalled("0-ab")),
+    "savepoint appointed": (nodes.SAVEPOINT, nodes.SavepointCalled("0-ab", Appointment(9))),
+    "confirmed": (nodes.confirmed("0-ab")[nodes.of_epoch(9, 1)], False),
+    "router between two batches": (nodes.ROUTERS[1], 7),
     "of a slot": (nodes.saved("0-ab")[nodes.of_slot(1)], nodes.SlotSaved(PLACES, 15)),
     "failed": (nodes.saved("0-ab")[nodes.of_slot(1)], nodes.SlotSaved(failed="away")),
     "of a router": (nodes.saved("0-ab")[nodes.of_router(1)], nodes.RouterSaved(17)),
@@ -37,6 +48,10 @@ MESSAGES = {
     "restored": (nodes.RESTORED[1], nodes.Restored((UnitCame(1, 5, 6),), 4)),
     "address": (nodes.ADDRESSES[1], "grpc://here:1"),
     "handover": (nodes.HANDOVERS[1], nodes.Handover("here:1", (0, 1), 3, MEASURED, (7, 8), "0-ab", EVENTS)),
+    "handover in turns": (
+        nodes.HANDOVERS[1],
+        nodes.Handover("here:1", (0, 1), 3, MEASURED, (7, 8), "", EVENTS, POSITION),
+    ),
     "measure": (nodes.MEASURE, "ab"),
     "measured": (nodes.measured("ab")[1], replace(MEASURED, host="here", left_behind=(3,))),
     "copies": (nodes.COPIES, nodes.CopiesWanted("ab", FIRST.moves, 0.5, 10, whole=True)),
@@ -79,7 +94,7 @@ def test_a_process_may_make_all_codecs_ahead():
 
 
 def test_no_two_nodes_have_one_path():
-    alike = {"no steps": "steps", "failed": "of a slot"}
+    alike = {"no steps", "failed", "appointed", "savepoint appointed", "handover in turns"}
     paths = [node.path for message, (node, _) in MESSAGES.items() if message not in alike]
     assert len(set(paths)) == len(paths)
 

@@ -22,7 +22,7 @@ from keyshift.wire.spark_rows import PRIMER, received
 from keyshift.wire.spark_rows import answered as batch_of
 from keyshift.worker import router as routing
 from keyshift.worker import tasks
-from keyshift.worker.tasks import RouterTask
+from keyshift.worker.router import RouterTask
 
 SLOTS, FRAME_US, BEGIN_US = 3, 20_000, 1_000_000_000_000
 CONFIG = replace(CONFIG, slots=SLOTS)
@@ -138,7 +138,7 @@ def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(sai
 
 def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said, driver):
     frame(said, 0)
-    driver.publish(nodes.SAVEPOINT, "s")
+    driver.publish(nodes.SAVEPOINT, nodes.SavepointCalled("s"))
     rows = frame(said, 1, keys_of(1)[:1])
     assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
     assert bytes(rows[0][0].payload) == b"s"
@@ -202,10 +202,13 @@ def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch)
         def resume(self):
             return [(0, b"kept")]
 
+        def hand_over(self):
+            pass
+
         def close(self):
             pass
 
-    monkeypatch.setattr(tasks, "RouterTask", Full)
+    monkeypatch.setattr(tasks, "make_router", Full)
     rows = pa.RecordBatch.from_pydict({"partition": [0], "offset": [0], "value": [b"frame"]})
     answered = list(tasks.router(CONFIG, batch_s=3.0)(iter([rows, rows])))
     assert clock.now == pytest.approx(3.0, abs=tasks.STALL_S)

@@ -53,6 +53,14 @@ def test_a_watermark_that_no_frame_has_or_that_is_beyond_the_slowest_router_is_s
     assert times(ends={0: 2, 1: 9}).strange(given).tolist() == [False, False, True, True, True]
 
 
+def test_slots_that_work_in_turns_know_multiples_of_the_heartbeat_alone():
+    turns = times(heartbeat_us=20)
+    assert turns.least == 20, "router 1 has come to 35"
+    assert turns.strange(pd.Series([0, 10, 20, 35, 40])).tolist() == [False, True, False, True, True]
+    router, offset = np.array([0, 0, 0, 1, 1]), np.array([1, 2, 3, 9, 10])
+    assert turns.highest(router, offset).tolist() == [0, 20, 20, 0, 20]
+
+
 def test_what_a_row_has_met_bounds_all_later_rows_of_its_router_in_its_slot_and_those_beside_it():
     rows = [
         (STAYS, 0, 1, 1, 5),

@@ -105,8 +105,10 @@ def styles(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Style]:
         drawn: dict[Any, Style] = {}
         for name in names:
             taken = {(other.colour, other.marker) for other in drawn.values()}
-            free = (look for look in _looks(str(name)) if (look.colour, look.marker) not in taken)
-            drawn[name] = next(free, style_of(str(name)))
+            colours = {colour for colour, _ in taken}  # bars have no markers: other colours as long as there are some
+            looks = list(_looks(str(name)))
+            free = [look for look in looks if (look.colour, look.marker) not in taken] or looks
+            drawn[name] = next((look for look in free if look.colour not in colours), free[0])
         return drawn
     shades = sns.color_palette("cividis", len(names) + 1).as_hex()  # the lightest is hard to see on white
     return {

@@ -70,6 +70,7 @@ class FinalState:
     copied: CopiedAhead = NOTHING_COPIED
     snapshots: Sequence[SnapshotRecord] = ()
     cuts: Mapping[str, "FinalState"] | None = None  # the same at each snapshot by name, if they are to be judged
+    heartbeat_us: int = 0  # of an epoch, if slots worked in turns
     stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
 
@@ -100,6 +101,7 @@ def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalSt
         revoked=job.revoked,
         notes=list(map(str, job.notes)),
         snapshots=job.snapshots.taken,
+        heartbeat_us=job.config.heartbeat_us if job.config.in_turns else 0,
         **more,
     )
     return replace(state, cuts=cuts_of(store, state)) if job.config.keep_snapshots else state
@@ -155,6 +157,7 @@ def judged(
         begins=first.begins,
         lending={record.version for record in first.records if record.step.mode.fetch_back},
         lag_us=TICK_US,
+        heartbeat_us=final.heartbeat_us,
         stopped=final.stopped,
     )
     return judge(

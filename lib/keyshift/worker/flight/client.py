@@ -13,10 +13,13 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.model.messages import decode, encode
 from keyshift.runtime.key_access import Stay, Written
+from keyshift.runtime.row import Row
 from keyshift.state import rows
+from keyshift.wire import spark_rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.messages import (
@@ -24,6 +27,7 @@ from keyshift.worker.flight.messages import (
     AnswerKeys,
     CopyPart,
     GiveRest,
+    GiveRows,
     GiveSealed,
     Greeting,
     KeysAsked,
@@ -216,6 +220,14 @@ class StateClients:
         for some in messages.units(self._get(address, GiveSealed(slot, wanted)), begun):
             if some:
                 arrived([Shipment.arrived(*unit) for unit in some])
+
+    def left_rows(self, address: str, slot: int) -> list[Row]:
+        """Fetch the rows of routers that ``slot`` left at ``address``."""
+        found: list[Row] = []
+        for chunk in self._get(address, GiveRows(slot)):
+            batch, _ = frames.decode(chunk.app_metadata, spark_rows.VALUES)
+            found += spark_rows.received(batch)
+        return found
 
     def keys(
         self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()

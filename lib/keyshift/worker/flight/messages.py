@@ -91,6 +91,14 @@ class GiveSealed:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveRows:
+    """A stream: rows of routers that ``slot`` had not worked on when it left there, at the end of a batch."""
+
+    slot: int
+    kind: Literal["rows"] = "rows"
+
+
+@dataclass(frozen=True, slots=True)
 class GiveRest:
     """A stream: all keys of units whose ownership has left, from behind the given key on."""
 
@@ -105,7 +113,7 @@ class AnswerKeys:
     kind: Literal["keys"] = "keys"
 
 
-Request = TakeUnits | TakeCopies | GiveSealed | GiveRest | AnswerKeys
+Request = TakeUnits | TakeCopies | GiveSealed | GiveRows | GiveRest | AnswerKeys
 SomeMessage: Any = Annotated[Message, Field(discriminator="kind")]
 SomeRequest: Any = Annotated[Request, Field(discriminator="kind")]
 

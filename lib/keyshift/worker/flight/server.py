@@ -8,10 +8,13 @@ from typing import Any, Protocol, assert_never
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from keyshift.model import frames
 from keyshift.model.keys import Version
 from keyshift.model.messages import decode, encode
 from keyshift.runtime.key_access import Stay
+from keyshift.runtime.row import Row
 from keyshift.state import UnitState, rows
+from keyshift.wire import spark_rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.messages import (
@@ -19,6 +22,7 @@ from keyshift.worker.flight.messages import (
     AnswerKeys,
     CopyPart,
     GiveRest,
+    GiveRows,
     GiveSealed,
     Greeting,
     KeysAsked,
@@ -43,6 +47,9 @@ class Holder(Protocol):
 
     def sealed(self, slot: int, unit: int) -> UnitState:
         """State that ``slot`` left here at the end of a batch. Raises KeyError if it is not here."""
+
+    def sealed_rows(self, slot: int) -> Sequence[Row]:
+        """Rows of routers that ``slot`` left here at the end of a batch. Raises KeyError if there is nothing of it."""
 
     def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:
         """Those of ``keys`` that are here, of a unit whose ownership has left."""
@@ -103,6 +110,8 @@ class StateServer(flight.FlightServerBase):
                 self._take(request, reader, writer)
             case GiveSealed():
                 self._give(self._sealed(request), writer)
+            case GiveRows(slot):
+                self._give_rows(slot, writer)
             case GiveRest():
                 self._give(self._rest(request), writer)
             case AnswerKeys():
@@ -165,6 +174,17 @@ class StateServer(flight.FlightServerBase):
             label = Label(unit, reference=state.hand_over() or "")
             fragments = messages.fragments(label, values, self._holder.state_schema, state.timers.export())
             yield from (fragment for fragment in fragments if fragment.number >= come)
+
+    def _give_rows(self, slot: int, writer: Any) -> None:
+        """Rows that a slot left here at the end of a batch, some in each message."""
+        try:
+            left = self._holder.sealed_rows(slot)
+        except KeyError:
+            raise flight.FlightServerError(f"slot {slot} has left no rows here") from None
+        schema = self._holder.state_schema
+        writer.begin(schema)
+        for batch in spark_rows.in_batches(left, self._chunk_bytes):
+            writer.write_with_metadata(frames.empty(schema), frames.encode(batch))
 
     def _rest(self, request: GiveRest) -> Iterator[messages.Fragment]:
         """All keys that are still here of units whose ownership has left."""

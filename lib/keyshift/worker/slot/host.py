@@ -11,6 +11,7 @@ import pyarrow as pa
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.keys import Version
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
+from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
 from keyshift.wire.config import JobConfig
@@ -105,6 +106,7 @@ class SlotHost:
         operator = config.make_stage().operator()
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
         self.left: dict[int, dict[int, UnitState]] = {}  # slot -> units it left here at the end of a batch
+        self.left_rows: dict[int, Sequence[Row]] = {}  # slot -> rows that it had not worked on then
         self.lent: dict[Stay, UnitState] = {}  # units whose ownership has left, with the keys that did not
         self._written: dict[Stay, int] = {}  # number of the last values that came back
         self._open_store = partial(config.open_store, schema=operator.state_schema)
@@ -137,9 +139,11 @@ class SlotHost:
             self.lent.clear()
             self._written.clear()
 
-    def seal(self, slot: int, version: Version, states: dict[int, UnitState]) -> None:
-        """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it."""
-        self.left[slot] = dict(states)
+    def seal(self, slot: int, version: Version, states: dict[int, UnitState], left_rows: Sequence[Row] = ()) -> None:
+        """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it, and so do rows
+        that it has not worked on.
+        """
+        self.left[slot], self.left_rows[slot] = dict(states), left_rows
         self.tenants[slot] = EndedSlot(slot, version)
         self.copies.drop(slot)
 
@@ -153,6 +157,9 @@ class SlotHost:
 
     def sealed(self, slot: int, unit: int) -> UnitState:  # noqa: D102
         return self.left[slot][unit]
+
+    def sealed_rows(self, slot: int) -> Sequence[Row]:  # noqa: D102
+        return self.left_rows[slot]
 
     def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:  # noqa: D102
         with self._lock:
@@ -194,6 +201,7 @@ class SlotHost:
             case CopiesDropped(slot, units):
                 self.copies.drop(slot, units)
             case Taken(slot, units):
+                self.left_rows.pop(slot, None)  # they are fetched first
                 for unit in units:
                     self.left.get(slot, {}).pop(unit, None)
             case KeysDropped(stays):

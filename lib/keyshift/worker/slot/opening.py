@@ -5,7 +5,10 @@ from functools import partial
 from typing import NamedTuple
 
 from keyshift.model.keys import Assignment, Version
+from keyshift.ordering import Position, Setting, orderings
+from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
+from keyshift.runtime.turns import TurnCore
 from keyshift.state import UnitState
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
@@ -20,6 +23,7 @@ from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.cores import Shape, make_core
 from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.host import SlotHost, host_for
+from keyshift.worker.slot.intake import Intake, TurnIntake
 from keyshift.worker.slot.markers import Markers
 from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared
@@ -27,17 +31,20 @@ from keyshift.worker.slot.snapshots import SlotSnapshots
 from keyshift.worker.slot.task import SlotTask
 from keyshift.worker.state.arrivals import Arrivals
 
+Begin = Callable[[Sequence[Row]], None]
+
 
 class _Found(NamedTuple):
-    """What there is of a slot: ``states`` in this process, units that begin ``fresh``, and ``expected`` ones, whose
-    state ``fetch`` gets from elsewhere.
+    """What there is of a slot: ``states`` and rows that were ``left`` in this process, units that begin ``fresh``, and
+    ``expected`` ones, whose state ``fetch`` gets from elsewhere; it gives what was left there.
     """
 
     version: Version
     states: dict[int, UnitState]
+    left: Sequence[Row] = ()
     fresh: Sequence[int] = ()
     expected: Sequence[int] = ()
-    fetch: Callable[[Arrivals], None] | None = None
+    fetch: Callable[[Arrivals, Begin], None] | None = None
 
 
 def make_slot(config: JobConfig, slot: int) -> SlotTask:
@@ -51,7 +58,7 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         found = _first(config, slot, coordination.require(nodes.ASSIGNMENT).assignment)
     else:
         found = _following(slot, host, handover)
-    shape = Shape(config.routers, units, config.queue_bytes, config.number == 0)
+    shape = Shape(config.routers, units, config.queue_bytes, config.number == 0, config.in_turns)
     core = make_core(slot, config.make_stage(), store, shape, found.states, found.fresh, found.expected, found.version)
     if handover is not None:  # time goes on where it was: routers do not say again what they said before
         core.watermarks, core.savepoint = list(handover.watermarks), handover.savepoint
@@ -73,19 +80,28 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         background=Background(slot),
         markers=Markers(slot),
     )
+    intake = _intake(shared, handover.position if handover else None)
     measures = Measures(units, handover.measures if handover else None)
     savepoints = partial(SavepointStore, config.endpoints, config.job)
     snapshots = SlotSnapshots(shared, savepoints, places)
     output = make_output(config, slot)
     effects = SlotEffects(shared, snapshots, output.promise)
     arrivals = Arrivals(shared, effects.turn, effects.incoming)
+
+    def begin(left: Sequence[Row]) -> None:
+        with effects.turn():
+            intake.begin(left)
+
     if found.fetch is not None:
-        shared.background.put(partial(found.fetch, arrivals))
+        shared.background.put(partial(found.fetch, arrivals, begin))
+    else:
+        intake.begin(found.left)
     if not host.warm:
         host.warm = True
         shared.background.put(partial(_warm_up, shared))
     return SlotTask(
         shared=shared,
+        intake=intake,
         measures=measures,
         snapshots=snapshots,
         effects=effects,
@@ -101,7 +117,8 @@ def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
     if savepoint is None:
         return _Found(assignment.version, {}, fresh=owned)
 
-    def restore(arrivals: Arrivals) -> None:
+    def restore(arrivals: Arrivals, begin: Begin) -> None:
+        begin(())
         arrivals.restore(owned, SavepointStore(config.endpoints, config.job), savepoint)
 
     return _Found(assignment.version, {}, expected=owned, fetch=restore)
@@ -110,12 +127,25 @@ def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
 def _following(slot: int, host: SlotHost, handover: nodes.Handover) -> _Found:
     """Behind another batch."""
     if handover.address == host.server.address:
-        return _Found(handover.version, dict(host.left.pop(slot)))
+        return _Found(handover.version, dict(host.left.pop(slot)), host.left_rows.pop(slot))
 
-    def pull(arrivals: Arrivals) -> None:
+    def pull(arrivals: Arrivals, begin: Begin) -> None:
+        begin(arrivals.left_rows(handover.address) if handover.position else ())
         arrivals.pull(handover.units, handover.address)
 
     return _Found(handover.version, {}, expected=handover.units, fetch=pull)
+
+
+def _intake(shared: Shared, position: Position | None) -> Intake:
+    """``position``: where the slot stood in the order at the end of the batch before."""
+    config, core = shared.config, shared.core
+    if not isinstance(core, TurnCore):
+        return Intake(core, shared.markers)
+    setting = Setting(config.routers, config.heartbeat_us, later=config.number > 0)
+    position = position or Position.begin(setting, core.machine.version)
+    core.begin([place.version for place in position.places])
+    order = orderings.get(config.ordering).open(setting, position)
+    return TurnIntake(core, shared.markers, order, config.queue_bytes)
 
 
 def _warm_up(shared: Shared) -> None:

@@ -15,16 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift.clock import now_us
-from keyshift.model import messages
 from keyshift.model.errors import MigrationFailed
-from keyshift.model.markers import SlotMarker, SlotStarted
-from keyshift.runtime.row import KINDS, Row
+from keyshift.model.markers import SlotStarted
+from keyshift.runtime.row import Row
 from keyshift.wire import nodes, protocol_logs
-from keyshift.wire.spark_rows import MARKER
 from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.output import SlotOutput
 from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.effects import SlotEffects
+from keyshift.worker.slot.intake import Intake
 from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared, slice_of_time
 from keyshift.worker.slot.snapshots import SlotSnapshots
@@ -38,6 +37,7 @@ class SlotTask:
     """One slot during one batch, from its parts; ``opening.make_slot`` makes them."""
 
     shared: Shared
+    intake: Intake
     measures: Measures
     snapshots: SlotSnapshots
     effects: SlotEffects
@@ -45,6 +45,7 @@ class SlotTask:
     answers: SlotAnswers
     output: SlotOutput
     deadline: float = field(default=0.0, init=False)  # by the monotonic clock, once the input has ended
+    _ended: bool = field(default=False, init=False)  # the core knows that the batch is over
     _progress: tuple[Any, ...] = field(default=(), init=False)  # since then: what changes while something comes or goes
 
     @property
@@ -70,7 +71,8 @@ class SlotTask:
         shared.faults.reached("batch")
         with shared.lock:
             self.effects.replicator.stop()
-            shared.host.seal(self.slot, machine.version, core.states)
+            position, left = self.intake.left()
+            shared.host.seal(self.slot, machine.version, core.states, left)
             shared.coordination.withdraw(nodes.ADDRESSES[self.slot])
             handover = nodes.Handover(
                 address=shared.host.server.address,
@@ -80,6 +82,7 @@ class SlotTask:
                 watermarks=tuple(core.watermarks),
                 savepoint=core.savepoint,
                 log=tuple(core.log.events),
+                position=position,
             )
             shared.coordination.publish(nodes.HANDOVERS[self.slot], handover)
             shared.end()
@@ -110,12 +113,9 @@ class SlotTask:
 
     def on_rows(self, rows: Sequence[Row]) -> list[pa.RecordBatch]:
         """Handle rows of routers; gives what is to be emitted now, see ``SlotOutput.give``."""
-        with self.effects.turn() as core, self.measures.working():
+        with self.effects.turn(), self.measures.working():
             self._raise_trouble()
-            core.on_rows((row for row in rows if row.kind in KINDS), now_us(), slice_of_time())
-            for row in rows:
-                if row.kind == MARKER:
-                    self.shared.markers.pass_on(messages.decode(SlotMarker, bytes(row.payload)))
+            self.intake.come(rows)
             return self._emit()
 
     def stalled(self, in_time: bool = True) -> bool:
@@ -130,14 +130,15 @@ class SlotTask:
         """Nothing is under way: the state can stay here and somebody else may continue."""
         with self.effects.turn() as core:
             self._raise_trouble()
-            if not self.deadline:
+            if not self._ended and self.intake.over():
+                self._ended = True
                 core.end_of_input()
             moved_at = self.shared.clients.moved_at, self.shared.host.server.moved_at
             progress = len(core.machine.expected), core.queued_bytes, *moved_at
             writing = self.snapshots.busy or self.shared.markers.pending
             if progress != self._progress or writing:  # the store has deadlines of its own
                 self._progress, self.deadline = progress, time.monotonic() + self.shared.config.deadline_s
-            return core.settled and not writing and not self.output.holds
+            return self._ended and core.settled and not writing and not self.output.holds
 
     def wait(self) -> list[pa.RecordBatch]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
@@ -150,7 +151,7 @@ class SlotTask:
                     f"nothing has come or gone for {self.shared.config.deadline_s:g} s"
                 )
             with self.measures.working():
-                core.drain(now_us(), slice_of_time())
+                self.intake.go_on()
                 return self._emit()
 
     def _emit(self) -> list[pa.RecordBatch]:

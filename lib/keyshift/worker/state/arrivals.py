@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from keyshift.clock import now_us
 from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.model.records import UnitCame
+from keyshift.runtime.row import Row
 from keyshift.state import UnitState
 from keyshift.wire.nodes import RESTORED, RESTORING, UNREADABLE, Location, Restored, Unreadable
 from keyshift.wire.savepoint import SavepointStore
@@ -87,6 +88,16 @@ class Arrivals:
                 clients.tell(address, Taken(slot, tuple(self._here)))
 
         self._fetch(f"slot {slot} from {address}", units, get)
+
+    def left_rows(self, address: str) -> list[Row]:
+        """The rows that the slot has not worked on in the batch before, from the process that held it."""
+        shared, found = self._shared, list[Row]()
+
+        def get() -> None:
+            found[:] = shared.clients.left_rows(address, shared.slot)
+
+        again(f"rows of slot {shared.slot} from {address}", shared.closed, get, shared.config.deadline_s)
+        return found
 
     def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
         """From a savepoint, and say so; also how far it is meanwhile, and that it is not there as it was written."""

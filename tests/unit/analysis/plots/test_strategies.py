@@ -76,6 +76,7 @@ def test_points_of_one_s_own_never_look_alike_in_one_figure():
     together = {look[:3] for look in drawn.values()}
     assert len(alone) < len(names), "by chance some do, each alone"
     assert len(together) == len(names) + 1
+    assert len({style.styles(names[:5])[name].colour for name in names[:5]}) == 5, "bars have no markers"
     assert [look.label for look in drawn.values()] == [*names, "fluid"]
     assert drawn["fluid"] == style.style_of("fluid")
 

@@ -1,0 +1,97 @@
+"""What a slot does with the rows that come: it gives them to its core as they come, or in turns.
+
+All methods are called under the slot's lock, and those that work on rows in a turn of ``SlotEffects``.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from keyshift.clock import now_us
+from keyshift.model import messages
+from keyshift.model.errors import KeyshiftError
+from keyshift.model.markers import SlotMarker
+from keyshift.ordering import Local, Ordering, Position
+from keyshift.runtime.row import KINDS, Row
+from keyshift.runtime.slot import SlotCore
+from keyshift.runtime.turns import TurnCore
+from keyshift.wire.spark_rows import MARKER
+from keyshift.worker.slot.markers import Markers
+from keyshift.worker.slot.shared import slice_of_time
+
+MOST_WAITING = 4  # times ``queue_bytes``: what an order machine may keep
+
+
+class Intake:
+    """Without an order: rows as they come."""
+
+    def __init__(self, core: SlotCore[Any, Any], markers: Markers) -> None:
+        self._core, self._markers = core, markers
+
+    def begin(self, left: Iterable[Row]) -> None:
+        """The rows that the batch before has ``left``; there are none without an order."""
+
+    def come(self, rows: Sequence[Row]) -> None:
+        """Rows of routers have come."""
+        self._core.on_rows((row for row in rows if row.kind in KINDS), now_us(), slice_of_time())
+        self._pass_on(rows)
+
+    def go_on(self) -> None:
+        """No row has come: work on what waits."""
+        self._core.drain(now_us(), slice_of_time())
+
+    def over(self) -> bool:
+        """No row will come any more in this batch: whether all that can be worked on in it was given to the core."""
+        return True
+
+    def left(self) -> tuple[Position | None, Sequence[Row]]:
+        """For the next batch: where the slot stands in the order, and the rows that were not worked on."""
+        return None, ()
+
+    def _pass_on(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if row.kind == MARKER:
+                self._markers.pass_on(messages.decode(SlotMarker, bytes(row.payload)))
+
+
+class TurnIntake(Intake):
+    """Behind an ``order``: a slot takes all that comes, and works on a turn when all its rows and its state are here.
+
+    What was left of the batch before comes first, even if it comes late: until then rows are kept.
+    """
+
+    def __init__(self, core: TurnCore[Any, Any], markers: Markers, order: Ordering, queue_bytes: int) -> None:
+        super().__init__(core, markers)
+        self._turns, self._order, self._most_bytes = core, order, MOST_WAITING * queue_bytes
+        self._early: list[Row] | None = []  # None: what was left has come
+
+    def begin(self, left: Iterable[Row]) -> None:  # noqa: D102
+        early, self._early = self._early or [], None
+        self._order.arrived(left)
+        self._order.arrived(early)
+
+    def come(self, rows: Sequence[Row]) -> None:  # noqa: D102
+        if self._early is not None:
+            self._early += rows
+            return
+        self._order.arrived(rows)
+        self.go_on()
+        if (waiting := self._order.waiting_bytes) > self._most_bytes:
+            raise KeyshiftError(
+                f"slot {self._core.machine.slot}: {waiting >> 20} MiB of rows wait for the marks of routers that are "
+                f"behind the others, or for state, and {self._most_bytes >> 20} MiB may; raise queue_bytes"
+            )
+
+    def go_on(self) -> None:  # noqa: D102
+        order, core = self._order, self._turns
+        while turn := order.take(core.ready):
+            core.deliver(turn)
+        self._pass_on(effect.row for effect in order.take_effects() if isinstance(effect, Local))
+
+    def over(self) -> bool:  # noqa: D102
+        if self._early is not None:
+            return False
+        self.go_on()
+        return self._turns.ready
+
+    def left(self) -> tuple[Position | None, Sequence[Row]]:  # noqa: D102
+        return self._order.save()

@@ -1,0 +1,50 @@
+"""Whatever becomes of their rows on the way, slots of two jobs on one input do the same things in the same order."""
+
+from collections import defaultdict
+
+import pytest
+from two_replicas import Replica, run
+
+
+def agreed(one: list, other: list) -> int:
+    """So many elements are the same from the beginning on."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def results_agree(replicas: list[Replica]) -> bool:
+    """As far as both of them come: the last timers fire in one only."""
+    first, second = (replica.results for replica in replicas)
+    shorter = {slot: min(len(first[slot]), len(second[slot])) for slot in range(2)}
+    assert sum(shorter.values()) > 100
+    return all(agreed(first[slot], second[slot]) == shorter[slot] for slot in range(2))
+
+
+@pytest.mark.parametrize("workload", ["keycount", "windowcount"])
+def test_replicas_with_an_order_do_the_same_turns_and_give_the_same_results(workload):
+    replicas = run(1, "live_robin", workload)
+    first, second = (replica.turns for replica in replicas)
+    for slot in range(2):
+        assert agreed(first[slot], second[slot]) > 60, "behind the savepoint of one of them chains differ"
+        assert [number for number, _ in first[slot]] == list(range(1, 1 + len(first[slot])))
+    assert results_agree(replicas)
+    assert all(replica.batches > 3 for replica in replicas)
+
+
+def by_key(replica: Replica) -> dict[int, list[tuple]]:
+    """The results of each key, by time. Each has its number among those of the key, so their order is in them."""
+    found = defaultdict(list)
+    for rows in replica.results.values():
+        for key, *result in rows:
+            found[key].append(tuple(result))
+    return {key: sorted(results) for key, results in found.items()}
+
+
+def test_what_comes_of_a_key_does_not_depend_on_the_slots_that_it_moves_between_meanwhile():
+    stays, moves = run(1, "live_robin", moves=True)
+    assert by_key(stays) == by_key(moves)
+    homes = [[{key for key, *_ in rows} for rows in replica.results.values()] for replica in (stays, moves)]
+    assert not set.intersection(*homes[0]) and len(set.intersection(*homes[1])) > 5, "they have moved in one"
+
+
+def test_replicas_without_an_order_give_their_results_in_different_orders():
+    assert not results_agree(run(1, "none"))

@@ -1,0 +1,63 @@
+"""The driver agrees with routers on an epoch, whether they are in a batch or between two."""
+
+from dataclasses import replace
+
+import pytest
+from small_job import CONFIG
+
+from keyshift.driver.appointments import Appointments
+from keyshift.model.errors import MigrationFailed
+from keyshift.protocol.coordinator import Appointment
+from keyshift.wire import nodes
+from keyshift.wire.memory import Memory, MemoryCoordination
+
+ROUTERS = 2
+CONFIG = replace(CONFIG, routers=ROUTERS, ordering="live_robin", heartbeat_us=20_000)
+
+
+class World:
+    """Routers answer what ``says`` gives for their number and the epoch, if anything; ``told``: what they heard."""
+
+    def __init__(self, says, config=CONFIG):
+        self.nodes = MemoryCoordination(Memory(), config.root)
+        self.nodes.begin()
+        self.says, self.told, self.appointments = says, [], Appointments(config, self.nodes)
+
+    def tell(self, appointment):
+        self.told.append(appointment)
+        for router in range(ROUTERS):
+            answer = self.says(router, len(self.told))
+            if not appointment.holds and answer is not None:
+                self.nodes.acknowledge(nodes.confirmed("7")[nodes.of_epoch(appointment.epoch, router)], answer)
+
+    def make(self):
+        self.appointments.make("7", self.tell, lambda: True)
+        return self.told
+
+
+def test_an_appointment_holds_when_all_routers_have_confirmed_it():
+    world = World(lambda router, time: True)
+    asked, held = world.make()
+    assert held == Appointment(asked.epoch, holds=True) and not asked.holds
+    assert world.nodes.children(nodes.confirmed("7")) == [], "nothing is left of it"
+
+
+def test_if_one_has_come_so_far_another_epoch_is_appointed_further_ahead():
+    first, second, held = World(lambda router, time: router == 0 or time > 1).make()
+    assert first.epoch < second.epoch == held.epoch and held.holds and not second.holds
+
+
+def test_for_a_router_between_two_batches_it_counts_how_far_it_has_come():
+    world = World(lambda router, time: True if router == 0 else None)
+    world.nodes.publish(nodes.ROUTERS[1], 40_000)
+    assert len(world.make()) == 2
+    world = World(lambda router, time: True if router == 0 else None)
+    world.nodes.publish(nodes.ROUTERS[1], 10**17)
+    world.appointments.make("7", world.tell, lambda: len(world.told) < 3)
+    assert [each.holds for each in world.told] == [False] * 3, "it has come further than all of them"
+
+
+def test_a_router_that_does_not_answer_is_named():
+    world = World(lambda router, time: True if router == 0 else None, replace(CONFIG, deadline_s=0.1))
+    with pytest.raises(MigrationFailed, match=r"7 is appointed: router 1 did not answer within 0.1 s"):
+        world.make()

@@ -1,0 +1,105 @@
+"""Where a router of slots that work in turns says its barriers, and what it confirms."""
+
+import pytest
+
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Assignment, SlotId
+from keyshift.protocol.coordinator import Appointment, PublishAssignment
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
+from keyshift.runtime.turn_router import TurnRouter
+
+H = 20_000
+FIRST, SECOND = Assignment(1, (SlotId(0), SlotId(1))), Assignment(2, (SlotId(1), SlotId(0)))
+
+
+def split(events, assignment):
+    """``events``: units."""
+    return {assignment.owner[unit]: b"%d" % unit for unit in events}
+
+
+def router(told=None, watermark=0):
+    return TurnRouter(told or PublishAssignment(FIRST), 2, 1 << 20, split, H, watermark)
+
+
+def appointed(epoch, holds=False, snapshot=""):
+    return PublishAssignment(SECOND, frozenset(), snapshot, Appointment(epoch, holds), FIRST)
+
+
+def say(core, offset, epoch, *units, more_us=0):
+    """What slot 0 and slot 1 get of a frame."""
+    rows, reached = core.frame(0, offset, list(units), epoch * H + more_us)
+    return [[(row.kind, row.version, row.offset) for slot, row in rows if slot == each] for each in range(2)], reached
+
+
+def test_each_slot_gets_a_row_of_each_frame_that_crosses_an_epoch_and_no_tick_of_others():
+    core = router()
+    say(core, 0, 5)
+    core._awake_us = 0
+    assert say(core, 1, 5, 0, more_us=3) == ([[(DATA, 1, 1)], []], [])
+    assert say(core, 2, 6, 0) == ([[(DATA, 1, 2)], [(TICK, 1, 2)]], [])
+    assert say(core, 3, 6, more_us=5) == ([[], []], [])
+
+
+def test_the_barrier_stands_behind_the_mark_that_closes_the_epoch_and_the_next_frame_is_routed_anew():
+    core = router()
+    say(core, 0, 5)
+    assert core.switch(appointed(7)) is True
+    assert core.switch(appointed(7, holds=True)) is None
+    assert say(core, 1, 6, 0)[0] == [[(DATA, 1, 1)], [(TICK, 1, 1)]]
+    assert say(core, 2, 9, 0)[0] == [[(DATA, 1, 2), (BARRIER, 2, 2)], [(TICK, 1, 2), (BARRIER, 2, 2)]]
+    assert say(core, 3, 9, 0, more_us=1)[0][1] == [(DATA, 2, 3)]
+
+
+def test_a_router_takes_no_frame_behind_an_epoch_of_which_it_does_not_know_whether_it_holds():
+    core = router()
+    say(core, 0, 5)
+    core.switch(appointed(7))
+    assert core.may_take(7 * H - 1) and not core.may_take(7 * H)
+    core.switch(appointed(9))
+    assert core.may_take(8 * H), "another epoch was appointed"
+    core.switch(appointed(9, holds=True))
+    assert core.may_take(10 * H)
+
+
+def test_a_router_that_has_come_further_does_not_confirm_and_ends_if_it_is_told_that_it_holds():
+    core = router()
+    say(core, 0, 7)
+    assert core.switch(appointed(7)) is False
+    assert core.may_take(9 * H) and say(core, 1, 8, 0)[0] == [[(DATA, 1, 1)], [(TICK, 1, 1)]]
+    with pytest.raises(ProtocolViolation, match="2 comes behind epoch 8, and the router is at 8"):
+        core.switch(appointed(8, holds=True))
+
+
+def test_in_the_next_batch_a_router_goes_on_where_it_stood():
+    before = router(appointed(7), watermark=6 * H)
+    assert before.machine.assignment == FIRST and before.switch(appointed(7)) is True
+    ahead = router(appointed(7, holds=True), watermark=6 * H)
+    assert ahead.machine.assignment == FIRST
+    ahead.switch(appointed(7, holds=True))
+    assert (BARRIER, 2, 0) in say(ahead, 0, 7)[0][0]
+    behind = router(appointed(7, holds=True), watermark=7 * H)
+    assert behind.machine.assignment == SECOND and behind.switch(appointed(7, holds=True)) is None
+
+
+def test_a_snapshot_begins_with_the_frame_behind_its_barrier():
+    core = router()
+    say(core, 0, 5)
+    core.switch(appointed(6, holds=True, snapshot="s"))
+    rows, reached = say(core, 1, 6)
+    assert rows[0] == [(TICK, 1, 1), (SNAPSHOT, 2, 1)] and reached == ["s"] and core.behind == 1
+
+
+def test_behind_a_savepoint_come_marks_without_events_and_what_was_appointed_for_later():
+    core = router()
+    say(core, 0, 5)
+    assert core.savepoint("s", Appointment(6)) is True
+    core.savepoint("s", Appointment(6, holds=True))
+    core.switch(appointed(7, holds=True))
+    assert say(core, 1, 6, 0) == ([[(DATA, 1, 1), (SAVEPOINT, 1, 1)], [(TICK, 1, 1), (SAVEPOINT, 1, 1)]], ["s"])
+    assert say(core, 2, 7, 0) == ([[(TICK, 1, 2), (BARRIER, 2, 2)]] * 2, [])
+    again = router(watermark=7 * H)
+    again.stopped_before("s", Appointment(6, holds=True))
+    assert say(again, 3, 8, 0)[0][0][0] == (TICK, 1, 3) and again.savepoint("s", Appointment(6, holds=True)) is None
+    ahead = router(watermark=5 * H)
+    ahead.stopped_before("s", Appointment(6, holds=True))
+    assert say(ahead, 1, 5, 0, more_us=1)[0][0] == [(DATA, 1, 1)], "it has not come so far"
