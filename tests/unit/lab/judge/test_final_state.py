@@ -40,7 +40,7 @@ def final(monkeypatch):
         store.commit(name, manifest)
     sizes = {"counter": {0: 10, 1: 20, 2: 0}}
     job = SimpleNamespace(
-        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=False),
+        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=False, in_turns=False),
         savepoints=[Savepoint("first", {0: 5}, {"counter": {}}), Savepoint("last", {0: 9}, sizes)],
         stages=[SimpleNamespace(name="counter", history=StageHistory(Assignments([AFTER]), [1], []))],
         revoked={2},
@@ -153,7 +153,7 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
         store.commit(name, manifest)
     versions = Assignments(Assignment(version, (0,)) for version in range(1, 7))
     job = SimpleNamespace(
-        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True),
+        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True, in_turns=False),
         savepoints=[Savepoint("final", {0: 9}, {"counter": {}})],
         stages=[SimpleNamespace(name="counter", history=StageHistory(versions, [1, 4], []))],
         revoked={2, 3},
