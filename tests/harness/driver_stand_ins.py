@@ -31,7 +31,7 @@ from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.run import Lab
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import describe_machine, describe_versions
-from keyshift.traffic import collector, generator, topics, traffic, writer
+from keyshift.traffic import collector, feed, generator, topics, traffic, writer
 from keyshift.traffic.process import JsonProcess
 from keyshift.wire import protocol_logs
 from keyshift.worker import router as routing
@@ -60,7 +60,7 @@ HURRY: list[tuple[Any, str, float]] = [
     (background, "LOOK_S", 0.01),
     (traffic, "LOOK_S", 0.01),
     (traffic, "SAY_S", 8.0),
-    (traffic, "ANSWER_S", 8.0),
+    (feed, "ANSWER_S", 8.0),
     (topics, "SILENCE_S", 0.1),
     (topics, "ANSWER_MS", 600),
     (collector, "_QUIET_S", 0.05),
