@@ -126,7 +126,7 @@ def test_runs_go_to_a_colleague_and_come_back(home, run_ids, tmp_path, kind):
     latency = read(tmp_path / "out" / f"latency.{kind}")
     assert latency.groupby("run_id").size().tolist() == [each["summary"]["events"] for each in shown]
     dictionary = pd.read_csv(tmp_path / "out" / "dictionary.csv", keep_default_na=False).set_index("column")
-    assert dictionary.loc["parameter.rate", "meaning"].startswith("events per second offered, all routers together")
+    assert dictionary.loc["parameter.rate", "meaning"].startswith("events per second offered")
     assert told(home, "results", "import", tmp_path / "out") == "", "they are there already"
     (tmp_path / "out" / f"latency.{kind}").unlink()
     words = keyshift(home, "results", "import", tmp_path / "out", status=2).stderr
