@@ -21,6 +21,18 @@ SHARED = _FIRST.format(by="bucket", number="turn", kind=2)
 
 _LOCATION = """'result of router ' || router || ' offset ' || "offset" || ' position ' || "position" || ': '"""
 
+# 1, 2, ... of each customer, or key of the qualifier; a router's events of one customer keep their order on the way to
+# both. What is of kind ``other`` does not come there.
+_NUMBERED = f"""
+    SELECT {_LOCATION} || '{{number}} ' || {{number}} || ' {{whose}} cannot be' AS wrong FROM (
+        SELECT *, row_number() OVER (PARTITION BY {{by}}, kind = {{other}} ORDER BY {{number}}) AS place,
+               lag({{number}}) OVER (PARTITION BY customer, router, kind = {{other}} ORDER BY "offset", "position")
+               AS before
+        FROM told
+    ) WHERE CASE WHEN kind = {{other}} THEN {{number}} <> 0
+                 ELSE {{number}} <> place OR coalesce(before >= {{number}}, false) END
+"""
+
 # Each gives a line (``wrong``) for each result that cannot be.
 RESULTS = (
     f"""
@@ -28,22 +40,8 @@ RESULTS = (
            AS wrong
     FROM told WHERE told_key <> home OR told_kind <> kind
     """,
-    # 1, 2, ... of each customer, growing along each router.
-    f"""
-    SELECT {_LOCATION} || 'seq ' || seq || ' of customer ' || customer || ' cannot be' AS wrong FROM (
-        SELECT *, row_number() OVER (PARTITION BY customer, kind = 2 ORDER BY seq) AS place,
-               lag(seq) OVER (PARTITION BY customer, router, kind = 2 ORDER BY "offset", "position") AS before
-        FROM told
-    ) WHERE CASE WHEN kind = 2 THEN seq <> 0 ELSE seq <> place OR coalesce(before >= seq, false) END
-    """,
-    # 1, 2, ... of each key of the qualifier; a router's events of one customer keep their order on the way there.
-    f"""
-    SELECT {_LOCATION} || 'turn ' || turn || ' of key ' || bucket || ' of the qualifier cannot be' AS wrong FROM (
-        SELECT *, row_number() OVER (PARTITION BY bucket, kind = 1 ORDER BY turn) AS place,
-               lag(turn) OVER (PARTITION BY customer, router, kind = 1 ORDER BY "offset", "position") AS before
-        FROM told
-    ) WHERE CASE WHEN kind = 1 THEN turn <> 0 ELSE turn <> place OR coalesce(before >= turn, false) END
-    """,
+    _NUMBERED.format(number="seq", by="customer", whose="of customer ' || customer || '", other=2),
+    _NUMBERED.format(number="turn", by="bucket", whose="of key ' || bucket || ' of the qualifier", other=1),
     # The rules that were there before: the first of each alert.
     f"""
     WITH met AS (
