@@ -147,6 +147,6 @@ class LedStage:
 
     def leave(self) -> None:
         """Leave ZooKeeper, after ``end`` and the end of the query. Safe to call twice."""
-        asked, self._asked = self._asked, None
-        if asked:
-            asked.attempt.leave()
+        if self._asked:
+            self._asked.attempt.leave()
+            self._asked = None
