@@ -14,11 +14,9 @@ from bench.plain import ShortestJob
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.system import job_config
+from keyshift.lab.system import job_config, job_traffic
 from keyshift.peers.plain_job import BATCH_S, assignment
 from keyshift.traffic.load import SourceLoad
-from keyshift.traffic.topics import Topic
-from keyshift.traffic.traffic import Traffic
 
 ANSWER_S = 30.0  # for late results after a burst
 QUIET_S = 3.0  # no result for so long: what is missing does not come any more
@@ -80,13 +78,7 @@ class Subject:
         self.name, self._spec = kind.label, spec
         config = job_config(spec, f"bench-{self.name}-{secrets.token_hex(4)}", endpoints, None)
         self.config = replace(config, slots=spec.job.slots, trace=trace)
-        self._traffic = Traffic(
-            spec.workload,
-            [Topic.at(endpoints, each.topic, each.partitions) for each in self.config.inputs],
-            Topic.at(endpoints, self.config.results_topic, self.config.slots),
-            work / f"{self.config.job}.parquet",
-            trace=trace,
-        )
+        self._traffic = job_traffic(spec.workload, self.config, self.config.slots, work)
         self._job = kind(spark, self.config, work, BATCH_S, self._traffic)
 
     def __enter__(self) -> "Subject":

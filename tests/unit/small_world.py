@@ -286,7 +286,7 @@ def world_of(monkeypatch, folder):
 
     monkeypatch.setattr(files, "write_whole", write_whole)
     monkeypatch.setattr(process, "open_job_lab", open_lab)
-    monkeypatch.setattr(lab_run, "Traffic", lambda *_: Traffic(world))
+    monkeypatch.setattr(lab_run, "job_traffic", lambda *_: Traffic(world))
     monkeypatch.setattr(lab_run, "Job", lambda spark, config, *_: Job(world, spec, config))
     monkeypatch.setattr(lab_run, "KeyshiftJob", system_of)
     monkeypatch.setattr(lab_run, "clean_stores", lambda *_: world.delete("stores"))

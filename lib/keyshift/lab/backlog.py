@@ -7,7 +7,8 @@ from collections.abc import Callable
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.notes import Activity, Doing
-from keyshift.traffic.traffic import Feed, Traffic
+from keyshift.traffic.feed import Feed
+from keyshift.traffic.traffic import Traffic
 
 SILENCE_S = 10.0  # without any result, after which what is missing does not come any more
 LOOK_S = 0.2  # between two looks

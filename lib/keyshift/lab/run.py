@@ -31,7 +31,7 @@ from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.scripts.series import Series, job_of, one_job
 from keyshift.lab.service_faults import ServiceFaults, require_possible
-from keyshift.lab.system import KeyshiftJob, job_config
+from keyshift.lab.system import KeyshiftJob, job_config, job_traffic
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER, SparkProfile
@@ -41,8 +41,6 @@ from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores
-from keyshift.traffic.topics import Topic
-from keyshift.traffic.traffic import Traffic
 from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import SavepointStore
@@ -283,13 +281,7 @@ class Lab:
         self, spec: RunSpec, config: JobConfig, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
         reporter = Reporter(self.say)
-        traffic = Traffic(
-            spec.workload,
-            [Topic.at(self._endpoints, each.topic, each.partitions) for each in config.inputs],
-            Topic.at(self._endpoints, config.results_topic, results),
-            self._work / f"{config.job}.parquet",
-            reporter.second,
-        )
+        traffic = job_traffic(spec.workload, config, results, self._work, reporter.second)
         services = ServiceFaults(self._stack, self._place, lambda line: job.note(line))
         job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, reporter.enter, services)
         job.log = log
@@ -313,9 +305,11 @@ class Lab:
                 if end.of(ended_by).deletes:  # nobody goes on with it then
                     end.left = self._all_of({"claim": job.end})
                 if end.decide(ended_by).deletes and not end.left:
-                    stores = partial(clean_stores, spec.backend.name, spec.backend.settings, config.job)
-                    of_all = {"topics": traffic.close, "nodes and snapshots": job.clean}
-                    end.left = self._all_of({**of_all, "stores": stores})
+                    stores: Callable[[], None] = partial(
+                        clean_stores, spec.backend.name, spec.backend.settings, config.job
+                    )
+                    steps = {"topics": traffic.close, "nodes and snapshots": job.clean, "stores": stores}
+                    end.left = self._all_of(steps)
                     end.deleted = not end.left
 
     def _all_of(self, steps: Mapping[str, Callable[[], None]]) -> list[str]:

@@ -2,7 +2,8 @@
 
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from keyshift.driver.job import Job
@@ -14,12 +15,14 @@ from keyshift.lab.live.failover import Failover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.model.notes import Activity, Note
-from keyshift.model.records import Measured
+from keyshift.model.records import Measured, Second
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Traffic
 from keyshift.wire.config import Certificate, JobConfig
 from keyshift.wire.faults import Fault
-from keyshift.workloads import parcel_of
+from keyshift.workloads import Workload, parcel_of
 
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
 
@@ -117,6 +120,22 @@ def job_config(
         keep_snapshots=spec.run.verify == SNAPSHOTS,
         faults=tuple(fault for fault in spec.scenario.faults() if fault.phase),
     )
+
+
+def job_traffic(
+    workload: Workload,
+    config: JobConfig,
+    results: int,
+    work: Path,
+    heard: Callable[[Second], None] = lambda second: None,
+) -> Traffic:
+    """The traffic of the job of ``config``, with a topic for each source. What the collector writes is in ``work``.
+
+    ``results``: partitions of their topic. ``heard``: see ``Traffic``.
+    """
+    events = [Topic.at(config.endpoints, each.topic, each.partitions) for each in config.inputs]
+    results_topic = Topic.at(config.endpoints, config.results_topic, results)
+    return Traffic(workload, events, results_topic, work / f"{config.job}.parquet", heard, config.trace)
 
 
 class KeyshiftJob:

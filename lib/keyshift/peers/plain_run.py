@@ -19,7 +19,7 @@ from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
-from keyshift.lab.system import job_config
+from keyshift.lab.system import job_config, job_traffic
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.records import Measured
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
@@ -33,8 +33,6 @@ from keyshift.results.verdict import Ownership
 from keyshift.services.jars import jars, require_java
 from keyshift.services.stack import Stack
 from keyshift.studies.study import Study, measure, specs_of
-from keyshift.traffic.topics import Topic
-from keyshift.traffic.traffic import Traffic
 from keyshift.wire.faults import Fault
 from keyshift.workloads.micro import Micro
 from keyshift.workloads.times import Times
@@ -210,13 +208,7 @@ def _prepared(
     spec: PeerSpec, spark: SparkSession, endpoints: Endpoints, run_id: str, work: Path, say: Say
 ) -> Iterator[RunLoop]:
     config, reporter = job_config(spec, run_id, endpoints, None), Reporter(say)
-    traffic = Traffic(
-        spec.workload,
-        [Topic.at(endpoints, each.topic, each.partitions) for each in config.inputs],
-        Topic.at(endpoints, config.results_topic, config.slots),
-        work / f"{run_id}.parquet",
-        reporter.second,
-    )
+    traffic = job_traffic(spec.workload, config, config.slots, work, reporter.second)
     job = PlainJob(spark, config, work, BATCH_S, traffic)
     with closing(traffic), closing(PlainSystem(job, config.stage)) as system:
         yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)

@@ -50,7 +50,7 @@ def lab(tmp_path, monkeypatch):
         return SimpleNamespace(log=[], notes=[], **said, **asks)
 
     monkeypatch.setattr(run, "Job", job)
-    monkeypatch.setattr(run, "Traffic", lambda *_: SimpleNamespace(kill=note("killed"), close=note("topics go")))
+    monkeypatch.setattr(run, "job_traffic", lambda *_: SimpleNamespace(kill=note("killed"), close=note("topics go")))
     monkeypatch.setattr(run, "KeyshiftJob", lambda *_: None)
     monkeypatch.setattr(run, "RunLoop", lambda *parts: SimpleNamespace(execute=parts[-1]))
     stored = SimpleNamespace(
