@@ -156,8 +156,12 @@ class Run:
         background.resume(NAME, lambda line: None, take_over=self._takes_over)
 
     def _forget(self, kinds: tuple[str, ...] = ("leftovers",)) -> None:
-        """What is left of a job that nobody can go on with, if there is something; ``kinds`` of files that tell."""
-        if any(path.suffix[1:] in kinds for path in (self._world.folder / "jobs").glob(f"{NAME}.*")):
+        """What is left of a job that nobody can go on with, if there is something; ``kinds`` of files that tell.
+
+        Without an entry there is no such job: a driver that was forgotten removes such a file itself when it wakes.
+        """
+        jobs = self._world.folder / "jobs"
+        if Path(jobs, f"{NAME}.json").exists() and any(path.suffix[1:] in kinds for path in jobs.glob(f"{NAME}.*")):
             self._seen["forgotten"] += 1
             with at(self._world.user):
                 forget(NAME, lambda line: None)
