@@ -23,6 +23,7 @@ from one_run import Outcome
 from places import Fault, at
 
 from keyshift.control import background
+from keyshift.control.files import Jobs
 from keyshift.control.forgetting import forget
 from keyshift.model.errors import KeyshiftError
 from keyshift.results.manifest import Manifest
@@ -158,10 +159,10 @@ class Run:
     def _forget(self, kinds: tuple[str, ...] = ("leftovers",)) -> None:
         """What is left of a job that nobody can go on with, if there is something; ``kinds`` of files that tell.
 
-        Without an entry there is no such job: a driver that was forgotten removes such a file itself when it wakes.
+        Without an entry there is no such job to forget; a file that stays all the same is a problem at the end.
         """
-        jobs = self._world.folder / "jobs"
-        if Path(jobs, f"{NAME}.json").exists() and any(path.suffix[1:] in kinds for path in jobs.glob(f"{NAME}.*")):
+        known, files = Jobs(self._world.folder).read(NAME), (self._world.folder / "jobs").glob(f"{NAME}.*")
+        if known and any(path.suffix[1:] in kinds for path in files):
             self._seen["forgotten"] += 1
             with at(self._world.user):
                 forget(NAME, lambda line: None)
