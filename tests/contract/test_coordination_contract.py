@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from nodes import Ensemble, Session
 
-from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
+from keyshift.model.errors import Deposed, JobOver, NotThere, ServiceUnavailable
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ALL, Folder, Node
@@ -208,8 +208,11 @@ def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing(m
             act()
     new.require_epoch()
     assert new.read(STEPS) == 1
-    new.withdraw(ALL)
     new.end_epoch()
     new.end_epoch()
-    with pytest.raises(NotThere):
+    with pytest.raises(JobOver):
         nodes.claim(job)
+    make("/keyshift/{job}").withdraw(ALL)
+    with pytest.raises(NotThere) as gone:
+        nodes.claim(job)
+    assert not isinstance(gone.value, JobOver)

@@ -27,7 +27,7 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import run as lab_run
 from keyshift.lab.run import Lab
 from keyshift.lab.system import KeyshiftJob
-from keyshift.model.errors import Deposed, MigrationFailed, QueryDied, RunsElsewhere, ServiceUnavailable
+from keyshift.model.errors import Deposed, JobOver, MigrationFailed, QueryDied, RunsElsewhere, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
 
 VALUES = {"workload": "keycount", "key_groups": 16, "slots": 2, "strategy": "fluid", "recoveries": 1}
@@ -107,6 +107,8 @@ class Job(small_live.Job):
         self.world, self.log, self.epoch = world, [], 0
 
     def claim(self):
+        if self.world.faulty("over"):
+            raise JobOver("job one is over and cannot be resumed; what it left is not deleted yet")
         self.epoch = self.world.claimed()
         return self.epoch
 
@@ -158,6 +160,8 @@ class Job(small_live.Job):
     def end(self):
         if self.world.faulty("no nodes"):
             raise ServiceUnavailable("ZooKeeper is away")
+        self.world.set("over")
+        self.world.stand_still("ending")
 
     def read_log(self):
         pass
@@ -280,6 +284,8 @@ def world_of(monkeypatch, folder):
         if world.faulty("disk full"):
             raise OSError(errno.ENOSPC, "No space left on device")
         plain(path, text)
+        if path.suffix == ".journal":
+            world.stand_still("kept")
 
     def services(profile, say, reach):
         return contextlib.nullcontext(Endpoints("k:1", "z:1", "m:1", "a", "s"))

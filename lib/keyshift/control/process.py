@@ -26,7 +26,7 @@ from keyshift.lab.environment import open_job_lab
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.journal import Journal, Keeper, journal_from_json, journal_to_json
 from keyshift.lab.run import Lab
-from keyshift.model.errors import BadInput, Deposed, service_errors
+from keyshift.model.errors import BadInput, Deposed, JobOver, service_errors
 from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.results.manifest import Manifest
@@ -136,6 +136,8 @@ class _Entry(Keeper):
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
         if self.deleted or not self._ours:
             self._file.drop()
+        elif isinstance(job.error, JobOver):  # the process before died as it was about to close this
+            self._file.close()
         if isinstance(job.error, Deposed) or not self._ours:
             return
         if self.ending is Ending.STOPPED and self.deleted:

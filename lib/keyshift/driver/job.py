@@ -98,7 +98,7 @@ class Job:
     def claim(self, first: bool = False) -> int:
         """Be the job's driver from now on, and tell in which epoch: another process that was is deposed.
 
-        ``first``: there was none before. Raises NotThere if the job is over.
+        ``first``: there was none before. Raises JobOver, or NotThere, if the job is over.
         """
         with _at_root(self.config) as participant:
             self.config = dataclasses.replace(self.config, epoch=participant.claim(self.config.job, first).number)

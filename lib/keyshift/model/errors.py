@@ -25,6 +25,10 @@ class NotThere(ServiceUnavailable):
     """A service answers, and does not have what it was asked for."""
 
 
+class JobOver(NotThere):
+    """Nobody can go on with the job any more: its driver has ended it. What it has left may be deleted."""
+
+
 class Damaged(ServiceUnavailable):
     """What a service has is not what was written there."""
 

@@ -198,7 +198,7 @@ class Coordination(Session):
     def claim(self, job: str, first: bool = False) -> Epoch:
         """Be the driver of ``job`` from now on; who was is deposed. ``first``: there was none before.
 
-        Raises NotThere if the job is over.
+        Raises JobOver if it is over and not yet deleted, NotThere if nothing is there of it.
         """
         with self._talking():
             return (begun if first else claimed)(self._client, job)

@@ -3,7 +3,8 @@
 A claim is one write of the node ``driver`` of the job, and the version of that node is the driver's *epoch*. What a
 driver writes in ZooKeeper is one transaction with a check of that version, so a driver that was paused, and whose job
 another one has claimed meanwhile, is told so at its next write. When a job is over its driver deletes the node: then
-nobody can claim it any more, and all that is left of the job may go.
+nobody can claim it any more, and all that is left of the job may go, the root of the job last. So a root without that
+node is what a job has left whose driver died in between.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from keyshift.model.errors import Deposed, NotThere
+from keyshift.model.errors import Deposed, JobOver, NotThere
 from keyshift.wire.nodes import of_job
 
 
@@ -48,10 +49,14 @@ class Epoch(NamedTuple):
 
 
 def claimed(client: KazooClient, job: str) -> Epoch:
-    """That of a new driver. Raises NotThere if there is no such job, or it is over."""
+    """That of a new driver. Raises JobOver if the job is over and has left something here, and NotThere if nothing is
+    here: then it is over as well, or is in another ZooKeeper.
+    """
     try:
         return Epoch(job, client.retry(client.set, _node(job), b"").version)
     except NoNodeError:
+        if client.retry(client.exists, of_job(job)):
+            raise JobOver(f"job {job} is over and cannot be resumed; what it left is not deleted yet") from None
         raise NotThere(f"ZooKeeper has nothing of job {job}: it is over, or never was, and cannot be resumed") from None
 
 

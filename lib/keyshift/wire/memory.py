@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
+from keyshift.model.errors import Deposed, JobOver, NotThere, ServiceUnavailable
 from keyshift.wire.epoch import Epoch
-from keyshift.wire.nodes import Folder, Node
+from keyshift.wire.nodes import Folder, Node, of_job
 
 T = TypeVar("T")
 
@@ -279,7 +279,10 @@ class MemoryCoordination(MemorySession):
     def claim(self, job: str, first: bool = False) -> Epoch:  # noqa: D102
         with self._talking():
             if not first and job not in self.memory.epochs:
+                if of_job(job) in self.memory.nodes:
+                    raise JobOver(f"job {job} is over")
                 raise NotThere(f"job {job} is over, or never was")
+            self.memory.put(of_job(job), b"", over=False)
             self.memory.epochs[job] = self.memory.epochs.get(job, 0) + 1
             return Epoch(job, self.memory.epochs[job])
 

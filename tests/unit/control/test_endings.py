@@ -159,6 +159,26 @@ def is_interrupted_at(fault, act):
     return interrupt
 
 
+def is_killed_as_it_ends(step):
+    """The process, as nobody can claim the job any more and its journal is still there."""
+
+    def end(world):
+        def kill():
+            if wait_until(lambda: world.reached("ending"), WAIT_S):
+                os.kill(Jobs().read(NAME).pid, signal.SIGKILL)
+
+        world.set("ending")
+        thread = threading.Thread(target=kill)
+        thread.start()
+        said = step(world)
+        thread.join(WAIT_S)
+        world.unset("ending")
+        assert Jobs().journal(NAME).read() is not None
+        return said
+
+    return end
+
+
 def still_made(*parts):
     def look(world):
         assert world.made == [*parts]
@@ -215,6 +235,10 @@ ENDINGS = {
         is_interrupted_at("starting", lambda say: background.start(VALUES, say, NAME)),
     ),
     "its process is killed while it starts": (is_killed_at("starting", started),),
+    "its process is killed while it undoes a start that was interrupted": (
+        is_killed_as_it_ends(is_interrupted_at("kept", lambda say: background.start(VALUES, say, NAME))),
+        RESUME,
+    ),
     "it is stopped, and a service is away when it is to be deleted": (
         start,
         sets("no snapshots"),
