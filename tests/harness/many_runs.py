@@ -12,14 +12,14 @@ The same for a live job and its drivers (``driver_run``), of some ends of lives,
 """
 
 import argparse
-import atexit
 import faulthandler
 import multiprocessing
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, TimeoutError
+from concurrent.futures import Future, TimeoutError
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -27,52 +27,53 @@ import driver_run
 import one_run
 from driver_shape import DOES, ENDS
 from one_run import Outcome
+from pebble import ProcessExpired, ProcessPool
 from places import CALLS
 from shape import KINDS, WORKLOADS
 
 RUN_S = 300.0  # in which every run ends, by far
+IMPORTED = ["keyshift.control.process"]  # with nearly all that a run needs
 
 
 class Pool:
-    """Processes that make runs; to be used with ``with``."""
+    """Processes that make runs; to be used with ``with``. Each makes one, so that a run that is bad, hangs or crashes
+    changes no other one. What takes long to import is imported once, in the process from which they are forked.
+    """
 
     def __init__(self, processes: int | None = None) -> None:
         self._crashes = tempfile.TemporaryDirectory()
-        self._pool = ProcessPoolExecutor(
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(IMPORTED)
+        self._pool = ProcessPool(
             processes or 2 * (os.cpu_count() or 1),
-            multiprocessing.get_context("spawn"),
-            _begin_process,
-            (self._crashes.name,),
+            max_tasks=1,
+            initializer=_begin_process,
+            initargs=(self._crashes.name,),
+            context=context,
         )
 
     def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Processes do not end by themselves: servers wait there for clients that died with their driver."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            process.kill()
+        self._pool.stop()
+        self._pool.join()
         self._crashes.cleanup()
 
-    def submit(self, function: Any, *arguments: Any, **named: Any) -> "Future[Any]":
-        """A function of a module, in one of the processes."""
-        return self._pool.submit(function, *arguments, **named)
+    def submit(self, function: Any, *arguments: Any, seconds: float = RUN_S, **named: Any) -> "Future[Any]":
+        """A function of a module, in a process that is ended if it takes more ``seconds``."""
+        return self._pool.schedule(function, arguments, named, seconds)
 
     def run(self, seeds: Iterable[int], of: Callable[..., Outcome] = one_run.run, **pinned: Any) -> Iterator[Outcome]:
         """The outcomes of these seeds, in their order; ``of``: ``one_run.run``, or that of ``driver_run``."""
         asked = [(seed, self.submit(of, seed, **pinned)) for seed in seeds]
         for seed, future in asked:
             try:
-                yield future.result(RUN_S * len(asked))
+                yield future.result()
             except TimeoutError:
-                yield Outcome(seed, None, pinned, {"hangs": "no outcome"})
-            except BrokenExecutor as error:
-                raise RuntimeError(f"a process crashed: {self.crashes() or 'it left no trace'}") from error
-
-    def crashes(self) -> str:
-        """Where each process was that a signal ended."""
-        return "\n".join(file.read_text() for file in sorted(Path(self._crashes.name).iterdir()))
+                yield Outcome(seed, None, pinned, {"hangs": f"no outcome within {RUN_S:g} s"})
+            except ProcessExpired as error:
+                yield Outcome(seed, None, pinned, {"crash": Path(self._crashes.name, str(error.pid)).read_text()})
 
 
 def _begin_process(crashes: str) -> None:
@@ -82,7 +83,7 @@ def _begin_process(crashes: str) -> None:
     """
     faulthandler.enable(Path(crashes, str(os.getpid())).open("w"))  # noqa: SIM115 - for as long as the process lives
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    atexit.register(os._exit, 0)
+    Finalize(None, os._exit, (0,), exitpriority=0)
 
 
 def _seeds(text: str) -> range:

@@ -159,6 +159,25 @@ def is_interrupted_at(fault, act):
     return interrupt
 
 
+def starts_as(fault, other):
+    """A start; ``other`` befalls it when it has come to where ``fault`` is."""
+
+    def start(world):
+        def change():
+            if wait_until(lambda: world.reached(fault), WAIT_S):
+                world.set(other)
+            world.unset(fault)
+
+        world.set(fault)
+        thread = threading.Thread(target=change)
+        thread.start()
+        said = started()
+        thread.join(WAIT_S)
+        return said
+
+    return start
+
+
 def is_killed_as_it_ends(step):
     """The process, as nobody can claim the job any more and its journal is still there."""
 
@@ -231,6 +250,10 @@ ENDINGS = {
         ends_by_itself,
     ),
     "a start that fails": (sets("no slots"), start, unsets("no slots")),
+    "a start while the disk is so full that there is no first journal": (
+        starts_as("starting", "disk full"),
+        unsets("disk full"),
+    ),
     "a start that is interrupted before the job is ready": (
         is_interrupted_at("starting", lambda say: background.start(VALUES, say, NAME)),
     ),

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.plans.migrations import Migration
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.refusals import refusal
 
@@ -68,8 +68,8 @@ class Keeper(RunEnd):
 
 
 class JournalWriter:
-    """Puts journals on disk; ``kept`` hears when one is there. A disk that is full is no reason to end: one line of
-    that goes to ``note``.
+    """Puts journals on disk; ``kept`` hears when one is there. A disk that is full is no reason to end, as there is a
+    journal already: one line of that goes to ``note``. Without a first one nobody is told that a job is ready.
     """
 
     def __init__(self, keeper: Keeper, kept: Callable[[], None], note: Say) -> None:
@@ -79,13 +79,19 @@ class JournalWriter:
         self._keep_at = 0.0  # likewise: not before that
 
     def keep(self, of: object, make: Callable[[], Journal]) -> None:
-        """Write the journal that ``make`` gives, if it is ``of`` something else than the one before."""
+        """Write the journal that ``make`` gives, if it is ``of`` something else than the one before.
+
+        Raises ServiceUnavailable if the first one of a job cannot be written.
+        """
         if of == self._kept or time.monotonic() < self._keep_at:
             return
         journal = make()
         try:
             self._keeper.keep(journal)
         except OSError as error:
+            if self._kept is None and self._keeper.resumed is None:
+                said = f"the journal cannot be written ({error}), and nothing could go on with the job without it"
+                raise ServiceUnavailable(said) from error
             self._keep_at = time.monotonic() + KEEP_AGAIN_S
             if self._not_kept_since is None:
                 self._not_kept_since = time.monotonic()
