@@ -283,6 +283,8 @@ def world_of(monkeypatch, folder):
     def write_whole(path, text):
         if world.faulty("disk full"):
             raise OSError(errno.ENOSPC, "No space left on device")
+        if path.suffix == ".journal":
+            world.stand_still("writing")
         plain(path, text)
         if path.suffix == ".journal":
             world.stand_still("kept")

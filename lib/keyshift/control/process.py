@@ -134,7 +134,7 @@ class _Entry(Keeper):
 
     def ended(self, job: LiveJob) -> None:
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
-        if self.deleted or not self._ours:
+        if self.deleted or not self._ours or self._stopped_elsewhere(job):
             self._file.drop()
         elif isinstance(job.error, JobOver):  # the process before died as it was about to close this
             self._file.close()
@@ -147,6 +147,12 @@ class _Entry(Keeper):
             with contextlib.suppress(OSError):  # then it is found out from its log
                 self._jobs.write(file)
             tell(f"job {self._name}: {self._jobs.ended(file)}")
+
+    def _stopped_elsewhere(self, job: LiveJob) -> bool:
+        """Whether the job was stopped, or forgotten, by who took it over: then a journal that came to disk since then is
+        of no use to anybody.
+        """
+        return isinstance(job.error, Deposed) and self._jobs.read(self._name) is None
 
     def _last_word(self, job: LiveJob) -> str:
         if self.ending is Ending.STOPPED:

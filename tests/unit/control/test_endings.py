@@ -342,6 +342,21 @@ def test_a_job_ends_as_the_document_says(world, ending, remains, words, how):
 # -- of other kinds of jobs -------------------------------------------------------------------------------------------
 
 
+def test_a_journal_that_comes_when_the_job_was_taken_over_and_stopped_is_not_left(world):
+    started()
+    old = psutil.Process(Jobs().read(NAME).pid)
+    world.set("writing")
+    client().do(Rate(rate=300))
+    assert wait_until(lambda: world.reached("writing"), WAIT_S)
+    old.suspend()
+    world.unset("writing")
+    command("resume", NAME, "--take-over")
+    assert '"verdict": "ok"' in command("job", "stop", NAME)
+    old.resume()
+    old.wait(WAIT_S)
+    assert [path.name for path in (Jobs().home / "jobs").iterdir()] == [".lock"]
+
+
 def test_wiping_the_services_deletes_all_jobs(world):
     started()
     sent(signal.SIGKILL)
