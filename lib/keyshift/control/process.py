@@ -149,7 +149,7 @@ class _Entry(Keeper):
             tell(f"job {self._name}: {self._jobs.ended(file)}")
 
     def _stopped_elsewhere(self, job: LiveJob) -> bool:
-        """Whether whoever took the job over has stopped or forgotten it: nobody needs a journal that was written since."""
+        """Whether who took the job over has stopped or forgotten it: nobody needs a journal that was written since."""
         return isinstance(job.error, Deposed) and self._jobs.read(self._name) is None
 
     def _last_word(self, job: LiveJob) -> str:
