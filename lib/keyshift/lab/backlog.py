@@ -10,12 +10,15 @@ from keyshift.model.notes import Activity, Doing
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
 
-SILENCE_S = 10.0  # without any result, after which what is missing does not come any more
+SILENCE_S = 10.0  # without any result, longer than a slot may wait for another one: then nothing comes any more
 LOOK_S = 0.2  # between two looks
 
 
 class Backlog:
-    """A system that has not worked it off in ``allowed_s`` is ``overloaded``. ``check`` raises what ends the run."""
+    """A system that has not worked it off in ``allowed_s`` is ``overloaded``. ``check`` raises what ends the run.
+
+    ``deadline_s``: so long a slot may stand between two batches, until it says itself that its job has failed.
+    """
 
     def __init__(
         self,
@@ -24,9 +27,10 @@ class Backlog:
         reporter: Reporter,
         check: Callable[[], None],
         allowed_s: float,
+        deadline_s: float,
     ) -> None:
         self._system, self._traffic, self._reporter, self._check = system, traffic, reporter, check
-        self._allowed_s = allowed_s
+        self._allowed_s, self._silence_s = allowed_s, deadline_s + SILENCE_S
         self.overloaded = False
         self._since = math.inf  # seconds since the epoch
         self._feed: Feed | None = None
@@ -60,7 +64,7 @@ class Backlog:
             self._check()
             return not self._left or self.overloaded or self._out_of_time()
 
-        self._traffic.await_results(over, SILENCE_S)
+        self._traffic.await_results(over, self._silence_s)
         if self._left and not self.overloaded:
             self._reporter.say(f"only {self._traffic.received} of {self._due} results came")
 

@@ -76,7 +76,8 @@ class RunLoop:
         self.samples: list[Sample] = []
         self._ended_at = math.nan  # likewise
         self._looked_at = 0.0  # likewise, when ``each_second`` was called last
-        self.backlog = Backlog(system, traffic, reporter, self.check, spec.run.catch_up_s)
+        allowed_s, deadline_s = spec.run.catch_up_s, spec.job.deadline_s
+        self.backlog = Backlog(system, traffic, reporter, self.check, allowed_s, deadline_s)
         self._autoscaler: Autoscaler | None = None
         self._script = make_script(self)
 

@@ -109,7 +109,7 @@ def made(monkeypatch):
 
 @pytest.fixture
 def loaded(made):
-    return made(catch_up_s=30.0)
+    return made(catch_up_s=30.0, deadline_s=5.0)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,10 @@ def loaded(made):
     [
         (lambda s: min(10_000, round(s * 400)), False, 25),
         (lambda s: round(s * 100), True, 30),
-        (lambda s: min(9_000, round(s * 1000)), False, 19),
+        (lambda s: round(s * 1000) if s < 5 else max(5_000, round(s * 1000) - 13_000), False, 23),
+        (lambda s: min(9_000, round(s * 1000)), False, 24),
     ],
-    ids=["all come", "longer than is allowed", "some are lost"],
+    ids=["all come", "longer than is allowed", "all come, some late", "some are lost"],
 )
 def test_a_backlog_is_waited_for_as_long_as_results_come_and_that_is_allowed(loaded, come, overloaded, over_s):
     loaded.come = come
