@@ -97,14 +97,14 @@ def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab
 
 
 def test_a_job_of_two_sources_goes_on_where_it_was_in_each_of_them(lab):
-    """The second one is silent when the query dies."""
+    """The second one is silent when the query dies, after a snapshot unless the machine is very slow."""
     timed = {name: value for name, value in SMALL.items() if name not in ("keys", "state_bytes")}
     of_saas = {"workload": "saas", "stage": "qualifier", "rate": 400.0, "rate_steps": "control=1:20,2:0,6:20"}
     given = {"strategy": "fluid", "routers": 1, "slots": 1, "to_slots": 2, "snapshot_s": 1.0, "fault": "kill:slot@4"}
     given = make_spec(timed | of_saas | given)
     manifest = lab.run(given)
     assert manifest.status == "ok", manifest.verdict.examples
-    assert any("everything since its snapshot was done again" in note for note in manifest.notes)
+    assert any(re.search("everything since its (snapshot|beginning) was done again", note) for note in manifest.notes)
     results = lab.store.get_tables(manifest.run_id)["latency"]
     assert manifest.summary.events > 1000 and len(results) == manifest.summary.results_due
 

@@ -11,7 +11,7 @@ from small_run import at_night
 PRESETS = ["fluid", "lazy", "order_unaware"]
 SMALL = {
     "strategies": '["fluid", "lazy", "order_unaware"]',
-    "rate": "1000",
+    "rate": "400",
     "keys": "2000",
     "state_bytes": "256",
     "key_groups": "16",
@@ -59,7 +59,7 @@ def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(copy):
     rows = copy.rows
     assert [row["strategy"] for row in rows] == PRESETS
     assert {row["verdict"] for row in rows} == {"ok"}
-    assert all(row["events"] >= 5000 for row in rows), "at least three seconds before, and two behind the request"
+    assert all(row["events"] >= 2000 for row in rows), "at least three seconds before, and two behind the request"
     assert {row["units_moved"] for row in rows} == {4}
     assert [row["steps"] for row in rows] == [4, 1, 1]
 

@@ -81,7 +81,7 @@ NOTEBOOKS = {
     "start/03_invent": Small(
         SMALL
         | {"presets": '["fluid"]', "state_bytes": "128", "to_slots": "3", "seconds": "8", "trigger_s": "2"}
-        | {"customers": "500"},
+        | {"customers": "500", "frame_ms": "20"},
         invented,
         2,
         [("slow_start", "loyalty")],

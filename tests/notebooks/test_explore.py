@@ -14,6 +14,7 @@ SMALL = {
     "script": '["2: scale 3", "5: double"]',
     "seconds": "9",
     "rate": "500",
+    "frame_ms": "20",
     "slots_max": "3",
     "key_groups": "16",
     "settings": '{"keys": 1000, "state_bytes": 64}',

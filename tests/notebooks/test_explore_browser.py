@@ -23,7 +23,7 @@ from keyshift.control.files import Jobs
 from keyshift.waiting import wait_until
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "02_explore.ipynb"
-SMALL = "rate, slots_max, key_groups, settings = 500.0, 3, 16, {'keys': 1000, 'state_bytes': 64}"
+SMALL = "rate, frame_ms, slots_max, key_groups, settings = 500.0, 20.0, 3, 16, {'keys': 1000, 'state_bytes': 64}"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is on the PATH")

@@ -12,7 +12,7 @@ from jupyter_client import KernelManager
 from keyshift.control.files import Jobs
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "02_explore.ipynb"
-SMALL = "rate, slots_max, key_groups, settings = 500.0, 3, 16, {'keys': 1000, 'state_bytes': 64}"
+SMALL = "rate, frame_ms, slots_max, key_groups, settings = 500.0, 20.0, 3, 16, {'keys': 1000, 'state_bytes': 64}"
 
 
 class Page:

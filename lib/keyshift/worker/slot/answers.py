@@ -9,7 +9,7 @@ from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared
 
-SOON_US = SECOND_US  # a fault that was asked for is old after that
+SOON_US = SECOND_US  # so long before this batch, a fault that was asked for may have had nobody to hit
 
 
 class SlotAnswers:
@@ -17,6 +17,7 @@ class SlotAnswers:
 
     def __init__(self, shared: Shared, effects: SlotEffects, measures: Measures) -> None:
         self._shared, self._effects, self._measures = shared, effects, measures
+        self._since_us = now_us()
 
     def measured(self) -> Measured:
         """What the slot has measured so far; under its lock."""
@@ -50,7 +51,7 @@ class SlotAnswers:
             self._effects.replicator.start(order, self._shared.slot)
 
     def _fault_wanted(self, wanted: nodes.FaultNow) -> None:
-        if wanted.slot == self._shared.slot and now_us() - wanted.at_us < SOON_US:  # not once more in the next batch
+        if wanted.slot == self._shared.slot and wanted.at_us > self._since_us - SOON_US:  # not once more in each batch
             wanted.fault.strike()
 
     def _log_wanted(self, question: str) -> None:
