@@ -33,6 +33,7 @@ COPIES = [name for name, strategy in strategies.items() if strategy.phase(0).rep
 TOGETHER = [name for name in LIVE if strategies.get(name).bins == 1 and name not in COPIES]
 
 
+@pytest.mark.timeout(1800)  # a minute, and much more on one core that others use
 def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_other(lab):
     """In one job, out and to one slot: what comes back has been elsewhere, and the next preset finds it as it is."""
     job = lab.start(live_spec(SMALL_LIVE | {"workload": "windowcount", "keys": 2000, "slots_max": 4, "snapshot_s": 0}))
