@@ -101,7 +101,8 @@ PRESETS = {
         mode=Mode(transfer="access", background=False),
     ),
     # Nothing moves, and every first use of a key pays a round trip; with ``background`` keys migrate as well. The same
-    # runtime's useHybrid and useCache; its useMigrate is ``background``.
+    # runtime's useHybrid; its useMigrate is ``background``. Its useCache remembers where a key is, which an assignment
+    # says here anyway: ``cache`` keeps values.
     "hybrid": Strategy(
         "keys stay and are used by remote access, with a cache",
         "hybrid state, decoupled compute and storage",
