@@ -4,6 +4,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+import psutil
+
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
@@ -61,6 +63,9 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
     cores = max(needed, cores)
+    if not place.spark.on_kubernetes:
+        for spec in specs:
+            spec.require_memory(psutil.virtual_memory().total)
     require_java()
     stack = Stack() if place.services == "embedded" else None
     for spec in specs:

@@ -31,7 +31,7 @@ from keyshift.traffic import lines
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import Fault
-from keyshift.workloads.keycount import KeyCount, wrong_results
+from keyshift.workloads.keycount import KeyCount, KeyCounts, wrong_results
 from keyshift.workloads.times import Times
 
 RUN_S = 60.0  # from a submitted job until all its tasks run
@@ -61,12 +61,14 @@ class FlinkCount(KeyCount):
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
     ) -> Iterator[str]:
         """See ``Workload.wrong``."""
-        counts = np.bincount(events["key"], minlength=self.keys)
+        counts = KeyCounts(events["key"])
         results = results[results["position"] >= 0]
         yield from wrong_results(counts, results)
-        last = results.groupby("key")["count"].max().reindex(range(self.keys), fill_value=0).to_numpy()
-        for key in np.flatnonzero(last != counts):
-            yield f"final count of key {key}: {last[key]}; expected {counts[key]}"
+        last = results.groupby("key")["count"].max()
+        keys = np.union1d(last.index, counts.keys)
+        for key, found, expected in zip(keys, last.reindex(keys, fill_value=0), counts.of(keys), strict=True):
+            if found != expected:
+                yield f"final count of key {key}: {found}; expected {expected}"
 
 
 def tables(kafka: str, events: str, results: str) -> tuple[str, str]:

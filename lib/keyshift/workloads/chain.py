@@ -20,6 +20,7 @@ from keyshift.workloads.keycount import (
     EVENTS,
     RESULT_FIELDS,
     KeyCount,
+    KeyCounts,
     StateCheck,
     wrong_results,
 )
@@ -94,7 +95,7 @@ class Chain(KeyCount):
         """
         kinds, keys = self.kinds, events["key"].to_numpy()
         at_stage = [self.key_at(stage, keys) for stage in range(len(kinds))]
-        counts = [np.bincount(each, minlength=self.keys) for each in at_stage]
+        counts = [KeyCounts(each) for each in at_stage]
         both = results[[*ORIGIN_NAMES, "key"]].merge(
             events[ORIGIN_NAMES].assign(expected=at_stage[-1]), on=ORIGIN_NAMES
         )

@@ -7,18 +7,18 @@ state that was stale, mixed up or half moved at the moment it was used, and the 
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.workloads.contract import KeyedStage, Operator, Source
-from keyshift.workloads.keyed import WORD, Keyed, key_draw
+from keyshift.workloads.keyed import WORD, KeyDraw, Keyed, UniformDraw
 from keyshift.workloads.times import Times
 
 EVENTS = pa.schema(EVENT_FIELDS)
@@ -31,7 +31,7 @@ class KeyCountPartition:
     """See ``Partition``."""
 
     def __init__(self, workload: Keyed, router: int) -> None:
-        self._keys = key_draw(workload, router)
+        self._keys = workload.key_draw(router)
 
     def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """The next ``len(times)`` events, whatever was taken at once before."""
@@ -55,15 +55,17 @@ class KeyCountOperator(Operator):
 
     state_schema = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 
-    def __init__(self, workload: Keyed, work_us: float = 0.0, spins: bool = False) -> None:
-        self._workload, self._work_s, self._spins = workload, work_us / 1e6, spins
+    def __init__(self, workload: "KeyCount") -> None:
+        self._workload, self._work_s = workload, workload.work_us / 1e6
+        self._spins = workload.work_by == "spinning"
 
     def initial(self, unit: int, state: UnitState) -> None:
-        """Every key of ``unit``, with count 0."""
-        state.install([self._workload.fresh(unit, self.state_schema, (0,))])
+        """Every key of ``unit``, with count 0, if keys exist from the start."""
+        if self._workload.exist == "from the start":
+            state.install([self._workload.fresh(unit, self.state_schema, (0,))])
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
-        """One result per event. A key whose state is missing counts from 0: the verdict tells, the job goes on.
+        """One result per event. A key without state counts from 0; if it should have some, the verdict tells.
 
         Returns when the events have taken their time, all together: a pause for each would be longer than was asked.
         """
@@ -100,11 +102,16 @@ class KeyCountOperator(Operator):
 
 
 class KeyCount(Keyed):
-    """Parameters of the workload; every key exists from the beginning, with count 0."""
+    """Parameters of the workload. A key has count 0 when it begins to exist."""
 
     name: ClassVar[str] = "keycount"
     summary: ClassVar[str] = "count the events of each key, beside a payload of state_bytes per key"
 
+    exist: Literal["from the start", "once used"] = Field(
+        default="from the start",
+        description="since when a key has state. With 'once used' any number of keys costs no memory: they come "
+        "uniformly, as nobody knows which of them are in a key group (skew = 0)",
+    )
     work_us: float = Field(
         default=0.0, ge=0, le=1e6, description="microseconds for which each event occupies its slot, at least"
     )
@@ -112,6 +119,23 @@ class KeyCount(Keyed):
         default="waiting",
         description="how: waiting takes the slot but no core, like a call to another service; spinning takes a core",
     )
+
+    @model_validator(mode="after")
+    def _uniform(self) -> Self:
+        if self.exist == "once used" and self.skew:
+            raise ValueError(f"skew = {self.skew:g}: must be 0 with exist = once used, where keys come uniformly")
+        return self
+
+    @property
+    def from_start(self) -> int:
+        """How many keys have state before the first event."""
+        return 0 if self.exist == "once used" else self.keys
+
+    def key_draw(self, router: int) -> KeyDraw | UniformDraw:
+        """Where the keys of a router's events come from."""
+        if self.exist == "once used":
+            return UniformDraw(self.keys, (self.seed, router))
+        return super().key_draw(router)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -125,7 +149,7 @@ class KeyCount(Keyed):
 
     def counter(self) -> KeyCountOperator:
         """What counts, and occupies its slot with each event."""
-        return KeyCountOperator(self, self.work_us, self.work_by == "spinning")
+        return KeyCountOperator(self)
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
@@ -135,7 +159,7 @@ class KeyCount(Keyed):
         Events of several routers have no single order, so any order of a key's events is right that keeps the order of
         each router: the counts of a key are 1..n, each once, growing along each router's events.
         """
-        counts = np.bincount(events["key"], minlength=self.keys)
+        counts = KeyCounts(events["key"])
         yield from wrong_results(counts, results)
         yield from StateCheck(self, counts).whole(final)
 
@@ -143,11 +167,31 @@ class KeyCount(Keyed):
 # -- what must come out, told from the events: not by the code of the operator -----------------------------------------
 
 
-def wrong_results(counts: npt.NDArray[np.int64], results: pd.DataFrame) -> Iterator[str]:
+class KeyCounts:
+    """How many events each key has, of those in ``events``; as much memory as there are different ones."""
+
+    def __init__(self, events: Any) -> None:
+        self.keys, self._counts = np.unique(np.asarray(events, np.int64), return_counts=True)
+
+    def of(self, keys: Any) -> npt.NDArray[np.int64]:
+        """Those of each of ``keys``; 0 for one that has none."""
+        at, found = places(self.keys, np.asarray(keys, np.int64))
+        return np.where(found, np.append(self._counts, 0)[at], 0)
+
+
+def places(
+    ascending: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Where each of ``keys`` is in ``ascending``, and whether it is there at all."""
+    at = np.searchsorted(ascending, keys)
+    return at, (at < len(ascending)) & (np.append(ascending, 0)[at] == keys)
+
+
+def wrong_results(counts: KeyCounts, results: pd.DataFrame) -> Iterator[str]:
     """One line for each result that cannot be. ``counts``: of the events of each key."""
     key, router, count, stamp = (results[c].to_numpy() for c in ("key", "router", "count", "stamp"))
-    known = (key >= 0) & (key < len(counts))
-    bad = ~known | (count < 1) | (count > counts[np.where(known, key, 0)]) | (stamp != count - 1)
+    offered = counts.of(key)
+    bad = (count < 1) | (count > offered) | (stamp != count - 1)
     order = np.lexsort((count, key))
     bad[order[1:]] |= (np.diff(key[order]) == 0) & (np.diff(count[order]) == 0)
     order = np.lexsort((results["position"], results["offset"], router, key))
@@ -155,10 +199,9 @@ def wrong_results(counts: npt.NDArray[np.int64], results: pd.DataFrame) -> Itera
     bad[order[1:]] |= same & (np.diff(count[order]) <= 0)
     for row in np.flatnonzero(bad):
         r = results.iloc[row]
-        offered = counts[key[row]] if known[row] else 0
         yield (
             f"result of router {r.router} offset {r.offset} position {r.position}: key {r.key} has count"
-            f" {r['count']} and stamp {r.stamp}; expected stamp = count - 1, and counts 1..{offered}, each once,"
+            f" {r['count']} and stamp {r.stamp}; expected stamp = count - 1, and counts 1..{offered[row]}, each once,"
             " in event order"
         )
 
@@ -166,25 +209,27 @@ def wrong_results(counts: npt.NDArray[np.int64], results: pd.DataFrame) -> Itera
 class StateCheck:
     """The final state of one counter, part by part: every key is in its unit, with the ``counts`` it must have."""
 
-    def __init__(self, workload: Keyed, counts: npt.NDArray[np.int64]) -> None:
-        self._workload, self._counts = workload, counts
-        self._seen = np.zeros(workload.keys, dtype=np.int64)
+    def __init__(self, workload: KeyCount, counts: KeyCounts) -> None:
+        self._workload = workload
+        self._keys = counts.keys if workload.exist == "once used" else np.arange(workload.keys)
+        self._units, self._counts = workload.units_of(self._keys), counts.of(self._keys)
+        self._seen = np.zeros(len(self._keys), dtype=np.int64)
 
     def wrong(self, part: pd.DataFrame) -> Iterator[str]:
         """One line for each key of ``part`` that is not as it must be."""
-        workload, counts = self._workload, self._counts
+        workload = self._workload
         for rows in workload.slices(iter([part])):
             key, unit, count = (rows[c].to_numpy() for c in ("key", "unit", "count"))
-            known = (key >= 0) & (key < workload.keys)
-            home = np.where(known, key, 0)
-            np.add.at(self._seen, key[known], 1)
-            bad = ~known | (workload.units[home] != unit) | (counts[home] != count) | workload.damaged(rows, count)
+            at, known = places(self._keys, key)
+            np.add.at(self._seen, at[known], 1)
+            bad = ~known | workload.damaged(rows, count)
+            bad[known] |= (self._units[at[known]] != unit[known]) | (self._counts[at[known]] != count[known])
             for row in np.flatnonzero(bad):
-                k = key[row]
-                expected = f"count {counts[k]} in unit {workload.units[k]}" if known[row] else "no such key"
+                home = at[row]
+                expected = f"count {self._counts[home]} in unit {self._units[home]}" if known[row] else "no such key"
                 yield (
-                    f"final state of key {k} in unit {unit[row]}, slot {rows['slot'].iloc[row]}: count {count[row]}"
-                    f" and payload {rows['payload'].iloc[row][:16].hex()}...; expected {expected}"
+                    f"final state of key {key[row]} in unit {unit[row]}, slot {rows['slot'].iloc[row]}: "
+                    f"count {count[row]} and payload {rows['payload'].iloc[row][:16].hex()}...; expected {expected}"
                 )
 
     def whole(self, final: Iterator[pd.DataFrame]) -> Iterator[str]:
@@ -195,5 +240,5 @@ class StateCheck:
 
     def missing(self) -> Iterator[str]:
         """One line for each key that was not seen once, behind all parts."""
-        for k in np.flatnonzero(self._seen != 1):
-            yield f"final state of key {k}: in {self._seen[k]} places, expected 1"
+        for place in np.flatnonzero(self._seen != 1):
+            yield f"final state of key {self._keys[place]}: in {self._seen[place]} places, expected 1"

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from keyshift.model.keys import hash_keys, units_of
 
 WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
+INDEX_BYTES = 32  # of a key, in each process that has to know which keys there are
 _SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a time
 
 
@@ -39,6 +40,15 @@ class Keyed(Grouped):
     keys: int = Field(default=20_000, ge=1, description="number of distinct keys")
     skew: float = Field(default=0.8, ge=0, le=10, description="Zipf exponent over key groups; 0 is uniform")
     state_bytes: int = Field(default=1024, ge=2 * WORD, le=1 << 26, description="bytes of state per key")
+
+    def key_draw(self, router: int) -> "KeyDraw | UniformDraw":
+        """Where the keys of a router's events come from."""
+        return KeyDraw(units_of(np.arange(self.keys), self.key_groups), self.key_groups, self.skew, (self.seed, router))
+
+    @property
+    def from_start(self) -> int:
+        """How many keys have state before the first event."""
+        return self.keys
 
     @cached_property
     def units(self) -> npt.NDArray[np.int32]:
@@ -99,10 +109,15 @@ class Keyed(Grouped):
         return bad
 
 
-def key_draw(workload: Keyed, router: int) -> "KeyDraw":
-    """The keys of a workload in which every key exists from the beginning."""
-    groups = units_of(np.arange(workload.keys), workload.key_groups)
-    return KeyDraw(groups, workload.key_groups, workload.skew, (workload.seed, router))
+class UniformDraw:
+    """Any of ``keys``, each as likely as any other; how many there are costs no memory. Every router draws its own."""
+
+    def __init__(self, keys: int, seed: tuple[int, ...]) -> None:
+        self._keys, self._random = keys, np.random.default_rng(seed)
+
+    def draw(self, count: int) -> npt.NDArray[np.int64]:
+        """The next ``count`` keys, whatever was drawn at once before."""
+        return (self._random.random(count) * self._keys).astype(np.int64)
 
 
 class KeyDraw:

@@ -18,8 +18,7 @@ from pydantic import Field
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.model.keys import units_of
 from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage, Source
-from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, StateCheck, wrong_results
-from keyshift.workloads.keyed import key_draw
+from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, KeyCounts, StateCheck, wrong_results
 from keyshift.workloads.tables import RESULT, lines
 from keyshift.workloads.times import Times
 
@@ -35,8 +34,8 @@ class MicroPartition:
     """
 
     def __init__(self, workload: "Micro", router: int) -> None:
-        self._keys = key_draw(workload, router)
-        self._later = key_draw(workload.model_copy(update={"skew": workload.later_skew}), router)
+        self._keys = workload.key_draw(router)
+        self._later = workload.model_copy(update={"skew": workload.later_skew}).key_draw(router)
         self._left = workload.later_events or None  # events until the later skew; None: never
         self._groups, self._active = workload.key_groups, workload.active_groups
         self._place = np.random.default_rng((workload.seed, 2)).permutation(self._groups)
@@ -93,8 +92,8 @@ class Micro(KeyCount):
         yield from self.wrong_results(events, results)
         yield from StateCheck(self, self._writes(events)).whole(final)
 
-    def _writes(self, events: pd.DataFrame) -> npt.NDArray[np.int64]:
-        return np.bincount(events.loc[events["writes"], "key"], minlength=self.keys)
+    def _writes(self, events: pd.DataFrame) -> KeyCounts:
+        return KeyCounts(events.loc[events["writes"], "key"])
 
     def wrong_results(self, events: pd.DataFrame, results: pd.DataFrame) -> Iterator[str]:
         """One line per wrong result. Records that write are counted as in ``keycount``.
@@ -107,8 +106,7 @@ class Micro(KeyCount):
         writes = results["writes"]
         yield from wrong_results(counts, results[writes])
 
-        key = results["key"]
-        most = pd.Series(counts[key.where(key.between(0, self.keys - 1), 0)], results.index)
+        most = pd.Series(counts.of(results["key"]), results.index)
         odd = (results["count"] != results["stamp"]) | ~results["count"].between(0, most)
         text = RESULT + ", which reads: key {key} has count {count} and stamp {stamp}; expected both the same, and not"
         text += " more than {most} writes"

@@ -85,3 +85,11 @@ def test_a_run_that_does_not_fit_into_its_profile_is_refused_before_anything_is_
     with pytest.raises(BadInput, match=r"set spark\.executors to 3"), open_lab([make_spec({})], str(profile)):
         pass
     assert not opened
+
+
+def test_keys_that_do_not_fit_into_memory_are_refused_before_anything_is_started():
+    large = {"keys": 32_768_000_000, "skew": 0.0}
+    with pytest.raises(BadInput, match=r"keys = 32768000000: they take \d+ GiB .* exist = 'once used'"):
+        open_lab([make_spec(large)]).__enter__()
+    make_spec(large | {"exist": "once used"}).require_memory(0)
+    make_spec({}).require_memory(100 << 20)

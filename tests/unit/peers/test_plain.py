@@ -21,7 +21,7 @@ from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.peers import plain_job, plain_run
 from keyshift.peers.plain_run import NAME, PlainSystem, UnreadMicro, measure_beside_plain, plain_spec
 from keyshift.studies.study import Study
-from keyshift.workloads.keycount import wrong_results
+from keyshift.workloads.keycount import KeyCounts, wrong_results
 
 SMALL = {"workload": "micro", "keys": 40, "key_groups": 8, "state_bytes": 32, "slots": 3, "routers": 2, "seed": 5}
 SMALL |= {"active_share": 0.5, "trigger": "shuffle", "affected": 4}
@@ -88,7 +88,7 @@ def test_the_shortest_counter_of_the_benchmark_counts_as_keycount_does(monkeypat
     given = {name: value for name, value in SMALL.items() if name != "active_share"} | {"workload": "keycount"}
     _, events, results, _ = answered(make_spec(given), monkeypatch, answering=counting)
     assert len(results) == len(events) == 240
-    assert not list(wrong_results(np.bincount(events["key"], minlength=40), results))
+    assert not list(wrong_results(KeyCounts(events["key"]), results))
 
 
 def test_answers_that_are_lost_doubled_wrong_or_of_another_slot_are_told(monkeypatch):

@@ -517,7 +517,7 @@ def a_count_of_nothing(run):
     run.results.loc[run.results.index[run.results["count"] == 1][0], ["count", "stamp"]] = [0, -1]
 
 
-@check(keycount, "(count > counts[np.where(known, key, 0)]) | ", "", "counts")
+@check(keycount, "(count > offered) | ", "", "counts")
 def a_count_beyond_all_events(run):
     last = run.results[run.results["key"] == run.results["key"][0]]["count"].idxmax()
     run.results.loc[last, ["count", "stamp"]] += 1
@@ -548,20 +548,20 @@ def counts_in_the_wrong_order(run):
     run.results.loc[both, columns] = run.results.loc[both[::-1], columns].to_numpy()
 
 
-@check(keycount, "bad = ~known | (workload.units[home]", "bad = (workload.units[home]", "counts")
+@check(keycount, "bad = ~known | workload", "bad = workload", "counts")
 def a_key_that_does_not_exist(run):
     like = run.final[run.final["key"] == 0]
     payload = run.workload.payloads(np.array([10**6]), like["count"].to_numpy())[0].tobytes()
     run.final = pd.concat([run.final, like.assign(key=10**6, payload=[payload])], ignore_index=True)
 
 
-@check(keycount, "(workload.units[home] != unit) | ", "", "counts")
+@check(keycount, "(self._units[at[known]] != unit[known]) | ", "", "counts")
 def a_counted_key_in_another_unit(run):
     row = run.final.index[run.final["slot"] == 0][0]
     run.final.loc[row, "unit"] = (run.final.loc[row, "unit"] + 1) % 3
 
 
-@check(keycount, "(counts[home] != count) | ", "", "counts")
+@check(keycount, " | (self._counts[at[known]] != count[known])", "", "counts")
 def an_older_count_with_its_payload(run):
     count = run.final.loc[[0], "count"].to_numpy() - 1
     payload = run.workload.payloads(run.final.loc[[0], "key"].to_numpy(), count)[0].tobytes()

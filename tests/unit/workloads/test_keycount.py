@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,6 +91,41 @@ def test_a_run_without_mistakes_has_nothing_wrong(routers, frames, events_per_fr
     workload = make(state_bytes=state_bytes, bins=bins, keys=keys)
     made = run(workload, routers=routers, frames=frames, events_per_frame=events_per_frame)
     assert wrong(workload, made) == []
+
+
+def test_keys_that_exist_once_used_cost_nothing_before_and_any_of_them_comes():
+    workload = make(exist="once used", skew=0, keys=32_768_000_000)
+    made = run(workload, routers=2, frames=20, events_per_frame=10)
+    keys = made.events["key"]
+    assert keys.nunique() > 390 and keys.max() > 3e10, "of so many, hardly one comes twice"
+    assert sorted(pd.concat(made.final)["key"]) == sorted(set(keys))
+    assert wrong(workload, made) == []
+
+
+def test_a_key_that_was_never_used_has_no_state():
+    workload = make(exist="once used", skew=0, keys=10**9)
+    made = run(workload)
+    extra = make(keys=10**6).payloads(np.array([5]), np.array([0]))[0].tobytes()
+    unit = int(workload.units_of(np.array([5]))[0])
+    row = pd.concat(made.final).iloc[[0]].assign(key=5, count=0, unit=unit, payload=[extra])
+    [line] = wrong(workload, made, final=[*made.final, row])
+    assert line.startswith("final state of key 5 in unit") and line.endswith("expected no such key")
+
+
+@pytest.mark.parametrize("keys", [50, 10**12])
+def test_uniform_keys_are_the_same_whatever_is_drawn_at_once(keys):
+    def taken(sizes):
+        draw = make(exist="once used", skew=0, keys=keys).key_draw(1)
+        return np.concatenate([draw.draw(size) for size in sizes])
+
+    whole = taken([1000])
+    assert (whole == taken([1, 2, 500, 497])).all()
+    assert whole.min() >= 0 and whole.max() < keys and np.median(whole) == pytest.approx(keys / 2, rel=0.15)
+
+
+def test_keys_that_exist_once_used_come_uniformly_or_not_at_all():
+    with pytest.raises(ValidationError, match=r"skew = 0.8: must be 0 with exist = once used"):
+        make(exist="once used")
 
 
 def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.workloads.contract import KeyedStage, Source
-from keyshift.workloads.keyed import Keyed, key_draw
+from keyshift.workloads.keyed import Keyed
 from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount import oracle
 from keyshift.workloads.windowcount.operator import RESULT_FIELDS, WindowCountOperator
@@ -30,7 +30,7 @@ class WindowCountPartition:
     """Keys as in every keyed workload, and a delay for each event; see ``Partition``."""
 
     def __init__(self, workload: "WindowCount", router: int) -> None:
-        self._keys = key_draw(workload, router)
+        self._keys = workload.key_draw(router)
         self._regular, self._late = workload.lag_us, LATE_BY * workload.window_us
         self._late_share = workload.late_share
         # Generators of their own for each column: what is drawn must not depend on how many are taken at once.
