@@ -3,7 +3,7 @@
 Texts and parameters have passed ``anonymous``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,19 +22,40 @@ from keyshift.results.pages import page, svg, table
 from keyshift.results.store import ResultStore
 
 Row = dict[str, Any]
+Tables = Mapping[str, pd.DataFrame]
 _COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
 
 
 def report(store: ResultStore, run_ids: Sequence[str]) -> str:
     """The HTML of these runs, in the order given. Raises BadInput for a run that is not there, or if none is given."""
     manifests = store.get_manifests(run_ids)
+    runs = (_run(manifest, tables_of(store, manifest)) for manifest in manifests)
+    return _page(manifests, runs, link="#{}", together=list(_together(manifests)))
+
+
+def overview(manifests: Sequence[Manifest]) -> str:
+    """The index of these runs and what they show together; each run has a page of its own beside it, ``ID.html``."""
+    return _page(manifests, [], link="{}.html", together=list(_together(manifests)))
+
+
+def page_of(manifest: Manifest, tables: Tables) -> str:
+    """The page of one run, from its ``tables_of``."""
+    return _page([manifest], [_run(manifest, tables)], link="#{}", together=[])
+
+
+def tables_of(store: ResultStore, manifest: Manifest) -> Tables:
+    """What figures are drawn from; nothing of a run that died."""
+    return store.get_tables(manifest.run_id) if manifest.summary else {}
+
+
+def _page(manifests: Sequence[Manifest], runs: Iterable[Row], link: str, together: list[Row]) -> str:
     return page(
         "keyshift.results",
         "report.html.jinja",
         title=f"{len(manifests)} runs" if len(manifests) > 1 else manifests[0].run_id,
-        index=[_index_row(manifest) for manifest in manifests],
-        together=list(_together(manifests)),
-        runs=(_run(store, manifest) for manifest in manifests),
+        index=[_index_row(manifest) | {"link": link.format(manifest.run_id)} for manifest in manifests],
+        together=together,
+        runs=runs,
     )
 
 
@@ -67,11 +88,10 @@ def _together(manifests: Sequence[Manifest]) -> Iterator[Row]:
         }
 
 
-def _run(store: ResultStore, manifest: Manifest) -> Row:
+def _run(manifest: Manifest, tables: Tables) -> Row:
     told = anonymous_all(manifest.model_dump(mode="json"))
     summary = told["summary"] or {}
     figures = {name: _number(measure(summary)) for name, measure in MEASURES.items()}
-    tables = store.get_tables(manifest.run_id) if manifest.summary else {}
     verdict = told["verdict"]
     return {
         "told": told,
@@ -93,7 +113,7 @@ def _facts(told: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _drawn(strategy: str, tables: Mapping[str, pd.DataFrame]) -> Iterator[FigureBase | None]:
+def _drawn(strategy: str, tables: Tables) -> Iterator[FigureBase | None]:
     latency, migration = tables["latency"], tables["migration"]
     if len(latency):
         struck = {strategy: [at_s for at_s, _ in faults(tables["metrics"])]}
