@@ -16,6 +16,7 @@ Everything is made of what is stored: no run is made, no event is read.
 import json
 import multiprocessing
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -26,6 +27,7 @@ from typing import Any
 
 import pandas as pd
 
+from keyshift.analysis.conclusions import full_machine
 from keyshift.analysis.metrics import mean_ms
 from keyshift.analysis.plots.published import published_figure
 from keyshift.model.errors import BadInput
@@ -169,8 +171,9 @@ def _pages_of_runs(store: ResultStore, manifests: Sequence[Manifest], folder: Pa
     (folder / "runs").mkdir()
     workers = min(os.cpu_count() or 1, len(manifests) // SHARE)
     if workers > 1:
-        # Started anew: a process that has connections and threads must not be copied.
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        # Started anew: a process that has connections and threads must not be copied. Ctrl-C is for this one alone.
+        anew, deaf = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+        with ProcessPoolExecutor(workers, anew, initializer=signal.signal, initargs=deaf) as pool:
             for begin in range(0, len(manifests), workers * SHARE):  # the tables of all would not fit
                 _draw(store, manifests[begin : begin + workers * SHARE], folder, pool.map)
     else:
@@ -215,7 +218,8 @@ def _published(store: ResultStore, manifests: Sequence[Manifest]) -> str:
                 row["mean_ms"] = mean_ms(tables["latency"], tables["migration"])
             rows.append(row)
     curves = [_curve(curve, beside(curve, rows)) for curve in CURVES]
-    return page("keyshift.studies", "published.html.jinja", title="beside publications", curves=curves, least=LEAST)
+    values = {"curves": curves, "least": LEAST, "doubts": full_machine([row for row in rows if row["verdict"] == "ok"])}
+    return page("keyshift.studies", "published.html.jinja", title="beside publications", **values)
 
 
 def _curve(curve: Curve, lines: Sequence[Line]) -> dict[str, Any]:

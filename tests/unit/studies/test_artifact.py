@@ -40,7 +40,7 @@ LOAD = notebook(run(0, "drrs").run_id)  # its cells have random names
 @pytest.fixture(scope="module")
 def store():
     store = result_store()
-    drrs = run(0, "drrs", parameters=WHERE)
+    drrs = run(0, "drrs", parameters=WHERE, cpu_busy=0.95)
     store.put_run(drrs, tables())
     store.put_run(run(1, "meces", "bad", parameters=WHERE), tables())
     store.put_run(run(2, "lazy", "died"), {})
@@ -158,6 +158,7 @@ def test_published_numbers_stand_beside_ours_or_alone(folder):
     page = (folder / "published.html").read_text()
     assert page.count("No run of these compares") == 7, "the run of Meces is not correct"
     assert "<td>LiveRobin, 10/s</td><td>15.6</td>" in page
+    assert "full before the migration in 1 of 1 runs" in page
 
 
 def test_nothing_in_the_folder_tells_whose_machine_it_was(folder):
