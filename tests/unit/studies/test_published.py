@@ -5,7 +5,8 @@ import math
 import pytest
 from small_store import row
 
-from keyshift.studies.published import CURVES, Curve, beside
+from keyshift.experiment.spec import make_spec
+from keyshift.studies.published import BASELINES, CURVES, Curve, beside
 
 HEARTBEATS = (5.0, 10.0, 50.0, 100.0)
 (OF_HEARTBEAT,) = [curve for curve in CURVES if curve.title == "P99 over the heartbeat of LiveRobin"]
@@ -78,6 +79,28 @@ def test_one_strategy_is_divided_by_another_under_the_same_load():
 
 def test_a_preset_with_other_settings_is_not_the_preset():
     assert beside(AGAINST_MECES, [moved("drrs", 30, 20, 2), moved("meces", 60, 80, 4, unit="group")]) == []
+
+
+def of_run(strategy, parameters, **measures):
+    spec = make_spec({"strategy": strategy, **parameters})
+    return row(strategy, **measures) | {"parameters": spec.parameters()}
+
+
+def test_runs_made_as_the_page_says_are_those_of_the_points():
+    """The parameters are as a run stores them."""
+    turns = [{"ordering": "live_robin", "frame_ms": 5, "heartbeat_ms": ms} for ms in (5, 10, 50, 100)]
+    (line,) = beside(OF_HEARTBEAT, [of_run("fluid", each, p99_ms=1.0) for each in turns])
+    assert line.points["ours"].tolist() == [1, 1, 1, 1]
+    passive = [of_run("fluid", {"rate": rate, "snapshot_s": 30}, p99_ms=1.0) for rate in (10, 10_000)]
+    active = [of_run("fluid", {"rate": rate, "ordering": "live_robin"}, p99_ms=2.0) for rate in (10, 10_000)]
+    (line,) = beside(OF_RATE, [*passive, *active])
+    assert line.points["ours"].fillna(0).tolist() == [1, 2, 0, 1, 2, 0], "no job can run with KaZoo yet"
+    one, other = ({"spike_ms": ms, "mean_ms": ms, "completion_s": ms} for ms in (1, 4))
+    for curve in CURVES:
+        if curve.measure == "DRRS ÷ the other":
+            rows = [of_run("drrs", {}, **one)] + [of_run(name, {"seed": 2}, **other) for name in BASELINES]
+            (line,) = beside(curve, rows)
+            assert line.points["ours"].tolist() == [0.25, 0.25, 0.25], curve.title
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.title)
