@@ -98,7 +98,7 @@ def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
 
 
 @dataclass(frozen=True)
-class _Over:
+class _AtPoints:
     """A column of the summary, in runs with the parameters of each point."""
 
     column: str
@@ -176,7 +176,7 @@ CURVES = (
             dict(zip(_OVER_HEARTBEAT, _HEARTBEATS[measure], strict=True)),
             _ONE_COPY,
             "keyshift run --set ordering=live_robin --set frame_ms=5 --set heartbeat_ms=5, then 10, 50 and 100",
-            _Over(column, _OVER_HEARTBEAT),
+            _AtPoints(column, _OVER_HEARTBEAT),
         )
         for measure, column in _BEFORE.items()
     ),
@@ -189,7 +189,7 @@ CURVES = (
             _ONE_COPY,
             "keyshift run --set rate=10 --set snapshot_s=30, and with ordering=live_robin --set snapshot_s=0; "
             "then rate=10000",
-            _Over(column, _OVER_RATE),
+            _AtPoints(column, _OVER_RATE),
         )
         for measure, column in _BEFORE.items()
     ),
