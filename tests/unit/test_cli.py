@@ -72,6 +72,7 @@ def test_help_names_every_command(tmp_path):
         "tape",
         "simulate",
         "calibrate",
+        "artifact",
     ):
         assert command in done.stdout
 
@@ -106,6 +107,12 @@ def test_help_names_every_command(tmp_path):
         (["results", "export", "2026", "-o", "/"], "folder '/' is not empty"),
         (["results", "export", "2026", "-o", "new", "--format", "xls"], "'xls' is not one of 'parquet', 'csv'"),
         (["results", "import", "nowhere"], "nowhere/export.json cannot be read: No such file"),
+        (["artifact", "-o", "/"], "folder '/' is not empty: name a new one"),
+        (["artifact", "-o", "nowhere/new"], "--output nowhere/new: its folder does not exist"),
+        (["artifact", "2026", "--all", "small", "-o", "new"], "give runs, or --all and a kind of sets"),
+        (["artifact", "--all", "smal", "-o", "new"], "did you mean 'small'"),
+        (["artifact", "--doi", "zenodo.1", "-o", "new"], "doi = 'zenodo.1'"),
+        (["artifact", "--license", "my own", "-o", "new"], "license = 'my own'"),
         (["plan", "--skew", "-1"], "Zipf exponent = -1.0"),
         (["plan", "--set", "size=0"], "size = 0: a step needs at least 1 unit"),
         (["plan", "--set", "bins=3", "--set", "unit=bin"], "bins = 3: must be a power of two"),

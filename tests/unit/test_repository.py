@@ -1,6 +1,7 @@
 """The repository keeps its promises: one set of dependencies, clean notebooks, a pure core, the commands it lists."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -249,6 +250,24 @@ def test_pages_name_files_that_are_there():
             named = re.findall(r"`([a-z_]+/[\w/]*(?:\.py|/))`", page.read_text())
             missing += [f"{page.name}: {file}" for file in named if not any((base / file).exists() for base in bases)]
     assert missing == []
+
+
+def test_citation_and_codemeta_say_what_the_project_says():
+    project = PROJECT["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    meta = json.loads((ROOT / "codemeta.json").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= cited.keys(), "what the format requires"
+    authors = [author["name"] for author in project["authors"]]
+    wanted = {name: project[name] for name in ("version", "license")} | {"authors": authors}
+    assert {**cited, "authors": [author["name"] for author in cited["authors"]]}.items() >= wanted.items()
+    assert meta["version"] == project["version"]
+    assert meta["license"] == f"https://spdx.org/licenses/{project['license']}"
+    assert [author["name"] for author in meta["author"]] == authors
+    assert [cited["title"], cited["abstract"]] == [meta["name"], meta["description"]]
+    assert [cited["title"], cited["abstract"]] == [project["name"], project["description"]]
+    assert cited["keywords"] == meta["keywords"]
+    (spark,) = [text for text in project["dependencies"] if text.startswith("pyspark")]
+    assert meta["softwareRequirements"].endswith(f"/{spark.replace('==', '/')}/")
 
 
 # --- commands

@@ -70,6 +70,17 @@ def digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"
 
 
+def full_machine(rows: Sequence[Row]) -> list[str]:
+    """A sentence that says of how many runs the latencies are those of a full machine; none if of no run."""
+    busy = [(row.get("cpu_busy") or 0.0) >= FULL for row in rows]
+    if not any(busy):
+        return []
+    return [
+        f"The processors were full before the migration in {sum(busy)} of {len(busy)} runs: their latencies "
+        "measure the machine."
+    ]
+
+
 def _about(group: list[Point]) -> list[str]:
     runs = sum(len(point.rows) for point in group)
     correct = [point for point in group if not point.bad]
@@ -83,12 +94,7 @@ def _about(group: list[Point]) -> list[str]:
         said = [f"{how_many} correct: nothing lost, duplicated, reordered or wrong."]
     if not correct:
         return said
-    busy = [(row.get("cpu_busy") or 0.0) >= FULL for point in correct for row in point.rows]
-    if any(busy):
-        said.append(
-            f"The processors were full before the migration in {sum(busy)} of {len(busy)} runs: their latencies "
-            "measure the machine."
-        )
+    said += full_machine([row for point in correct for row in point.rows])
     said += _compare(
         correct,
         lambda row: ratio(row, "spike_ms", "p99_ms"),

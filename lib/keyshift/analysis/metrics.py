@@ -121,6 +121,13 @@ def spike_ms(seconds: pd.DataFrame, until_s: float | None) -> float | None:
     return None if during.empty else float(during.max())
 
 
+def mean_ms(latency: pd.DataFrame, migration: pd.DataFrame) -> float | None:
+    """Mean latency of events created from the trigger until the last unit is drained; None if none moved."""
+    need(latency, ["created_s", "latency_ms"], "mean_ms")
+    until_s = migration["drained_s"].max()
+    return _known(latency.loc[latency["created_s"].between(0, until_s), "latency_ms"].mean())
+
+
 def silence_ms(latency: pd.DataFrame) -> float | None:
     """The longest time between two results arriving one after the other, of those that end after the trigger.
 

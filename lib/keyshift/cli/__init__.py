@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from keyshift.cli import experiments, jobs, lists, services, simulations, stored, tapes
+from keyshift.cli import artifacts, experiments, jobs, lists, services, simulations, stored, tapes
 from keyshift.experiment.commands import COMMANDS
 from keyshift.program import run_program
 
@@ -50,6 +50,7 @@ for command in (
     *(experiments.run, experiments.calibrate, experiments.notebook, experiments.batch, experiments.lab),
     jobs.resume,
     simulations.simulate,
+    artifacts.artifact,
     *(lists.strategies, lists.plan, lists.workloads, lists.backends, lists.orderings, lists.parameters),
 ):
     app.command()(command)

@@ -1,49 +1,61 @@
 """Runs as one HTML file that opens anywhere: an index of the runs, what they show together, and a part for each.
 
-Everything is inside: figures are inline SVG, there is no script and no link to elsewhere. Texts and parameters have
-passed ``anonymous``.
+Texts and parameters have passed ``anonymous``.
 """
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from importlib import metadata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jinja2
-import matplotlib as mpl
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.figure import FigureBase
 
 from keyshift.analysis import metrics
 from keyshift.analysis.conclusions import sentences, tradeoff_sentences
 from keyshift.analysis.machine import with_disturbed
 from keyshift.analysis.plots.strategies import ccdf_figure, pareto, steps_gantt
-from keyshift.analysis.plots.style import theme
 from keyshift.analysis.plots.timelines import panels, resource_panels, throughput_panels
 from keyshift.analysis.tables import MEASURES, comparison_table, tradeoffs
 from keyshift.analysis.timelines import faults, tail
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.manifest import Manifest
+from keyshift.results.pages import page, svg, table
 from keyshift.results.store import ResultStore
 
 Row = dict[str, Any]
+Tables = Mapping[str, pd.DataFrame]
 _COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
 
 
 def report(store: ResultStore, run_ids: Sequence[str]) -> str:
     """The HTML of these runs, in the order given. Raises BadInput for a run that is not there, or if none is given."""
     manifests = store.get_manifests(run_ids)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("keyshift.results", "."), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.get_template("report.html.jinja").render(
+    runs = (_run(manifest, tables_of(store, manifest)) for manifest in manifests)
+    return _page(manifests, runs, link="#{}", together=list(_together(manifests)))
+
+
+def overview(manifests: Sequence[Manifest]) -> str:
+    """The index of these runs and what they show together; each run has a page of its own beside it, ``ID.html``."""
+    return _page(manifests, [], link="{}.html", together=list(_together(manifests)))
+
+
+def page_of(manifest: Manifest, tables: Tables) -> str:
+    """The page of one run, from its ``tables_of``."""
+    return _page([manifest], [_run(manifest, tables)], link="#{}", together=[])
+
+
+def tables_of(store: ResultStore, manifest: Manifest) -> Tables:
+    """What figures are drawn from; nothing of a run that died."""
+    return store.get_tables(manifest.run_id) if manifest.summary else {}
+
+
+def _page(manifests: Sequence[Manifest], runs: Iterable[Row], link: str, together: list[Row]) -> str:
+    return page(
+        "keyshift.results",
+        "report.html.jinja",
         title=f"{len(manifests)} runs" if len(manifests) > 1 else manifests[0].run_id,
-        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, keyshift {metadata.version('keyshift')}",
-        index=[_index_row(manifest) for manifest in manifests],
-        together=list(_together(manifests)),
-        runs=(_run(store, manifest) for manifest in manifests),
+        index=[_index_row(manifest) | {"link": link.format(manifest.run_id)} for manifest in manifests],
+        together=together,
+        runs=runs,
     )
 
 
@@ -70,25 +82,24 @@ def _together(manifests: Sequence[Manifest]) -> Iterator[Row]:
         drawable = costs["spike_ms"].notna() & costs["completion_s"].notna()
         yield {
             "workload": workload,
-            "table": _table(comparison_table(rows)),
-            "figure": _svg(pareto(costs).figure) if drawable.any() else "",
+            "table": table(comparison_table(rows)),
+            "figure": svg(pareto(costs).figure) if drawable.any() else "",
             "said": [*sentences(rows), *(tradeoff_sentences(rows) if drawable.any() else [])],
         }
 
 
-def _run(store: ResultStore, manifest: Manifest) -> Row:
+def _run(manifest: Manifest, tables: Tables) -> Row:
     told = anonymous_all(manifest.model_dump(mode="json"))
     summary = told["summary"] or {}
     figures = {name: _number(measure(summary)) for name, measure in MEASURES.items()}
-    tables = store.get_tables(manifest.run_id) if manifest.summary else {}
     verdict = told["verdict"]
     return {
         "told": told,
         "facts": _facts(told),
         "counts": {name: verdict[name] for name in _COUNTS} | verdict["others"] if verdict else {},
         "figures": {name: value for name, value in figures.items() if value},
-        "tail": _table(tail({manifest.strategy: tables["latency"]}).drop(columns="name")) if tables else "",
-        "drawn": [_svg(figure) for figure in _drawn(manifest.strategy, tables)] if tables else [],
+        "tail": table(tail({manifest.strategy: tables["latency"]}).drop(columns="name")) if tables else "",
+        "drawn": [svg(figure) for figure in _drawn(manifest.strategy, tables)] if tables else [],
     }
 
 
@@ -102,7 +113,7 @@ def _facts(told: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _drawn(strategy: str, tables: Mapping[str, pd.DataFrame]) -> Iterator[FigureBase | None]:
+def _drawn(strategy: str, tables: Tables) -> Iterator[FigureBase | None]:
     latency, migration = tables["latency"], tables["migration"]
     if len(latency):
         struck = {strategy: [at_s for at_s, _ in faults(tables["metrics"])]}
@@ -114,20 +125,6 @@ def _drawn(strategy: str, tables: Mapping[str, pd.DataFrame]) -> Iterator[Figure
         yield steps_gantt(migration).figure
     if {"cpu_cores", "rss_mib"} <= set(tables["metrics"]["metric"]):
         yield resource_panels({strategy: tables})
-
-
-def _svg(figure: Any) -> Markup:
-    """The figure as an SVG element, without the prologue of a file; the figure is closed."""
-    content = io.StringIO()
-    with theme():
-        figure.savefig(content, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
-    mpl.pyplot.close(figure)
-    whole = content.getvalue()
-    return Markup(whole[whole.index("<svg") :])
-
-
-def _table(frame: pd.DataFrame) -> Markup:
-    return Markup(frame.to_html(index=False, border=0, na_rep="–", float_format="{:.4g}".format))
 
 
 def _number(value: float | None) -> str:

@@ -1,14 +1,12 @@
 """What came of many batches, as one HTML file that opens anywhere: verdicts, every figure, and what is missing."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from importlib import metadata
 from typing import Any
 
-import jinja2
 import nbformat
 
 from keyshift.results.files import Files
+from keyshift.results.pages import page
 from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, words
 
 NOT_RUN = "not run"
@@ -21,14 +19,12 @@ def batch_report(title: str, batches: Sequence[tuple[PreparedBatch, Done]], reco
 
     Raises ServiceUnavailable.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("keyshift.studies", "."), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     gaps = [gap for prepared, done in batches for gap in _gaps(prepared, done)]
     ended, every = sum(len(done) for _, done in batches), sum(len(prepared.executions) for prepared, _ in batches)
-    return environment.get_template("batches.html.jinja").render(
+    return page(
+        "keyshift.studies",
+        "batches.html.jinja",
         title=title,
-        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, keyshift {metadata.version('keyshift')}",
         told=f"{ended} of {every} executions of {len(batches)} batches have ended.",
         statuses=STATUSES,
         gaps=gaps,

@@ -1,0 +1,210 @@
+"""Numbers that publications give, each beside the same number of stored runs.
+
+Absolute latencies of a cluster and of two cores say little about each other. What can be compared is the shape of a
+curve (rank correlation: 1 if ours rises and falls where the published one does) and how far ours is above it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import Any, Protocol
+
+import pandas as pd
+
+from keyshift.analysis.plots.style import shown, style_of
+from keyshift.analysis.tables import REPETITION, Row, measured
+from keyshift.planner import MEANINGS
+from keyshift.studies.stored_runs import FREE
+
+LEAST = 3  # points from which a shape can be told
+_Values = Mapping[str, float]  # by the name of the point
+
+
+class Ours(Protocol):
+    """The values of stored runs at the points of a curve."""
+
+    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
+        """Runs of one load at a time: one of them, and a value for each point that they have."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Published numbers of one measure. ``differs``: in what our runs are not theirs; ``wanted``: runs that compare."""
+
+    title: str
+    source: str
+    measure: str  # with its unit
+    published: _Values
+    differs: str
+    wanted: str
+    ours: Ours
+
+
+@dataclass(frozen=True)
+class Line:
+    """Ours beside a curve: runs of one load."""
+
+    name: str
+    points: pd.DataFrame  # columns point, published, ours, ratio; NaN where we have none
+
+    @property
+    def shape(self) -> float:
+        """Spearman's rank correlation with the published numbers; NaN of fewer than ``LEAST`` points, or equal ones."""
+        known = self.points.dropna()
+        if len(known) < LEAST or known["ours"].nunique() == 1:
+            return nan
+        return float(known["published"].rank().corr(known["ours"].rank()))
+
+    @property
+    def ratio(self) -> float:
+        """The median of ours ÷ published."""
+        return float(self.points["ratio"].median())
+
+
+def beside(curve: Curve, rows: Sequence[Row]) -> list[Line]:
+    """Our lines that have the most points of a curve; none if no run has any.
+
+    ``rows``: summaries, of which those whose verdict is not ok are left out.
+    """
+    found = list(curve.ours([row for row in rows if row["verdict"] == "ok"]))
+    most = max((len(values) for _, values in found), default=0)
+    lines = []
+    for row, values in found:
+        if len(values) == most:
+            points = pd.DataFrame({"point": [*curve.published], "published": [*curve.published.values()]})
+            points["ours"] = points["point"].map(values)
+            points["ratio"] = points["ours"] / points["published"]
+            lines.append(Line(_name(row, [other for other, _ in found]), points))
+    return lines
+
+
+def _name(row: Row, others: Sequence[Row]) -> str:
+    """The workload, and the parameters in which the lines of one curve differ."""
+    names = sorted({name for other in others for name in _fixed(other)} - {"workload"})
+    varying = [name for name in names if len({repr(other["parameters"].get(name)) for other in others}) > 1]
+    return ", ".join([row["workload"], *(f"{name}={shown(row['parameters'].get(name))}" for name in varying)])
+
+
+def _fixed(row: Row, free: frozenset[str] = frozenset(REPETITION)) -> dict[str, Any]:
+    return {name: value for name, value in row["parameters"].items() if name not in free}
+
+
+def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
+    """Rows that differ in parameters of ``free`` alone, together."""
+    loads: dict[str, list[Row]] = {}
+    for row in rows:
+        loads.setdefault(repr(sorted(_fixed(row, frozenset(free)).items(), key=str)), []).append(row)
+    return list(loads.values())
+
+
+@dataclass(frozen=True)
+class _AtPoints:
+    """A column of the summary, in runs with the parameters of each point."""
+
+    column: str
+    points: Mapping[str, Mapping[str, Any]]
+
+    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
+        varied = {name for where in self.points.values() for name in where}
+        for load in _loads(rows, {*REPETITION, "auto", *varied}):
+            of_point = {
+                name: [row for row in load if where.items() <= row["parameters"].items()]
+                for name, where in self.points.items()
+            }
+            if values := _means(of_point, self.column):
+                yield next(some[0] for some in of_point.values() if some), values
+
+
+@dataclass(frozen=True)
+class _Against:
+    """Columns of runs of a preset, divided by those of runs of another one under the same load."""
+
+    strategy: str
+    baseline: str
+    columns: Mapping[str, str]  # by the name of the point
+
+    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
+        presets = [row for row in rows if all(row["parameters"].get(name) is None for name in MEANINGS)]
+        for load in _loads(presets, FREE):
+            one, other = ([row for row in load if row["strategy"] == name] for name in (self.strategy, self.baseline))
+            values = {}
+            for name, column in self.columns.items():
+                above, below = (_means({name: some}, column).get(name) for some in (one, other))
+                if above is not None and below:
+                    values[name] = above / below
+            if values:
+                yield one[0], values
+
+
+def _means(of_point: Mapping[str, Sequence[Row]], column: str) -> dict[str, float]:
+    """Of the runs of each point; without the points of which no run knows the column."""
+    found = {name: measured(rows, lambda row: row.get(column)) for name, rows in of_point.items()}
+    return {name: sum(values) / len(values) for name, values in found.items() if values}
+
+
+# Active replication: the published figures of KaZoo and LiveRobin, as their authors give them.
+
+_REPLICAS = "KaZoo and LiveRobin: active replication"
+_ONE_COPY = (
+    "Theirs is of a cluster, with several replicas. Ours is one job whose slots work in turns, on the machine of the "
+    "runs: it has the latency of the order, and not that of the network between replicas."
+)
+_PASSIVE = {"ordering": "none", "snapshot_s": 30.0}
+_ACTIVE = {name: {"ordering": name, "snapshot_s": 0.0} for name in ("live_robin", "kazoo")}
+_OVER_RATE = {
+    f"{name}, {rate:g}/s": {**where, "rate": rate}
+    for rate in (10.0, 10_000.0)
+    for name, where in (("passive", _PASSIVE), ("LiveRobin", _ACTIVE["live_robin"]), ("KaZoo", _ACTIVE["kazoo"]))
+}
+_OVER_HEARTBEAT = {f"{ms:g} ms": {"ordering": "live_robin", "heartbeat_ms": ms} for ms in (5.0, 10.0, 50.0, 100.0)}
+_BEFORE = {"P50 (ms)": "p50_ms", "P99 (ms)": "p99_ms"}  # of events before the trigger: nothing moves, nothing fails
+_RATES = {"P50 (ms)": (5.9, 6.7, 8.8, 6.9, 11.9, 8.7), "P99 (ms)": (10.3, 15.6, 15.2, 21.4, 31.9, 150.3)}
+_HEARTBEATS = {"P50 (ms)": (6.7, 7.6, 13.6, 21.5), "P99 (ms)": (20.1, 21.5, 55.9, 104.4)}
+
+# DRRS: what its paper says it saves, as recalled from there: "-81 %" is a point at 0.19. Of a range, the middle.
+_SAVED = {"peak latency": 0.19, "average latency": 0.05, "duration": 0.205}
+_OF_MIGRATION = {"peak latency": "spike_ms", "average latency": "mean_ms", "duration": "completion_s"}
+BASELINES = ("meces", "fluid", "matched")
+COMPARED = ("drrs", *BASELINES)  # of whose runs ``mean_ms`` has to be known, too: latency while state moves
+
+CURVES = (
+    *(
+        Curve(
+            f"{measure.partition(' ')[0]} over the heartbeat of LiveRobin",
+            f"{_REPLICAS}, a chain of one stage",
+            measure,
+            dict(zip(_OVER_HEARTBEAT, _HEARTBEATS[measure], strict=True)),
+            _ONE_COPY,
+            "keyshift run --set ordering=live_robin --set frame_ms=5 --set heartbeat_ms=5, then 10, 50 and 100",
+            _AtPoints(column, _OVER_HEARTBEAT),
+        )
+        for measure, column in _BEFORE.items()
+    ),
+    *(
+        Curve(
+            f"{measure.partition(' ')[0]} over the rate, passive and active",
+            f"{_REPLICAS}; passive has a checkpoint every 30 s",
+            measure,
+            dict(zip(_OVER_RATE, _RATES[measure], strict=True)),
+            _ONE_COPY,
+            "keyshift run --set rate=10 --set snapshot_s=30, and with ordering=live_robin --set snapshot_s=0; "
+            "then rate=10000",
+            _AtPoints(column, _OVER_RATE),
+        )
+        for measure, column in _BEFORE.items()
+    ),
+    *(
+        Curve(
+            f"DRRS against {style_of(baseline).label}",
+            "DRRS: peak latency 81 % below that of what it is compared with, average latency 95 %, duration 73 to "
+            "86 % (as we recall the paper)",
+            "DRRS ÷ the other",
+            _SAVED,
+            "Theirs are the best of many cases on a cluster, ours are means over runs of one load. Peak is the largest "
+            "P99 of a second. Three measures are no curve: the rank correlation says whether they have the same order.",
+            f"keyshift run --strategy drrs and --strategy {baseline}, with the same parameters",
+            _Against("drrs", baseline, _OF_MIGRATION),
+        )
+        for baseline in BASELINES
+    ),
+)

@@ -1,0 +1,250 @@
+"""What is published of runs: whole, what its metadata says, of stored data alone, and made again from itself."""
+
+import json
+import re
+from hashlib import sha256
+from html.parser import HTMLParser
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from rocrate.rocrate import ROCrate
+from small_batches import Bench, prepared, write_notebook
+from small_store import result_store, run, tables
+
+from keyshift.model.errors import BadInput
+from keyshift.results.exchange import import_runs, read_export
+from keyshift.results.tables import TABLES
+from keyshift.studies import artifact as artifacts
+from keyshift.studies.artifact import Batches, pack
+from keyshift.studies.batch import ended
+from keyshift.studies.crate import Imprint
+from keyshift.studies.notebook import MIME, Executed
+
+WHERE = {"text": "/home/ada/books/moby.txt", "<b>": "<i>"}
+PNG = "iVBORw0KGgo="
+
+
+def notebook(run_id, title="Load"):
+    outputs = [
+        new_output("display_data", data={"image/png": PNG, "text/plain": "<Figure>"}),
+        new_output("display_data", data={MIME: [{"run_id": run_id}], "text/plain": "published"}),
+    ]
+    cells = [new_markdown_cell(f"# {title}\n\n- a $x$"), new_code_cell("measure()", outputs=outputs, execution_count=1)]
+    return nbformat.writes(new_notebook(cells=cells)).encode()
+
+
+LOAD = notebook(run(0, "drrs").run_id)  # its cells have random names
+
+
+@pytest.fixture(scope="module")
+def store():
+    store = result_store()
+    drrs = run(0, "drrs", parameters=WHERE, cpu_busy=0.95)
+    store.put_run(drrs, tables())
+    store.put_run(run(1, "meces", "bad", parameters=WHERE), tables())
+    store.put_run(run(2, "lazy", "died"), {})
+    for manifest in (drrs, run(1, "meces", "bad")):  # one notebook that has made both runs
+        store.put_file(manifest.run_id, "load.ipynb", LOAD)
+    return store
+
+
+@pytest.fixture(scope="module")
+def folder(store, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("of") / "out"
+    imprint = Imprint(title="a study", authors=["Ada", "Grace"], license="CC-BY-4.0", doi="10.5281/zenodo.1")
+    assert pack(store, [], folder, imprint, {"rate": "events per second"}) == 3
+    return folder
+
+
+@pytest.fixture(scope="module")
+def crate(folder):
+    return ROCrate(folder)
+
+
+def names(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_file_is_in_the_crate_with_its_size_and_digest(folder, crate):
+    described = {entity.id: entity for entity in crate.data_entities}
+    assert described.keys() == names(folder) - {"ro-crate-metadata.json"}
+    for name, entity in described.items():
+        content = (folder / name).read_bytes()
+        assert (entity["contentSize"], entity["sha256"]) == (str(len(content)), sha256(content).hexdigest()), name
+        assert entity["description"] and entity["encodingFormat"], name
+
+
+def test_the_crate_says_whose_it_is_and_under_which_licence(crate):
+    assert crate.name == "keyshift: a study"
+    assert [author["name"] for author in crate.root_dataset["author"]] == ["Ada", "Grace"]
+    assert crate.license.id == "https://spdx.org/licenses/CC-BY-4.0"
+    assert crate.root_dataset["identifier"] == "https://doi.org/10.5281/zenodo.1"
+    assert crate.datePublished and crate.description.startswith("3 runs of keyshift")
+    assert crate.metadata["conformsTo"].endswith("/1.1")
+
+
+def test_every_run_is_an_action_with_its_end_and_its_verdict(crate):
+    actions = crate.root_dataset["mentions"]
+    assert [action.id[1:] for action in actions] == [
+        run(0, "drrs").run_id, run(1, "meces").run_id, run(2, "lazy").run_id,
+    ]  # fmt: skip
+    assert [action["description"] for action in actions] == ["verdict ok", "verdict bad", "died"]
+    ends = [action["actionStatus"].rpartition("/")[2] for action in actions]
+    assert ends == ["CompletedActionStatus", "CompletedActionStatus", "FailedActionStatus"]
+    assert actions[0]["startTime"] == "2026-01-01T12:00:00+00:00"
+    assert {result.id for result in actions[0]["result"]} == {"data/runs.parquet", "data/manifests.jsonl"}
+
+
+def test_parameters_verdicts_versions_machines_and_the_dictionary_are_there(folder):
+    exported = read_export(folder / "data")
+    assert [manifest.status for manifest in exported.manifests] == ["ok", "bad", "died"]
+    assert exported.manifests[0].parameters["rate"] == 2000.0
+    assert "parameter.rate,JSON,,events per second" in (folder / "data" / "dictionary.csv").read_text()
+    assert {f"data/{name}.parquet" for name in ("runs", *TABLES)} <= names(folder)
+    environment = json.loads((folder / "environment.json").read_text())
+    (place,) = environment["runs"]
+    assert place["versions"]["pyspark"] == "4.3.0" and place["machine"]["cpus"] == 2 and len(place["runs"]) == 3
+    assert environment["made_with"]["pandas"]
+
+
+class Links(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.links, self.tags, self.ids = [], [], set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.ids |= {value for name, value in attrs if name == "id"}
+        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href")]
+
+
+def test_pages_lead_to_files_of_the_folder_alone(folder):
+    reached = set()
+    for path in folder.rglob("*.html"):
+        page = Links()
+        page.feed(path.read_text())
+        assert not {"script", "link", "iframe"} & set(page.tags), path.name
+        for link in page.links:
+            if link.startswith("#"):
+                assert link[1:] in page.ids, (path.name, link)
+            elif not link.startswith("data:image/png;base64,"):
+                assert (path.parent / link).is_file(), (path.name, link)
+                reached.add((path.parent / link).resolve().relative_to(folder.resolve()).as_posix())
+    assert reached >= {name for name in names(folder) if name.endswith((".html", ".ipynb"))} - {"index.html"}
+
+
+def test_each_run_has_its_figures_and_the_verdict_of_each_is_on_the_first_page(folder):
+    for number, strategy, figures in ((0, "drrs", 5), (1, "meces", 5), (2, "lazy", 0)):
+        page = (folder / "runs" / f"{run(number, strategy).run_id}.html").read_text()
+        assert page.count("<svg") == figures
+    assert "meces is not correct (1 lost)" in (folder / "runs" / "keycount.html").read_text()
+    index = (folder / "index.html").read_text()
+    cells = re.findall(r"<td>(.*?)</td>", index.partition("Verdicts")[2].partition("</table>")[0])
+    assert cells == [*("keycount", "drrs", "1", "0", "0"), *("keycount", "lazy", "0", "0", "1"),
+                     *("keycount", "meces", "0", "1", "0")]  # fmt: skip
+    assert "by Ada, Grace" in index and "of 3 stored runs" in index
+
+
+def test_an_executed_notebook_is_one_static_page_however_many_runs_it_has_made(folder):
+    (page,) = (folder / "notebooks").glob("*.html")
+    assert re.fullmatch(r"load-[0-9a-f]{8}\.html", page.name)
+    assert f"data:image/png;base64,{PNG}" in page.read_text()
+    assert page.with_suffix(".ipynb").read_bytes() == LOAD
+    assert f'<a href="notebooks/{page.name}">Load</a>, 1 run (' in (folder / "index.html").read_text()
+
+
+def test_published_numbers_stand_beside_ours_or_alone(folder):
+    page = (folder / "published.html").read_text()
+    assert page.count("No run of these compares") == 7, "the run of Meces is not correct"
+    assert "<td>LiveRobin, 10/s</td><td>15.6</td>" in page
+    assert "full before the migration in 1 of 1 runs" in page
+
+
+def test_nothing_in_the_folder_tells_whose_machine_it_was(folder):
+    content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    for text in (b"/home/ada", b"moby", b"10.1.2.3", str(folder.parent).encode()):
+        assert text not in content
+
+
+def without(text, *what):
+    for pattern in (r"Made on .* UTC", r"<clipPath id=\S+", *what):
+        text = re.sub(pattern, "", text)
+    return text
+
+
+def test_what_was_published_can_be_made_again_from_its_tables(folder, tmp_path):
+    other = result_store()
+    import_runs(other, read_export(folder / "data"))
+    assert pack(other, [], tmp_path / "again", Imprint(title="a study")) == 3
+    assert names(tmp_path / "again") == {name for name in names(folder) if not name.startswith("notebooks/")}
+    for name in names(folder):
+        if name.startswith("runs/") or name == "published.html":
+            again, first = ((each / name).read_text() for each in (tmp_path / "again", folder))
+            assert without(again) == without(first), name
+
+
+def test_many_runs_are_drawn_by_several_processes_with_the_same_pages(store, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(artifacts, "SHARE", 1)
+    monkeypatch.setattr(artifacts.os, "cpu_count", lambda: 2)
+    run_id = run(0, "drrs").run_id
+    pack(store, [run_id, run(2, "lazy").run_id], tmp_path / "out", Imprint())
+    again, first = ((each / f"runs/{run_id}.html").read_text() for each in (tmp_path / "out", folder))
+    assert without(again) == without(first)
+
+
+def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
+    class Notebooks:
+        def __call__(self, path, parameters, home):
+            home.mkdir(parents=True)
+            copy, html = home / path.name, home / f"{path.stem}.html"
+            copy.write_bytes(notebook(str(parameters["skew"])))
+            html.write_text("<p>executed")
+            number = {0.25: 0, 0.5: 1}[parameters["skew"]]
+            return Executed(copy, html, [], [{"run_id": run(number).run_id, "verdict": "ok"}], None)
+
+    write_notebook(tmp_path / "notebooks" / "load.ipynb")
+    bench, batch = Bench(tmp_path), prepared(tmp_path, "grid: {skew: [0.25, 0.5]}")
+    bench.run(batch, Notebooks())
+    store = result_store()
+    store.put_run(run(0), tables())
+    store.put_run(run(7), tables())  # of no batch
+    batches = Batches("small", [(batch, ended(batch, bench.records))], bench.records)
+    assert pack(store, [], tmp_path / "out", Imprint(), batches=batches) == 1, "the other run was deleted"
+    assert len(list((tmp_path / "out" / "notebooks").glob("*.html"))) == 2
+    index = (tmp_path / "out" / "index.html").read_text()
+    assert 'href="batches.html">All small sets</a>' in index and "1 of their runs is not stored any more" in index
+    assert "2 of 2 executions of 1 batches have ended." in (tmp_path / "out" / "batches.html").read_text()
+    store.delete_run(run(0).run_id)
+    with pytest.raises(BadInput, match=r"^no run of a set small is stored: `keyshift batch --all small` makes them$"):
+        pack(store, [], tmp_path / "none", Imprint(), batches=batches)
+
+
+def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match=r"^no run is stored yet: `keyshift run` makes one$"):
+        pack(result_store(), [], tmp_path / "out", Imprint())
+    with pytest.raises(BadInput, match=r"^unknown run '1999': "):
+        pack(store, ["1999"], tmp_path / "out", Imprint())
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    with pytest.raises(BadInput, match=r"^folder '.*full' is not empty: name a new one$"):
+        pack(store, [], tmp_path / "full", Imprint())
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(artifacts, "write_crate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pack(store, [run(2, "lazy").run_id], tmp_path / "out", Imprint())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
+def test_without_authors_they_are_those_of_keyshift(store, tmp_path):
+    (tmp_path / "out").mkdir()  # an empty one will do
+    pack(store, [run(2, "lazy").run_id], tmp_path / "out", Imprint())
+    root = ROCrate(tmp_path / "out").root_dataset
+    author = root["author"]
+    assert (author.type, author["name"]) == ("Organization", "The keyshift authors")
+    assert root["name"] == "keyshift: runs of keycount" and "identifier" not in root
+    assert "None: no executed notebook" in (tmp_path / "out" / "index.html").read_text()

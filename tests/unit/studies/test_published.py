@@ -1,0 +1,110 @@
+"""Published numbers beside those of runs: which runs compare, the ratio, and the shape."""
+
+import math
+
+import pytest
+from small_store import row
+
+from keyshift.experiment.spec import make_spec
+from keyshift.studies.published import BASELINES, CURVES, Curve, beside
+
+HEARTBEATS = (5.0, 10.0, 50.0, 100.0)
+(OF_HEARTBEAT,) = [curve for curve in CURVES if curve.title == "P99 over the heartbeat of LiveRobin"]
+(OF_RATE,) = [curve for curve in CURVES if curve.title.startswith("P99 over the rate")]
+(AGAINST_MECES,) = [curve for curve in CURVES if curve.title == "DRRS against Meces"]
+
+
+def in_turns(heartbeat_ms, p99_ms, seed=1, **values):
+    parameters = {"ordering": "live_robin", "heartbeat_ms": heartbeat_ms, "rate": 100.0, "seed": seed}
+    return row("fluid", p99_ms=p99_ms, **values) | {"parameters": parameters}
+
+
+def test_a_curve_of_the_same_form_has_shape_1_and_its_ratio():
+    rows = [in_turns(ms, 2 * OF_HEARTBEAT.published[f"{ms:g} ms"]) for ms in HEARTBEATS]
+    (line,) = beside(OF_HEARTBEAT, rows)
+    assert line.points["point"].tolist() == ["5 ms", "10 ms", "50 ms", "100 ms"]
+    assert line.points["published"].tolist() == [20.1, 21.5, 55.9, 104.4]
+    assert line.points["ours"].tolist() == [40.2, 43.0, 111.8, 208.8]
+    assert (line.shape, line.ratio, line.name) == (1.0, 2.0, "keycount")
+
+
+def test_a_curve_that_falls_where_the_published_one_rises_has_shape_minus_1():
+    (line,) = beside(OF_HEARTBEAT, [in_turns(ms, 1000 / ms) for ms in HEARTBEATS])
+    assert line.shape == -1.0
+    (line,) = beside(OF_HEARTBEAT, [in_turns(ms, 7.0) for ms in HEARTBEATS])
+    assert math.isnan(line.shape), "one that stays has no shape"
+
+
+def test_repetitions_are_means_and_runs_that_are_not_correct_are_left_out():
+    rows = [in_turns(5.0, 30.0), in_turns(5.0, 50.0, seed=2), in_turns(5.0, 999.0, verdict="bad")]
+    (line,) = beside(OF_HEARTBEAT, rows)
+    assert line.points["ours"].fillna(0).tolist() == [40.0, 0, 0, 0]
+    assert math.isnan(line.shape), "two points tell no shape"
+    assert line.ratio == pytest.approx(40 / 20.1)
+
+
+def test_runs_of_other_loads_are_other_lines_and_only_the_fullest_are_shown():
+    rows = [in_turns(ms, ms) for ms in HEARTBEATS]
+    other = [in_turns(ms, ms) for ms in HEARTBEATS]
+    for each in other:
+        each["parameters"] = each["parameters"] | {"rate": 7.0}
+    alone = in_turns(5.0, 5.0)
+    alone["parameters"]["rate"] = 9.0
+    lines = beside(OF_HEARTBEAT, [*rows, *other, alone])
+    assert [line.name for line in lines] == ["keycount, rate=100", "keycount, rate=7"]
+
+
+def test_a_point_is_of_runs_with_all_its_parameters():
+    passive = {"ordering": "none", "snapshot_s": 30.0, "rate": 10.0}
+    rows = [row("fluid", p99_ms=9.0) | {"parameters": passive}]
+    rows += [row("fluid", p99_ms=1.0) | {"parameters": passive | {"snapshot_s": 0.0}}]
+    (line,) = beside(OF_RATE, rows)
+    assert dict(zip(line.points["point"], line.points["ours"].fillna(0), strict=True)) == {
+        name: 9.0 if name == "passive, 10/s" else 0 for name in OF_RATE.published
+    }
+
+
+def moved(strategy, spike_ms, mean_ms, completion_s, **parameters):
+    measures = {"spike_ms": spike_ms, "mean_ms": mean_ms, "completion_s": completion_s}
+    return row(strategy, **measures) | {"parameters": {"rate": 100.0, "unit": None} | parameters}
+
+
+def test_one_strategy_is_divided_by_another_under_the_same_load():
+    rows = [moved("drrs", 30, 20, 2), moved("meces", 60, 80, 4), moved("meces", 1, 1, 1, rate=9.0)]
+    (line,) = beside(AGAINST_MECES, rows)
+    assert line.points["point"].tolist() == ["peak latency", "average latency", "duration"]
+    assert line.points["ours"].tolist() == [0.5, 0.25, 0.5]
+    assert line.points["ratio"].tolist() == pytest.approx([0.5 / 0.19, 0.25 / 0.05, 0.5 / 0.205])
+
+
+def test_a_preset_with_other_settings_is_not_the_preset():
+    assert beside(AGAINST_MECES, [moved("drrs", 30, 20, 2), moved("meces", 60, 80, 4, unit="group")]) == []
+
+
+def of_run(strategy, parameters, **measures):
+    spec = make_spec({"strategy": strategy, **parameters})
+    return row(strategy, **measures) | {"parameters": spec.parameters()}
+
+
+def test_runs_made_as_the_page_says_are_those_of_the_points():
+    """The parameters are as a run stores them."""
+    turns = [{"ordering": "live_robin", "frame_ms": 5, "heartbeat_ms": ms} for ms in (5, 10, 50, 100)]
+    (line,) = beside(OF_HEARTBEAT, [of_run("fluid", each, p99_ms=1.0) for each in turns])
+    assert line.points["ours"].tolist() == [1, 1, 1, 1]
+    passive = [of_run("fluid", {"rate": rate, "snapshot_s": 30}, p99_ms=1.0) for rate in (10, 10_000)]
+    active = [of_run("fluid", {"rate": rate, "ordering": "live_robin"}, p99_ms=2.0) for rate in (10, 10_000)]
+    (line,) = beside(OF_RATE, [*passive, *active])
+    assert line.points["ours"].fillna(0).tolist() == [1, 2, 0, 1, 2, 0], "no job can run with KaZoo yet"
+    one, other = ({"spike_ms": ms, "mean_ms": ms, "completion_s": ms} for ms in (1, 4))
+    for curve in CURVES:
+        if curve.measure == "DRRS ÷ the other":
+            rows = [of_run("drrs", {}, **one)] + [of_run(name, {"seed": 2}, **other) for name in BASELINES]
+            (line,) = beside(curve, rows)
+            assert line.points["ours"].tolist() == [0.25, 0.25, 0.25], curve.title
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.title)
+def test_without_runs_that_compare_there_is_no_line(curve: Curve):
+    assert beside(curve, []) == []
+    assert beside(curve, [row("lazy")]) == []
+    assert curve.published and all(value > 0 for value in curve.published.values())
