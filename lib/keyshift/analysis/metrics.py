@@ -121,6 +121,13 @@ def spike_ms(seconds: pd.DataFrame, until_s: float | None) -> float | None:
     return None if during.empty else float(during.max())
 
 
+def longest_ms(latency: pd.DataFrame) -> float | None:
+    """The latency of the slowest event whose result arrived after the trigger; Megaphone's "maximum latency"."""
+    need(latency, ["created_s", "latency_ms"], "longest_ms")
+    behind = latency["created_s"] + latency["latency_ms"] / 1000 > 0
+    return _known(latency.loc[behind, "latency_ms"].max())
+
+
 def mean_ms(latency: pd.DataFrame, migration: pd.DataFrame) -> float | None:
     """Mean latency of events created from the trigger until the last unit is drained; None if none moved."""
     need(latency, ["created_s", "latency_ms"], "mean_ms")
@@ -298,6 +305,7 @@ def summarise(
         "p99_ms": p99,
         "spike_ms": spike_ms(seconds, until),
         "silence_ms": silence_ms(latency),
+        "longest_ms": longest_ms(latency),
         "completion_s": completion_s(migration, decisions),
         "phases": phases(migration, planned_s, replicate_s),
         "recover_s": recovered,

@@ -45,6 +45,7 @@ OF_A_COMPARISON: dict[str, Measure] = {  # by name, with the unit
     "P99 spike (ms)": lambda row: row.get("spike_ms"),
     "P99 spike (× before)": lambda row: ratio(row, "spike_ms", "p99_ms"),
     "silence (ms)": lambda row: row.get("silence_ms"),
+    "longest latency (ms)": lambda row: row.get("longest_ms"),
     "completion (s)": lambda row: row.get("completion_s"),
     "floor (s)": lambda row: row.get("floor_s"),
     "completion (× floor)": lambda row: ratio(row, "completion_s", "floor_s"),

@@ -152,6 +152,7 @@ class Summary(_Record):
         "counts for the second in which its event was created"
     )
     silence_ms: Measure = Field(description="longest time between two successive results, from the trigger on")
+    longest_ms: Measure = Field(default=None, description="latency of the slowest event, of results after the trigger")
     completion_s: Measure = Field(
         description="first routing switch to last installed unit; of several migrations, the sum of theirs, without "
         "the pauses between them, and what overlaps (in two stages) once; null if a unit never was installed"

@@ -112,6 +112,11 @@ def test_silence_is_the_longest_time_between_two_results(results, expected):
     assert found == (expected and pytest.approx(expected))
 
 
+def test_the_longest_latency_is_of_results_that_arrive_behind_the_trigger():
+    assert metrics.longest_ms(latency((-3.0, 2900), (-0.5, 700), (1.0, 20), (2.5, 60))) == 700
+    assert metrics.longest_ms(latency((-3.0, 2900))) is None
+
+
 def test_the_mean_latency_is_of_events_between_the_trigger_and_the_last_drained_unit():
     results = latency((-0.1, 900), (0.0, 10), (1.0, 20), (2.5, 60), (9.0, 900))
     assert metrics.mean_ms(results, migration((0, 1.0, 1.5, 2.0, 2.25, 2.5))) == 30
