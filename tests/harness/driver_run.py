@@ -29,6 +29,7 @@ from keyshift.model.errors import KeyshiftError
 from keyshift.results.manifest import Manifest
 from keyshift.waiting import wait_until
 
+EXPIRED = 40  # sessions of a run, at the most
 BEGINS_S = ENDS_S = 90.0  # for a driver to begin, and to end if it has to; on a machine that is full, too
 STOPS_S = 120.0  # for a stop, by far
 LAST_S = 0.2  # that the last driver is left alone
@@ -231,9 +232,9 @@ class Run:
                     driver.wake()
 
     def _weather(self) -> None:
-        """Sessions with ZooKeeper expire."""
+        """Sessions with ZooKeeper expire, until there was so much of it that a slow machine does nothing else."""
         rng, mean_s = random.Random(f"weather {self._seed}"), self._chain.shape.expires_s
-        while mean_s and not self._over.wait(rng.expovariate(1 / mean_s)):
+        while mean_s and self._seen["sessions expired"] < EXPIRED and not self._over.wait(rng.expovariate(1 / mean_s)):
             with self._world.ensemble.lock:
                 session = rng.choice([*self._world.ensemble.sessions, None])
             if session is not None:

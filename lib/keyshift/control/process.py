@@ -99,10 +99,10 @@ class _Entry(Keeper):
     def keep(self, journal: Journal) -> None:
         """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes.
 
-        Raises BadInput if the name is another job's.
+        Raises BadInput if the name is another job's, or nobody's before anybody heard that the job is ready.
         """
-        if not self._ours:
-            raise BadInput(f"job {self._name} was forgotten, and another one has its name: nobody would find it again")
+        if not self._ours or not (self._kept or self._jobs.read(self._name)):
+            raise BadInput(f"job {self._name} was forgotten: nobody would find it again")
         self._file.keep(self._known(journal_to_json(journal)))
         if self._before and not self._kept:
             shutil.rmtree(self._before, ignore_errors=True)

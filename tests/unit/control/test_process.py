@@ -28,6 +28,7 @@ def entry(run, **values):
     order = Order(name=NAME, values=values, profile=None, entry=run)
     found = process._Entry(order, live_spec(values), threading.Event())
     found.expect(run, "secret")
+    Jobs().write(file_of(NAME, entry=run))
     return found
 
 
@@ -41,9 +42,8 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     before = entry("first")  # it stands still in its start, on a machine that nobody here sees
     jobs.remove(NAME)
     after = entry("second")
-    jobs.write(file_of(NAME, entry="second"))
     after.keep(journal("second"))
-    with pytest.raises(BadInput, match="another one has its name"):
+    with pytest.raises(BadInput, match="was forgotten"):
         before.keep(journal("first"))
     before._file.keep(before._known(journal_to_json(journal("first"))))  # it stood still behind its look
     assert jobs.journal(NAME).read().run_id == "second"
@@ -56,6 +56,21 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     assert jobs.read(NAME).why == ""
     after.decided(Ending.STOPPED)
     assert jobs.journal(NAME).read() is None
+
+
+def test_who_was_forgotten_before_it_was_ready_never_is():
+    begun, jobs = entry("first"), Jobs()
+    jobs.remove(NAME)
+    with pytest.raises(BadInput, match="was forgotten"):
+        begun.keep(journal("first"))
+    assert not begun.resumable() and jobs.journal(NAME, "first").read() is None
+
+
+def test_a_job_that_runs_outlives_the_loss_of_its_entry():
+    begun, jobs = entry("first"), Jobs()
+    begun.keep(journal("first"))
+    (jobs.home / "jobs" / f"{NAME}.json").unlink()
+    begun.keep(journal("first"))
 
 
 def test_whoever_resumes_a_job_has_the_load_that_was_chosen_for_it():
