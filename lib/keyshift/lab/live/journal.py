@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from keyshift.experiment.commands import Migration
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.failover import SystemJournal
-from keyshift.lab.plans.migrations import Migration
 from keyshift.model.errors import BadInput
 from keyshift.progress import Say
 from keyshift.refusals import refusal

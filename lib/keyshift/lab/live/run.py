@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from keyshift.experiment.commands import Migration
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
-from keyshift.lab.plans.migrations import Migration, Migrations
+from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
 from keyshift.lab.system import KeyshiftJob
@@ -89,7 +90,7 @@ class LiveRun:
     def _keep(self) -> None:
         """The journal, if something has changed that must not be lost."""
         told, loop = self.system.status(), self.loop
-        outcomes = [migration.outcome for migration in self.migrations.status()]
+        outcomes = [migration["outcome"] for migration in self.migrations.status()]
         now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, loop.rates.copy())
         self._journal.keep(now, self._made)
 

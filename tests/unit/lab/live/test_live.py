@@ -245,7 +245,7 @@ def test_what_another_process_needs_is_written_down_when_it_changes_and_not_othe
         job.do(Rate(rate=300))
         assert wait_until(lambda: kept and kept[-1].rate == 300, 60)
         job.do(Scale(slots=4), wait=True)
-        assert wait_until(lambda: kept[-1].migrations[0].outcome == "complete", 60)
+        assert wait_until(lambda: kept[-1].migrations[0]["outcome"] == "complete", 60)
         assert len(set(kept[-1].past.stages["counter"].assignments[-1].owner)) == 4
         assert kept[-1].targets == {}, "those of migrations under way"
         number = len(kept)
