@@ -100,7 +100,6 @@ class LiveRun:
             **vars(self.system.failover.journal()),
             began_at=loop.began_at,
             trigger=loop.trigger,
-            rate=loop.rate,
             rates=loop.rates.copy(),
             migrations=migrations.status(),
             targets=migrations.targets,
@@ -134,8 +133,7 @@ class LiveRun:
             traffic.await_silence()
         epoch = self.system.failover.claim(read_journal())
         journal = read_journal()
-        first, *_ = loop.rates
-        loop.rates = loop.rates | journal.rates | {first: journal.rate}
+        loop.rates = loop.rates | journal.rates
         loop.trigger, loop.began_at = journal.trigger, journal.began_at
         self.migrations.resume(journal.migrations, journal.targets)
         traffic.open(again=True)

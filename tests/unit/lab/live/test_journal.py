@@ -77,7 +77,7 @@ JOURNAL = Journal(
     },
     began_at=1.5,
     trigger=0.0,
-    rate=300.0,
+    rates={"events": 300.0, "other": 20.0},
     migrations=[MIGRATION],
     targets={"counter 0": [0, 1, 2, 3]},
 )
