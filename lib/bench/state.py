@@ -21,7 +21,7 @@ import typer
 from bench.measurements import Measurement, table
 from bench.state_runs import whole_runs
 from keyshift.clock import SECOND_US
-from keyshift.experiment.spec import JobPart
+from keyshift.experiment.parts import JobPart
 from keyshift.model.keys import Assignment
 from keyshift.program import run_program
 from keyshift.progress import tell

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from bench.measurements import Measurement
 from keyshift.driver.spark import WORKER_ENVIRONMENT
-from keyshift.experiment.spec import DEFAULTS, JobPart
+from keyshift.experiment.parameters import DEFAULTS
+from keyshift.experiment.parts import JobPart
 from keyshift.lab.bare_copy import CopySink, copy_s
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.messages import decode

@@ -16,7 +16,7 @@ from small_jobs import file_of
 from keyshift import cli, planner
 from keyshift.cli import options
 from keyshift.control.files import Jobs
-from keyshift.experiment.spec import DEFAULTS
+from keyshift.experiment.parameters import DEFAULTS
 from keyshift.planner import strategies
 
 LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here

@@ -4,10 +4,11 @@ import inspect
 import re
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from pydantic import BaseModel
+from typing_extensions import is_typeddict
 
 import keyshift
 from keyshift.control import background
@@ -62,7 +63,7 @@ def messages() -> list[type]:
 
 def test_the_messages_are_found():
     names = {kind.__name__ for kind in messages()}
-    assert {"Order", "Answer", "Status", "MoveBy"} <= names
+    assert {"Order", "Migration", "Requested", "Cancelled", "Status", "MoveBy"} <= names
     assert {"Handover", "SetRate", "SecondDone", "Label", "GiveSealed", "Facts", "SlotMarker", "JobConfig"} <= names
 
 

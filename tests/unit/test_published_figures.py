@@ -12,7 +12,7 @@ import papermill
 import pytest
 import yaml
 
-from keyshift.experiment.spec import known_parameters
+from keyshift.experiment.parameters import known_parameters
 from keyshift.studies.batch import prepare
 
 ROOT = Path(__file__).parents[2]

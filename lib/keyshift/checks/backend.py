@@ -159,9 +159,9 @@ def exported(state: UnitState, chunk_bytes: int) -> Content:
         require(batch.num_rows > 0, "the export has an empty part")
         expected = ["key", *SCHEMA.names]
         require(batch.schema.names == expected, f"the export has columns {batch.schema.names}, expected {expected}")
-        for key, *value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        for key, value in rows.unpack(batch):
             require(key not in content, f"key {key} is exported twice")
-            content[key] = tuple(value)
+            content[key] = value
     return content
 
 

@@ -28,7 +28,7 @@ def artifact(
     profile: Where = None,
 ) -> None:
     """A folder to publish: all figures, executed notebooks, tables, parameters, verdicts, versions, as an RO-Crate."""
-    from keyshift.experiment.spec import known_parameters
+    from keyshift.experiment.parameters import known_parameters
     from keyshift.lab.environment import open_services
     from keyshift.refusals import made
     from keyshift.results.exchange import require_new

@@ -46,7 +46,8 @@ def calibrate(profile: Where = None, as_json: Json = False) -> None:
 
     The first run with auto does it, too. Other work on this machine makes it dearer.
     """
-    from keyshift.experiment.spec import AUTO, OF_AUTO, make_spec
+    from keyshift.experiment.parts import AUTO, OF_AUTO
+    from keyshift.experiment.spec import make_spec
     from keyshift.lab.auto_load import chosen
     from keyshift.lab.environment import open_lab
 

@@ -110,7 +110,7 @@ def verb_of(kind: type[Command]) -> Callable[..., None]:
         wanted = command(kind.verb, {field: value for field, value in values.items() if value})
         client = _client(name)
         answer = client.do(wanted)
-        if wait and kind.moves:
+        if wait and "number" in answer:
             answer = moved(client, answer, tell)
         typer.echo(json.dumps(answer))
 

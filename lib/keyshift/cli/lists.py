@@ -105,7 +105,7 @@ def _print_models(
 
 def parameters(as_json: Json = False) -> None:
     """What `--set` takes, with defaults and units; without a default: as in the preset of the strategy."""
-    from keyshift.experiment.spec import known_parameters
+    from keyshift.experiment.parameters import known_parameters
 
     rows = [
         {"parameter": name, "of": owner, "default": field.default, "what": field.description}

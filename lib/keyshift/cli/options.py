@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-WORKLOAD, STRATEGY = "keycount", "fluid"  # as ``experiment.spec.DEFAULTS``, which a help text does not load
+WORKLOAD, STRATEGY = "keycount", "fluid"  # as ``experiment.parameters.DEFAULTS``, which a help text does not load
 
 Workload = Annotated[str, typer.Option(help="A name from `keyshift workloads`.")]
 Strategy = Annotated[str, typer.Option(help="A name from `keyshift strategies`.")]

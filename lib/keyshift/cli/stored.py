@@ -97,7 +97,7 @@ def export_results(
     profile: Where = None,
 ) -> None:
     """Tidy tables of these runs for other tools, with a dictionary of all columns."""
-    from keyshift.experiment.spec import known_parameters
+    from keyshift.experiment.parameters import known_parameters
     from keyshift.results.exchange import export_runs, require_new
     from keyshift.studies.stored_runs import open_store
 

@@ -12,7 +12,7 @@ import httpx
 import psutil
 
 from keyshift.control.files import JobFile
-from keyshift.experiment.commands import UNDER_WAY, Answer, Command, MigrationTold
+from keyshift.experiment.commands import UNDER_WAY, Answer, Command, Migration
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import Say
@@ -59,13 +59,13 @@ class Client:
         raise BadInput(reason) if answer.is_client_error else KeyshiftError(reason)
 
 
-def moved(client: Client, migration: MigrationTold, say: Say) -> MigrationTold:
+def moved(client: Client, migration: Migration, say: Say) -> Migration:
     """Wait until the migration that ``do`` has answered with is over, and return it. Raises MigrationFailed if not all
     of the state came where it should.
     """
     which = migration["stage"], migration["number"]
 
-    def now(told: Status) -> MigrationTold:
+    def now(told: Status) -> Migration:
         return next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
 
     ended = now(followed(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] != "running", say))

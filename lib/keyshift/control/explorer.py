@@ -16,7 +16,7 @@ from IPython.display import Image, display
 from keyshift.analysis.plots.live import LiveFigure
 from keyshift.control.watched import LOOK_S, WatchedJob
 from keyshift.experiment.commands import COMMANDS, Command, command
-from keyshift.experiment.spec import AUTO, RunPart
+from keyshift.experiment.parts import AUTO, RunPart
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies

@@ -39,7 +39,11 @@ def forget(name: str, say: Say) -> list[str]:
 
 def _left(jobs: Jobs, name: str) -> Kept | None:
     jobs.require_gone(jobs.choose(name))
-    return jobs.journal(name).left()
+    if (left := jobs.journal(name).left()) is not None and not left.sources:
+        raise BadInput(
+            f"job {name}: an older keyshift has begun it, whose journals do not name sources; forget it with that one"
+        )
+    return left
 
 
 def _require_silence(endpoints: Endpoints, left: Kept) -> None:
@@ -54,7 +58,7 @@ def _require_silence(endpoints: Endpoints, left: Kept) -> None:
 
 
 def _inputs(left: Kept) -> tuple[InputTopic, ...]:
-    return inputs_of(left.run_id, tuple(left.sources.items()) or (("events", left.routers),))
+    return inputs_of(left.run_id, tuple(left.sources.items()))
 
 
 def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], say: Say) -> list[str]:

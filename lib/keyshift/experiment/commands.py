@@ -5,9 +5,10 @@ their buttons are made from ``COMMANDS``: a verb of one's own is one class here.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from keyshift.model.errors import BadInput
 from keyshift.planner import strategies
@@ -35,10 +36,14 @@ class StepTold(TypedDict):
     moves: list[MoveTold]
 
 
-class MigrationTold(TypedDict, total=False):
-    """A migration that was requested; see ``lab.plans.migrations.Migration``."""
+class Migration(TypedDict):
+    """One that was requested, without its steps: as it is in a job's status and in its journal.
 
-    number: int
+    ``requested_at`` in seconds since the epoch; ``what``: the strategy in one line; ``slots``: that are to own the
+    state; ``outcome``: ``UNDER_WAY`` until it is over.
+    """
+
+    number: int  # of its stage
     requested_at: float
     took_s: float | None
     outcome: str
@@ -49,15 +54,34 @@ class MigrationTold(TypedDict, total=False):
     planned_moves: int
 
 
-class Answer(MigrationTold, total=False):
-    """Of a command, as JSON knows it. One that moves state has the migration and its ``steps``, each other one has what
-    is named as the command does it.
-    """
+class Requested(Migration):
+    """The answer of a command that moves state, with the steps that were planned."""
 
     steps: list[StepTold]
+
+
+@final
+class Cancelled(TypedDict):
+    """What has not begun was taken back."""
+
     cancelled: bool
+
+
+@final
+class Offered(TypedDict):
+    """So many events per second are offered of the source."""
+
     rate: float
+
+
+@final
+class Injected(TypedDict):
+    """The fault that has hit."""
+
     fault: str
+
+
+Answer = Requested | Cancelled | Offered | Injected  # of a command, as JSON knows it
 
 
 class Controls(Protocol):
@@ -71,7 +95,7 @@ class Controls(Protocol):
 
     def move(
         self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
-    ) -> Answer:
+    ) -> Requested:
         """Request a migration; gives it with its steps.
 
         ``target``: a number of slots, or key groups and the slots they go to. ``strategy``, changed by ``settings``:

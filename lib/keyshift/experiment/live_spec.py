@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from keyshift.experiment.parts import AUTO, OF_AUTO
 from keyshift.experiment.scenario import ScenarioPart
-from keyshift.experiment.spec import AUTO, OF_AUTO, RunSpec, make_spec
+from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.model.errors import BadInput
 
 DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ

@@ -1,132 +1,35 @@
 """What an experiment is: parameters in parts, with defaults that finish in about a minute on two cores.
 
-Each parameter is declared once: those of a run and its job here, those of a scenario, a workload, a strategy or a state
-backend beside its code. Users give them by their names alone (``--set``, notebooks), and ``make_spec`` finds the
-part; where two parts have the same name, ``part.name`` says which.
+Each parameter is declared once: those of a run and its job in ``parts``, those of a scenario, a workload, a strategy or
+a state backend beside its code. Users give them by their names alone (``--set``, notebooks), and ``make_spec`` finds
+the part; where two parts have the same name, ``part.name`` says which.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.fields import FieldInfo
+from typing import Any
 
 from keyshift.experiment.loads import check_injectors, check_sources, loads_of, routers_of
-from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, Text, target_of
+from keyshift.experiment.parameters import DEFAULTS, declared, place_of
+from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
+from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.ordering import orderings
-from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies, turn_conflicts
+from keyshift.planner import Strategy, change, in_units, make_plan, strategies, turn_conflicts
 from keyshift.refusals import made
 from keyshift.registry import unknown
-from keyshift.state import Backend, backends
+from keyshift.state import backends
 from keyshift.traffic.load import SourceLoad
-from keyshift.workloads import Workload, parameters, parcel_of, workloads
+from keyshift.workloads import Workload, parcel_of, workloads
 from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 
-AUTO, OF_AUTO = "auto", ("rate", "frame_ms")  # a value that is chosen for the machine, and of which parameters
-_AUTO = "auto: the default, or what half of the processors can take"
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
 GIB = 1 << 30
 SNAPSHOTS = "snapshots"  # of ``verify``
-DEFAULTS = {"workload": "keycount", "strategy": "fluid", "backend": "memory"}
-MASTER = (
-    "master is no parameter of a run: the profile says where Spark is (spark.master), for all runs of a session; for "
-    "executors in processes of their own use `--profile local-cluster`, or KEYSHIFT_PROFILE=local-cluster"
-)
-
-
-class Part(BaseModel):
-    """Some parameters of a run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RunPart(Part):
-    """What is offered, for how long, and how often."""
-
-    rate: float = Field(
-        default=2000.0,
-        gt=0,
-        description=f"events per second offered of the first source, all routers together; {_AUTO}",
-    )
-    rates: Text = Field(default="", description="events per second of other sources, by name: control:5")
-    rate_steps: Text = Field(
-        default="",
-        description="later rates, each from a second of measured time on: 0:2000,10:6000,20:0; of another source than "
-        "the first one control=30:500,60:0, and ; between several",
-    )
-    injectors: int = Field(
-        default=1, ge=1, le=16, description="processes that offer a source, each with partitions of its own"
-    )
-    seconds: float = Field(default=24.0, gt=0, description="measured time in seconds, after the warm-up")
-    warmup_s: float = Field(default=4.0, ge=0, description="load before the measured time, in seconds")
-    frame_ms: float = Field(
-        default=20.0,
-        gt=0,
-        le=10_000,
-        description=f"milliseconds between frames of a partition; {_AUTO}",
-    )
-    auto: Literal["", "rate", "frame_ms", "rate, frame_ms"] = Field(
-        default="", description="of rate and frame_ms, what was chosen for the machine; a run that was asked says so"
-    )
-    catch_up_s: float = Field(
-        default=60.0,
-        gt=0,
-        description="seconds after the load in which a backlog must be worked off, or the job is overloaded",
-    )
-    recoveries: int = Field(default=1, ge=0, le=100, description="how often the query may die and is started anew")
-    verify: Literal["end", "snapshots"] = Field(
-        default="end", description="state that is compared with the oracle: at the end, or at each snapshot, too"
-    )
-    repetitions: int = Field(default=1, ge=1, le=1000, description="runs with seeds seed, seed + 1, …")
-
-    @property
-    def load_s(self) -> float:
-        """Seconds of load, the warm-up included."""
-        return self.warmup_s + self.seconds
-
-
-class JobPart(Part):
-    """The query under test."""
-
-    routers: int = Field(default=2, ge=1, le=64, description="routers of each source, one per Kafka partition")
-    source_routers: Text = Field(default="", description="other numbers of routers, by source: control:1")
-    slots: int = Field(default=2, ge=1, description="slots that own state before the migration")
-    slots_max: int = Field(
-        default=0, ge=0, description="tasks that are there for slots, at the least; 0: as many as the scenario needs"
-    )
-    batch_s: float = Field(default=300.0, ge=5, description="length of a Spark batch in seconds")
-    deadline_s: float = Field(default=30.0, gt=0, description="deadline of every phase of a migration, in seconds")
-    chunk_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 28, description="bytes of state per message")
-    queue_bytes: int = Field(
-        default=64 << 20, ge=1 << 16, description="bytes of records that may wait in a slot or a router"
-    )
-    snapshot_s: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="seconds between snapshots of all state; 0: none"
-    )
-    ordering: Text = Field(
-        default="none", description="how replicas of the job would agree on an order (keyshift orderings); none: not"
-    )
-    heartbeat_ms: float = Field(
-        default=20.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="with an ordering: milliseconds of an epoch, which slots wait for",
-    )
-    copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
-    copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
-
-
-class Choice(Part):
-    """A strategy or a state backend by its name, and what was set of it."""
-
-    name: str
-    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -400,11 +303,11 @@ class RunSpec:
             "scenario": self.scenario.model_dump(),
             "autoscaler": self.autoscaler.model_dump(),
         }
-        declared = _declared(type(self.workload), backends.get(self.backend.name))
-        common = Counter(name for fields in declared.values() for name in fields)
+        parts = declared(type(self.workload), backends.get(self.backend.name))
+        common = Counter(name for fields in parts.values() for name in fields)
         flat = {
             (name if common[name] == 1 else f"{part}.{name}"): values[part].get(name)
-            for part, fields in declared.items()
+            for part, fields in parts.items()
             for name in fields
         }
         names = {"workload": self.workload.name, "strategy": self.strategy.name, "backend": self.backend.name}
@@ -416,11 +319,11 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
     names = {part: str(values.get(part, name)) for part, name in DEFAULTS.items()}
     workload, backend = workloads.get(names["workload"]), backends.get(names["backend"])
     strategy = strategies.get(names["strategy"])
-    declared = _declared(workload, backend)
-    given: dict[str, dict[str, Any]] = {part: {} for part in declared}
+    parts = declared(workload, backend)
+    given: dict[str, dict[str, Any]] = {part: {} for part in parts}
     for name, value in values.items():
         if name not in names:
-            part, own = _place(name, declared, names)
+            part, own = place_of(name, parts, names)
             if own in given[part]:
                 raise BadInput(f"{part}.{own} is given twice; leave one out")
             given[part][own] = value
@@ -445,51 +348,3 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
         made(AutoscalerPart, given["autoscaler"]),
         unsettled,
     )
-
-
-def known_parameters() -> Iterator[tuple[str, str, FieldInfo]]:
-    """Owner, name and declaration of every parameter there is. The owner is a part, and its kind if not all have it."""
-    own: dict[str, dict[str, Mapping[str, FieldInfo]]] = {
-        "workload": {name: parameters(workload) for name, workload in workloads.items()},
-        "backend": {name: backend.settings.model_fields for name, backend in backends.items()},
-    }
-    for part, fields in _declared(workloads.get(DEFAULTS["workload"]), backends.get(DEFAULTS["backend"])).items():
-        kinds = own.get(part, {part: fields})
-        for name in dict.fromkeys(name for kind in kinds for name in kinds[kind]):
-            having = [kind for kind in kinds if name in kinds[kind]]
-            owner = part if len(having) == len(kinds) else f"{part} {', '.join(having)}"
-            yield owner, name, kinds[having[0]][name]
-
-
-def _declared(workload: type[Workload], backend: Backend) -> dict[str, Mapping[str, FieldInfo]]:
-    """The parameters of each part of a run, by name."""
-    coordinates: dict[str, Any] = {n: Field(default=None, description=text) for n, text in MEANINGS.items()}
-    return {
-        "run": RunPart.model_fields,
-        "job": JobPart.model_fields,
-        "workload": parameters(workload),
-        "strategy": coordinates,
-        "backend": backend.settings.model_fields,
-        "scenario": ScenarioPart.model_fields,
-        "autoscaler": AutoscalerPart.model_fields,
-    }
-
-
-def _place(given: str, declared: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> tuple[str, str]:
-    """Part and name of the parameter that ``given`` names. Raises BadInput unless there is exactly one."""
-    if given == "master":
-        raise BadInput(MASTER)
-    part, dot, name = given.rpartition(".")
-    places = [place for place, fields in declared.items() if name in fields and (not dot or place == part)]
-    if len(places) == 1:
-        return places[0], name
-    if places:
-        owners = " and ".join(f"{place}.{name}" for place in places)
-        raise BadInput(f"parameter {name!r} has {len(places)} owners: say which, {owners}")
-    for owner, other, _ in known_parameters():
-        if other == name:
-            part = owner.partition(" ")[0]
-            hint = f"give {part}.{name}" if name in declared[part] else f"this run has {part} = {names[part]}"
-            raise BadInput(f"unknown parameter {given!r}: {name} is a parameter of {owner}; {hint}")
-    known = [f"{place}.{name}" if dot else name for place, fields in declared.items() for name in fields]
-    raise unknown("parameter", given, [*names, *known])

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BeforeValidator, Field
 
-from keyshift.experiment.spec import Part
+from keyshift.experiment.parts import Part
 from keyshift.forecast import Cluster, Costs, Load, Simulated, require_possible, simulated
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment

@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from keyshift.experiment.spec import RunPart, RunSpec
+from keyshift.experiment.parts import RunPart
+from keyshift.experiment.spec import RunSpec
 from keyshift.forecast.cost import event_us
 from keyshift.lab.load_cost import LoadCost, cost_spec, rows_per_s
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keyshift.experiment.commands import Answer, Target
+from keyshift.experiment.commands import Migration, Requested, Target
 from keyshift.experiment.scenario import Change, Map, ScaleTo
-from keyshift.lab.plans.migrations import Migration
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.system import KeyshiftJob
@@ -30,14 +29,14 @@ class JobControls:
 
     def move(
         self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
-    ) -> Answer:
+    ) -> Requested:
         """Nothing changes between the check, the plan and the request."""
         name, point = self._stage(stage), self._point(strategy, settings or {}) if strategy else None
         provisioned = self._system.status()["stages"][name]["provisioned"]
         wanted = self._change(target, provisioned, (point or self._run.spec.point()).restarts)
         proposal = self._system.plans.propose(name, wanted, point)
         migration = self._migrate(proposal)
-        return {**migration.told(), "steps": proposal.steps_as_json()}
+        return {**migration, "steps": proposal.steps_as_json()}
 
     def cancel(self) -> None:
         """See ``SystemUnderTest.cancel``."""

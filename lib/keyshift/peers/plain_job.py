@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -18,6 +19,7 @@ from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import NO_VERSION, Assignment, SlotId, Version, units_of
 from keyshift.model.markers import SlotMarker, SlotStarted
+from keyshift.runtime.arrow import by_slot
 from keyshift.runtime.row import DATA, Row
 from keyshift.state import UnitState
 from keyshift.state.memory import MemoryStore
@@ -38,16 +40,11 @@ def _router(config: JobConfig) -> Task:
     schema = slot_schema(config)
 
     def split(events: pa.RecordBatch) -> dict[int, bytes]:
-        slot_of = units_of(events["key"].to_numpy(), config.key_groups, config.bins) % slots
-        order = np.argsort(slot_of, kind="stable")
-        edges = np.searchsorted(slot_of[order], np.arange(slots + 1))
-        columns = events.take(pa.array(order)).columns
-        ordered = pa.RecordBatch.from_arrays([*columns, pa.array(order.astype(np.int32))], schema=schema)
-        return {
-            slot: ordered.slice(edges[slot], edges[slot + 1] - edges[slot]).serialize().to_pybytes()
-            for slot in range(slots)
-            if edges[slot] < edges[slot + 1]
-        }
+        def in_order(order: npt.NDArray[np.intp]) -> pa.RecordBatch:
+            columns = events.take(pa.array(order)).columns
+            return pa.RecordBatch.from_arrays([*columns, pa.array(order.astype(np.int32))], schema=schema)
+
+        return by_slot(units_of(events["key"].to_numpy(), config.key_groups, config.bins) % slots, slots, in_order)
 
     def run(batches: Batches) -> Batches:
         primed = False

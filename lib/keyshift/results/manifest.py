@@ -78,6 +78,9 @@ class Stage(_Record):
     )
 
 
+COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")  # violations that every run counts
+
+
 class Verdict(_Record):
     """How the results and the final state compare with the sequential oracle."""
 
@@ -94,8 +97,7 @@ class Verdict(_Record):
     @property
     def ok(self) -> bool:
         """True if no check found a violation."""
-        counts = (self.lost, self.duplicated, self.reordered, self.wrong, self.ownership_violations)
-        return not any(counts) and not any(self.others.values())
+        return not any(getattr(self, name) for name in COUNTS) and not any(self.others.values())
 
 
 class Summary(_Record):

@@ -17,13 +17,12 @@ from keyshift.analysis.plots.timelines import panels, resource_panels, throughpu
 from keyshift.analysis.tables import MEASURES, comparison_table, tradeoffs
 from keyshift.analysis.timelines import faults, tail
 from keyshift.results.anonymous import anonymous_all
-from keyshift.results.manifest import Manifest
+from keyshift.results.manifest import COUNTS, Manifest
 from keyshift.results.pages import page, svg, table
 from keyshift.results.store import ResultStore
 
 Row = dict[str, Any]
 Tables = Mapping[str, pd.DataFrame]
-_COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
 
 
 def report(store: ResultStore, run_ids: Sequence[str]) -> str:
@@ -96,7 +95,7 @@ def _run(manifest: Manifest, tables: Tables) -> Row:
     return {
         "told": told,
         "facts": _facts(told),
-        "counts": {name: verdict[name] for name in _COUNTS} | verdict["others"] if verdict else {},
+        "counts": {name: verdict[name] for name in COUNTS} | verdict["others"] if verdict else {},
         "figures": {name: value for name, value in figures.items() if value},
         "tail": table(tail({manifest.strategy: tables["latency"]}).drop(columns="name")) if tables else "",
         "drawn": [svg(figure) for figure in _drawn(manifest.strategy, tables)] if tables else [],

@@ -13,6 +13,22 @@ from keyshift.state import UnitState
 from keyshift.workloads import KeyedStage
 
 
+def by_slot(
+    slot_of: npt.NDArray[np.integer[Any]], slots: int, in_order: Callable[[npt.NDArray[np.intp]], pa.RecordBatch]
+) -> dict[int, bytes]:
+    """What each slot gets of some rows, as bytes, if it gets any. ``slot_of``: the slot of each row; ``in_order`` gives
+    the rows in the order of these places.
+    """
+    order = np.argsort(slot_of, kind="stable")
+    edges = np.searchsorted(slot_of[order], np.arange(slots + 1))
+    ordered = in_order(order)
+    return {
+        slot: ordered.slice(edges[slot], edges[slot + 1] - edges[slot]).serialize().to_pybytes()
+        for slot in range(slots)
+        if edges[slot] < edges[slot + 1]
+    }
+
+
 class ArrowSplit:
     """Splits a frame by slot: its events, their position in it and their unit, as bytes, in columns of ``schema``.
 
@@ -28,17 +44,13 @@ class ArrowSplit:
         if not events.num_rows:
             return {}
         units = units_of(events["key"].to_numpy(), self._key_groups, self._bins)
-        slot_of = assignment.slot_of[units]
-        order = np.argsort(slot_of, kind="stable")
-        edges = np.searchsorted(slot_of[order], np.arange(self._slots + 1))
-        taken = events.take(pa.array(order))
-        position = [] if self._placed else [pa.array(order.astype(np.int32))]
-        ordered = pa.RecordBatch.from_arrays([*taken.columns, *position, pa.array(units[order])], schema=self._schema)
-        return {
-            slot: ordered.slice(edges[slot], edges[slot + 1] - edges[slot]).serialize().to_pybytes()
-            for slot in range(self._slots)
-            if edges[slot] < edges[slot + 1]
-        }
+
+        def in_order(order: npt.NDArray[np.intp]) -> pa.RecordBatch:
+            taken = events.take(pa.array(order))
+            position = [] if self._placed else [pa.array(order.astype(np.int32))]
+            return pa.RecordBatch.from_arrays([*taken.columns, *position, pa.array(units[order])], schema=self._schema)
+
+        return by_slot(assignment.slot_of[units], self._slots, in_order)
 
 
 class ArrowOperator:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping, Sized
 from typing import Generic, TypeVar
 
 from keyshift.model.keys import Assignment
+from keyshift.model.messages import encode
 from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.runtime.succession import UnitsMoved
 
 Events = TypeVar("Events")
 Routed = tuple[int, Row]  # a row, and the slot it goes to
@@ -98,9 +100,9 @@ class RouterCore(Generic[Events]):
             rows.append((slot, said))
         return rows
 
-    def moved(self, router: int, offset: int, payload: bytes) -> list[Routed]:
+    def moved(self, router: int, offset: int, said: UnitsMoved) -> list[Routed]:
         """Rows for all slots about units that move in the stage before; behind what is kept back for a slot."""
-        row = Row(MOVED, router, self.machine.assignment.version, offset, 0, payload)
+        row = Row(MOVED, router, self.machine.assignment.version, offset, 0, encode(said))
         paused = self.machine.paused
         self._kept += [(slot, row) for slot in sorted(paused)]
         return [(slot, row) for slot in range(len(self._last_us)) if slot not in paused]

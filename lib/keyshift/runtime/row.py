@@ -14,7 +14,7 @@ class Row(NamedTuple):
     """One row: of ``router``, routed under ``version``, made from the frame at ``offset`` of its partition.
 
     ``watermark``: microseconds, of that frame; 0 says nothing. ``payload``: events, the name of the savepoint or
-    snapshot as bytes, or JSON: rows of unit, version, hop, and whether it has left.
+    snapshot as bytes, or a message ``succession.UnitsMoved``.
     """
 
     kind: int

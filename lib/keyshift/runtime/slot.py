@@ -4,7 +4,6 @@ After each call its driver carries out ``take_effects()``, stamps what is new in
 ``take_results()`` when it can.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from keyshift.model.keys import Mode, Step, Version
+from keyshift.model.messages import decode
 from keyshift.protocol import slot as protocol
 from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
@@ -19,7 +19,7 @@ from keyshift.runtime.operator import FrameOperator, Record, Where
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, Row
 from keyshift.runtime.snapshots import SnapshotPart, Snapshots
-from keyshift.runtime.succession import Succession
+from keyshift.runtime.succession import Succession, UnitsMoved
 from keyshift.state import UnitState
 
 Events = TypeVar("Events")
@@ -227,9 +227,8 @@ class SlotCore(Generic[Events, Result]):
                 self._told.add(router)
 
     def _moved(self, router: int, payload: Any) -> None:
-        changes = [(tuple(change), left) for *change, left in json.loads(bytes(payload))]
-        begun, ended = ([change for change, left in changes if left is which] for which in (False, True))
-        for row in self._succession.told(router, begun, ended):
+        said: UnitsMoved = decode(UnitsMoved, bytes(payload))
+        for row in self._succession.told(router, said.begun, said.ended):
             self._take(row)
 
     def _go_on(self) -> None:

@@ -5,10 +5,29 @@ What comes behind a beginning waits until the old slot has said the end.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from keyshift.model.ids import Version
 from keyshift.runtime.row import Row
 
-Change = tuple[int, ...]  # of hands: unit, version and hop of the step in the stage before
+
+class Change(NamedTuple):
+    """The ``hop``-th change of hands of ``unit`` in the step of ``version``, in the stage before."""
+
+    unit: int
+    version: Version
+    hop: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsMoved:
+    """What a row of the kind ``MOVED`` says: the changes whose results begin behind it, and those whose results have
+    ended before it.
+    """
+
+    begun: tuple[Change, ...]
+    ended: tuple[Change, ...]
 
 
 class Succession:

@@ -8,14 +8,15 @@ unit has come from another slot. The strategies ``lazy`` and ``hybrid`` are the 
 owner is what keys are fetched from, and each slot has a store of its own, of whatever backend.
 """
 
-import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 from pydantic import Field
 
 from keyshift.model.errors import ProtocolViolation, ServiceUnavailable
+from keyshift.model.messages import decode, encode
 from keyshift.state.cached import CachedState, CachedStore, Cells
 from keyshift.state.redis_server import RemoteSettings
 from keyshift.state.redis_table import Hash, RedisTable
@@ -29,6 +30,15 @@ class HybridSettings(RemoteSettings):
     write: Literal["through", "back"] = Field(
         default="through", description="changes go to the server with the next frame, or when they leave the slot"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Of a state that has been handed over: its ``region``, with so many ``keys``, on the ``server`` of this run_id."""
+
+    region: Hash
+    keys: int
+    server: str
 
 
 class HandedOver(Cells):
@@ -71,7 +81,7 @@ class RemoteState(CachedState):
                 cells.old.clear()
                 cells.count = keys
                 self._redis.disown(cells.region)
-            return json.dumps([*cells.region, cells.count, self._redis.server])
+            return encode(Reference(cells.region, cells.count, self._redis.server)).decode()
 
 
 class RemoteStore(CachedStore):
@@ -89,13 +99,13 @@ class RemoteStore(CachedStore):
 
     def adopt(self, unit: int, reference: str) -> RemoteState:
         """See ``Store``. Raises ProtocolViolation if not all keys are there that its former owner had."""
-        name, origin, owners, keys, server = json.loads(reference)
-        if server != self._redis.server:
+        given: Reference = decode(Reference, reference)
+        if given.server != self._redis.server:
             raise ServiceUnavailable(f"the store of state has begun anew since unit {unit} was written")
-        region, found = self._redis.renamed(Hash(name, origin, owners))
-        if found != keys:
-            raise ProtocolViolation(f"unit {unit} was handed over with {keys} keys, {found} are in {region.name}")
-        self._redis.own(region, keys)
+        region, found = self._redis.renamed(given.region)
+        if found != given.keys:
+            raise ProtocolViolation(f"unit {unit} was handed over with {given.keys} keys, {found} are in {region.name}")
+        self._redis.own(region, given.keys)
         state = self.state_of(self.living_cells(region))
-        state.values.count = keys
+        state.values.count = given.keys
         return state

@@ -18,12 +18,11 @@ from keyshift.planner import change
 from keyshift.planner import strategies as known
 from keyshift.progress import Say
 from keyshift.refusals import made
-from keyshift.results.manifest import Manifest
+from keyshift.results.manifest import COUNTS, Manifest
 from keyshift.studies import notebook
 
 Tables = Mapping[str, pd.DataFrame]
 _ALLOWED = "names of strategies in a list, or {name: {strategy: …, settings: {…}}}"
-COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
 
 
 @dataclass

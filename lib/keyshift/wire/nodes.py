@@ -22,6 +22,7 @@ from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
 from keyshift.ordering import Position
 from keyshift.protocol.coordinator import Appointment, PublishAssignment, StepPhase
 from keyshift.runtime.protocol_log import LogEvent
+from keyshift.runtime.succession import UnitsMoved
 from keyshift.wire.faults import Fault
 
 T = TypeVar("T")
@@ -65,12 +66,12 @@ class Folder(Generic[T]):
 
 
 def make_codecs() -> None:
-    """Make those of nodes and frames now: a process that is forked from this one need not take the time for it."""
+    """Make those of nodes, frames and rows now: a process that is forked from this one needs no time for it."""
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, PhaseDone, UnitsCame, UnitsLeft),
         *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
         *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str, NoneType),
-        *(Facts, SlotMarker),
+        *(Facts, SlotMarker, UnitsMoved),
     ):
         codec(kind)
 

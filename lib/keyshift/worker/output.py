@@ -11,6 +11,7 @@ from keyshift.model.markers import SlotMarker
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
 from keyshift.runtime.slot import Cut, Mark, Moved
+from keyshift.runtime.succession import Change, UnitsMoved
 from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.worker.router import Routed, Routing
@@ -146,14 +147,15 @@ class NextStage(Routing, SlotOutput):
 
     def _moved(self) -> list[Routed]:
         """One row for the mark that is pending first and those of units right behind it; none if it is a cut."""
-        changes: list[tuple[int, int, int, bool]] = []
+        changes: dict[bool, list[Change]] = {False: [], True: []}  # begun, ended
         mark = self._pending.pop(0)
         while isinstance(mark, Moved):
-            changes.append((mark.unit, mark.version, mark.hop, mark.left))
+            changes[mark.left].append(Change(mark.unit, mark.version, mark.hop))
             if not self._pending or not isinstance(self._pending[0], Moved) or not self._may_say(self._pending[0]):
                 break
             mark = self._pending.pop(0)
-        return self.moved(self._slot, self._frames, changes) if changes else []
+        said = UnitsMoved(tuple(changes[False]), tuple(changes[True]))
+        return self.moved(self._slot, self._frames, said) if said.begun or said.ended else []
 
     def _keep_no_promise(self) -> None:
         """All results of units that have left are on their way."""

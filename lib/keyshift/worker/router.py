@@ -4,9 +4,7 @@ A task of the query routes what it reads from Kafka (``tasks``), and a slot what
 (``output``).
 """
 
-import json
 import threading
-from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -18,6 +16,7 @@ from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.router import RouterCore
 from keyshift.runtime.row import Row
+from keyshift.runtime.succession import UnitsMoved
 from keyshift.wire import nodes, protocol_logs, spark_rows
 from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
@@ -101,10 +100,10 @@ class Routing:
             rows, self._primers = self._primers + rows, []
         return _packed(rows), savepoints
 
-    def moved(self, router: int, offset: int, changes: Sequence[tuple[int, int, int, bool]]) -> list[Routed]:
-        """Rows for all slots about units that move in the stage before: unit, version, hop, and whether it has left."""
+    def moved(self, router: int, offset: int, said: UnitsMoved) -> list[Routed]:
+        """Rows for all slots about units that move in the stage before."""
         with self._lock:
-            return _packed(self._core.moved(router, offset, json.dumps(changes).encode()))
+            return _packed(self._core.moved(router, offset, said))
 
     def resume(self) -> list[Routed]:
         """What was kept back, in its order."""

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 import pandas as pd
 import pyarrow as pa
 
+from keyshift.workloads.keyed import Grouped
+
 RESULT = "result of router {router} offset {offset} position {position}"
 
 
@@ -13,6 +15,12 @@ def lines(table: pd.DataFrame, bad: Any, text: str) -> Iterator[str]:
     """``text`` for each row that is ``bad``; it may name columns."""
     for row in table[bad].to_dict("records"):
         yield text.format_map(row)
+
+
+def misplaced(workload: Grouped, part: pd.DataFrame) -> Iterator[str]:
+    """One line for each row of ``part``, of a final state, whose key is of another unit."""
+    text = "final state of key {key} is in unit {unit}, slot {slot}"
+    yield from lines(part, part["unit"] != workload.units_of(part["key"]), text)
 
 
 Table: TypeAlias = pd.DataFrame | pa.Table  # of the latter types are known, also of lists that are empty

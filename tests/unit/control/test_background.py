@@ -16,6 +16,7 @@ from keyshift.control.api import make_app
 from keyshift.control.background import start
 from keyshift.control.client import Client, await_end, followed, stopped
 from keyshift.control.files import FORMAT, Jobs, Kept, last_line
+from keyshift.control.forgetting import forget
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
@@ -83,6 +84,15 @@ def test_it_is_told_how_a_job_ended_that_nobody_has_stopped(jobs, gone, tmp_path
         "nothing is left of it",
     )
     assert str(jobs.ended(killed.model_copy(update={"why": "it died"}))) == "it died; nothing is left of it"
+
+
+def test_a_job_whose_journal_does_not_name_its_sources_is_not_forgotten(jobs, gone):
+    """An older keyshift wrote such journals: its topics would be left for ever."""
+    jobs.write(file_of("one", gone))
+    jobs.journal("one").keep(Kept(run_id="2026-one", format=4))
+    with pytest.raises(BadInput, match=r"an older keyshift has begun it, .* forget it with that one"):
+        forget("one", silent)
+    assert jobs.read("one") and jobs.journal("one").read()
 
 
 def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, gone):

@@ -440,7 +440,7 @@ def _(world, monkeypatch):
     assert Jobs().journal(NAME).read() == before
     world.unset("disk full")
     notes(client(), "and is written again")
-    assert wait_until(lambda: Jobs().journal(NAME).read().rate == 300, WAIT_S)
+    assert wait_until(lambda: Jobs().journal(NAME).read().rates == {"events": 300}, WAIT_S)
     return said
 
 

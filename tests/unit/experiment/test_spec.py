@@ -9,7 +9,8 @@ from pydantic import Field
 
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import anywhere, chosen_values, live_spec
-from keyshift.experiment.spec import known_parameters, make_spec
+from keyshift.experiment.parameters import known_parameters
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import job_config
 from keyshift.model.errors import BadInput
 from keyshift.planner import settings, strategies

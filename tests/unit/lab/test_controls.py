@@ -15,7 +15,7 @@ def controls(**values):
         status=lambda: {"stages": {"counter": {"provisioned": 4}}},
         plans=SimpleNamespace(propose=lambda stage, change, point: SimpleNamespace(steps_as_json=list)),
     )
-    return JobControls(run, system, lambda proposal: SimpleNamespace(told=dict), most=4)
+    return JobControls(run, system, lambda proposal: {}, most=4)
 
 
 @pytest.mark.parametrize("strategy", ["pause_resume", "lazy"])

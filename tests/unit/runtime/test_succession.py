@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyshift.runtime.row import DATA, Row
-from keyshift.runtime.succession import Succession
+from keyshift.runtime.succession import Change, Succession
 
-CHANGE = (3, 7, 0)
+CHANGE = Change(3, 7, 0)
 
 
 def row(router, offset):
@@ -22,7 +22,7 @@ def test_rows_behind_a_beginning_wait_for_the_end_that_the_old_slot_says():
     waiting = [row(1, 1), row(1, 2)]
     assert all(succession.keep(each) for each in waiting)
     assert not succession.keep(row(0, 5)), "other routers go on"
-    assert succession.told(0, [], [(4, 7, 0)]) == [], "another unit's"
+    assert succession.told(0, [], [Change(4, 7, 0)]) == [], "another unit's"
     assert succession.told(0, [], [CHANGE]) == waiting
     assert not succession.keep(row(1, 3))
 

@@ -175,7 +175,7 @@ class LiveJob:
             "p50_ms": last.p50_ms,
             "p99_ms": last.p99_ms,
             "migrating": run.migrations.under_way,
-            "migrations": [each.told() for each in run.migrations.status()],
+            "migrations": run.migrations.status(),
             "deaths": len(run.loop.deaths),
             "autoscaler": self._scaling(run.loop.scalings),
         }
@@ -212,12 +212,12 @@ class LiveJob:
         """Gives the answer of the command; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
         answer = run.inbox.ask(lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.most)))
-        if not (wait and command.moves):
+        if not wait or "number" not in answer:
             return answer
         migration = run.migrations.find(answer["stage"], answer["number"])
-        while migration.outcome == UNDER_WAY and not self.ended.wait(0.1):
+        while migration["outcome"] == UNDER_WAY and not self.ended.wait(0.1):
             pass
-        return {**answer, **migration.told()}
+        return {**answer, **migration}
 
     def _running(self) -> LiveRun:
         if self._run is None or self.state != "running":

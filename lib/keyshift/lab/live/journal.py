@@ -5,14 +5,14 @@ The journal is written whole, whenever there is a newer snapshot or something el
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from keyshift.experiment.commands import Migration
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.failover import SystemJournal
-from keyshift.lab.plans.migrations import Migration
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.refusals import refusal
@@ -23,16 +23,14 @@ KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once m
 @dataclass(frozen=True)
 class Journal(SystemJournal):
     """Of a live job. ``began_at``, ``trigger``: of the load and of the first migration, in seconds since the epoch, 0
-    if there was none; ``rate``: events per second of the first source, ``rates``: of all by name. ``migrations``,
-    ``targets``: see ``Migrations``.
+    if there was none; ``rates``: events per second of each source. ``migrations``, ``targets``: see ``Migrations``.
     """
 
     began_at: float
     trigger: float
-    rate: float
+    rates: dict[str, float]
     migrations: list[Migration]
     targets: dict[str, list[int]]
-    rates: dict[str, float] = field(default_factory=dict)
 
 
 _JOURNAL = TypeAdapter(Journal)

@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from keyshift.experiment.commands import Migration
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
-from keyshift.lab.plans.migrations import Migration, Migrations
+from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
 from keyshift.lab.system import KeyshiftJob
@@ -89,7 +90,7 @@ class LiveRun:
     def _keep(self) -> None:
         """The journal, if something has changed that must not be lost."""
         told, loop = self.system.status(), self.loop
-        outcomes = [migration.outcome for migration in self.migrations.status()]
+        outcomes = [migration["outcome"] for migration in self.migrations.status()]
         now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, loop.rates.copy())
         self._journal.keep(now, self._made)
 
@@ -99,7 +100,6 @@ class LiveRun:
             **vars(self.system.failover.journal()),
             began_at=loop.began_at,
             trigger=loop.trigger,
-            rate=loop.rate,
             rates=loop.rates.copy(),
             migrations=migrations.status(),
             targets=migrations.targets,
@@ -133,8 +133,7 @@ class LiveRun:
             traffic.await_silence()
         epoch = self.system.failover.claim(read_journal())
         journal = read_journal()
-        first, *_ = loop.rates
-        loop.rates = loop.rates | journal.rates | {first: journal.rate}
+        loop.rates = loop.rates | journal.rates
         loop.trigger, loop.began_at = journal.trigger, journal.began_at
         self.migrations.resume(journal.migrations, journal.targets)
         traffic.open(again=True)

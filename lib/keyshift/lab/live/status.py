@@ -2,7 +2,7 @@
 
 from typing import Any, TypedDict
 
-from keyshift.experiment.commands import MigrationTold
+from keyshift.experiment.commands import Migration
 
 OfSlot = dict[str, float | None]  # what is known of a slot, by its name; None is not known
 
@@ -70,7 +70,7 @@ class Status(SystemStatus, total=False):
     """Of a live job. Before events go in, ``stages`` and ``migrations`` are empty, and what is below them is missing.
 
     ``state``: one of starting, running, stopping, ended and failed; ``why``: it has failed, in one line; ``examples``:
-    of what is wrong; ``migrations``: see ``plans.migrations.Migration``. Latencies and ``results_per_s`` are those of
+    of what is wrong; ``migrations``: see ``commands.Migration``. Latencies and ``results_per_s`` are those of
     the last second.
     """
 
@@ -82,7 +82,7 @@ class Status(SystemStatus, total=False):
     summary: Any  # of the run when it has ended; else None
     examples: list[str]
     manifest: Any  # likewise
-    migrations: list[MigrationTold]
+    migrations: list[Migration]
     phase: str
     running_s: float
     rate: float

@@ -1,43 +1,13 @@
 """The migrations that were requested of a live job, and what came of them."""
 
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import cast
 
-from keyshift.experiment.commands import UNDER_WAY, MigrationTold
+from keyshift.experiment.commands import UNDER_WAY, Migration
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.system import KeyshiftJob
 
 GONE = "incomplete: the job's process was gone, and the next one had only the steps of it that were planned"
-
-
-@dataclass
-class Migration:
-    """One that was requested, without its steps: as it is in a job's status and in its journal.
-
-    ``requested_at`` in seconds since the epoch; ``what``: the strategy in one line; ``slots``: that are to own the
-    state; ``outcome``: ``UNDER_WAY`` until it is over.
-    """
-
-    number: int  # of its stage
-    requested_at: float
-    took_s: float | None
-    outcome: str
-    stage: str
-    what: str
-    slots: int
-    planned_steps: int
-    planned_moves: int
-
-    @property
-    def key(self) -> str:
-        """Its stage and number."""
-        return f"{self.stage} {self.number}"
-
-    def told(self) -> MigrationTold:
-        """For JSON."""
-        return cast(MigrationTold, asdict(self))
 
 
 class Migrations:
@@ -62,23 +32,23 @@ class Migrations:
             planned_steps=len(proposal.plan.steps),
             planned_moves=proposal.plan.moves,
         )
-        self._targets[migration.key] = list(proposal.target.owner)
+        self._targets[_key(migration)] = list(proposal.target.owner)
         self._all.append(migration)
-        self._run.trigger = self._run.trigger or migration.requested_at
+        self._run.trigger = self._run.trigger or migration["requested_at"]
         return migration
 
     def find(self, stage: str, number: int) -> Migration:
         """One of this process."""
-        return next(each for each in self._all if (each.stage, each.number) == (stage, number))
+        return next(each for each in self._all if (each["stage"], each["number"]) == (stage, number))
 
     @property
     def under_way(self) -> bool:
         """Whether one of this process is not over."""
-        return any(each.outcome == UNDER_WAY for each in self._all[self._inherited :])
+        return any(each["outcome"] == UNDER_WAY for each in self._all[self._inherited :])
 
     def status(self) -> list[Migration]:
         """All that were requested, in that order, as they are now; for any thread."""
-        return list(map(replace, self._all))
+        return [migration.copy() for migration in self._all]
 
     @property
     def targets(self) -> dict[str, list[int]]:
@@ -88,22 +58,22 @@ class Migrations:
     def settle(self) -> None:
         """See which are over."""
         for place, migration in enumerate(self._all):
-            if migration.outcome == UNDER_WAY:
+            if migration["outcome"] == UNDER_WAY:
                 self._settle(migration, inherited=place < self._inherited)
 
     def _settle(self, migration: Migration, inherited: bool) -> None:
         reached: bool | None
         if inherited:
-            now = self._system.status()["stages"][migration.stage]
-            reached = None if now["migrating"] else now["owners"] == self._targets.get(migration.key)
+            now = self._system.status()["stages"][migration["stage"]]
+            reached = None if now["migrating"] else now["owners"] == self._targets.get(_key(migration))
         else:
-            reached = self._system.plans.ended(migration.stage, migration.number)
+            reached = self._system.plans.ended(migration["stage"], migration["number"])
         if reached is None:
             return
-        why = GONE if inherited else f"incomplete: {self._why(migration.stage)}"
-        self._targets.pop(migration.key, None)
-        migration.took_s = round(time.time() - migration.requested_at, 3)
-        migration.outcome = "complete" if reached else why
+        why = GONE if inherited else f"incomplete: {self._why(migration['stage'])}"
+        self._targets.pop(_key(migration), None)
+        migration["took_s"] = round(time.time() - migration["requested_at"], 3)
+        migration["outcome"] = "complete" if reached else why
 
     def _why(self, stage: str) -> str:
         """The last note on ``stage``, or on the whole job."""
@@ -113,3 +83,7 @@ class Migrations:
     def resume(self, migrations: list[Migration], targets: dict[str, list[int]]) -> None:
         """Those of the process before, as ``status`` and ``targets`` were there."""
         self._all, self._inherited, self._targets = list(migrations), len(migrations), dict(targets)
+
+
+def _key(migration: Migration) -> str:
+    return f"{migration['stage']} {migration['number']}"

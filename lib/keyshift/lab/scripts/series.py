@@ -14,8 +14,9 @@ from typing import cast
 
 from keyshift.analysis import metrics
 from keyshift.analysis.metrics import Offered
+from keyshift.experiment.parts import Choice
 from keyshift.experiment.scenario import Map, ScenarioPart
-from keyshift.experiment.spec import Choice, RunSpec
+from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span, bytes_by_key
 from keyshift.lab.judge.final_state import CopiedAhead
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step

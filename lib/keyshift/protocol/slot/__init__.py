@@ -1,7 +1,7 @@
 """The slot: serves its units, hands over those that leave once they are final, queues records of those that arrive.
 
 Where a unit is, and what may happen to it: ``phases``. What a slot knows and may be asked: ``situation``. What happens
-to the slot, and what follows: ``machine``.
+to the slot: ``machine``; what follows from it: ``consequences``.
 
 With ``fetch_back`` a unit may be lent to its destination before all routers switched: it serves the routers that had
 switched there, and comes back for a late record of the others, until the source says that it is there for good.

@@ -34,7 +34,9 @@ from keyshift.worker.flight.messages import (
     KeysOf,
     Label,
     Message,
+    Pulled,
     Request,
+    RestOf,
     Shipment,
     TakeCopies,
     TakeUnits,
@@ -216,7 +218,7 @@ class StateClients:
     def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Shipment]], object]) -> None:
         """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
         begun = self._begun.setdefault((address, slot), {})
-        wanted = tuple((unit, len(begun[unit][1]) if unit in begun else 0) for unit in units)
+        wanted = tuple(Pulled(unit, len(begun[unit][1]) if unit in begun else 0) for unit in units)
         for some in messages.units(self._get(address, GiveSealed(slot, wanted)), begun):
             if some:
                 arrived([Shipment.arrived(*unit) for unit in some])
@@ -266,7 +268,7 @@ class StateClients:
         """Request all keys of these units that are still there, ascending, each unit from behind the given key on.
         Calls ``arrived(stay, rows, whether these are the last)`` as they come.
         """
-        for chunk in self._get(address, GiveRest(tuple((*stay, after) for stay, after in stays))):
+        for chunk in self._get(address, GiveRest(tuple(RestOf(*stay, after) for stay, after in stays))):
             for fragment in messages.unpack(chunk):
                 arrived((fragment.label.unit, fragment.label.version), fragment.batch, fragment.last)
 

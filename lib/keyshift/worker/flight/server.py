@@ -19,6 +19,7 @@ from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.messages import (
     Acknowledged,
+    Answer,
     AnswerKeys,
     CopyPart,
     GiveRest,
@@ -136,7 +137,7 @@ class StateServer(flight.FlightServerBase):
                     self._holder.copy(slot, label.unit, label.part, batches, label.deleted)
             elif units:
                 taken = self._holder.receive(slot, [Shipment.arrived(*unit) for unit in units])
-            answers: Acknowledged = [(label.unit, each) for (label, *_), each in zip(units, taken, strict=True)]
+            answers: Acknowledged = [Answer(label.unit, each) for (label, *_), each in zip(units, taken, strict=True)]
             writer.write_metadata(encode(answers))
 
     def _moving(self, chunks: Iterable[Any]) -> Iterator[Any]:

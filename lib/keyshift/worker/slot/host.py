@@ -51,7 +51,7 @@ class EndedSlot:
         return [True] * len(shipments)
 
     def message(self, message: OfStep) -> None:  # noqa: D102
-        self._refuse_newer(version for _, version, *_ in [*message.wanted, *message.opened])
+        self._refuse_newer([*(each.version for each in message.wanted), *(each.version for each in message.opened)])
 
     def _refuse_newer(self, versions: Iterable[int]) -> None:
         if (newest := max(versions, default=0)) > self._version:
@@ -82,7 +82,7 @@ class Copies:
         for key in deleted:
             copy.delete(key)
         with self._lock:
-            self._copies[slot, unit] = (epoch, number), copy
+            self._copies[slot, unit] = part, copy
 
     def take(self, slot: int, unit: int, part: CopyPart) -> UnitState | None:
         """The copy, if it is here and has all parts up to ``part``, perhaps more; it is not kept."""

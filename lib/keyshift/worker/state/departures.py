@@ -9,7 +9,7 @@ from functools import partial
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.keys import Mode, Step
 from keyshift.protocol.slot import Open, Request
-from keyshift.worker.flight.messages import Acknowledged, KeysDropped, OfStep, Shipment
+from keyshift.worker.flight.messages import Acknowledged, KeysDropped, OfStep, Opened, Shipment, Wanted
 from keyshift.worker.slot.cores import ArrowCore
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.addresses import Addresses
@@ -86,8 +86,8 @@ class Departures:
         self._clients.push(self._addresses.of(destination), destination, self._at, shipments, sent, acknowledged)
 
     def _deliver(self, slot: int, messages: list[Message]) -> None:
-        wanted = tuple((m.unit, m.version, m.router, m.hop) for m in messages if isinstance(m, Request))
-        opened = tuple((m.unit, m.version) for m in messages if isinstance(m, Open))
+        wanted = tuple(Wanted(m.unit, m.version, m.router, m.hop) for m in messages if isinstance(m, Request))
+        opened = tuple(Opened(m.unit, m.version) for m in messages if isinstance(m, Open))
         self._clients.tell(self._addresses.of(slot), OfStep(slot, wanted, opened))
         with self._turn() as core:
             for unit, _ in opened:

@@ -18,7 +18,7 @@ from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
 from keyshift.wire.nodes import CopiesClose, CopiesWanted
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import CopiesDropped, Shipment
+from keyshift.worker.flight.messages import CopiesDropped, CopyPart, Shipment
 
 COPIES = "copies"  # of whom the changes are tracked for
 
@@ -84,7 +84,7 @@ class Replicator:
             assert shipment.state is not None and self._order is not None
             changed = shipment.state.changes(COPIES) | copy.pending
             if not (changed and self._order.whole):
-                return replace(shipment, delta_of=(copy.epoch, copy.number), changed=frozenset(changed))
+                return replace(shipment, delta_of=CopyPart(copy.epoch, copy.number), changed=frozenset(changed))
         self._useless.append((copy.holder, shipment.unit))
         return shipment
 
@@ -151,7 +151,7 @@ class Replicator:
                 found = state.take(some)
             batches.append(rows.pack(self._schema, found))
             gone += sorted(set(some) - {key for key, _ in found})
-        part = copy.epoch, copy.number + 1
+        part = CopyPart(copy.epoch, copy.number + 1)
         try:
             self._clients.copy(self._address_of(copy.holder), copy.holder, unit, part, batches, gone)
         except ServiceUnavailable:  # the holder is gone or has begun anew: so does the copy

@@ -15,7 +15,7 @@ from keyshift.state.timers import EVENT
 from keyshift.workloads.contract import ORIGIN_NAMES
 from keyshift.workloads.nexmark.operators import ROW, taken
 from keyshift.workloads.nexmark.sql import AT_ONCE, ENTRIES, LAST, OF_SESSIONS, ROWS
-from keyshift.workloads.tables import RESULT, Tables, lines
+from keyshift.workloads.tables import RESULT, Tables, lines, misplaced
 from keyshift.workloads.times import Times
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def wrong(
         for number in range(2):
             states[number].append(part[stage == number])
     entries = _entries(states[0], [field.name for field in first.operator().state_schema])
-    yield from _misplaced(workload, states[0] + states[1])
+    for part in states[0] + states[1]:
+        yield from misplaced(workload, part)
 
     parameters = {"window": workload.window_us, "slide": workload.slide_us, "gap": workload.gap_us}
     ask = Tables({**parameters, "delay": workload.delay_us, "most": workload.session_bids}, events=events)
@@ -109,13 +110,6 @@ def _entries(parts: list[pd.DataFrame], fields: list[str]) -> pd.DataFrame:
 def _together(parts: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
     """Parts of a state, of which there may be none: then it has no rows."""
     return pd.concat([*(part for part in parts if len(part)), pd.DataFrame(columns=columns)])[columns]
-
-
-def _misplaced(workload: "Nexmark", parts: list[pd.DataFrame]) -> Iterator[str]:
-    """One line for each key that is not in its unit, or in several places."""
-    for part in parts:
-        text = "final state of key {key} is in unit {unit}, slot {slot}"
-        yield from lines(part, part["unit"] != workload.units_of(part["key"]), text)
 
 
 def _unlike(what: str, expected: pd.DataFrame, found: pd.DataFrame) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from keyshift.workloads.contract import ORIGIN
 from keyshift.workloads.saas.sql import LOCAL, RESULTS, SHARED, STATES, TOLD, UNLIKE
-from keyshift.workloads.tables import Tables, lines
+from keyshift.workloads.tables import Tables, misplaced
 from keyshift.workloads.times import Times
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def wrong(
 
     parts: list[list[pd.DataFrame]] = [[] for _ in workload.stages]
     for part in final:
-        text = "final state of key {key} is in unit {unit}, slot {slot}"
-        yield from lines(part, part["unit"] != workload.units_of(part["key"]), text)
+        yield from misplaced(workload, part)
         for number, some in enumerate(parts):
             if len(mine := part[part["stage"] == number]):  # it has the columns of another stage otherwise
                 some.append(mine)

@@ -8,8 +8,8 @@ import pytest
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
+from keyshift.experiment.commands import Migration
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
-from keyshift.lab.plans.migrations import Migration
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
@@ -51,6 +51,17 @@ PAST = Past(
     first_version=1,
 )
 
+MIGRATION = Migration(
+    number=0,
+    requested_at=2.5,
+    took_s=None,
+    outcome="under way",
+    stage="counter",
+    what="fluid",
+    slots=4,
+    planned_steps=3,
+    planned_moves=9,
+)
 
 JOURNAL = Journal(
     run_id="run",
@@ -66,8 +77,8 @@ JOURNAL = Journal(
     },
     began_at=1.5,
     trigger=0.0,
-    rate=300.0,
-    migrations=[Migration(0, 2.5, None, "under way", "counter", "fluid", 4, 3, 9)],
+    rates={"events": 300.0, "other": 20.0},
+    migrations=[MIGRATION],
     targets={"counter 0": [0, 1, 2, 3]},
 )
 

@@ -243,9 +243,9 @@ def test_what_another_process_needs_is_written_down_when_it_changes_and_not_othe
     kept = []
     with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
         job.do(Rate(rate=300))
-        assert wait_until(lambda: kept and kept[-1].rate == 300, 60)
+        assert wait_until(lambda: kept and kept[-1].rates == {"events": 300}, 60)
         job.do(Scale(slots=4), wait=True)
-        assert wait_until(lambda: kept[-1].migrations[0].outcome == "complete", 60)
+        assert wait_until(lambda: kept[-1].migrations[0]["outcome"] == "complete", 60)
         assert len(set(kept[-1].past.stages["counter"].assignments[-1].owner)) == 4
         assert kept[-1].targets == {}, "those of migrations under way"
         number = len(kept)
@@ -318,7 +318,7 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
     """Behind the claim the journal, and behind the first frames of its own generator the events."""
     read = []
     given = {
-        "resumed": lambda: read.append(len(read)) or replace(journal, rate=100.0 + len(read)),
+        "resumed": lambda: read.append(len(read)) or replace(journal, rates={"events": 100.0 + len(read)}),
         "take_over": take_over,
     }
     with live_job(monkeypatch, live_spec(SMALL), **given) as job:

@@ -13,7 +13,7 @@ from keyshift.state import rows
 from keyshift.state.timers import EVENT
 from keyshift.waiting import wait_until
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import CopiesDropped, KeysDropped, OfStep, Shipment, Taken
+from keyshift.worker.flight.messages import CopiesDropped, KeysDropped, OfStep, Opened, Shipment, Taken, Wanted
 from keyshift.worker.flight.server import StateServer
 
 # -- units -------------------------------------------------------------------------------------------------------------
@@ -272,7 +272,12 @@ def test_parts_of_a_copy_arrive_with_their_number_and_the_keys_that_are_gone(hol
 
 
 def test_a_message_has_arrived_when_the_call_returns(holder, server, clients):
-    said = [OfStep(2, ((4, 9, 1, 0),), ((3, 9),)), Taken(1, (4, 5)), CopiesDropped(1, (3,)), KeysDropped(((4, 9),))]
+    said = [
+        OfStep(2, (Wanted(4, 9, 1, 0),), (Opened(3, 9),)),
+        Taken(1, (4, 5)),
+        CopiesDropped(1, (3,)),
+        KeysDropped(((4, 9),)),
+    ]
     for message in said:
         clients.tell(server.address, message)
     assert holder.messages == said

@@ -20,7 +20,7 @@ from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import OfStep, Shipment
+from keyshift.worker.flight.messages import OfStep, Opened, Shipment, Wanted
 from keyshift.worker.slot import answers, opening
 from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.host import EndedSlot
@@ -389,10 +389,10 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
 def test_a_slot_whose_batch_is_over_has_what_came_before_and_takes_nothing_newer():
     slot = EndedSlot(1, 7)
     assert slot.shipments_arrived([Shipment(3, 6), Shipment(4, 7)]) == [True, True]
-    slot.message(OfStep(1, ((3, 7, 0, 1),), ((4, 6),)))
+    slot.message(OfStep(1, (Wanted(3, 7, 0, 1),), (Opened(4, 6),)))
     for shipments in ([Shipment(3, 8)], [Shipment(3, 7), Shipment(4, 8)]):
         with pytest.raises(KeyshiftError, match="slot 1 ended its batch at version 7, this is of 8"):
             slot.shipments_arrived(shipments)
-    for newer in (OfStep(1, ((3, 8, 0, 1),)), OfStep(1, (), ((4, 6), (5, 8)))):
+    for newer in (OfStep(1, (Wanted(3, 8, 0, 1),)), OfStep(1, (), (Opened(4, 6), Opened(5, 8)))):
         with pytest.raises(KeyshiftError, match="this is of 8"):
             slot.message(newer)

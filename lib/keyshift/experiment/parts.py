@@ -1,0 +1,99 @@
+"""The parameters of a run and its job, and the choice of a strategy or a state backend."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from keyshift.experiment.scenario import Text
+
+AUTO, OF_AUTO = "auto", ("rate", "frame_ms")  # a value that is chosen for the machine, and of which parameters
+_AUTO = "auto: the default, or what half of the processors can take"
+
+
+class Part(BaseModel):
+    """Some parameters of a run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunPart(Part):
+    """What is offered, for how long, and how often."""
+
+    rate: float = Field(
+        default=2000.0,
+        gt=0,
+        description=f"events per second offered of the first source, all routers together; {_AUTO}",
+    )
+    rates: Text = Field(default="", description="events per second of other sources, by name: control:5")
+    rate_steps: Text = Field(
+        default="",
+        description="later rates, each from a second of measured time on: 0:2000,10:6000,20:0; of another source than "
+        "the first one control=30:500,60:0, and ; between several",
+    )
+    injectors: int = Field(
+        default=1, ge=1, le=16, description="processes that offer a source, each with partitions of its own"
+    )
+    seconds: float = Field(default=24.0, gt=0, description="measured time in seconds, after the warm-up")
+    warmup_s: float = Field(default=4.0, ge=0, description="load before the measured time, in seconds")
+    frame_ms: float = Field(
+        default=20.0,
+        gt=0,
+        le=10_000,
+        description=f"milliseconds between frames of a partition; {_AUTO}",
+    )
+    auto: Literal["", "rate", "frame_ms", "rate, frame_ms"] = Field(
+        default="", description="of rate and frame_ms, what was chosen for the machine; a run that was asked says so"
+    )
+    catch_up_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="seconds after the load in which a backlog must be worked off, or the job is overloaded",
+    )
+    recoveries: int = Field(default=1, ge=0, le=100, description="how often the query may die and is started anew")
+    verify: Literal["end", "snapshots"] = Field(
+        default="end", description="state that is compared with the oracle: at the end, or at each snapshot, too"
+    )
+    repetitions: int = Field(default=1, ge=1, le=1000, description="runs with seeds seed, seed + 1, …")
+
+    @property
+    def load_s(self) -> float:
+        """Seconds of load, the warm-up included."""
+        return self.warmup_s + self.seconds
+
+
+class JobPart(Part):
+    """The query under test."""
+
+    routers: int = Field(default=2, ge=1, le=64, description="routers of each source, one per Kafka partition")
+    source_routers: Text = Field(default="", description="other numbers of routers, by source: control:1")
+    slots: int = Field(default=2, ge=1, description="slots that own state before the migration")
+    slots_max: int = Field(
+        default=0, ge=0, description="tasks that are there for slots, at the least; 0: as many as the scenario needs"
+    )
+    batch_s: float = Field(default=300.0, ge=5, description="length of a Spark batch in seconds")
+    deadline_s: float = Field(default=30.0, gt=0, description="deadline of every phase of a migration, in seconds")
+    chunk_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 28, description="bytes of state per message")
+    queue_bytes: int = Field(
+        default=64 << 20, ge=1 << 16, description="bytes of records that may wait in a slot or a router"
+    )
+    snapshot_s: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="seconds between snapshots of all state; 0: none"
+    )
+    ordering: Text = Field(
+        default="none", description="how replicas of the job would agree on an order (keyshift orderings); none: not"
+    )
+    heartbeat_ms: float = Field(
+        default=20.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="with an ordering: milliseconds of an epoch, which slots wait for",
+    )
+    copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
+    copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
+
+
+class Choice(Part):
+    """A strategy or a state backend by its name, and what was set of it."""
+
+    name: str
+    settings: dict[str, Any]
