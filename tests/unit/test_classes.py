@@ -8,7 +8,7 @@ import keyshift
 
 ROOT = Path(keyshift.__file__).parent
 MOST_METHODS = 20
-MACHINES = {"CoordinatorMachine", "Situation", "SlotCore", "SlotMachine"}  # one method for each event that they take
+MACHINES = {"CoordinatorMachine", "Situation", "SlotCore"}  # one method for each event that they take
 
 
 def classes(source: str) -> list[ast.ClassDef]:

@@ -63,7 +63,7 @@ def messages() -> list[type]:
 
 def test_the_messages_are_found():
     names = {kind.__name__ for kind in messages()}
-    assert {"Order", "Migration", "Requested", "Cancelled", "Status", "MoveBy"} <= names
+    assert {"Order", "Migration", "Requested", "TakenBack", "Status", "MoveBy"} <= names
     assert {"Handover", "SetRate", "SecondDone", "Label", "GiveSealed", "Facts", "SlotMarker", "JobConfig"} <= names
 
 

@@ -61,14 +61,14 @@ class Requested(Migration):
 
 
 @final
-class Cancelled(TypedDict):
+class TakenBack(TypedDict):
     """What has not begun was taken back."""
 
     cancelled: bool
 
 
 @final
-class Offered(TypedDict):
+class RateSet(TypedDict):
     """So many events per second are offered of the source."""
 
     rate: float
@@ -81,7 +81,7 @@ class Injected(TypedDict):
     fault: str
 
 
-Answer = Requested | Cancelled | Offered | Injected  # of a command, as JSON knows it
+Answer = Requested | TakenBack | RateSet | Injected  # of a command, as JSON knows it
 
 
 class Controls(Protocol):

@@ -25,10 +25,8 @@ from keyshift.registry import unknown
 from keyshift.state import backends
 from keyshift.traffic.load import SourceLoad
 from keyshift.workloads import Workload, parcel_of, workloads
-from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
-GIB = 1 << 30
 SNAPSHOTS = "snapshots"  # of ``verify``
 
 
@@ -244,20 +242,6 @@ class RunSpec:
     def cores(self) -> int:
         """Cores (logical ones) a query needs: all its tasks run at once."""
         return self.routers + sum(self.tasks.values())
-
-    def require_memory(self, there: int) -> None:
-        """Raises BadInput if keys that exist from the start do not fit into ``there`` bytes: which there are, in every
-        process, and their state, unless it is in files.
-        """
-        if isinstance(self.workload, Keyed):
-            state = 0 if self.backend.name == "rocksdb" else self.workload.state_bytes
-            needed = self.workload.from_start * (state + INDEX_BYTES * (self.cores + 2))  # generator and verdict, too
-            if needed > there:
-                raise BadInput(
-                    f"keys = {self.workload.keys}: they take {needed / GIB:.0f} GiB of memory before the first event, "
-                    f"and there are {there / GIB:.0f}; fewer keys and less state_bytes take less, and keycount's with "
-                    "exist = 'once used' nothing"
-                )
 
     def start(self) -> Assignment:
         """The assignment before the migration, in the strategy's units."""

@@ -13,14 +13,16 @@ from keyshift.lab.live.job import LiveJob
 from keyshift.lab.load_cost import cost_spec
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
-from keyshift.model.errors import service_errors
+from keyshift.model.errors import BadInput, service_errors
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
 from keyshift.services.stack import Stack
 from keyshift.state import backends
+from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 
 ANSWER_S = 5.0
+GIB = 1 << 30
 
 
 @contextmanager
@@ -65,7 +67,7 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     cores = max(needed, cores)
     if not place.spark.on_kubernetes:
         for spec in specs:
-            spec.require_memory(psutil.virtual_memory().total)
+            require_memory(spec, psutil.virtual_memory().total)
     require_java()
     stack = Stack() if place.services == "embedded" else None
     for spec in specs:
@@ -78,6 +80,21 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
         Lab(endpoints, jars("spark", shown), Stack().home, cores, shown, place.spark, stack) as lab,
     ):
         yield lab
+
+
+def require_memory(spec: RunSpec, there: int) -> None:
+    """Raises BadInput if keys that exist from the start do not fit into ``there`` bytes: which there are, in every
+    process, and their state, unless it is in files.
+    """
+    if isinstance(workload := spec.workload, Keyed):
+        state = 0 if spec.backend.name == "rocksdb" else workload.state_bytes
+        needed = workload.from_start * (state + INDEX_BYTES * (spec.cores + 2))  # generator and verdict, too
+        if needed > there:
+            raise BadInput(
+                f"keys = {workload.keys}: they take {needed / GIB:.0f} GiB of memory before the first event, and there "
+                f"are {there / GIB:.0f}; fewer keys and less state_bytes take less, and keycount's with exist = 'once "
+                "used' nothing"
+            )
 
 
 def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> LiveJob:

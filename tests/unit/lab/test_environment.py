@@ -5,7 +5,7 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import environment as module
-from keyshift.lab.environment import open_lab, open_services
+from keyshift.lab.environment import open_lab, open_services, require_memory
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services.stack import Stack
 
@@ -91,5 +91,5 @@ def test_keys_that_do_not_fit_into_memory_are_refused_before_anything_is_started
     large = {"keys": 32_768_000_000, "skew": 0.0}
     with pytest.raises(BadInput, match=r"keys = 32768000000: they take \d+ GiB .* exist = 'once used'"):
         open_lab([make_spec(large)]).__enter__()
-    make_spec(large | {"exist": "once used"}).require_memory(0)
-    make_spec({}).require_memory(100 << 20)
+    require_memory(make_spec(large | {"exist": "once used"}), 0)
+    require_memory(make_spec({}), 100 << 20)
