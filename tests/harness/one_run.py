@@ -217,7 +217,7 @@ class Run:
         self._job.start([in_units(shape.point, begin)] * len(self._job.stages))
         if shape.dies_at_s is not None:
             threading.Timer(shape.dies_at_s, self._beside, (self._kill_query,)).start()
-        if (ahead := shape.point.phase(0)).replicas == "periodic":
+        if (ahead := shape.point.phase(0)).copies == "periodic":
             stage = self._job.stages[0]
             self._first = self._draw_target(stage, stage.assignment)
             copies = make_plan(ahead, stage.assignment, self._first).copies
