@@ -398,7 +398,7 @@ class Run:
         """So many frames of results."""
         return len(self._engine.results)
 
-    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
+    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None], replica: int = 0) -> None:
         """Until each of ``slots`` has said it."""
         self._await(f"slots say {said.kind!r}", lambda: set(slots) <= self.said(said))
 

@@ -297,7 +297,7 @@ class Job:
         self.savepoints.append(savepoint)
         last = self.stages[-1]
         sealed = StateWritten(last.name, name)
-        self._output.await_slots(range(last.config.slots), sealed, self.check)
+        self._output.await_slots(range(last.config.slots), sealed, self.check, config.replica)
         return savepoint
 
 

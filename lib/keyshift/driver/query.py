@@ -58,7 +58,7 @@ class Query:
         started()
         for stage in self._stages:
             ready = SlotStarted(stage.name, config.attempt)
-            self._output.await_slots(range(stage.config.slots), ready, self.check)
+            self._output.await_slots(range(stage.config.slots), ready, self.check, config.replica)
         for stage in self._stages:  # now: a step has a deadline
             stage.start()
         if config.snapshot_s:

@@ -63,7 +63,7 @@ class Output:
     def __init__(self):
         self.received, self.calls, self.gone = 0, [], False
 
-    def await_slots(self, slots, said, check):
+    def await_slots(self, slots, said, check, replica):
         check()
         self.calls.append((said.kind, sorted(slots)))
 
