@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from keyshift.experiment.loads import check_injectors, check_sources, loads_of, routers_of
+from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, Text, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
@@ -107,8 +108,11 @@ class JobPart(Part):
     snapshot_s: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="seconds between snapshots of all state; 0: none"
     )
+    replicas: int = Field(
+        default=1, ge=1, le=8, description="whole jobs that read the same input, each in a Spark of its own"
+    )
     ordering: Text = Field(
-        default="none", description="how replicas of the job would agree on an order (keyshift orderings); none: not"
+        default="none", description="how replicas of the job agree on an order (keyshift orderings); none: not"
     )
     heartbeat_ms: float = Field(
         default=20.0,
@@ -178,13 +182,14 @@ class RunSpec:
             )
         self._check_script()
         self._check_faults()
+        check_replicas(job.replicas, job.ordering, scenario.trigger, job.snapshot_s, self.unsettled, scenario.faults())
         self._check_ordering()
         tasks = [self.routers, *self.tasks.values()]
-        rows = sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
+        rows = job.replicas * sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
             raise BadInput(
                 f"frame_ms = {run.frame_ms:g} with {self.routers} routers and {', '.join(map(str, tasks[1:]))} slots "
-                f"makes {rows:.0f} rows/s between them; at most {MAX_FRAMES_PER_S}: raise frame_ms"
+                f"makes {rows:.0f} rows/s between them in all replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms"
             )
         groups = Assignment.contiguous(key_groups, job.slots)
         for requested in self.changes:
@@ -337,7 +342,7 @@ class RunSpec:
 
     @property
     def cores(self) -> int:
-        """Cores (logical ones) a query needs: all its tasks run at once."""
+        """Cores (logical ones) a query needs: all its tasks run at once. Each replica has as many."""
         return self.routers + sum(self.tasks.values())
 
     def start(self) -> Assignment:
@@ -414,6 +419,8 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
             raise BadInput(f"auto = {given['run']['auto']}: a run says that of itself; ask for it by {name}=auto")
     for name in unsettled:
         del given["run"][name]
+    if "trigger" not in given["scenario"] and nothing_moves(given["job"], given["scenario"]):
+        given["scenario"]["trigger"] = NOTHING_MOVES
     settings = {name: value for name, value in given["strategy"].items() if value is not None}
     bins = change(strategy, settings).bins
     chosen = made(workload, given["workload"] | {"bins": bins})

@@ -55,6 +55,7 @@ class Traffic:
     ) -> None:
         self._inputs, self._topics = Inputs(workload, events), [*events, results, *others]
         self._results, self._others = results, tuple(others)
+        self.replicas = 1 + len(self._others)
         self._output, self._heard_second = output, heard
         self._common: dict[str, Any] = {
             "workload": workload.name,
@@ -227,15 +228,13 @@ class Traffic:
         """Count what was offered; see ``Inputs.count``."""
         return self._inputs.count()
 
-    def results(self) -> pd.DataFrame:
+    def results(self, replica: int | None = None) -> pd.DataFrame:
         """All results, after ``stop``; columns: see ``traffic.collector``. Of replicas the first copies, as one log of
-        each slot: ``log_offset`` is the place among them.
+        each slot: ``log_offset`` is the place among them. Or all that came out of one ``replica``, first or not.
         """
+        if replica is not None:
+            return pq.read_table(self._output, filters=[("replica", "==", replica)]).to_pandas()
         if not self._others:
             return pq.read_table(self._output).to_pandas()
         found = pq.read_table(self._output, filters=[("first", "==", True)]).to_pandas()
         return found.assign(log_offset=np.arange(len(found)))
-
-    def results_of(self, replica: int) -> pd.DataFrame:
-        """All that came out of one replica, whether others were first or not."""
-        return pq.read_table(self._output, filters=[("replica", "==", replica)]).to_pandas()

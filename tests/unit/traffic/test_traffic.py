@@ -178,7 +178,7 @@ def test_results_of_replicas_are_read_as_one_log_of_first_copies_or_as_that_of_o
         (0, 1, 1),
         (0, 2, 2),
     ]
-    assert two.results_of(1)["log_offset"].tolist() == [100, 101]
+    assert two.results(1)["log_offset"].tolist() == [100, 101]
 
 
 def test_slots_that_say_nothing_or_something_else_are_named(traffic, collector):
