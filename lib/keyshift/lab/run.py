@@ -328,7 +328,7 @@ class Lab:
                         stores: Callable[[], None] = partial(
                             clean_stores, spec.backend.name, spec.backend.settings, each.job
                         )
-                        steps |= {f"stores of {each.job}": stores}
+                        steps |= {f"stores of {each.job}" if several else "stores": stores}
                     end.left = self._all_of(steps)
                     end.deleted = not end.left
 

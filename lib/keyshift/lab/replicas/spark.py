@@ -22,7 +22,7 @@ from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 
 MODULE = "keyshift.lab.replicas.application"
-START_S = 120.0  # in which Spark must have started, and a query must be under way
+START_S = 600.0  # in which Spark must have started, and a query must be under way
 STOP_S = 20.0  # in which a query must have stopped: after that its process is ended
 LOOK_S = 0.05
 
