@@ -32,7 +32,7 @@ class Replicas:
     """Those of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
 
     ``configs``: of each. ``open_application``: makes that of a number, which is not begun. ``log`` gets what
-    ``read_log`` reads of all of them.
+    ``read_log`` reads of all of them. ``differences``: between them, so far.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Replicas:
         services: ServicesToHit,
         log: list[LogEvent],
     ) -> None:
-        self._log = log
+        self._log, self.differences = log, traffic.differences
         # What fails is for all of them, and ``replicas.system`` looks after it.
         calm = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
         self.all: list[LedReplica] = []

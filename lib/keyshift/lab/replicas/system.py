@@ -28,6 +28,7 @@ class ReplicatedJob:
         self._notes: list[str] = []
         self._hit: list[Fault] = []
         self._struck: list[tuple[float, str]] = []
+        self._told = 0  # differences
 
     @property
     def _first(self) -> LedReplica:
@@ -56,7 +57,10 @@ class ReplicatedJob:
                 replica.system.start()
 
     def check(self) -> None:
-        """Notices who has died. Raises KeyshiftError if nobody is left."""
+        """Notices who has died, and tells of differences. Raises KeyshiftError if nobody is left."""
+        for difference in self._replicas.differences[self._told :]:
+            self._told += 1
+            self._say(str(difference))
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.check()

@@ -52,15 +52,17 @@ def made(monkeypatch):
     spec = make_spec({"replicas": 2, "ordering": "live_robin", "fault": "kill:replica@steady"})
     config, log = replace(CONFIG, job="run"), []
     configs = [config.of_replica(number) for number in range(2)]
-    given = Path("work"), "traffic", "say", "services"
-    return SimpleNamespace(replicas=Replicas(spec, configs, Application, *given, log), log=log, spec=spec)
+    traffic = SimpleNamespace(differences=[])
+    given = Path("work"), traffic, "say", "services"
+    replicas = Replicas(spec, configs, Application, *given, log)
+    return SimpleNamespace(replicas=replicas, log=log, spec=spec, traffic=traffic)
 
 
 def test_each_is_a_job_of_its_own_whose_query_its_own_application_starts(made):
     first, second = made.replicas.all
     assert [each.job.config.job for each in (first, second)] == ["run-r0", "run-r1"]
     assert [each.job.start_query for each in (first, second)] == ["starts 0", "starts 1"]
-    assert first.job.given == (Path("work"), made.spec.job.batch_s, "traffic", "say", "services")
+    assert first.job.given == (Path("work"), made.spec.job.batch_s, made.traffic, "say", "services")
     assert first.system.spec.scenario.fault == "", "what fails is for all of them"
     made.replicas.begin()
     assert first.application.did == ["begin", "await_ready"]

@@ -55,11 +55,12 @@ def made():
         begun = []
 
         class Replicas:
-            all = every
+            all, differences = every, []
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: begun.append(True))
 
-        return SimpleNamespace(system=ReplicatedJob(spec, Replicas(), said.append), every=every, said=said, begun=begun)
+        system, differences = ReplicatedJob(spec, Replicas(), said.append), Replicas.differences
+        return SimpleNamespace(system=system, every=every, said=said, begun=begun, differences=differences)
 
     return make
 
@@ -81,6 +82,15 @@ def test_who_dies_is_ended_and_told_of_once_and_the_others_go_on(made, error):
     assert job.system.owners == {"counter": {1}} and job.system.measure() == {"counter": {1: None}}
     job.system.stop()
     assert [each.did[-1] for each in job.every] == [("check",), ("stop",), ("stop",)]
+
+
+def test_a_difference_is_told_while_the_job_runs_and_once(made):
+    job = made()
+    job.system.check()
+    job.differences.append("replicas 0 and 1 differ")
+    for _ in range(2):
+        job.system.check()
+    assert job.said == ["replicas 0 and 1 differ"] and all(each.lives for each in job.every)
 
 
 def test_one_that_dies_in_its_last_savepoint_is_no_loss(made):
