@@ -5,6 +5,7 @@ import math
 import secrets
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -12,11 +13,14 @@ from pyspark.sql import SparkSession
 
 from bench.plain import ShortestJob
 from keyshift.driver.job import Job
+from keyshift.driver.spark import start_query
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import job_config, job_traffic
 from keyshift.peers.plain_job import BATCH_S, assignment
 from keyshift.traffic.load import SourceLoad
+from keyshift.traffic.traffic import Traffic
+from keyshift.wire.config import JobConfig
 
 ANSWER_S = 30.0  # for late results after a burst
 QUIET_S = 3.0  # no result for so long: what is missing does not come any more
@@ -54,6 +58,9 @@ class UnmovedJob(Job):
     """keyshift's pipeline; no migration happens."""
 
     label = "keyshift"
+
+    def __init__(self, spark: SparkSession, config: JobConfig, work: Path, batch_s: float, output: Traffic) -> None:
+        super().__init__(partial(start_query, spark), config, work, batch_s, output)
 
     def begin(self) -> None:
         """Start the job with the owners that units have in the plain one."""

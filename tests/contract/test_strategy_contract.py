@@ -70,7 +70,7 @@ def overrides(draw) -> dict[str, object]:
     kinds = {
         name: st.sampled_from(get_args(kind)) if get_args(kind) else st.booleans()
         for name, kind in (get_type_hints(Strategy) | get_type_hints(Mode)).items()
-        if name in ("replicas", "holders", "handover", "unit", "gate", "transfer", "background", "cache")
+        if name in ("copies", "holders", "handover", "unit", "gate", "transfer", "background", "cache")
     }
     kinds |= {"order": st.sampled_from(orders.names()), "batch": st.sampled_from(batches.names())}
     kinds |= {"size": st.integers(0, 5), "cap": st.integers(-1, 5), "replicate": st.integers(-1, 3)}

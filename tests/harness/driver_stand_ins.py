@@ -21,7 +21,7 @@ from places import here, interrupts_wait, threads_inherit
 
 from keyshift import objects
 from keyshift.control import background, files, forgetting, process
-from keyshift.driver import attempt, job, query, questions
+from keyshift.driver import attempt, job, questions
 from keyshift.endpoints import Endpoints
 from keyshift.lab import backlog, bare_copy, recording, run_loop
 from keyshift.lab import run as lab_run
@@ -136,7 +136,7 @@ def _services(world: World, failures: Failures) -> list[tuple[Any, str, Any]]:
         (generator, "say", lambda report: HERE.say(report)),
         (objects, "Minio", lambda *_, **__: Minio(world)),
         (flight, "FlightClient", failures),
-        (query, "start_query", started),
+        (lab_run, "start_query", started),
         (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
         (opening, "host_for", lambda config: HERE.process.host_for(config)),
         (Lab, "_start_spark", lambda self: _driver().engine),

@@ -31,7 +31,7 @@ from nodes import Ensemble, Session
 from shape import Shape, draw
 
 from keyshift import objects
-from keyshift.driver import attempt, job, query
+from keyshift.driver import attempt, job
 from keyshift.driver import stage as led_stage
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
@@ -116,7 +116,6 @@ def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fat
             patches.enter_context(patch.object(module, "Coordination", session))
         for where, name, instead in (
             (flight, "FlightClient", failures),
-            (query, "start_query", lambda engine, *rest: engine.start_query(*rest)),
             (led_stage, "StageAttempt", partial(MortalAttempt, fate)),
             (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
             (objects, "Minio", lambda *_, **__: bucket),
@@ -176,7 +175,7 @@ class Run:
         self._workload = config.make_workload()
         self._topic = Topic(config.routers)
         self._engine = Engine(self.seed, self._topic, self._workload, shape.batch_s, shape.moves, shape.slow_s)
-        self._job = Job(self._engine, config, Path("/nowhere"), shape.batch_s, self)
+        self._job = Job(self._engine.start_query, config, Path("/nowhere"), shape.batch_s, self)
         self._over, self._loading = threading.Event(), threading.Lock()
         self._loaded, self._offered, self._due = False, 0, 0  # whether the load has ended; events, and results due
         # Of the last plan for each stage, as long as nothing may keep it from being reached.
@@ -217,7 +216,7 @@ class Run:
         self._job.start([in_units(shape.point, begin)] * len(self._job.stages))
         if shape.dies_at_s is not None:
             threading.Timer(shape.dies_at_s, self._beside, (self._kill_query,)).start()
-        if (ahead := shape.point.phase(0)).replicas == "periodic":
+        if (ahead := shape.point.phase(0)).copies == "periodic":
             stage = self._job.stages[0]
             self._first = self._draw_target(stage, stage.assignment)
             copies = make_plan(ahead, stage.assignment, self._first).copies
@@ -398,7 +397,7 @@ class Run:
         """So many frames of results."""
         return len(self._engine.results)
 
-    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
+    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None], replica: int = 0) -> None:
         """Until each of ``slots`` has said it."""
         self._await(f"slots say {said.kind!r}", lambda: set(slots) <= self.said(said))
 

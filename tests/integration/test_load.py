@@ -26,6 +26,7 @@ from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
 from keyshift.traffic.messages import (
     Begin,
     Collected,
+    Diverged,
     EndLoad,
     LoadDone,
     Ready,
@@ -343,7 +344,37 @@ def test_a_collector_whose_parent_goes_away_still_writes_its_file_and_ends(stack
     assert collector.hang_up() == (0, "")
     table = pq.read_table(output)
     assert table.num_rows == 0
-    assert table.schema.names == [*RESULTS.names, "slot", "log_offset", "arrived_us"]
+    assert table.schema.names == [*RESULTS.names, "slot", "log_offset", "arrived_us", "replica", "epoch", "first"]
+
+
+def test_of_replicas_first_copies_count_a_difference_is_said_and_markers_say_whose_they_are(
+    stack, start, topic, tmp_path
+):
+    topics, output = [topic(SLOTS), topic(SLOTS)], tmp_path / "results.parquet"
+    config = common(topics[0]) | {"others": [asdict(topics[1])], "output": str(output)}
+    collector = start("collector", config)
+    collector.has_said(Ready)
+    producer = KafkaProducer(bootstrap_servers=stack.kafka)
+    row = dict.fromkeys(RESULTS.names, 0) | {"state": b""}
+    for replica, answered in enumerate(topics):
+        marker = frames.encode(frames.empty(RESULTS), frames.Facts(said=started(1)))
+        producer.send(answered.name, marker, partition=1)
+        for number in range(1, 6):
+            chain = 99 if replica and number > 3 else number
+            batch = pa.RecordBatch.from_pylist([row | {"position": number}], schema=RESULTS)
+            facts = frames.Facts(turn=frames.OfTurn(number, 70 + number, chain))
+            producer.send(answered.name, frames.encode(batch, facts), partition=1)
+        producer.flush()
+    producer.close()
+    for replica in range(2):
+        collector.hear(lambda report, replica=replica: report == replace(started(1), replica=replica))
+    assert collector.has_said(Diverged) == Diverged("counter", 1, (0, 1), epoch=74, turn=4, same=3)
+    collector.tell(Stop())
+    assert collector.has_said(Collected) == Collected(10, compared=4)
+    assert collector.wait() == (0, "")
+    results = pq.read_table(output).to_pandas()
+    assert results[results["first"]]["position"].tolist() == [1, 2, 3, 4, 5]
+    assert sum(report.second.results for report in collector.said if isinstance(report, SecondDone)) == 5
 
 
 @pytest.mark.parametrize("process_name", ["generator", "collector"])

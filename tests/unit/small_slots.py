@@ -40,6 +40,10 @@ class SmallJob:
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(opening, "Coordination", lambda _, root, secret: MemoryCoordination(self.memory, root))
         monkeypatch.setattr(opening, "SavepointStore", lambda endpoints, job: self.store())
+        self.publish_assignment()
+
+    def publish_assignment(self):
+        """The first one of the job of ``config``."""
         assignment = Assignment.contiguous(self.config.key_groups, self.config.slots)
         self.nodes = MemoryCoordination(self.memory, self.config.root)
         self.nodes.begin()
@@ -117,12 +121,15 @@ class SmallJob:
 
     def data(self, task, keys, version=1, router=0, watermark=BEGIN_US, at=None, offset=0):
         """A row of events, one for each of ``keys``; their times are ``at``, or the watermark."""
+        payload = self.events(keys, at or watermark)
+        return self.say(task, DATA, version, payload, router, watermark, offset)
+
+    def events(self, keys, at):
+        """The payload of a row of events of ``keys``, at this time."""
         schema = slot_schema(self.workload.stages[0])
         columns = {"key": keys, "position": range(len(keys)), "unit": self.workload.units[list(keys)]}
-        times = [at or watermark] * len(keys)
-        arrays = [pa.array(columns.get(field.name, times), field.type) for field in schema]
-        events = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        return self.say(task, DATA, version, events.serialize().to_pybytes(), router, watermark, offset)
+        arrays = [pa.array(columns.get(field.name, [at] * len(keys)), field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema).serialize().to_pybytes()
 
     def frames(self, batches):
         """The result frames in what a slot gives to Spark, and what is said with each."""

@@ -14,6 +14,7 @@ import keyshift
 from keyshift.control import background
 from keyshift.experiment import commands
 from keyshift.lab.live import status
+from keyshift.lab.replicas import application
 from keyshift.model import frames, markers, records
 from keyshift.traffic import collector, generator
 from keyshift.traffic import messages as traffic_messages
@@ -23,6 +24,7 @@ from keyshift.worker.flight import messages as flight_messages
 ROOT = Path(keyshift.__file__).parent
 MODULES = (
     *(frames, markers, records, nodes, config, savepoint, traffic_messages, generator, collector, flight_messages),
+    application,
     *(background, commands, status),  # between a command and the driver
 )
 # Values by the names of a model that whoever wrote the workload or the backend has declared: it checks them.

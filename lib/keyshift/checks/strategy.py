@@ -96,7 +96,7 @@ def _check_copies(strategy: Strategy, plan: Plan, current: Assignment, moved: di
             f"the copy of unit {unit} is not from its owner to another slot",
         )
         require(unit // strategy.bins % strategy.replicate == 0, f"unit {unit} is copied, which is not of the fraction")
-        require(unit in moved or strategy.replicas == "periodic", f"unit {unit} is copied, and does not move")
+        require(unit in moved or strategy.copies == "periodic", f"unit {unit} is copied, and does not move")
 
 
 def _check_decisions(plan: Plan, moved: dict[int, int]) -> None:

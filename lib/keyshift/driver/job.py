@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from keyshift.clock import now_us
 from keyshift.driver.attempt import Unfinished
 from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.job_faults import JobFaults, ServicesToHit
-from keyshift.driver.query import Query
+from keyshift.driver.query import Query, StartQuery
 from keyshift.driver.stage import LedStage
 from keyshift.driver.stage_history import StageHistory
 from keyshift.model.errors import ServiceUnavailable
@@ -50,13 +48,13 @@ class Job:
 
     For one controlling thread; what is for any thread says so, as ``LedStage`` does. ``say`` hears what is being done.
     Methods that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, Deposed if
-    another process has claimed the job, and ServiceUnavailable if a service is not there any more. ``services`` can be
-    hit.
+    another process has claimed the job, and ServiceUnavailable if a service is not there any more. ``start_query``:
+    starts each attempt. ``services`` can be hit.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        start_query: StartQuery,
         config: JobConfig,
         work: Path,
         batch_s: float,
@@ -75,7 +73,7 @@ class Job:
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
         self.stages = [LedStage(each, self.notes, self.check, say) for each in config.chain()]
         self.faults = JobFaults(config.faults, self.stages, say, services)
-        self._query = Query(spark, work, batch_s, self.stages, self.snapshots, output, self.note)
+        self._query = Query(start_query, work, batch_s, self.stages, self.snapshots, output, self.note)
 
     def stage(self, name: str) -> LedStage:
         """The stage of this name. Raises BadInput if there is none."""
@@ -297,7 +295,7 @@ class Job:
         self.savepoints.append(savepoint)
         last = self.stages[-1]
         sealed = StateWritten(last.name, name)
-        self._output.await_slots(range(last.config.slots), sealed, self.check)
+        self._output.await_slots(range(last.config.slots), sealed, self.check, config.replica)
         return savepoint
 
 

@@ -3,14 +3,12 @@
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from typing import Protocol
 
 from keyshift.driver.attempt import Unfinished
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.snapshotter import Snapshotter
-from keyshift.driver.spark import start_query, telling_line
+from keyshift.driver.spark import telling_line
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import QueryDied
 from keyshift.model.markers import SlotStarted
@@ -18,12 +16,33 @@ from keyshift.traffic.traffic import Traffic
 from keyshift.wire.config import JobConfig
 
 
+class RunningQuery(Protocol):
+    """A query of Spark, in this process or another one."""
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it is under way."""
+
+    def exception(self) -> object | None:
+        """Why it has ended; None if it was stopped."""
+
+    def stop(self) -> None:
+        """Stop it where it is."""
+
+
+# Starts one attempt of a job: its configuration, where its checkpoint goes, seconds of a batch, and where each router
+# begins (None: at the beginning of the input).
+StartQuery = Callable[[JobConfig, Path, float, dict[int, int] | None], RunningQuery]
+
+
 class Query:
-    """Of ``stages``. For one controlling thread; ``check`` is for any. ``note``: of snapshots that failed."""
+    """Of ``stages``, started by ``begin``. For one controlling thread; ``check`` is for any. ``note``: of snapshots
+    that failed.
+    """
 
     def __init__(
         self,
-        spark: SparkSession,
+        begin: StartQuery,
         work: Path,
         batch_s: float,
         stages: Sequence[LedStage],
@@ -31,9 +50,9 @@ class Query:
         output: Traffic,
         note: Callable[[str], None],
     ) -> None:
-        self._spark, self._work, self._batch_s, self._stages = spark, work, batch_s, stages
+        self._begin, self._work, self._batch_s, self._stages = begin, work, batch_s, stages
         self._completed, self._output, self._note = completed, output, note
-        self._query: StreamingQuery | None = None
+        self._query: RunningQuery | None = None
         self._snapshotter: Snapshotter | None = None
         self._ended: list[Snapshotter] = []  # of earlier attempts, that may still write
 
@@ -54,11 +73,11 @@ class Query:
         for stage, each, left in zip(self._stages, config.chain(), unfinished, strict=True):
             stage.publish(each, left)
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
-        self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
+        self._query = self._begin(config, checkpoint, self._batch_s, offsets)
         started()
         for stage in self._stages:
             ready = SlotStarted(stage.name, config.attempt)
-            self._output.await_slots(range(stage.config.slots), ready, self.check)
+            self._output.await_slots(range(stage.config.slots), ready, self.check, config.replica)
         for stage in self._stages:  # now: a step has a deadline
             stage.start()
         if config.snapshot_s:

@@ -26,6 +26,7 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         raise BadInput(
             f"trigger = {trigger}: a job that lasts is scaled when it is asked, or by itself: trigger = auto"
         )
+    require_one_replica(values.get("replicas", values.get("job.replicas", 1)))
     own = {name: default for name, default in DEFAULTS.items() if name not in names}
     if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
         own["to_slots"] = max(1, most)
@@ -36,6 +37,12 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         stage.name for stage in spec.workload.stages
     )  # each of them may be scaled, and has tasks for that
     return replace(spec, scenario=spec.scenario.model_copy(update={"stage": stages}))
+
+
+def require_one_replica(replicas: object) -> None:
+    """Raises BadInput for a job that lasts with several."""
+    if replicas != 1:
+        raise BadInput(f"replicas = {replicas}: a job that lasts has one yet; take a run (`keyshift run`)")
 
 
 def room(spec: RunSpec) -> int:

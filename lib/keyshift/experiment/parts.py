@@ -79,8 +79,11 @@ class JobPart(Part):
     snapshot_s: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="seconds between snapshots of all state; 0: none"
     )
+    replicas: int = Field(
+        default=1, ge=1, le=8, description="whole jobs that read the same input, each in a Spark of its own"
+    )
     ordering: Text = Field(
-        default="none", description="how replicas of the job would agree on an order (keyshift orderings); none: not"
+        default="none", description="how replicas of the job agree on an order (keyshift orderings); none: not"
     )
     heartbeat_ms: float = Field(
         default=20.0,

@@ -11,7 +11,7 @@ from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import targets
 from keyshift.wire import faults
-from keyshift.wire.faults import Fault
+from keyshift.wire.faults import STEADY, Fault
 
 ALL = "all"  # stages migrate
 
@@ -91,9 +91,10 @@ class ScenarioPart(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    trigger: Literal["scale", "shuffle", "balance", "zipf", "map", "auto", "script"] = Field(
+    trigger: Literal["scale", "shuffle", "balance", "zipf", "map", "auto", "script", "none"] = Field(
         default="scale",
-        description="scale to to_slots, shuffle affected groups, balance measured load or Zipf mass, map, auto, script",
+        description="scale to to_slots, shuffle affected groups, balance measured load or Zipf mass, map, auto, "
+        "script, none: nothing moves (with replicas, if no move is asked for)",
     )
     trigger_s: float = Field(
         default=8.0, ge=0, description="seconds of measured time before the migration, or the first look (trigger auto)"
@@ -121,7 +122,8 @@ class ScenarioPart(BaseModel):
     )
     fault: Text = Field(
         default="",
-        description="what fails, and when: kill:source@transfer, stop:slot@4:3s, restart:kafka@switch, kill:slot@12.5",
+        description="what fails, and when: kill:source@transfer, stop:slot@4:3s, restart:kafka@switch, kill:slot@12.5, "
+        "kill:replica@steady",
     )
 
     @property
@@ -151,7 +153,7 @@ class ScenarioPart(BaseModel):
                 return [Balance(slots)]
             case "zipf":
                 return [BalanceZipf(skew, slots)]
-            case "auto" | "script":  # nobody knows before
+            case "auto" | "script" | "none":  # nobody knows before, or there are none
                 return []
         return [Map(self.slot_of_group(), slots)]
 
@@ -174,7 +176,8 @@ class ScenarioPart(BaseModel):
 
     def actions(self, changes: Sequence[Change]) -> list[At[Action]]:
         """What happens to the job, and when, in this order; seconds of measured time. Raises BadInput."""
-        actions: list[At[Action]] = [At(fault.at_s, fault) for fault in self.faults() if fault.at_s is not None]
+        timed = ((self.trigger_s if fault.phase == STEADY else fault.at_s, fault) for fault in self.faults())
+        actions: list[At[Action]] = [At(at_s, fault) for at_s, fault in timed if at_s is not None]
         if self.trigger == "script":
             actions += [At(at_s, command) for at_s, command in self.commands()]
         for number, change in enumerate(changes):

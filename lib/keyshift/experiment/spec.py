@@ -15,6 +15,7 @@ from typing import Any
 from keyshift.experiment.loads import check_injectors, check_sources, loads_of, routers_of
 from keyshift.experiment.parameters import DEFAULTS, declared, place_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
+from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
@@ -81,13 +82,14 @@ class RunSpec:
             )
         self._check_script()
         self._check_faults()
+        check_replicas(job.replicas, job.ordering, scenario.trigger, job.snapshot_s, self.unsettled, scenario.faults())
         self._check_ordering()
         tasks = [self.routers, *self.tasks.values()]
-        rows = sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
+        rows = job.replicas * sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
             raise BadInput(
                 f"frame_ms = {run.frame_ms:g} with {self.routers} routers and {', '.join(map(str, tasks[1:]))} slots "
-                f"makes {rows:.0f} rows/s between them; at most {MAX_FRAMES_PER_S}: raise frame_ms"
+                f"makes {rows:.0f} rows/s between them in all replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms"
             )
         groups = Assignment.contiguous(key_groups, job.slots)
         for requested in self.changes:
@@ -240,7 +242,7 @@ class RunSpec:
 
     @property
     def cores(self) -> int:
-        """Cores (logical ones) a query needs: all its tasks run at once."""
+        """Cores (logical ones) a query needs: all its tasks run at once. Each replica has as many."""
         return self.routers + sum(self.tasks.values())
 
     def start(self) -> Assignment:
@@ -317,6 +319,8 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
             raise BadInput(f"auto = {given['run']['auto']}: a run says that of itself; ask for it by {name}=auto")
     for name in unsettled:
         del given["run"][name]
+    if "trigger" not in given["scenario"] and nothing_moves(given["job"], given["scenario"]):
+        given["scenario"]["trigger"] = NOTHING_MOVES
     settings = {name: value for name, value in given["strategy"].items() if value is not None}
     bins = change(strategy, settings).bins
     chosen = made(workload, given["workload"] | {"bins": bins})

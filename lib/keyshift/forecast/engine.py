@@ -154,7 +154,7 @@ class _Migration:
         self._copies = frozenset((copy.unit, copy.destination) for copy in copies)
         sizes = self._load.unit_bytes[[copy.unit for copy in copies]] if copies else np.zeros(0)
         self.copied = float(sizes.sum())
-        if copies and self._strategy.replicas == "warm_up":
+        if copies and self._strategy.copies == "warm_up":
             self.replicate_s = float(self._network.ends_s(copies, sizes).max())
         return self.replicate_s
 

@@ -11,6 +11,7 @@ from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.load_cost import cost_spec
+from keyshift.lab.replicas.room import require_room
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import BadInput, service_errors
@@ -60,7 +61,8 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     Raises KeyshiftError before anything is started if Java is missing, the profile is not right, or a run does not fit
     into it.
     """
-    place, needed = load_profile(profile), max(spec.cores for spec in specs)
+    alone = [spec for spec in specs if spec.job.replicas == 1]
+    place, needed = load_profile(profile), max((spec.cores for spec in alone), default=0)
     place.require_cores(needed)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
@@ -71,6 +73,7 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     require_java()
     stack = Stack() if place.services == "embedded" else None
     for spec in specs:
+        require_room(spec, place.spark)
         require_possible(spec.scenario.faults(), stack, place.spark)
         backend = backends.get(spec.backend.name)
         backend.require(backend.settings(**spec.backend.settings), not place.spark.on_kubernetes)

@@ -50,6 +50,7 @@ class Recording:
             "versions": describe_versions() | dict(versions or {}),
             "machine": describe_machine(),
             "seeds": {"events": spec.workload.seed},
+            "replicas": spec.job.replicas,
         }
         say(f"run {run_id}")
 

@@ -15,9 +15,9 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from keyshift.driver.job import Job
-from keyshift.driver.spark import session
+from keyshift.driver.spark import session, start_query
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import room
+from keyshift.experiment.live_spec import require_one_replica, room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space
 from keyshift.lab import bare_copy
@@ -26,12 +26,15 @@ from keyshift.lab.auto_load import DEFAULT, AutoLoad, chosen
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.recording import Recording
+from keyshift.lab.replicas.jobs import Replicas
+from keyshift.lab.replicas.spark import application_of
+from keyshift.lab.replicas.system import ReplicatedJob
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.scripts.series import Series, job_of, one_job
 from keyshift.lab.service_faults import ServiceFaults, require_possible
-from keyshift.lab.system import KeyshiftJob, job_config, job_traffic
+from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER, SparkProfile
@@ -54,7 +57,8 @@ Prepared = tuple[RunLoop, Callable[[], None]]  # a run, and what raises Deposed 
 class Lab:
     """A Spark session and the services around it, for one or more runs. A context manager.
 
-    ``cores``: logical cores of the session, the largest that any of the runs needs. ``place``: the profile's Spark.
+    ``cores``: logical cores of the session, the largest that any of the runs needs; 0 if all of them have replicas: no
+    Spark is started, as each replica has one of its own. ``place``: the profile's Spark.
     ``stack``: the services if they are ours, so that a run may have faults of them.
     """
 
@@ -81,9 +85,10 @@ class Lab:
         with contextlib.ExitStack() as stack:
             self._work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
             stack.callback(shutil.rmtree, self._work, ignore_errors=True)
-            self._spark = self._start_spark()
-            stack.callback(self._spark.stop)
-            self.await_executors()
+            if self._cores:
+                self._spark = self._start_spark()
+                stack.callback(self._spark.stop)
+                self.await_executors()
             self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "bare_copy.json")
             self._closing = stack.pop_all()
         return self
@@ -186,10 +191,12 @@ class Lab:
         """A job that runs until it is stopped, as soon as events go in. There may be one at a time. It keeps no
         journal, and ends with the lab at the latest: then nothing is left of it, and nothing can go on with it.
 
-        ``on_end``: called when it has ended. Raises BadInput if one runs already, KeyshiftError if it does not start.
+        ``on_end``: called when it has ended. Raises BadInput if one runs already or it has replicas, KeyshiftError if
+        it does not start.
         """
         if self._live is not None and not self._live.ended.is_set():
             raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
+        require_one_replica(spec.job.replicas)
         [spec] = self.settled([spec])
         self._live = job = LiveJob(self.record, spec, on_end)
         job.most = self.room(spec)
@@ -280,12 +287,23 @@ class Lab:
     def _around(
         self, spec: RunSpec, config: JobConfig, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
-        reporter = Reporter(self.say)
-        traffic = job_traffic(spec.workload, config, results, self._work, reporter.second)
-        services = ServiceFaults(self._stack, self._place, lambda line: job.note(line))
-        job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, reporter.enter, services)
-        job.log = log
-        system = KeyshiftJob(spec, job)
+        reporter, several = Reporter(self.say), spec.job.replicas > 1
+        configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
+        more = [configs] if several else []
+        traffic = job_traffic(spec.workload, config, results, self._work, reporter.second, *more)
+        services = ServiceFaults(self._stack, self._place, lambda line: system.note(line))
+        job: Job | Replicas
+        system: SystemUnderTest
+        if several:
+            place = spec.cores, self._jars, self._work, self._home, self._place.options()
+            given = self._work, traffic, reporter.enter, services, log
+            job = Replicas(spec, configs, partial(application_of, *place), *given)
+            system = ReplicatedJob(spec, job, self.say)
+        else:
+            begin = partial(start_query, self._spark)
+            job = Job(begin, config, self._work, spec.job.batch_s, traffic, reporter.enter, services)
+            job.log = log
+            system = KeyshiftJob(spec, job)
         ended_by: BaseException | None = None
         try:
             run = RunLoop(spec, system, traffic, reporter, self.await_executors, make_script)
@@ -305,10 +323,12 @@ class Lab:
                 if end.of(ended_by).deletes:  # nobody goes on with it then
                     end.left = self._all_of({"claim": job.end})
                 if end.decide(ended_by).deletes and not end.left:
-                    stores: Callable[[], None] = partial(
-                        clean_stores, spec.backend.name, spec.backend.settings, config.job
-                    )
-                    steps = {"topics": traffic.close, "nodes and snapshots": job.clean, "stores": stores}
+                    steps = {"topics": traffic.close, "nodes and snapshots": job.clean}
+                    for each in configs:
+                        stores: Callable[[], None] = partial(
+                            clean_stores, spec.backend.name, spec.backend.settings, each.job
+                        )
+                        steps |= {f"stores of {each.job}" if several else "stores": stores}
                     end.left = self._all_of(steps)
                     end.deleted = not end.left
 

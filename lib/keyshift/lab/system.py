@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from keyshift.state import Settings, backends
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire.config import Certificate, JobConfig
-from keyshift.wire.faults import Fault
+from keyshift.wire.faults import REPLICA, Fault
 from keyshift.workloads import Workload, parcel_of
 
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
@@ -118,7 +118,7 @@ def job_config(
         ordering=spec.job.ordering,
         heartbeat_us=round(spec.job.heartbeat_ms * 1000),
         keep_snapshots=spec.run.verify == SNAPSHOTS,
-        faults=tuple(fault for fault in spec.scenario.faults() if fault.phase),
+        faults=tuple(fault for fault in spec.scenario.faults() if fault.phase and fault.who != REPLICA),
     )
 
 
@@ -128,14 +128,17 @@ def job_traffic(
     results: int,
     work: Path,
     heard: Callable[[Second], None] = lambda second: None,
+    replicas: Sequence[JobConfig] = (),
 ) -> Traffic:
     """The traffic of the job of ``config``, with a topic for each source. What the collector writes is in ``work``.
 
-    ``results``: partitions of their topic. ``heard``: see ``Traffic``.
+    ``results``: partitions of their topic. ``heard``: see ``Traffic``. ``replicas``: of the job, if it has some, which
+    have topics of results of their own.
     """
     events = [Topic.at(config.endpoints, each.topic, each.partitions) for each in config.inputs]
-    results_topic = Topic.at(config.endpoints, config.results_topic, results)
-    return Traffic(workload, events, results_topic, work / f"{config.job}.parquet", heard, config.trace)
+    topics = [Topic.at(each.endpoints, each.results_topic, results) for each in replicas or [config]]
+    output = work / f"{config.job}.parquet"
+    return Traffic(workload, events, topics[0], output, heard, config.trace, others=topics[1:])
 
 
 class KeyshiftJob:

@@ -44,14 +44,28 @@ _SCHEMA_BYTES = 8 << 10  # room for what an encoded frame has beside its record 
 
 
 @dataclass(frozen=True, slots=True)
+class OfTurn:
+    """Results are of the ``number``-th turn of their slot, behind which it is in ``epoch`` (of its order) and has this
+    ``chain``. ``piece``: so many frames of the turn come before this one.
+    """
+
+    number: int
+    epoch: int
+    chain: int
+    piece: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """What is true of a whole frame: ``watermark`` (microseconds since the epoch) and ``epoch`` of one of events, and
-    what a marker says.
+    """What is true of a whole frame: ``watermark`` (microseconds since the epoch) and ``epoch`` of one of events, what
+    a marker says, and of which ``turn`` results are, if their slot works in turns. A frame without rows may tell of a
+    turn, too, that has no results.
     """
 
     watermark: int = 0
     epoch: int = FIRST_EPOCH
     said: SlotMarker | None = None
+    turn: OfTurn | None = None
 
 
 NO_FACTS = Facts()

@@ -29,8 +29,9 @@ Marker = SlotStarted | StateWritten
 
 @dataclass(frozen=True, slots=True)
 class SlotMarker:
-    """``slot`` says ``marker``."""
+    """``slot`` says ``marker``. Of which ``replica`` it is, the collector knows, and not the slot."""
 
     slot: int
     marker: Annotated[Marker, Field(discriminator="kind")]
+    replica: int = 0
     kind: Literal["marker"] = "marker"

@@ -35,6 +35,7 @@ NAME = "flink_restart"  # of the point, and of the strategy in what is stored
 ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those behind may be unknown without
     "workload": "keycount",
     "backend": "memory",
+    "replicas": 1,
     "trigger": "scale",
     "then_slots": "",
     "fault": "",

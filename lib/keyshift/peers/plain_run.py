@@ -40,7 +40,13 @@ from keyshift.workloads.times import Times
 Points = Mapping[str, Mapping[str, Any]]
 NAME = "no_support"  # of the point, and of the strategy in what is stored
 ALL = 1 << 62  # no offset is beyond it
-ONLY: dict[str, Any] = {"backend": "memory", "then_slots": "", "fault": "", "verify": "end"}  # of what a run may be
+ONLY: dict[str, Any] = {  # of what a run may be
+    "backend": "memory",
+    "replicas": 1,
+    "then_slots": "",
+    "fault": "",
+    "verify": "end",
+}
 NOTE = "a job without support for migration: nothing moves, and the verdict is about results, not about final state"
 
 

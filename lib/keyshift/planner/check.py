@@ -125,7 +125,7 @@ def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
         yield f"replicate = {strategy.replicate}: with gate = query the snapshot is the copy; set it to 0"
     if strategy.replicate and keywise:
         yield f"replicate = {strategy.replicate}: transfer = {mode.transfer} hands no unit over; set it to 0"
-    without = {"replicas": "warm_up", "holders": "destination", "handover": "delta"}
+    without = {"copies": "warm_up", "holders": "destination", "handover": "delta"}
     for name, default in without.items():
         if not strategy.replicate and getattr(strategy, name) != default:
             yield f"{name} = {getattr(strategy, name)}: nothing is copied; set replicate >= 1, or {name} = {default}"

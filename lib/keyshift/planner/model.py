@@ -59,7 +59,7 @@ class Strategy:
     size: Annotated[int, "units per step (global) or per source and step (per_source)"] = 1
     cap: Annotated[int, "units per step at the most, whatever the batch; 0 is no cap"] = 0
     replicate: Annotated[int, "copy every n-th key group before it moves; 0 is none"] = 0
-    replicas: Annotated[
+    copies: Annotated[
         Literal["warm_up", "periodic"], "copies when the migration begins (warm_up) or all the time before (periodic)"
     ] = "warm_up"
     holders: Annotated[Literal["destination", "ring"], "copies kept at the destination, or along a ring"] = (

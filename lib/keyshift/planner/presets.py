@@ -11,7 +11,7 @@ _CHUNKS_OVER_COPIES = {
     "batch": "per_source",
     "size": 8,
     "replicate": 2,
-    "replicas": "periodic",
+    "copies": "periodic",
     "handover": "whole",
 }
 
@@ -66,7 +66,7 @@ PRESETS = {
         "every second key group is copied before, moves send what changed",
         "Spacker replicate_keys_filter=2",
         replicate=2,
-        replicas="periodic",
+        copies="periodic",
     ),
     # Survives the loss of a slot, and costs the most copying. A unit profits only if it moves to the slot that has its
     # copy. As re-created for Meces: every 60 s along a ring.
@@ -74,7 +74,7 @@ PRESETS = {
         "everything is copied to the next slot of a ring, moves send the rest",
         "Rhino",
         replicate=1,
-        replicas="periodic",
+        copies="periodic",
         holders="ring",
     ),
     # Hot keys move first because they are asked for first; during alignment a bin may travel back for a late record.

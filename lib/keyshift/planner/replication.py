@@ -39,5 +39,5 @@ def _holders(strategy: Strategy, snapshot: Snapshot) -> dict[UnitId, SlotId]:
         return {move.unit: move.destination for move in moves}
     ring = sorted(set(owner))
     following = dict(zip(ring, [*ring[1:], *ring[:1]], strict=True))
-    units = range(len(owner)) if strategy.replicas == "periodic" else [move.unit for move in moves]
+    units = range(len(owner)) if strategy.copies == "periodic" else [move.unit for move in moves]
     return {UnitId(unit): following[owner[unit]] for unit in units}

@@ -41,6 +41,7 @@ def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stag
             "latency_ms": latency.astype("f4"),
             "slot": results["slot"].to_numpy().astype("i2"),
             "stage": np.full(len(results), stage, "i2"),
+            "replica": results["replica"].to_numpy().astype("i2"),
         },
     )
 

@@ -34,8 +34,9 @@ from keyshift.model.errors import KeyshiftError
 from keyshift.refusals import refusal
 from keyshift.results.anonymous import anonymous
 
-SCHEMA_VERSION: Literal[3] = 3
+SCHEMA_VERSION: Literal[4] = 4
 EXAMPLES_KEPT = 20
+_NEW_NAMES = {"replicas": "copies"}  # of parameters, since version 4
 RUN_ID = r"^[0-9]{8}T[0-9]{6}-[a-z0-9_]+-[a-z0-9_]+-[0-9a-f]{6}$"
 
 
@@ -203,7 +204,7 @@ class Summary(_Record):
 class Manifest(_Record):
     """One run as it is stored in ``manifest.json``; written last, so a run that has one is complete."""
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     run_id: RunId
     status: Literal["ok", "bad", "died"] = Field(description="verdict of a run that ended, or died")
     error: Prose | None = Field(default=None, description="why the run died; null otherwise")
@@ -257,12 +258,23 @@ def validate(raw: Any) -> Manifest:
         raise KeyshiftError(f"manifest of run {name!r} has no schema_version: it is not a keyshift manifest")
     if version == 1 and not {"stages", "replicas"} & raw.keys():
         raw = raw | {"schema_version": SCHEMA_VERSION, "stages": [{"name": str(raw.get("workload")), "due": "event"}]}
-    elif version == 2:  # it had other columns in its tables
-        raw = raw | {"schema_version": SCHEMA_VERSION}
+        raw = _renamed(raw)
+    elif version in (2, 3):  # version 2 had other columns in its tables
+        raw = _renamed(raw | {"schema_version": SCHEMA_VERSION})
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
         raise KeyshiftError(f"manifest of run {name!r}: {refusal(error.errors(), Manifest)}") from None
+
+
+def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
+    """``raw``, of a version before 4, with the parameters' names of today: ``replicas`` was what is ``copies`` now."""
+    found, summary = raw.get("parameters"), raw.get("summary")
+    if isinstance(found, dict):
+        raw = raw | {"parameters": {_NEW_NAMES.get(name, name): value for name, value in found.items()}}
+    if isinstance(summary, dict):
+        raw = raw | {"summary": _renamed(summary)}
+    return raw
 
 
 def json_schema() -> dict[str, Any]:

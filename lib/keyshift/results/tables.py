@@ -28,7 +28,9 @@ _STAGE = column(
     f"place of the keyed stage in the run's stages, from 0; {NO_STAGE}: of a process that belongs to none",
 )
 _REPLICA = column(
-    "replica", pa.int16(), "number of the query among those that process the same input, from 0 (a run has one now)"
+    "replica",
+    pa.int16(),
+    "number among the jobs that process the same input, from 0: of a result, whose copy came first",
 )
 PLACE = {field.name: field.type for field in (_STAGE, _REPLICA)}
 

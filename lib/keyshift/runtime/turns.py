@@ -27,12 +27,13 @@ Result = TypeVar("Result")
 class TurnEnd:
     """Among results: those before it are of turn ``number``, and no later one is of an earlier time than ``reached``.
 
-    ``chain``: see ``Turn``.
+    ``chain``: see ``Turn``. None behind a savepoint, which each replica has at a place of its own: nothing comes out
+    any more.
     """
 
     number: int
     reached: int
-    chain: int
+    chain: int | None
 
 
 class TurnCore(SlotCore[Events, Result | TurnEnd]):
@@ -65,7 +66,8 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
         for kind, router, version, offset, _, payload in turn.rows:
             if kind == DATA:
                 self._admit(self.operator.events(payload), (router, version, offset, turn.met))
-        if not (self.machine.stopping or self.savepoint):  # behind a savepoint no time passes, until the attempt ends
+        stands = self.machine.stopping or bool(self.savepoint)  # behind one no time passes, until the attempt ends
+        if not stands:
             self.results += self.computation.timers_due(turn.reached, turn.clock, at_once=True)
         self.watermarks = [turn.reached] * len(self.watermarks)
-        self.results.append(TurnEnd(turn.number, turn.reached, turn.chain))
+        self.results.append(TurnEnd(turn.number, turn.reached, None if stands else turn.chain))

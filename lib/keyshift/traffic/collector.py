@@ -6,15 +6,20 @@ up for each result: they are read ``READ_MS`` at a time. The milliseconds are ro
 ``traffic.messages`` has what it is told and says. Latency is that from ``t`` to arrival. Results of timers (position
 -1) are kept, but not counted or timed in what is said every second.
 
-The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition) and ``arrived_us``
-(microseconds since the epoch); rows of one partition are in the order of its log.
+The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition), ``arrived_us``
+(microseconds since the epoch), ``replica``, the ``epoch`` behind the turn (0 without an order), and ``first``, whether
+it is the first copy. Rows of one partition are in the order of its log.
+
+A job with replicas has a topic of results for each. The first copy is the one that Kafka has appended first, as far as
+is known when a second is told: what is read later than that is a repeat. Only first copies are counted and timed.
 """
 
-import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,13 +34,22 @@ from keyshift.model.errors import BadInput
 from keyshift.model.records import Second
 from keyshift.trace import Trace
 from keyshift.traffic import lines
+from keyshift.traffic.copies import Chains, FirstCopies
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
-from keyshift.traffic.messages import BUCKETS_MS, Collected, Latencies, Ready, SecondDone
+from keyshift.traffic.messages import BUCKETS_MS, Collected, Diverged, Latencies, Ready, SecondDone
 from keyshift.traffic.process import say
-from keyshift.traffic.topics import ANSWER_MS
+from keyshift.traffic.topics import ANSWER_MS, Topic
 
 PART_ROWS = 1 << 16  # are written at once: some MiB, which take milliseconds
-_ARRIVAL = (pa.field("slot", pa.int32()), pa.field("log_offset", pa.int64()), pa.field("arrived_us", pa.int64()))
+_ARRIVAL = (
+    pa.field("slot", pa.int32()),
+    pa.field("log_offset", pa.int64()),
+    pa.field("arrived_us", pa.int64()),
+    pa.field("replica", pa.int16()),
+    pa.field("epoch", pa.int64()),
+    pa.field("first", pa.bool_()),
+)
+NO_TURN = frames.OfTurn(0, 0, 0)  # of results of a slot that takes rows as they come
 READ_MS = 100
 _LATE_US = 400_000  # so long after its end all of a second has been read, but for what is told with the next one
 _QUIET_S = 1.0  # after stop, results may still be on their way for this long
@@ -46,56 +60,82 @@ class CollectorConfig(TrafficConfig):
     """What the collector is told first: of results, whose topic has a partition for each slot."""
 
     output: Path = Field(description="parquet file to write")
+    others: tuple[Topic, ...] = Field(default=(), description="of replicas 1, 2, …; ``topic`` is that of replica 0")
+
+
+class _Origin(NamedTuple):
+    """Where a frame has come from, and when."""
+
+    slot: int
+    log_offset: int
+    arrived_us: int
+    replica: int
+    turn: frames.OfTurn
 
 
 class ResultsFile:
-    """All results so far, in a parquet file; those of the last minutes are still to be written."""
+    """All results so far, in a parquet file; those of the last minutes are still to be written.
 
-    def __init__(self, result_fields: tuple[pa.Field, ...], output: Path) -> None:
-        self.schema = pa.schema([*frames.RESULT_FIELDS, *result_fields])
+    ``copies``: knows what counts, if there are replicas.
+    """
+
+    def __init__(self, result_fields: tuple[pa.Field, ...], output: Path, copies: FirstCopies | None = None) -> None:
+        self.schema, self._copies = pa.schema([*frames.RESULT_FIELDS, *result_fields]), copies
         self.count = 0
         self._writer = pq.ParquetWriter(output, pa.schema([*self.schema, *_ARRIVAL]))
         self._tables: list[pa.Table] = []  # of about one second each
         self._unwritten = 0  # rows of them
-        self._batches: list[pa.RecordBatch] = []
-        self._origin: list[tuple[int, int, int]] = []  # slot, log_offset, arrived_us of each batch
+        self._frames: list[tuple[_Origin, pa.RecordBatch]] = []
 
     @property
     def waiting(self) -> bool:
         """Whether something has come that is in no table yet."""
-        return bool(self._batches)
+        return bool(self._frames)
 
-    def add(self, batch: pa.RecordBatch, slot: int, log_offset: int, arrived_us: int) -> None:
-        """Take one frame of results."""
-        self._batches.append(batch.replace_schema_metadata(None))
-        self._origin.append((slot, log_offset, arrived_us))
+    def add(
+        self,
+        batch: pa.RecordBatch,
+        slot: int,
+        log_offset: int,
+        arrived_us: int,
+        replica: int = 0,
+        turn: frames.OfTurn | None = None,
+    ) -> None:
+        """Take one frame of results, of this ``turn`` if its slot works in turns."""
+        origin = _Origin(slot, log_offset, arrived_us, replica, turn or NO_TURN)
+        self._frames.append((origin, batch.replace_schema_metadata(None)))
         self.count += batch.num_rows
 
     def roll(self, before_us: float = math.inf) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Close the current table, of what arrived before ``before_us``; returns latency, in ms, assignment version and
-        slot of each event in it.
+        slot of each event in it that counts.
         """
-        origin = np.array(self._origin, np.int64).reshape(-1, 3)
-        now = origin[:, 2] < before_us
-        batches = list(itertools.compress(self._batches, now))
-        self._batches = list(itertools.compress(self._batches, ~now))
-        self._origin = list(itertools.compress(self._origin, ~now))
+        now = [frame for frame in self._frames if frame[0].arrived_us < before_us]
+        self._frames = [frame for frame in self._frames if frame[0].arrived_us >= before_us]
+        if self._copies:
+            now.sort(key=lambda frame: frame[0].arrived_us)  # of one log they stay in order
+        origins, batches = [origin for origin, _ in now], [batch for _, batch in now]
         rows = [batch.num_rows for batch in batches]
-        slot, log_offset, arrived = origin[now].T
+        columns = [
+            (each.slot, each.log_offset, each.arrived_us, each.replica, each.turn.epoch, self._counts(each))
+            for each in origins
+        ]
         # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
         table = pa.Table.from_batches(batches, self.schema).combine_chunks()
-        arrived_us = np.repeat(arrived, rows)
-        slots = np.repeat(slot, rows)
-        table = table.append_column("slot", pa.array(slots, pa.int32()))
-        table = table.append_column("log_offset", pa.array(np.repeat(log_offset, rows)))
-        table = table.append_column("arrived_us", pa.array(arrived_us))
+        of_rows = np.repeat(np.array(columns, np.int64).reshape(-1, len(_ARRIVAL)), rows, axis=0).T
+        for field, values in zip(_ARRIVAL, of_rows, strict=True):
+            table = table.append_column(field, pa.array(values).cast(field.type))
         self._tables.append(table)
         self._unwritten += table.num_rows
         if self._unwritten >= PART_ROWS:
             self._write()
-        of_event = table.column("position").to_numpy() >= 0
+        slots, _, arrived_us, *_, first = of_rows
+        of_event = (table.column("position").to_numpy() >= 0) & first.astype(bool)
         latencies_ms = (arrived_us - table.column("t").to_numpy()) / 1000
         return latencies_ms[of_event], table.column("version").to_numpy()[of_event], slots[of_event]
+
+    def _counts(self, origin: _Origin) -> bool:
+        return self._copies is None or self._copies.counts(origin.slot, origin.turn.number, origin.turn.piece)
 
     def close(self) -> None:
         """The file has everything. Nothing can read it before."""
@@ -137,8 +177,9 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
     *_, stage = config.make_workload().stages
     if not config.output.parent.is_dir():
         raise BadInput(f"output = {config.output}: its folder does not exist; make it first")
-    topic = config.topic
-    topic.require_partitions()
+    topic, topics = config.topic, [config.topic, *config.others]
+    for each in topics:
+        each.require_partitions()
     with topic.errors("connecting to"):
         consumer = KafkaConsumer(
             bootstrap_servers=topic.kafka,
@@ -154,9 +195,11 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
             metrics_enabled=False,
             **topic.sign_in.client(),
         )
-        consumer.assign(topic.parts)
-        consumer.seek_to_beginning(*topic.parts)
-    results = ResultsFile(stage.result_fields, config.output)
+        parts = [part for each in topics for part in each.parts]
+        consumer.assign(parts)
+        consumer.seek_to_beginning(*parts)
+    replicas, chains = {each.name: number for number, each in enumerate(topics)}, Chains()
+    results = ResultsFile(stage.result_fields, config.output, FirstCopies() if config.others else None)
     columns = ["slot", "router", "offset", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say(Ready())
@@ -178,24 +221,27 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
             stopped_at = time.monotonic()
         with topic.errors("reading"):
             fetched = consumer.poll(timeout_ms=READ_MS)
-        for (_, slot), records in fetched.items():
+        for (name, slot), records in fetched.items():
+            replica = replicas[name]
             for record, batch, facts in decoded(records, results.schema, config.lines):
                 arrived_us = record.timestamp * 1000 + 500
                 if batch.num_rows:
                     heard_at = time.monotonic()
-                    results.add(batch, slot, record.offset, arrived_us)
+                    results.add(batch, slot, record.offset, arrived_us, replica, facts.turn)
                     if trace:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
                         for router, offset in set(origins):
                             trace.add(slot, router, offset, arrived_us)
                 elif facts.said:
-                    say(facts.said)
+                    say(replace(facts.said, replica=replica))
+                if config.others and facts.turn and (found := chains.told(replica, slot, facts.turn)):
+                    say(Diverged(stage.name, slot, found.replicas, found.epoch, found.turn, found.same))
         tell()
     while results.waiting:  # of the last seconds
         report(second, *results.roll((second + 1) * SECOND_US))
         second += 1
     results.close()
-    say(Collected(results.count))
+    say(Collected(results.count, chains.compared))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The inside of the generator and the collector: configuration and commands come in line by line, reports go out.
+"""The inside of a process of ours, as the generator: configuration and commands come in line by line, reports go out.
 
-The end of standard input means stop, so neither outlives the process that started it. An error that they cannot get
+The end of standard input means stop, so none outlives the process that started it. An error that it cannot get
 over is one line on standard error and exit status 1.
 """
 
@@ -20,11 +20,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.messages import decode
 from keyshift.refusals import refusal
-from keyshift.traffic.messages import Command, OfLoad, Stop
+from keyshift.traffic.messages import Command, Stop
 from keyshift.traffic.topics import Topic
 from keyshift.workloads import Workload, model_of
 
-C = TypeVar("C", bound="TrafficConfig")
+C = TypeVar("C", bound=BaseModel)
 
 
 class TrafficConfig(BaseModel):
@@ -45,9 +45,10 @@ class TrafficConfig(BaseModel):
 
 
 class CommandLines:
-    """Lines of standard input, read by a thread of its own: a configuration, then commands."""
+    """Lines of standard input, read by a thread of its own: a configuration, then commands of these ``kinds``."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Any = Command) -> None:
+        self._kinds = kinds
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -65,22 +66,22 @@ class CommandLines:
         config: C = decode(kind, self._lines.get())
         return config
 
-    def next(self, timeout_s: float) -> OfLoad | Stop | None:
+    def next(self, timeout_s: float) -> Any:
         """The next command, or None if there is none within ``timeout_s``. Raises ValidationError if it is none."""
         try:
             line = self._lines.get(timeout=timeout_s) if timeout_s > 0 else self._lines.get_nowait()
         except queue.Empty:
             return None
-        return decode(Command, line) if line else Stop()
+        return decode(self._kinds, line) if line else Stop()
 
 
-def run(config_type: type[C], body: Callable[[C, CommandLines], None]) -> None:
-    """Run ``body`` and exit; what Ctrl-C means is up to who has started this process."""
+def run(config_type: type[C], body: Callable[[C, CommandLines], None], kinds: Any = Command) -> None:
+    """Run ``body`` and exit; what Ctrl-C means is up to who has started this process. ``kinds``: of its commands."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of it is raised, and ends in one line
     gc.collect()
     gc.freeze()  # what was imported is looked through no more: it took 76 ms, in which no event was sent
-    commands = CommandLines()
+    commands = CommandLines(kinds)
     status = 1
     try:
         body(commands.config(config_type), commands)

@@ -7,8 +7,8 @@ once, then, if the load has no end, ``SetRate`` any number of times, and ``EndLo
 and ``LoadDone`` when Kafka has acknowledged the last event of the load; ticks go on behind that. A stop before the end
 of the load says it, too.
 
-The collector says ``SecondDone`` every second, and passes on what slots say. When it was told to stop, nothing has come
-for a second, and the file is written, it says ``Collected``.
+The collector says ``SecondDone`` every second, passes on what slots say, and says that replicas have ``Diverged``. When
+it was told to stop, nothing has come for a second, and the file is written, it says ``Collected``.
 """
 
 from collections.abc import Mapping
@@ -122,7 +122,7 @@ class Latencies(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SecondDone:
     """What has arrived in a second, without results of timers: no event waits for them. How many by version, and how
-    late by slot.
+    late by slot. Of replicas, first copies.
     """
 
     second: Second
@@ -132,11 +132,38 @@ class SecondDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Diverged:
+    """Two ``replicas`` have not done the same in ``slot`` of ``stage``: by turn ``turn`` of it, which closes ``epoch``,
+    and not before turn ``same``, see ``traffic.copies.Difference``.
+    """
+
+    stage: str
+    slot: int
+    replicas: tuple[int, int]
+    epoch: int
+    turn: int
+    same: int
+    kind: Literal["diverged"] = "diverged"
+
+    def __str__(self) -> str:
+        first, second = self.replicas
+        return (
+            f"replicas {first} and {second} differ in slot {self.slot} of stage {self.stage} at epoch {self.epoch} "
+            f"(turn {self.turn}; the same until turn {self.same})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Collected:
-    """So many results are in the file, those of timers as well."""
+    """So many results are in the file, those of timers and of all replicas as well. ``compared``: turns in which two
+    replicas were.
+    """
 
     results: int
+    compared: int = 0
     kind: Literal["collected"] = "collected"
 
 
-Report = Annotated[Ready | SoFar | LoadDone | SecondDone | SlotMarker | Collected, Field(discriminator="kind")]
+Report = Annotated[
+    Ready | SoFar | LoadDone | SecondDone | SlotMarker | Diverged | Collected, Field(discriminator="kind")
+]

@@ -81,6 +81,11 @@ class JsonProcess:
             raise ServiceUnavailable(f"the {self.name} process said nothing for {within_s:g} s")
         return found
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def check(self) -> None:
         """Raises ServiceUnavailable with the process' last words if it has ended with an error."""
         status = self._process.poll()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
@@ -18,7 +19,7 @@ from keyshift.traffic.feed import Feed
 from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.inputs import Inputs
 from keyshift.traffic.load import SourceLoad
-from keyshift.traffic.messages import Latencies, Report, SecondDone
+from keyshift.traffic.messages import Collected, Diverged, Latencies, Report, SecondDone
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
 from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, OfferedSoFar, Topic
@@ -36,7 +37,8 @@ class Traffic:
 
     ``events`` are the topics of the sources, in their order, with a partition for each router; ``results`` has one for
     each slot. ``heard`` gets what came out in each second.
-    ``as_lines``: records are lines, not frames; see ``traffic.lines``. All methods raise ServiceUnavailable if Kafka or
+    ``as_lines``: records are lines, not frames; see ``traffic.lines``. ``others``: results of replicas 1, 2, … of the
+    job; those that are counted here are first copies. All methods raise ServiceUnavailable if Kafka or
     a process of ours is not there any more.
     """
 
@@ -49,8 +51,11 @@ class Traffic:
         heard: Callable[[Second], None] = lambda second: None,
         trace: str = "",
         as_lines: bool = False,
+        others: Sequence[Topic] = (),
     ) -> None:
-        self._inputs, self._topics, self._results = Inputs(workload, events), [*events, results], results
+        self._inputs, self._topics = Inputs(workload, events), [*events, results, *others]
+        self._results, self._others = results, tuple(others)
+        self.replicas = 1 + len(self._others)
         self._output, self._heard_second = output, heard
         self._common: dict[str, Any] = {
             "workload": workload.name,
@@ -61,14 +66,16 @@ class Traffic:
         }
         self._as_lines = as_lines
         self._processes: list[JsonProcess] = []
-        # The last that were said of each kind, by each slot of each stage; each once.
-        self._markers: defaultdict[tuple[int, str, type[Marker]], deque[Marker]] = defaultdict(
+        # The last that were said of each kind, by each slot of each stage of each replica; each once.
+        self._markers: defaultdict[tuple[int, int, str, type[Marker]], deque[Marker]] = defaultdict(
             lambda: deque(maxlen=MARKERS)
         )
         self._by_version: Counter[int] = Counter()  # results so far
         self._revoked: set[int] = set()  # versions
         self.seconds = Seconds()  # as the collector has told of them
         self.latencies: dict[int, Latencies] = {}  # of each slot so far
+        self.differences: list[Diverged] = []  # of replicas, so far
+        self.compared = 0  # turns in which two replicas were; known after ``stop``
         self.for_ever = False  # whether Kafka keeps what is in the topics until they are deleted
 
     def open(self, again: bool = False) -> None:
@@ -76,7 +83,7 @@ class Traffic:
         if not again:
             for topic in self._topics:
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
-        config = CollectorConfig(topic=self._results, output=self._output, **self._common)
+        config = CollectorConfig(topic=self._results, others=self._others, output=self._output, **self._common)
         self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
     def await_silence(self) -> None:
@@ -144,10 +151,10 @@ class Traffic:
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
-    def _heard(self, report: SlotMarker | SecondDone) -> None:
+    def _heard(self, report: SlotMarker | SecondDone | Diverged | Collected) -> None:
         match report:
-            case SlotMarker(slot, marker):
-                said = self._markers[slot, marker.stage, type(marker)]
+            case SlotMarker(slot, marker, replica):
+                said = self._markers[replica, slot, marker.stage, type(marker)]
                 if marker not in said:
                     said.append(marker)
             case SecondDone(second, by_version, by_slot):
@@ -157,6 +164,10 @@ class Traffic:
                     self.latencies = self.latencies | {slot: before.plus(more) if before else more}
                 self._by_version.update(by_version)
                 self._heard_second(second)
+            case Diverged():
+                self.differences.append(report)
+            case Collected():
+                self.compared = report.compared
 
     @property
     def received(self) -> int:
@@ -176,19 +187,22 @@ class Traffic:
                     f"job has to begin at {needed}: Kafka has removed what is before, see its retention"
                 )
 
-    def said(self, what: Marker) -> set[int]:
-        """The slots of which this marker has come."""
-        return {slot for (slot, *_), said in list(self._markers.items()) if what in list(said)}
+    def said(self, what: Marker, replica: int = 0) -> set[int]:
+        """The slots of ``replica`` of which this marker has come."""
+        of = replica
+        return {
+            slot for (replica, slot, *_), said in list(self._markers.items()) if replica == of and what in list(said)
+        }
 
-    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
-        """Wait until this marker has come from each slot.
+    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None], replica: int = 0) -> None:
+        """Wait until this marker has come from each slot of ``replica``.
 
         Raises ServiceUnavailable, naming who is missing, if ``SAY_S`` pass without a marker or a result, and what
         ``check`` raises.
         """
 
         def missing() -> set[int]:
-            return set(slots) - self.said(said)
+            return set(slots) - self.said(said, replica)
 
         def all_said() -> bool:
             check()
@@ -197,7 +211,8 @@ class Traffic:
 
         if not wait_until(all_said, SAY_S, LOOK_S, lambda: (len(missing()), self.received)):
             what = f"{said.kind!r} within {SAY_S:g} s"
-            raise ServiceUnavailable(f"slots {sorted(missing())} did not say {what}")
+            whose = f" of replica {replica}" if self._others else ""
+            raise ServiceUnavailable(f"slots {sorted(missing())}{whose} did not say {what}")
 
     def await_results(self, over: Callable[[], bool], quiet_s: float) -> None:
         """Wait until it is ``over``, or no result has come for ``quiet_s`` seconds."""
@@ -213,6 +228,13 @@ class Traffic:
         """Count what was offered; see ``Inputs.count``."""
         return self._inputs.count()
 
-    def results(self) -> pd.DataFrame:
-        """All results, after ``stop``; columns: see ``traffic.collector``."""
-        return pq.read_table(self._output).to_pandas()
+    def results(self, replica: int | None = None) -> pd.DataFrame:
+        """All results, after ``stop``; columns: see ``traffic.collector``. Of replicas the first copies, as one log of
+        each slot: ``log_offset`` is the place among them. Or all that came out of one ``replica``, first or not.
+        """
+        if replica is not None:
+            return pq.read_table(self._output, filters=[("replica", "==", replica)]).to_pandas()
+        if not self._others:
+            return pq.read_table(self._output).to_pandas()
+        found = pq.read_table(self._output, filters=[("first", "==", True)]).to_pandas()
+        return found.assign(log_offset=np.arange(len(found)))

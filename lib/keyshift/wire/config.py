@@ -71,6 +71,8 @@ class JobConfig:
     faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
     ordering: str = "none"  # the order protocol in front of each slot
     heartbeat_us: int = 20_000  # from one mark to the next, with an order
+    input_of: str = ""  # the job whose input this one reads, too, as one of its replicas; empty: its own
+    replica: int = 0  # its number among those
     epoch: int = 0  # of the driver; 0: nobody has claimed the job yet
     epochs: tuple[tuple[tuple[int, int], ...], ...] = ()  # for each router, offsets at which an epoch begins, and which
     trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
@@ -81,6 +83,15 @@ class JobConfig:
         return self.ordering != "none"
 
     @property
+    def replicated(self) -> bool:
+        """Whether there are other replicas."""
+        return bool(self.input_of)
+
+    def of_replica(self, number: int) -> "JobConfig":
+        """The same as a replica of this job: what it writes has another name, what it reads has not."""
+        return replace(self, job=f"{self.job}-r{number}", input_of=self.job, replica=number)
+
+    @property
     def root(self) -> str:
         """The folder of the stage in ZooKeeper."""
         return f"{of_job(self.job)}/{of_stage(self.attempt, self.stage)}"
@@ -88,7 +99,7 @@ class JobConfig:
     @property
     def inputs(self) -> tuple[InputTopic, ...]:
         """Kafka topics of the input, of each source."""
-        return inputs_of(self.job, self.sources or (("events", self.routers),))
+        return inputs_of(self.input_of or self.job, self.sources or (("events", self.routers),))
 
     @property
     def results_topic(self) -> str:

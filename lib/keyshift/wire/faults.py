@@ -19,17 +19,21 @@ BESIDE = ("snapshot", "batch")  # phases of no migration
 AROUND = (*MOVING, *BESIDE)
 SERVICES = ("zookeeper", "kafka", "minio")
 PROCESSES = ("daemon", "executor")  # those in which the first slot runs
+REPLICA = "replica"  # the first one that lives, all processes of it
+STEADY = "steady"  # the phase in which nothing moves: at ``trigger_s``, where a migration would begin
 # Who may be hit when. A source and a destination are those of the first step: of several the one with the least number.
 PHASES = {
     "source": ("prepare", "align", "transfer"),
     "destination": ("prepare", "install", "drain"),
     "slot": BESIDE,  # the first one
     "flight": ("transfer",),  # the connections of a source
+    REPLICA: (STEADY,),
     **dict.fromkeys(("coordinator", *PROCESSES, *SERVICES), AROUND),
 }
-AT_REST = ("slot", "coordinator", *PROCESSES, *SERVICES)  # who may be hit at a time, too
+AT_REST = ("slot", "coordinator", *PROCESSES, *SERVICES)  # who may be hit now, and at a time
+AT_A_TIME = (*AT_REST, REPLICA)
 ACTIONS = {
-    "kill": ("source", "destination", "slot", "coordinator", *PROCESSES),
+    "kill": ("source", "destination", "slot", "coordinator", REPLICA, *PROCESSES),
     "stop": ("source", "destination", "slot", "coordinator", *SERVICES),
     "restart": SERVICES,
     "cut": ("flight",),
@@ -83,7 +87,7 @@ class Fault:
     @property
     def ends_query(self) -> bool:
         """Whether a query that it hits dies."""
-        return self.action == "kill" and self.who not in ("coordinator", "daemon")
+        return self.action == "kill" and self.who not in ("coordinator", "daemon", REPLICA)
 
     @property
     def of_migration(self) -> bool:
@@ -164,8 +168,8 @@ def _parse(text: str, now: bool = False) -> Fault:
         able = f"now can be hit {', '.join(AT_REST)}"
         raise BadInput(f"fault = {text!r}: {who} is hit in a phase only; {able}; for example {forms}")
     at_s = _seconds(when)
-    if not (now or when in PHASES[who] or (at_s is not None and who in AT_REST)):
-        also = ", or seconds of measured time" if who in AT_REST else ""
+    if not (now or when in PHASES[who] or (at_s is not None and who in AT_A_TIME)):
+        also = ", or seconds of measured time" if who in AT_A_TIME else ""
         raise BadInput(f"fault = {text!r}: {who} has the phases {', '.join(PHASES[who])}{also}; for example {forms}")
     return Fault(action, who, when if at_s is None else "", at_s, seconds)
 

@@ -1,7 +1,8 @@
 """Where the results of a slot go: out to Kafka, or on to the next stage, of which the slot is a router."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -12,12 +13,14 @@ from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
 from keyshift.runtime.slot import Cut, Mark, Moved
 from keyshift.runtime.succession import Change, UnitsMoved
+from keyshift.runtime.turns import TurnEnd
 from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.worker.router import Routed, Routing
 from keyshift.workloads import ORIGIN
 
-Results = Sequence[pa.RecordBatch | Mark]
+Results = Sequence[pa.RecordBatch | Mark | TurnEnd]
+TELL_TURNS = 10  # one of so many turns is told if it has no results, to be compared with that of other replicas
 CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
 
 
@@ -62,19 +65,39 @@ class SlotOutput:
 
 
 class Sink(SlotOutput):
-    """Behind the last stage: result frames and markers, for the partition of the slot."""
+    """Behind the last stage: result frames and markers, for the partition of the slot.
+
+    Of a slot that works in turns, each frame is of one turn, and says of which. A turn without results is told now and
+    then, if there are other replicas: of which ones follows from their numbers, so it is the same in all replicas.
+    """
 
     def __init__(self, config: JobConfig) -> None:
         self._schema = result_schema(config.make_stage())
+        self._heartbeat_us, self._replicated = config.heartbeat_us, config.replicated
 
     def give(  # noqa: D102
         self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
     ) -> list[pa.RecordBatch]:
         values: list[bytes] = []
-        if some := [result for result in results if isinstance(result, pa.RecordBatch)]:
+        some: list[pa.RecordBatch] = []
+        for each in results:
+            if isinstance(each, TurnEnd) and each.chain is not None:
+                values += self._of_turn(some, each.number, each.reached, each.chain)
+                some = []
+            elif isinstance(each, pa.RecordBatch):
+                some.append(each)
+        if any(each.num_rows for each in some):
             values += map(frames.encode, frames.cut(pa.concat_batches(some)))
         values += (frames.encode(frames.empty(self._schema), frames.Facts(said=said)) for said in markers)
         return [spark_rows.answered(values)] if values else []
+
+    def _of_turn(self, results: list[pa.RecordBatch], number: int, reached: int, chain: int) -> Iterator[bytes]:
+        told = frames.OfTurn(number, reached // self._heartbeat_us, chain)
+        if any(result.num_rows for result in results):
+            for piece, batch in enumerate(frames.cut(pa.concat_batches(results))):
+                yield frames.encode(batch, frames.Facts(turn=replace(told, piece=piece)))
+        elif self._replicated and number % TELL_TURNS == 0:
+            yield frames.encode(frames.empty(self._schema), frames.Facts(turn=told))
 
 
 class NextStage(Routing, SlotOutput):
@@ -121,7 +144,7 @@ class NextStage(Routing, SlotOutput):
     def give(  # noqa: D102
         self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
     ) -> list[pa.RecordBatch]:
-        self._pending += results
+        self._pending += (each for each in results if not isinstance(each, TurnEnd))
         rows = [(self._slot % self._slots, spark_rows.packed(_row(said))) for said in markers]
         marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
         if marked or now_us - self._given_us >= self._hop_us:

@@ -63,7 +63,7 @@ class Output:
     def __init__(self):
         self.received, self.calls, self.gone = 0, [], False
 
-    def await_slots(self, slots, said, check):
+    def await_slots(self, slots, said, check, replica):
         check()
         self.calls.append((said.kind, sorted(slots)))
 
@@ -147,10 +147,9 @@ def job(monkeypatch):
         snapshotters.append(Snapshots())
         return snapshotters[-1]
 
-    monkeypatch.setattr(query, "start_query", start_query)
     monkeypatch.setattr(query, "Snapshotter", snapshotter)
-    made = Job(None, replace(CONFIG, deadline_s=60.0, snapshot_s=1.0), Path("nowhere"), 1.0, output)
-    made.memory, made.output, made.others = memory, output, []
+    made = Job(start_query, replace(CONFIG, deadline_s=60.0, snapshot_s=1.0), Path("nowhere"), 1.0, output)
+    made.memory, made.output, made.others, made.start_query = memory, output, [], start_query
     made.queries, made.offsets, made.snapshotters = queries, offsets, snapshotters
     made.start([START])
     (made.counter,) = made.stages
@@ -166,7 +165,7 @@ def at(job, number):
 
 def successor(job):
     """The same job in another process."""
-    job.others.append(Job(None, job.config, Path("nowhere"), 1.0, job.output))
+    job.others.append(Job(job.start_query, job.config, Path("nowhere"), 1.0, job.output))
     return job.others[-1]
 
 

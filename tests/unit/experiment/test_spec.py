@@ -389,6 +389,65 @@ def test_what_is_not_possible_with_an_order_is_refused_and_what_is_possible_is_n
         make_spec(values)
 
 
+TWO = ORDERED | {"replicas": 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "refusal"),
+    [
+        ({"replicas": 0}, "replicas = 0: .*greater than or equal to 1"),
+        ({"replicas": 9}, "replicas = 9: .*less than or equal to 8"),
+        ({"replicas": 2}, "replicas = 2 with ordering = none: .* would differ; set ordering to one of: live_robin$"),
+        (TWO | {"ordering": "time_merge"}, "ordering = time_merge: no job can run with it yet"),
+        (TWO | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
+        (TWO | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
+        (TWO | {"strategy": "lazy"}, "transfer = access: .*set transfer = push or fetch; "),
+        (TWO | {"to_slots": 3}, "replicas = 2 with trigger = scale: state of replicas does not move .* trigger = none"),
+        (TWO | {"trigger": "shuffle"}, "replicas = 2 with trigger = shuffle: "),
+        (TWO | {"snapshot_s": 5}, "replicas = 2 with snapshot_s = 5: no replica comes back .*; set snapshot_s = 0"),
+        (TWO | {"rate": "auto"}, "replicas = 2 with rate = auto: .*; give a number"),
+        (TWO | {"fault": "kill:slot@3"}, "replicas = 2 with fault = kill:slot@3: not possible yet; .*kill:replica@"),
+        (TWO | {"fault": "kill:replica@3, kill:replica@5"}, "none would be left; raise replicas to 3"),
+        ({"fault": "kill:replica@steady"}, "replicas = 1: none would be left; raise replicas to 2"),
+        (TWO | {"fault": "kill:replica@transfer"}, "replica has the phases steady, or seconds"),
+        (TWO | {"fault": "stop:replica@3:1s"}, "what can happen to replica is kill"),
+        (TWO | {"replicas": 8, "routers": 8, "slots": 8}, "makes 25600 rows/s between them in all replicas"),
+        (TWO | {"workload": "chain"}, "workload = chain has the stages counter-1, counter-2, and only one"),
+    ],
+)
+def test_what_is_not_possible_with_replicas_is_refused_in_one_line(values, refusal):
+    with pytest.raises(BadInput, match=refusal) as refused:
+        make_spec(values)
+    assert "\n" not in str(refused.value)
+
+
+def test_with_replicas_nothing_moves_unless_it_is_asked_for():
+    spec = make_spec(TWO | {"fault": "kill:replica@steady", "trigger_s": 3})
+    assert (spec.scenario.trigger, spec.changes, spec.tasks) == ("none", [], {"counter": 2})
+    [kill] = spec.scenario.actions(spec.changes)
+    assert (kill.at_s, str(kill.action)) == (3, "kill:replica@steady")
+    assert make_spec(spec.parameters()).parameters() == spec.parameters()
+    assert make_spec(ORDERED).scenario.trigger == make_spec({"replicas": 1}).scenario.trigger == "scale"
+
+
+def test_replicas_read_one_input_and_write_under_names_of_their_own():
+    config = job_config(
+        make_spec(TWO | {"fault": "kill:replica@steady"}), "run", Endpoints("k", "z", "m", "", ""), None
+    )
+    assert config.faults == () and not config.replicated
+    first, second = (config.of_replica(number) for number in range(2))
+    assert first.inputs == second.inputs == config.inputs
+    assert [each.results_topic for each in (first, second)] == ["run-r0-results", "run-r1-results"]
+    assert first.root != second.root and second.replica == 1 and second.replicated
+    assert second.chain()[0].replicated
+
+
+def test_a_job_that_lasts_has_one_replica():
+    with pytest.raises(BadInput, match="replicas = 2: a job that lasts has one yet"):
+        live_spec(TWO)
+    assert live_spec(ORDERED | {"replicas": 1})
+
+
 def test_an_order_and_its_heartbeat_come_to_the_job():
     config = job_config(make_spec(ORDERED | {"heartbeat_ms": 40, "strategy": "drrs"}), "job", None, None)
     assert (config.ordering, config.heartbeat_us, config.in_turns) == ("live_robin", 40_000, True)

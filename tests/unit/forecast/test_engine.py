@@ -117,7 +117,7 @@ def test_of_a_copied_unit_only_what_has_changed_travels():
     found = carried_out("replicated", HERE, THERE, load([10.0, 10.0], copy_every_s=2.0), replicate=1)
     assert found.bytes_copied == 100
     assert found.bytes_moved == pytest.approx(100 * (1 - np.exp(-1)))  # ten events on ten keys
-    waiting = carried_out("replicated", HERE, THERE, PAIR, replicate=1, replicas="warm_up")
+    waiting = carried_out("replicated", HERE, THERE, PAIR, replicate=1, copies="warm_up")
     assert waiting.replicate_s == pytest.approx(1.0)
     assert waiting.completion_s < 1.0
 

@@ -64,6 +64,27 @@ def test_the_profile_says_where_the_spark_of_all_runs_is(opened):
     assert isinstance(stack, Stack), "the services are ours"
 
 
+def test_runs_with_replicas_need_no_spark_of_the_lab_and_have_to_fit_before_anything_is_opened(opened, monkeypatch):
+    replicated = make_spec({"replicas": 2, "ordering": "live_robin"})
+    rooms = []
+    monkeypatch.setattr(module, "require_room", lambda spec, place: rooms.append(spec))
+    with open_lab([replicated], "local"):
+        pass
+    assert opened[-1][3] == 0 and rooms == [replicated]
+    with open_lab([replicated, make_spec({"to_slots": 7})], "local"):
+        pass
+    assert opened[-1][3] == 9, "of the other one"
+
+    def refuse(spec, place):
+        raise BadInput("too little room")
+
+    monkeypatch.setattr(module, "require_room", refuse)
+    before = len(opened)
+    with pytest.raises(BadInput, match="too little room"), open_lab([replicated], "local"):
+        pass
+    assert len(opened) == before
+
+
 @pytest.mark.parametrize(("fault", "remedy"), [("kill:executor@4", "local-cluster"), ("stop:kafka@4:1s", "embedded")])
 def test_a_fault_that_cannot_happen_there_is_refused_before_anything_is_opened(
     opened, tmp_path, listening, fault, remedy

@@ -119,7 +119,7 @@ def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_r
 
 
 def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads():
-    made = system_of(strategy="replicated", replicas="periodic")
+    made = system_of(strategy="replicated", copies="periodic")
     made.system.announce(made.spec.changes[0])
     ((copies, *_),) = made.job.copied
     moves = {(move.unit, move.destination) for move in made.spec.start().moves_to(made.spec.target(made.spec.start()))}
@@ -130,9 +130,9 @@ def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads()
     assert not nothing.job.copied
 
 
-@pytest.mark.parametrize("replicas", ["periodic", "warm_up"])
-def test_the_copies_of_all_migrations_are_counted(replicas):
-    made = system_of(strategy="replicated", replicas=replicas, slots=4, to_slots=1, then_slots="3")
+@pytest.mark.parametrize("kept", ["periodic", "warm_up"])
+def test_the_copies_of_all_migrations_are_counted(kept):
+    made = system_of(strategy="replicated", copies=kept, slots=4, to_slots=1, then_slots="3")
     assert made.system.plans.copied().bytes_copied is None
     for number, change in enumerate(made.spec.changes):
         made.system.announce(change)

@@ -29,7 +29,7 @@ def test_every_preset_makes_sense_and_is_unchanged_by_no_changes(name):
         ({"unit": "bins"}, "unit 'bins'", "did you mean 'bin'"),
         ({"gate": "slot"}, "gate 'slot'", "did you mean 'slots'"),
         ({"transfer": "pull"}, "transfer 'pull'", "known: push, fetch, access, remote"),
-        ({"replicas": "always"}, "replicas 'always'", "known: warm_up, periodic"),
+        ({"copies": "always"}, "copies 'always'", "known: warm_up, periodic"),
         ({"siz": 3}, "setting 'siz'", "did you mean 'size'"),
         ({"summary": "mine"}, "setting 'summary'", "known: order"),
         ({"size": 0}, "size = 0", "at least 1"),
@@ -71,7 +71,7 @@ def test_every_preset_makes_sense_and_is_unchanged_by_no_changes(name):
         ({"gate": "query", "replicate": 1}, "replicate = 1", "the snapshot is the copy"),
         ({"transfer": "access", "unit": "key", "replicate": 1}, "replicate = 1", "hands no unit over; set it to 0"),
         ({"handover": "whole"}, "handover = whole", "nothing is copied; set replicate >= 1"),
-        ({"replicas": "periodic"}, "replicas = periodic", "nothing is copied; set replicate >= 1"),
+        ({"copies": "periodic"}, "copies = periodic", "nothing is copied; set replicate >= 1"),
         ({"holders": "ring"}, "holders = ring", "nothing is copied; set replicate >= 1"),
     ],
 )

@@ -223,8 +223,8 @@ TABLE = {  # what makes a preset one: everything else is as in `all_at_once`
     "matched": {"batch": "matched"},
     "chunked": {"batch": "per_source", "size": 8},
     "hot_first": {"batch": "per_source", "size": 4, "order": "hottest"},
-    "replicated": {"replicate": 2, "replicas": "periodic"},
-    "rhino": {"replicate": 1, "replicas": "periodic", "holders": "ring"},
+    "replicated": {"replicate": 2, "copies": "periodic"},
+    "rhino": {"replicate": 1, "copies": "periodic", "holders": "ring"},
     "meces": {
         "order": "access",
         "batch": "per_source",

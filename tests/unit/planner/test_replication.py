@@ -52,7 +52,7 @@ def test_a_ring_copies_to_the_next_slot_that_owns_units():
 
 
 def test_a_ring_that_is_copied_all_the_time_has_the_units_too_that_turn_out_to_stay():
-    plan = plan_of(replicate=3, holders="ring", replicas="periodic")
+    plan = plan_of(replicate=3, holders="ring", copies="periodic")
     assert copies(plan) == [(0, 0, 2), (3, 2, 5)]
     assert refusals(plan).keys() == {1, 2, 4, 5}
 
@@ -64,6 +64,6 @@ def test_a_ring_of_one_slot_has_nobody_to_copy_to():
     assert refusals(plan) == {1: "not copied: slot 0 owns every unit, so the ring has no other slot"}
 
 
-@pytest.mark.parametrize("replicas", ["warm_up", "periodic"])
-def test_copies_at_the_destination_are_of_units_that_move_only(replicas):
-    assert {unit for unit, _, _ in copies(plan_of(replicate=1, replicas=replicas))} == {0, 1, 2, 4, 5}
+@pytest.mark.parametrize("kept", ["warm_up", "periodic"])
+def test_copies_at_the_destination_are_of_units_that_move_only(kept):
+    assert {unit for unit, _, _ in copies(plan_of(replicate=1, copies=kept))} == {0, 1, 2, 4, 5}

@@ -150,8 +150,8 @@ def text(name, old, new):
         (content("manifests.jsonl", lambda told: b"[1]"), "line 1: .* is not a keyshift manifest"),
         (content("manifests.jsonl", lambda told: b"9" * 5000), "line 1: Exceeds the limit"),
         (text("manifests.jsonl", b'"lost": 0', b'"lost": -1'), r"line 1: .*lost"),
-        (text("manifests.jsonl", b'version": 3', b'version": 4'), "schema_version 4.*upgrade"),
-        (text("manifests.jsonl", b'version": 3', b'version": [3]'), "schema_version"),
+        (text("manifests.jsonl", b'version": 4', b'version": 5'), "schema_version 5.*upgrade"),
+        (text("manifests.jsonl", b'version": 4', b'version": [4]'), "schema_version"),
     ],
 )
 def test_what_is_broken_is_named_in_a_line_before_anything_is_stored(exported, damage, words):

@@ -127,13 +127,17 @@ def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():
             "t": [TRIGGER_US - 1_000_000, TRIGGER_US - 1_000_000, TRIGGER_US + 500_000, TRIGGER_US],
             "arrived_us": [TRIGGER_US + 9_000, TRIGGER_US, TRIGGER_US + 502_500, TRIGGER_US],
             "slot": [1, 0, 1, 0],
+            "replica": [0, 1, 0, 0],
         }
     )
     every = latency_table(results, TRIGGER_US, first_only=False).to_pandas()
     assert every["created_s"].tolist() == [-1.0, -1.0, 0.5]
     assert every["latency_ms"].tolist() == pytest.approx([1009.0, 1000.0, 2.5])
     first = latency_table(results, TRIGGER_US, first_only=True).to_pandas()
-    assert first[["created_s", "latency_ms", "slot"]].to_numpy().tolist() == [[-1.0, 1000.0, 0], [0.5, 2.5, 1]]
+    assert first[["created_s", "latency_ms", "slot", "replica"]].to_numpy().tolist() == [
+        [-1.0, 1000.0, 0, 1],
+        [0.5, 2.5, 1, 0],
+    ]
 
 
 def test_what_timers_gave_is_counted_by_when_they_were_due():

@@ -72,8 +72,8 @@ def test_a_manifest_comes_back_as_it_was_with_times_in_utc():
         ("stages", [], r"stages = \[\]: .*at least 1 item"),
         ("stages", [{"name": "keycount", "due": "always"}], r"stages\.0\.due = 'always': .*'event' or 'workload'"),
         ("replicas", 0, r"replicas = 0: .*greater than or equal to 1"),
-        ("schema_version", 4, r"schema_version 4, this keyshift .* reads up to 3: upgrade"),
-        ("schema_version", 1, r"schema_version = 1: .*3"),
+        ("schema_version", 5, r"schema_version 5, this keyshift .* reads up to 4: upgrade"),
+        ("schema_version", 1, r"schema_version = 1: .*4"),
         ("schema_version", "1.0", r"schema_version = '1\.0'"),
         ("schema_version", None, r"no schema_version"),
     ],
@@ -153,8 +153,19 @@ def test_a_missing_java_is_left_out_of_the_versions(monkeypatch, tmp_path):
     assert "java" not in m.describe_versions()
 
 
-def test_a_manifest_of_version_2_is_read_as_one_of_today():
-    assert m.validate(good() | {"schema_version": 2}) == m.validate(good())
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_manifest_of_version_2_or_3_is_read_as_one_of_today(version):
+    assert m.validate(good() | {"schema_version": version}) == m.validate(good())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_copies_of_a_strategy_were_called_before_version_4_is_read_as_such(version):
+    old = {"replicate": 2, "replicas": "periodic"}
+    raw = good() | {"schema_version": version, "parameters": old}
+    found = m.validate(raw | {"summary": raw["summary"] | {"parameters": old}})
+    assert found.parameters == found.summary.parameters == {"replicate": 2, "copies": "periodic"}
+    today = m.validate(good() | {"parameters": {"replicas": 2}})
+    assert today.parameters == {"replicas": 2}, "the replicas of a job"
 
 
 def test_a_manifest_of_version_1_is_read_as_one_of_today():
@@ -165,6 +176,9 @@ def test_a_manifest_of_version_1_is_read_as_one_of_today():
     assert (found.stages, found.replicas) == ([m.Stage(name=raw["workload"], due="event")], 1)
     assert found.summary.results_due is None, "it was not measured"
     again = json.loads(found.model_dump_json())
-    assert again.items() >= {name: raw[name] for name in ("run_id", "status", "parameters", "verdict", "files")}.items()
-    assert {name: again["summary"][name] for name in raw["summary"]} == raw["summary"]
+    parameters = {"copies" if name == "replicas" else name: value for name, value in raw["parameters"].items()}
+    kept = {name: raw[name] for name in ("run_id", "status", "verdict", "files")}
+    assert again.items() >= (kept | {"parameters": parameters}).items()
+    summary = raw["summary"] | {"parameters": parameters}
+    assert {name: again["summary"][name] for name in raw["summary"]} == summary
     assert m.validate(again) == found

@@ -5,8 +5,14 @@ from keyshift.model import frames
 from keyshift.model.records import Second
 from keyshift.traffic import collector
 from keyshift.traffic.collector import ResultsFile
+from keyshift.traffic.copies import FirstCopies
 from keyshift.traffic.messages import BUCKETS_MS, SecondDone
 from keyshift.workloads.keycount import RESULT_FIELDS
+
+
+def told(number: int, chain: int = 7, piece: int = 0) -> frames.OfTurn:
+    """Of a turn that closes an epoch of the same number."""
+    return frames.OfTurn(number, number, chain, piece)
 
 
 def batch(*rows: tuple[int, int]) -> pa.RecordBatch:
@@ -75,4 +81,33 @@ def test_what_was_written_is_not_kept_and_all_of_it_is_in_the_file(tmp_path, mon
 def test_no_result_at_all_is_a_file_without_rows(tmp_path):
     ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet").close()
     table = pq.read_table(tmp_path / "results.parquet")
-    assert (table.num_rows, table.column_names[-3:]) == (0, ["slot", "log_offset", "arrived_us"])
+    assert (table.num_rows, table.column_names[-6:-3]) == (0, ["slot", "log_offset", "arrived_us"])
+
+
+def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp_path):
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet", FirstCopies())
+    results.add(batch((0, 2)), slot=0, log_offset=0, arrived_us=9000, replica=0, turn=told(2))
+    results.add(batch((0, 2)), slot=0, log_offset=5, arrived_us=5000, replica=1, turn=told(2))
+    results.add(batch((0, 1)), slot=1, log_offset=0, arrived_us=6000, replica=0, turn=told(1))
+    latencies_ms, _, slots = results.roll()
+    assert sorted(zip(slots.tolist(), latencies_ms.tolist(), strict=True)) == [(0, 5.0), (1, 6.0)]
+    results.add(batch((0, 1)), slot=1, log_offset=0, arrived_us=4000, replica=1, turn=told(1))
+    assert [column.tolist() for column in results.roll()] == [[], [], []], "it came when that second was told"
+    results.close()
+    table = pq.read_table(tmp_path / "results.parquet").to_pandas()
+    assert list(zip(table["slot"], table["replica"], table["epoch"], table["first"], strict=True)) == [
+        (0, 1, 2, True),
+        (1, 0, 1, True),
+        (0, 0, 2, False),
+        (1, 1, 1, False),
+    ]
+    assert results.count == 4
+
+
+def test_one_job_may_do_the_same_turns_again(tmp_path):
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
+    for offset in range(2):  # from a snapshot
+        results.add(batch((0, 0)), slot=0, log_offset=offset, arrived_us=5000, turn=told(3))
+    assert len(results.roll()[0]) == 2
+    results.close()
+    assert pq.read_table(tmp_path / "results.parquet")["first"].to_pylist() == [True, True]

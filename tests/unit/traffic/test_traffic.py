@@ -3,16 +3,20 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from keyshift.model.errors import NotThere, QueryDied, ServiceUnavailable
+from keyshift.model.frames import OfTurn
 from keyshift.model.markers import SlotMarker, SlotStarted, StateWritten
 from keyshift.model.records import Second
 from keyshift.traffic import traffic as module
-from keyshift.traffic.messages import Latencies, Ready, SecondDone
+from keyshift.traffic.collector import ResultsFile
+from keyshift.traffic.copies import FirstCopies
+from keyshift.traffic.messages import Diverged, Latencies, Ready, SecondDone
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
-from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount
 
 
 class Collector:
@@ -106,8 +110,8 @@ def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_m
     assert len(traffic.seconds) == 4
 
 
-def says(collector, slot, marker):
-    collector.say(SlotMarker(slot, marker))
+def says(collector, slot, marker, replica=0):
+    collector.say(SlotMarker(slot, marker, replica))
 
 
 def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic, collector):
@@ -141,6 +145,40 @@ def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic, collec
     for slot, attempt in ((0, 1), (1, 0), (1, 1)):
         says(collector, slot, SlotStarted("counter", attempt))
     traffic.await_slots(range(2), SlotStarted("counter", 1), nothing)
+
+
+def test_what_slots_of_one_replica_say_is_not_said_by_those_of_another(traffic, collector):
+    says(collector, 0, SlotStarted("counter", 0), replica=1)
+    assert traffic.said(SlotStarted("counter", 0)) == set()
+    assert traffic.said(SlotStarted("counter", 0), replica=1) == {0}
+    traffic.await_slots({0}, SlotStarted("counter", 0), nothing, replica=1)
+
+
+def test_it_is_known_that_replicas_differ(traffic, collector):
+    found = Diverged("counter", 1, (0, 1), epoch=80, turn=70, same=66)
+    collector.say(found)
+    assert traffic.differences == [found]
+    assert str(found) == (
+        "replicas 0 and 1 differ in slot 1 of stage counter at epoch 80 (turn 70; the same until turn 66)"
+    )
+
+
+def test_results_of_replicas_are_read_as_one_log_of_first_copies_or_as_that_of_one(topics, tmp_path):
+    made = ResultsFile(RESULT_FIELDS, tmp_path / "r", FirstCopies())
+    schema, turns = made.schema, ((1, 0), (0, 0), (0, 1), (1, 1), (0, 2))
+    for number, (replica, turn) in enumerate(turns):
+        row = dict.fromkeys(schema.names, 0) | {"position": turn}
+        batch = pa.RecordBatch.from_pylist([row], schema=schema)
+        made.add(batch, 0, 100 * replica + turn, 1000 * number, replica, OfTurn(turn, turn, 5))
+    made.close()
+    two = Traffic(KeyCount(), [Topic("k:1", "e")], Topic("k:1", "r0"), tmp_path / "r", others=[Topic("k:1", "r1")])
+    found = two.results()
+    assert list(zip(found["replica"], found["position"], found["log_offset"], strict=True)) == [
+        (1, 0, 0),
+        (0, 1, 1),
+        (0, 2, 2),
+    ]
+    assert two.results(1)["log_offset"].tolist() == [100, 101]
 
 
 def test_slots_that_say_nothing_or_something_else_are_named(traffic, collector):

@@ -16,13 +16,14 @@ from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
+from keyshift.results.copies import unlike
 from keyshift.results.manifest import EXAMPLES_KEPT, Verdict
 from keyshift.results.verdict import Judgement, due_in
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
 from keyshift.workloads import Workload
 
-_EXAMPLES_OF_CUTS = 6
+_EXAMPLES_OF_CUTS = 6  # and as many of replicas
 
 
 class Evaluation(NamedTuple):
@@ -64,7 +65,7 @@ class EndedJob:
         overloaded: bool = False,
     ) -> None:
         assert feed.offered is not None  # the generator has ended
-        self.workload, self.final, self.feed = workload, final, feed
+        self.workload, self.final, self.feed, self._traffic = workload, final, feed, traffic
         self._samples = [*samples, *((at, FAULT, what, 1.0) for at, what in final.struck)]
         self.events, self._frames = traffic.offered(before=final.offsets if overloaded else None)
         self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
@@ -73,19 +74,54 @@ class EndedJob:
         """Of the whole job."""
         assert self.feed.offered is not None
         found = judged(self.workload, self.feed.offered, self.events, self._frames, self._results, self.final)
-        return _as_manifest(found, self._cuts)
+        return _as_manifest(found, self._cuts, self._replicas, self._differences)
+
+    @cached_property
+    def _replicas(self) -> dict[int, Judgement]:
+        """Of each replica that lived to the end, by itself: as if no copy of another one had come."""
+        found, offered = {}, self.feed.offered or 0
+        for number, final in self.final.replicas.items():
+            events, frames = self.events, self._frames
+            if self._overloaded:  # each has stopped at a place of its own
+                events, frames = (each[each["offset"] < each["router"].map(final.offsets)] for each in (events, frames))
+                offered = int(frames["events"].sum())
+            results = self._traffic.results(number)
+            found[number] = judged(self.workload, offered, events, frames, results, final)
+        return found
 
     @cached_property
     def _cuts(self) -> dict[str, Judgement]:
         return judged_cuts(self.workload, self.events, self._frames, self._results, self.final)
 
+    @cached_property
+    def _differences(self) -> list[str]:
+        """Of what replicas did, as was seen while they ran, and of what they gave, those that died too."""
+        if not self.final.replicas:
+            return []
+        given = [
+            f"replica {replica}: {line}"
+            for replica in range(self._traffic.replicas)
+            for line in unlike(self._results, self._traffic.results(replica))
+        ]
+        return [*map(str, self._traffic.differences), *given]
+
     @property
     def notes(self) -> list[str]:
-        """How many snapshots the verdict is about, too, if it was to be about them."""
-        if self.final.cuts is None:
-            return []
-        bad = sum(not found.ok for found in self._cuts.values())
-        return [f"{len(self._cuts)} snapshots were judged, each as if the job had ended there: {bad} bad"]
+        """What the verdict is about, too: snapshots, if it was to be about them, and replicas."""
+        notes = []
+        if self.final.cuts is not None:
+            bad = sum(not found.ok for found in self._cuts.values())
+            notes.append(f"{len(self._cuts)} snapshots were judged, each as if the job had ended there: {bad} bad")
+        if self._replicas:
+            bad = sum(not found.ok for found in self._replicas.values())
+            shares = self._results["replica"].value_counts(normalize=True).sort_index()
+            firsts = ", ".join(f"{share:.0%} of replica {number}" for number, share in shares.items())
+            notes.append(
+                f"{len(self._replicas)} replicas were judged, each as if it had been alone: {bad} bad; of "
+                f"{self._traffic.compared} turns that two of them told, and of all results, {len(self._differences)} "
+                f"differences are known; first copies: {firsts}"
+            )
+        return notes
 
     @property
     def unprocessed(self) -> int:
@@ -179,15 +215,22 @@ def bytes_by_key(measures: Iterable[Mapping[int, Measured]]) -> int:
     return sum(m.fetched_bytes + m.written_bytes for each in measures for m in each.values())
 
 
-def _as_manifest(found: Judgement, cuts: Mapping[str, Judgement]) -> Verdict:
+def _as_manifest(
+    found: Judgement, cuts: Mapping[str, Judgement], replicas: Mapping[int, Judgement], differences: Sequence[str]
+) -> Verdict:
     bad = {name: each for name, each in cuts.items() if not each.ok}
-    of_cuts = [f"snapshots: {name}: {line}" for name, each in bad.items() for line in each.examples][:_EXAMPLES_OF_CUTS]
+    more = [f"snapshots: {name}: {line}" for name, each in bad.items() for line in each.examples][:_EXAMPLES_OF_CUTS]
+    diverged = {number: each for number, each in replicas.items() if not each.ok}
+    of_replicas = [f"replica {number}: {line}" for number, each in diverged.items() for line in each.examples]
+    more += [f"diverged: {line}" for line in [*differences, *of_replicas]][:_EXAMPLES_OF_CUTS]
     return Verdict(
         lost=found.lost,
         duplicated=found.duplicated,
         reordered=found.reordered,
         wrong=found.wrong,
         ownership_violations=found.foreign,
-        others={"unexpected": found.unexpected, "unread": found.unread} | ({"snapshots": len(bad)} if cuts else {}),
-        examples=[*found.examples[: EXAMPLES_KEPT - len(of_cuts)], *of_cuts],
+        others={"unexpected": found.unexpected, "unread": found.unread}
+        | ({"snapshots": len(bad)} if cuts else {})
+        | ({"diverged": len(differences) + len(diverged)} if replicas else {}),
+        examples=[*found.examples[: EXAMPLES_KEPT - len(more)], *more],
     )

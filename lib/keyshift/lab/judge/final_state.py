@@ -73,6 +73,7 @@ class FinalState:
     heartbeat_us: int = 0  # of an epoch, if slots worked in turns
     stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
+    replicas: Mapping[int, "FinalState"] = field(default_factory=dict)  # of those that lived to the end, if there are
 
 
 def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalState:

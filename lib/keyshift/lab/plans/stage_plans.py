@@ -84,7 +84,7 @@ class StagePlans:
         ``point``: its strategy, instead of that of the run.
         """
         point, self._announced = point or self._point.phase(self.past.requested), self.past.requested
-        if point.replicas == "periodic":
+        if point.copies == "periodic":
             self._copy(self._proposed(point, change, self.led.assignment).plan.copies, point)
 
     def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
@@ -113,7 +113,7 @@ class StagePlans:
             self.past.decisions = [*others, *((number, decision) for decision in plan.decisions)]
         if self.planned_s is None:
             self.planned_s = time.perf_counter() - begin
-        if plan.copies and point.replicas == "warm_up":
+        if plan.copies and point.copies == "warm_up":
             self.led.say(Doing(Activity.COPYING))
             copying = time.perf_counter()
             self._copy(plan.copies, point)

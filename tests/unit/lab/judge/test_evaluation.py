@@ -1,5 +1,7 @@
 """What a run's verdict says of snapshots that were judged."""
 
+from copy import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.keys import Assignment
 from keyshift.model.records import SnapshotRecord
 from keyshift.results.verdict import Judgement, Ownership
+from keyshift.traffic.messages import Diverged
 from keyshift.workloads import workloads
 
 GOOD = Judgement(0, 0, 0, 0, 0, 0, 0)
@@ -27,7 +30,10 @@ def ended(monkeypatch):
         workload = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
         run = run_sequentially(workload, [Assignment.contiguous(8, 2)])
         frames = run.frames.assign(events=len(run.events) // len(run.frames))
-        traffic = SimpleNamespace(offered=lambda before: (run.events, frames), results=lambda: run.results, seconds=[])
+        results = run.results.assign(replica=0, epoch=0, first=True)
+        traffic = SimpleNamespace(
+            offered=lambda before: (run.events, frames), results=lambda: results, seconds=[], differences=[]
+        )
         stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
         final = FinalState({0: 10, 1: 10}, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
         return EndedJob(workload, traffic, SimpleNamespace(offered=len(run.events)), final, [])
@@ -57,6 +63,38 @@ def test_good_snapshots_change_nothing_but_are_counted(ended):
 
 def test_that_there_was_no_snapshot_to_judge_is_told(ended):
     assert ended({}).notes == ["0 snapshots were judged, each as if the job had ended there: 0 bad"]
+
+
+def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_difference(ended, monkeypatch):
+    run = ended(None)
+    results, plain = run._results, run.final
+    lost = results.iloc[:-1]
+    run._traffic.results = lambda replica: (results, lost)[replica]
+    run._traffic.compared, run._traffic.replicas = 40, 2
+    run.final = replace(plain, replicas={0: plain})
+    assert run.verdict().ok and run.verdict().others["diverged"] == 0
+    run = copy(run)
+    for known in ("_replicas", "_differences"):
+        run.__dict__.pop(known)
+    run.final = replace(plain, replicas={0: plain, 1: plain})
+    found = run.verdict()
+    assert not found.ok and (found.lost, found.others["diverged"]) == (0, 1)
+    [example] = found.examples
+    assert example.startswith("diverged: replica 1: lost: router ")
+    [note] = run.notes
+    assert note == (
+        "2 replicas were judged, each as if it had been alone: 1 bad; of 40 turns that two of them told, and of all "
+        "results, 0 differences are known; first copies: 100% of replica 0"
+    )
+    run._traffic.differences.append(Diverged("counter", 1, (0, 1), 80, 70, 66))
+    run._traffic.results = lambda replica: results.assign(t=replica)
+    run.__dict__.pop("_differences")
+    found = run.verdict()
+    assert found.others["diverged"] == 2 + 4, "two slots of both replicas"
+    assert any(line.startswith("diverged: replica 1: slot 0 gave another result") for line in found.examples)
+    assert found.examples[0] == (
+        "diverged: replicas 0 and 1 differ in slot 1 of stage counter at epoch 80 (turn 70; the same until turn 66)"
+    )
 
 
 def test_nothing_is_said_of_snapshots_that_nobody_judges(ended):

@@ -1,0 +1,1 @@
+"""A job with replicas: each is a whole job in a Spark application of its own, and the first copy of a result counts."""

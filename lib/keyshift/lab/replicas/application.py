@@ -1,0 +1,111 @@
+"""A Spark application in a process of its own, in which the query of one replica runs; ``replicas.spark`` starts it.
+
+It is told an ``ApplicationConfig`` first, starts Spark, and says that it is ``Ready``. Then it is told ``RunQuery``
+once. It says ``QueryStarted``, and ``QueryEnded`` when the query has ended, by itself or because of ``StopQuery``.
+``Stop``, or the end of its standard input, ends the process, and with it the JVM and all workers.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from keyshift.driver.spark import session, start_query, telling_line
+from keyshift.traffic.entry import CommandLines, run
+from keyshift.traffic.messages import Ready, Stop
+from keyshift.traffic.process import say
+from keyshift.wire.config import JobConfig
+
+LOOK_S = 0.1  # between two looks at the query
+
+
+class ApplicationConfig(BaseModel):
+    """Of the session; see ``driver.spark.session``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    master: str
+    jars: tuple[Path, ...]
+    work: Path
+    log: Path
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """See ``driver.spark.start_query``."""
+
+    config: JobConfig
+    checkpoint: str
+    batch_s: float
+    offsets: dict[int, int] | None
+    kind: Literal["run query"] = "run query"
+
+
+@dataclass(frozen=True, slots=True)
+class StopQuery:
+    """Stop it where it is."""
+
+    kind: Literal["stop query"] = "stop query"
+
+
+Command = Annotated[RunQuery | StopQuery | Stop, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStarted:
+    """It is under way."""
+
+    kind: Literal["started"] = "started"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEnded:
+    """It is not any more. ``why``: the line that says what happened, empty if it was stopped."""
+
+    why: str
+    kind: Literal["ended"] = "ended"
+
+
+Report = Annotated[Ready | QueryStarted | QueryEnded, Field(discriminator="kind")]
+
+
+def serve(config: ApplicationConfig, commands: CommandLines) -> None:
+    """The process, until it is told to stop. Raises ServiceUnavailable if Spark does not start."""
+    _keep_reports_apart()
+    spark = session(config.master, list(config.jars), config.work, config.log, config.options)
+    say(Ready())
+    query: StreamingQuery | None = None
+    while not isinstance(command := commands.next(LOOK_S if query else 3600.0), Stop):
+        match command:
+            case RunQuery():
+                query = _started(spark, command)
+                say(QueryStarted())
+            case StopQuery() if query:
+                query.stop()
+        if query and not query.isActive:
+            error = query.exception()
+            say(QueryEnded(telling_line(str(error)) if error else ""))
+            query = None
+    if query:
+        query.stop()
+
+
+def _keep_reports_apart() -> None:
+    """Standard output is for reports alone: what a JVM writes there goes where errors go."""
+    reports = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(reports, "w")
+
+
+def _started(spark: SparkSession, told: RunQuery) -> StreamingQuery:
+    return start_query(spark, told.config, Path(told.checkpoint), told.batch_s, told.offsets)
+
+
+if __name__ == "__main__":
+    run(ApplicationConfig, serve, Command)

@@ -1,0 +1,166 @@
+"""The Spark application of a replica, as its starter sees it."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from keyshift.lab.replicas.application import (
+    ApplicationConfig,
+    QueryEnded,
+    QueryStarted,
+    Report,
+    RunQuery,
+    StopQuery,
+)
+from keyshift.model.errors import QueryDied, ServiceUnavailable
+from keyshift.traffic.messages import Ready
+from keyshift.traffic.process import JsonProcess
+from keyshift.waiting import wait_until
+from keyshift.wire.config import JobConfig
+
+MODULE = "keyshift.lab.replicas.application"
+START_S = 600.0  # in which Spark must have started, and a query must be under way
+STOP_S = 20.0  # in which a query must have stopped: after that its process is ended
+LOOK_S = 0.05
+
+
+class Application:
+    """From ``begin``, which ``await_ready`` waits for, to ``end``. For one thread, but for ``running``."""
+
+    def __init__(self, config: ApplicationConfig) -> None:
+        self._config, self._ready, self._started = config, False, False
+        self._ended: QueryEnded | None = None
+        self._begun: JsonProcess | None = None
+
+    def begin(self) -> None:
+        """Start it, without waiting."""
+        self._begun = JsonProcess(MODULE, self._config, Report, self._heard)
+
+    @property
+    def _process(self) -> JsonProcess:
+        assert self._begun is not None
+        return self._begun
+
+    def _heard(self, report: Ready | QueryStarted | QueryEnded) -> None:
+        match report:
+            case Ready():
+                self._ready = True
+            case QueryStarted():
+                self._started = True
+            case QueryEnded():
+                self._ended = report
+
+    def await_ready(self) -> None:
+        """Until Spark has started. Raises ServiceUnavailable if it does not."""
+        self._await(lambda: self._ready, "Spark of a replica did not start")
+
+    def start_query(
+        self, config: JobConfig, checkpoint: Path, batch_s: float, offsets: dict[int, int] | None
+    ) -> "RemoteQuery":
+        """As ``driver.spark.start_query``; a replica has one query. Raises QueryDied if it does not begin."""
+        query = RemoteQuery(self)
+        try:
+            self._process.tell(RunQuery(config, str(checkpoint), batch_s, offsets))
+            self._await(lambda: self._started, "the query of a replica did not begin")
+        except ServiceUnavailable as error:
+            raise QueryDied(str(error)) from error
+        return query
+
+    def _await(self, there: Callable[[], bool], what: str) -> None:
+        def found() -> bool:
+            self._process.check()
+            return there()
+
+        if not wait_until(found, START_S, LOOK_S):
+            raise ServiceUnavailable(f"{what} within {START_S:g} s; its log is {self._config.log}")
+
+    # -- what a query is asked ----------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether its query is under way."""
+        return self._ended is None and self._process.running
+
+    @property
+    def why(self) -> str:
+        """Why its query is not under way any more; empty if it was stopped."""
+        return self._ended.why if self._ended else "the process of the replica is gone"
+
+    def stop_query(self) -> None:
+        """Stop it where it is; one that does not stop is ended with its process."""
+        if not self.running:
+            return
+        with contextlib.suppress(ServiceUnavailable):  # it has died meanwhile
+            self._process.tell(StopQuery())
+            if not wait_until(lambda: not self.running, STOP_S, LOOK_S):
+                self.kill()
+
+    # -- its end ------------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End it, its JVM and its workers now. Safe to call twice."""
+        below = self._below()
+        self._process.kill()
+        _kill(below)
+
+    def end(self) -> None:
+        """End it in order, if it has begun; nothing of it is left. Safe to call twice. While Spark starts it does not
+        listen, and is killed.
+        """
+        if self._begun is None:
+            return
+        below = self._below()
+        if self._ready and self._process.running:
+            with contextlib.suppress(ServiceUnavailable):  # it dies, or does not stop
+                self._process.stop()
+        self._process.kill()
+        _kill(below)
+
+    def _below(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if self._process.running:
+                return psutil.Process(self._process.pid).children(recursive=True)
+        return []
+
+
+def application_of(
+    cores: int, jars: Sequence[Path], work: Path, home: Path, options: Mapping[str, Any], replica: int
+) -> Application:
+    """That of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query.
+
+    Temporary files are below ``work``, its log is in ``home``. ``options``: more settings of Spark.
+    """
+    mine = work / f"replica-{replica}"
+    mine.mkdir(exist_ok=True)
+    told = {name: str(value) for name, value in options.items()}
+    log = home / f"spark-{replica}.log"
+    return Application(ApplicationConfig(master=f"local[{cores}]", jars=tuple(jars), work=mine, log=log, options=told))
+
+
+class RemoteQuery:
+    """That of ``application``, with what ``driver.query`` asks of a query of Spark."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it is under way."""
+        return self._application.running
+
+    def exception(self) -> str | None:
+        """Why it has ended; None if it was stopped."""
+        return self._application.why or None
+
+    def stop(self) -> None:
+        """Stop it where it is."""
+        self._application.stop_query()
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()

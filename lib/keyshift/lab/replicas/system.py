@@ -1,0 +1,127 @@
+"""A job with replicas as the system under test: what dies is gone, and the others go on."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from keyshift.experiment.scenario import Change
+from keyshift.experiment.spec import RunSpec
+from keyshift.lab.judge.final_state import FinalState
+from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
+from keyshift.model.records import Measured
+from keyshift.planner import Strategy
+from keyshift.wire.faults import REPLICA, Fault
+
+Say = Callable[[str], None]
+
+
+class ReplicatedJob:
+    """See ``SystemUnderTest``. Nothing of it moves, and no replica is started anew.
+
+    What is asked of a job is asked of the first replica that lives, as all of them do the same.
+    """
+
+    def __init__(self, spec: RunSpec, replicas: Replicas, say: Say) -> None:
+        self._spec, self._replicas, self._say = spec, replicas, say
+        self._notes: list[str] = []
+        self._hit: list[Fault] = []
+        self._struck: list[tuple[float, str]] = []
+        self._told = 0  # differences
+
+    @property
+    def _first(self) -> LedReplica:
+        return self._replicas.living[0]
+
+    @contextlib.contextmanager
+    def _surviving(self, replica: LedReplica) -> Iterator[None]:
+        """Inside, ``replica`` may die. Raises KeyshiftError if it was the last one."""
+        try:
+            yield
+        except (QueryDied, MigrationFailed) as error:
+            replica.lives = False
+            replica.application.kill()  # whatever is left of it writes no more
+            left = len(self._replicas.living)
+            self.note(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
+            self._say(self._notes[-1])
+            if not left:
+                raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
+
+    def start(self) -> None:
+        """The Spark of each at the same time, then their queries one after the other."""
+        self._say(f"starting {len(self._replicas.all)} replicas, each with a Spark of its own")
+        self._replicas.begin()
+        for replica in self._replicas.all:
+            with self._surviving(replica):
+                replica.system.start()
+
+    def check(self) -> None:
+        """Notices who has died, and tells of differences. Raises KeyshiftError if nobody is left."""
+        for difference in self._replicas.differences[self._told :]:
+            self._told += 1
+            self._say(str(difference))
+        for replica in self._replicas.living:
+            with self._surviving(replica):
+                replica.system.check()
+
+    def recover(self) -> str:
+        """It is never started anew: no death but the last one is an error."""
+        raise KeyshiftError("a job with replicas is not started anew")
+
+    def announce(self, change: Change, point: Strategy | None = None) -> None:
+        """Raises BadInput."""
+        raise BadInput("state of replicas does not move between slots yet")
+
+    def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
+        """Raises BadInput."""
+        self.announce(change)
+
+    def cancel(self) -> None:
+        """There is nothing to take back."""
+
+    def measure(self) -> Mapping[str, Mapping[int, Measured]]:
+        """Of one of them."""
+        return self._first.system.measure()
+
+    @property
+    def owners(self) -> Mapping[str, Collection[int]]:
+        """In each of them."""
+        return self._first.system.owners
+
+    @property
+    def busy(self) -> bool:
+        """Whether a service is away."""
+        return self._first.system.busy
+
+    def hit(self, fault: Fault) -> None:
+        """A replica that is killed is the first one that lives."""
+        if fault.who == REPLICA:
+            self._struck.append((time.time(), fault.what))
+            self._first.application.kill()
+        else:
+            self._first.system.hit(fault)
+        self._hit.append(fault)
+
+    def note(self, line: str) -> None:
+        """Behind those until now."""
+        self._notes.append(line)
+
+    def stop(self) -> None:
+        """Each of them, one after the other."""
+        for replica in self._replicas.living:
+            with self._surviving(replica):
+                replica.system.stop()
+
+    def final_state(self) -> FinalState:
+        """That of the replica that has come furthest, with those of all that live: each has had an end of its own."""
+        states = {replica.number: replica.system.final_state() for replica in self._replicas.living}
+        furthest = max(states.values(), key=lambda state: sum(state.offsets.values()))
+        for fault in self._spec.scenario.faults():
+            if fault not in self._hit:
+                self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen")
+        notes = [f"replica {number}: {line}" for number, state in states.items() for line in state.notes]
+        struck = [each for replica in self._replicas.all for each in replica.job.faults.struck]
+        return dataclasses.replace(
+            furthest, replicas=states, notes=[*self._notes, *notes], struck=[*self._struck, *struck]
+        )

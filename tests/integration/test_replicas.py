@@ -1,0 +1,54 @@
+"""Replicas of a job on real Spark: the first copy of each result counts, and a death costs none."""
+
+import psutil
+import pytest
+
+from keyshift.lab.run import Lab
+from keyshift.services.jars import jars
+from small_run import spec
+
+REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 40.0, "heartbeat_ms": 40.0, "rate": 500.0}
+
+
+@pytest.fixture(scope="module")
+def lab(stack, tmp_path_factory):
+    """One without a Spark of its own."""
+    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=0, say=lambda line: None) as lab:
+        yield lab
+
+
+def left() -> list[str]:
+    """Processes below this one that belong to a replica."""
+    lines = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
+    return [line for line in lines if "keyshift.lab.replicas" in line or "keyshift.worker.daemon" in line]
+
+
+def of_replicas(manifest):
+    """What the run says of them."""
+    return next(note for note in manifest.notes if "replicas were judged" in note)
+
+
+def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_times(lab):
+    manifest = lab.run(spec(batch_s=5.0, **REPLICATED))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert (manifest.replicas, manifest.verdict.others["diverged"]) == (2, 0)
+    latency = lab.store.get_table(manifest.run_id, "latency")
+    assert len(latency) == manifest.summary.events and set(latency["replica"]) <= {0, 1}
+    assert "2 replicas were judged, each as if it had been alone: 0 bad" in of_replicas(manifest)
+    compared = int(of_replicas(manifest).split(" turns that two")[0].split()[-1])
+    assert compared > 300, "of two slots, 25 turns a second"
+    assert left() == []
+
+
+def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers(lab):
+    manifest = lab.run(spec(workload="windowcount", fault="kill:replica@steady", **REPLICATED))
+    assert manifest.status == "ok", manifest.verdict.examples
+    latency = lab.store.get_table(manifest.run_id, "latency")
+    assert len(latency) == manifest.summary.events
+    faults = lab.store.get_table(manifest.run_id, "metrics").query("metric == 'fault'")
+    assert faults["instance"].tolist() == ["kill replica"]
+    arrived = latency["created_s"] + latency["latency_ms"] / 1000
+    assert set(latency["replica"][arrived > faults["t_s"].max() + 1.0]) == {1}, "the other one was dead"
+    assert any(note.startswith("replica 0 died") and "1 of 2 went on" in note for note in manifest.notes)
+    assert "1 replicas were judged" in of_replicas(manifest)
+    assert left() == []

@@ -1,0 +1,92 @@
+"""The jobs of a replicated one: what each is made of, and that all of them end, whatever fails."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from small_job import CONFIG
+
+from keyshift.experiment.spec import make_spec
+from keyshift.lab.replicas import jobs
+from keyshift.lab.replicas.jobs import Replicas
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.runtime.protocol_log import LogEvent
+
+
+class Job:
+    """What it is given, and what it is asked."""
+
+    def __init__(self, start_query, config, *given):
+        self.start_query, self.config, self.given, self.log, self.asked = start_query, config, given, [], []
+        self.fails = ""
+
+    def __getattr__(self, name):
+        if name not in ("require_driver", "stop", "end", "clean"):
+            raise AttributeError(name)
+
+        def ask():
+            self.asked.append(name)
+            if self.fails == name:
+                raise ServiceUnavailable(f"{name} failed")
+
+        return ask
+
+    def read_log(self):
+        self.log += [LogEvent(1, "slot-0", "begin", (0,), 3)]
+
+
+class Application:
+    def __init__(self, number):
+        self.number, self.did, self.start_query = number, [], f"starts {number}"
+
+    def __getattr__(self, name):
+        return lambda: self.did.append(name)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Two of them, with what they have in common; ``log`` is that of the run."""
+    monkeypatch.setattr(jobs, "Job", Job)
+    monkeypatch.setattr(jobs, "KeyshiftJob", lambda spec, job: SimpleNamespace(spec=spec, job=job))
+    spec = make_spec({"replicas": 2, "ordering": "live_robin", "fault": "kill:replica@steady"})
+    config, log = replace(CONFIG, job="run"), []
+    configs = [config.of_replica(number) for number in range(2)]
+    traffic = SimpleNamespace(differences=[])
+    given = Path("work"), traffic, "say", "services"
+    replicas = Replicas(spec, configs, Application, *given, log)
+    return SimpleNamespace(replicas=replicas, log=log, spec=spec, traffic=traffic)
+
+
+def test_each_is_a_job_of_its_own_whose_query_its_own_application_starts(made):
+    first, second = made.replicas.all
+    assert [each.job.config.job for each in (first, second)] == ["run-r0", "run-r1"]
+    assert [each.job.start_query for each in (first, second)] == ["starts 0", "starts 1"]
+    assert first.job.given == (Path("work"), made.spec.job.batch_s, made.traffic, "say", "services")
+    assert first.system.spec.scenario.fault == "", "what fails is for all of them"
+    made.replicas.begin()
+    assert first.application.did == ["begin", "await_ready"]
+
+
+def test_the_log_says_of_which_replica_a_place_is_and_the_dead_are_not_asked(made):
+    made.replicas.read_log()
+    assert [event.place for event in made.log] == ["replica-0 slot-0", "replica-1 slot-0"]
+    made.replicas.all[0].lives = False
+    assert [each.number for each in made.replicas.living] == [1]
+    made.replicas.read_log()
+    assert [event.place for event in made.log[2:]] == ["replica-1 slot-0"]
+
+
+@pytest.mark.parametrize("ask", ["stop", "end", "clean"])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_all_of_them_end_whatever_fails_in_one(made, ask, failing):
+    made.replicas.all[failing].job.fails = ask
+    with pytest.raises(ServiceUnavailable, match=f"{ask} failed"):
+        getattr(made.replicas, ask)()
+    assert [each.job.asked for each in made.replicas.all] == [[ask]] * 2
+    assert [each.application.did for each in made.replicas.all] == [["end"] if ask == "stop" else []] * 2
+
+
+def test_whoever_claims_one_of_them_deposes_the_driver_of_all(made):
+    made.replicas.require_driver()
+    assert [each.job.asked for each in made.replicas.all] == [["require_driver"]] * 2

@@ -1,0 +1,208 @@
+"""The Spark application of a replica: what it is told, what it says, and that nothing of it is left; without Spark."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from small_job import CONFIG
+
+from keyshift.lab.replicas import application, spark
+from keyshift.lab.replicas.application import ApplicationConfig, QueryEnded, QueryStarted, RunQuery, StopQuery
+from keyshift.model.errors import QueryDied, ServiceUnavailable
+from keyshift.model.messages import decode, encode
+from keyshift.traffic.messages import Ready, Stop
+from keyshift.waiting import wait_until
+
+TOLD = ApplicationConfig(master="local[4]", jars=(), work=Path("work"), log=Path("spark-0.log"), options={"a": "1"})
+RUN = RunQuery(replace(CONFIG, job="run", token="secret").of_replica(1), "checkpoint", 30.0, {0: 7, 1: 0})
+
+
+def test_a_query_travels_with_all_of_its_configuration():
+    assert decode(application.Command, encode(RUN)) == RUN
+    assert "secret" not in repr(RUN)
+
+
+class Query:
+    """As Spark's."""
+
+    def __init__(self, looks, error=None):
+        self.looks, self.error, self.stopped = looks, error, False
+
+    @property
+    def isActive(self):
+        self.looks -= 1
+        return self.looks > 0
+
+    def exception(self):
+        return self.error
+
+    def stop(self):
+        self.stopped, self.looks = True, 0
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What is said in a process that is told these commands, and what of a query."""
+
+    def serve(commands, query):
+        said, begun, left = [], [], iter([*commands, Stop()])
+        monkeypatch.setattr(application, "say", said.append)
+        monkeypatch.setattr(application, "_keep_reports_apart", lambda: None)
+        monkeypatch.setattr(application, "session", lambda *given: given)
+        monkeypatch.setattr(application, "start_query", lambda *given: begun.append(given) or query)
+        application.serve(TOLD, SimpleNamespace(next=lambda timeout_s: next(left)))
+        return said, begun
+
+    return serve
+
+
+def test_a_query_begins_where_it_is_told_and_says_why_it_ends(served):
+    error = RuntimeError("Traceback\nkeyshift.model.errors.StateLost: unit 3 is gone\nrest")
+    said, begun = served([RUN, None, None], Query(3, error))
+    assert said == [Ready(), QueryStarted(), QueryEnded("keyshift.model.errors.StateLost: unit 3 is gone")]
+    [(session, *given)] = begun
+    assert session[0] == "local[4]" and given == [RUN.config, Path("checkpoint"), 30.0, {0: 7, 1: 0}]
+
+
+def test_a_query_that_is_stopped_has_no_reason(served):
+    assert served([RUN, None, StopQuery()], Query(9))[0][1:] == [QueryStarted(), QueryEnded("")]
+
+
+def test_a_query_that_runs_is_stopped_with_the_process(served):
+    query = Query(99)
+    assert QueryEnded("") not in served([RUN, None], query)[0]
+    assert query.stopped
+
+
+class Process:
+    """As ``JsonProcess``: it says what ``answers`` has for what it is told."""
+
+    def __init__(self, module, config, reports, heard):
+        self.heard, self.told, self.running, self.pid, self.answers = heard, [], True, 0, {}
+        made.append(self)
+
+    def tell(self, command):
+        self.told.append(command)
+        for report in self.answers.get(type(command), ()):
+            self.heard(report)
+
+    def check(self):
+        if not self.running:
+            raise ServiceUnavailable("the application process died: exit status -9")
+
+    def stop(self):
+        self.tell(Stop())
+        self.running = False
+
+    def kill(self):
+        self.running = False
+
+
+made: list[Process] = []
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """An application and its process."""
+    monkeypatch.setattr(spark, "JsonProcess", Process)
+    monkeypatch.setattr(spark.Application, "_below", lambda self: [])
+    monkeypatch.setattr(spark, "START_S", 0.2)
+    monkeypatch.setattr(spark, "STOP_S", 0.2)
+    made.clear()
+    one = spark.application_of(4, [], Path("."), Path("home"), {}, 0)
+    one.end()
+    assert not made, "it has not begun"
+    one.begin()
+    return one, made[0]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def given():
+    return RUN.config, Path(RUN.checkpoint), RUN.batch_s, RUN.offsets
+
+
+def test_a_query_in_another_process_is_one_for_whoever_asks(begun):
+    one, process = begun
+    process.heard(Ready())
+    one.await_ready()
+    process.answers = {RunQuery: [QueryStarted()], StopQuery: [QueryEnded("")]}
+    query = one.start_query(*given())
+    assert process.told == [RUN] and query.isActive
+    query.stop()
+    assert not query.isActive and query.exception() is None
+    query.stop()
+    assert process.told == [RUN, StopQuery()]
+    one.end()
+    assert process.told[-1] == Stop()
+
+
+def test_one_whose_spark_still_starts_is_killed_at_its_end(begun):
+    one, process = begun
+    one.end()
+    assert process.told == [] and not process.running
+
+
+def test_why_a_query_has_ended_is_known(begun):
+    one, process = begun
+    process.answers = {RunQuery: [QueryStarted()]}
+    query = one.start_query(*given())
+    process.heard(QueryEnded("a worker is gone"))
+    assert not query.isActive and query.exception() == "a worker is gone"
+
+
+def test_a_process_that_is_killed_has_no_query_and_is_asked_nothing_more(begun):
+    one, process = begun
+    process.answers = {RunQuery: [QueryStarted()]}
+    query = one.start_query(*given())
+    one.kill()
+    assert not query.isActive and query.exception() == "the process of the replica is gone"
+    query.stop()
+    one.end()
+    assert process.told == [RUN]
+
+
+def test_one_that_does_not_start_is_named_with_its_log(begun):
+    one, process = begun
+    with pytest.raises(
+        ServiceUnavailable, match=r"Spark of a replica did not start within 0\.2 s; its log is home/spark-0"
+    ):
+        one.await_ready()
+    with pytest.raises(QueryDied, match="the query of a replica did not begin within"):
+        one.start_query(*given())
+    process.running = False
+    with pytest.raises(QueryDied, match="the application process died"):
+        one.start_query(*given())
+
+
+def test_a_query_that_does_not_stop_is_ended_with_its_process(begun):
+    one, process = begun
+    process.answers = {RunQuery: [QueryStarted()]}
+    one.start_query(*given()).stop()
+    assert not process.running
+
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_is_left_of_a_process_that_is_killed_nor_of_what_it_has_started():
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    child = psutil.Process(int(parent.stdout.readline()))
+    one = spark.Application(TOLD)
+    one._begun = SimpleNamespace(pid=parent.pid, running=True, kill=parent.kill)
+    one.kill()
+    assert parent.wait(60) == -9
+    assert wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 60, 0.02)
+    parent.stdout.close()

@@ -1,0 +1,147 @@
+"""A job with replicas as the system under test: who dies is gone, and the others go on."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.experiment.scenario import ScaleTo
+from keyshift.experiment.spec import make_spec
+from keyshift.lab.judge.final_state import FinalState
+from keyshift.lab.replicas.system import ReplicatedJob
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
+from keyshift.wire.faults import parse
+
+REPLICATED = {"replicas": 3, "ordering": "live_robin"}
+
+
+class Replica:
+    """Its application, its job and its system; ``dies`` is what they raise."""
+
+    def __init__(self, number, offset):
+        self.number, self.offset, self.lives, self.dies, self.killed, self.did = number, offset, True, None, 0, []
+        self.application = self.system = self
+        self.job = SimpleNamespace(faults=SimpleNamespace(struck=[]))
+        self.owners, self.busy = {"counter": {number}}, False
+
+    def __getattr__(self, name):
+        if name not in ("start", "check", "stop", "hit"):
+            raise AttributeError(name)
+
+        def do(*given):
+            self.did.append((name, *given))
+            if self.dies:
+                raise self.dies
+
+        return do
+
+    def kill(self):
+        self.killed += 1
+        self.dies = QueryDied("the process of the replica is gone")
+
+    def measure(self):
+        return {"counter": {self.number: None}}
+
+    def final_state(self):
+        return FinalState({0: self.offset, 1: 5}, lambda timers: iter(()), [], (), [f"note of {self.number}"])
+
+
+@pytest.fixture
+def made():
+    """A job of three; the second one has come furthest."""
+
+    def make(fault=""):
+        spec, said = make_spec(REPLICATED | {"fault": fault}), []
+        every = [Replica(number, offset) for number, offset in enumerate((7, 9, 8))]
+        begun = []
+
+        class Replicas:
+            all, differences = every, []
+            living = property(lambda self: [each for each in every if each.lives])
+            begin = staticmethod(lambda: begun.append(True))
+
+        system, differences = ReplicatedJob(spec, Replicas(), said.append), Replicas.differences
+        return SimpleNamespace(system=system, every=every, said=said, begun=begun, differences=differences)
+
+    return make
+
+
+def test_all_applications_begin_before_the_first_query_does(made):
+    job = made()
+    job.system.start()
+    assert job.begun == [True] and [each.did for each in job.every] == [[("start",)]] * 3
+
+
+@pytest.mark.parametrize("error", [QueryDied("a worker is gone"), MigrationFailed("no answer")])
+def test_who_dies_is_ended_and_told_of_once_and_the_others_go_on(made, error):
+    job = made()
+    job.every[0].dies = error
+    for _ in range(3):
+        job.system.check()
+    assert [each.lives for each in job.every] == [False, True, True]
+    assert job.every[0].killed == 1 and job.said == [f"replica 0 died ({error}); 2 of 3 went on"]
+    assert job.system.owners == {"counter": {1}} and job.system.measure() == {"counter": {1: None}}
+    job.system.stop()
+    assert [each.did[-1] for each in job.every] == [("check",), ("stop",), ("stop",)]
+
+
+def test_a_difference_is_told_while_the_job_runs_and_once(made):
+    job = made()
+    job.system.check()
+    job.differences.append("replicas 0 and 1 differ")
+    for _ in range(2):
+        job.system.check()
+    assert job.said == ["replicas 0 and 1 differ"] and all(each.lives for each in job.every)
+
+
+def test_one_that_dies_in_its_last_savepoint_is_no_loss(made):
+    job = made()
+    job.every[1].dies = QueryDied("late")
+    job.system.stop()
+    final = job.system.final_state()
+    assert set(final.replicas) == {0, 2} and final.offsets == {0: 8, 1: 5}
+
+
+def test_when_the_last_one_has_died_the_run_ends_with_all_that_was_said(made):
+    job = made()
+    for each in job.every:
+        each.dies = QueryDied(f"gone {each.number}")
+    with pytest.raises(
+        KeyshiftError, match=r"no replica is left: replica 0 died \(gone 0\).*replica 2 died \(gone 2"
+    ) as ended:
+        job.system.check()
+    assert not isinstance(ended.value, QueryDied), "it is not started anew"
+
+
+def test_a_replica_that_is_killed_is_the_first_one_that_lives(made):
+    job = made("kill:replica@steady, kill:replica@4")
+    for fault in parse("kill:replica@steady, kill:replica@4"):
+        job.system.hit(fault)
+        job.system.check()
+    assert [each.lives for each in job.every] == [False, False, True]
+    final = job.system.final_state()
+    assert [what for _, what in final.struck] == ["kill replica"] * 2
+    assert not any("did not happen" in note for note in final.notes)
+
+
+def test_a_fault_that_did_not_happen_is_told_and_notes_say_of_which_replica_they_are(made):
+    job = made("kill:replica@20")
+    final = job.system.final_state()
+    assert final.notes == [
+        "fault = kill:replica@20: kill:replica@20 did not happen",
+        *(f"replica {number}: note of {number}" for number in range(3)),
+    ]
+    assert final.offsets == {0: 9, 1: 5}, "of the one that has come furthest"
+    assert {number: state.offsets[0] for number, state in final.replicas.items()} == {0: 7, 1: 9, 2: 8}
+
+
+def test_services_are_hit_once(made):
+    job = made("restart:kafka@3")
+    [fault] = parse("restart:kafka@3")
+    job.system.hit(fault)
+    assert [each.did for each in job.every] == [[("hit", fault)], [], []]
+
+
+def test_nothing_moves(made):
+    for ask in (made().system.request, made().system.announce):
+        with pytest.raises(BadInput, match="state of replicas does not move between slots yet"):
+            ask(ScaleTo(3))

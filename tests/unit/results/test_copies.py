@@ -1,0 +1,48 @@
+"""Replicas that have given other results are found, wherever they are."""
+
+import pandas as pd
+import pytest
+
+from keyshift.results.copies import unlike
+
+
+def results(rows, replica=0, first=True):
+    """Of (slot, epoch, value) each."""
+    table = pd.DataFrame(rows, columns=["slot", "epoch", "state"])
+    numbers = range(len(table))
+    return table.assign(
+        router=0, offset=numbers, position=0, key=7, log_offset=[9 * replica + n for n in numbers], arrived_us=numbers
+    ).assign(replica=replica, first=first)
+
+
+ROWS = [(0, 1, b"a"), (1, 1, b"b"), (0, 2, b"c"), (1, 3, b"d"), (0, 4, b"e")]
+FIRSTS = results(ROWS)
+
+
+@pytest.mark.parametrize("came_to", [0, 1, 3, 5])
+def test_a_replica_that_came_so_far_has_given_the_same(came_to):
+    assert list(unlike(FIRSTS, results(ROWS, 1, first=False).iloc[:came_to])) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ((0, 2, b"x"), "slot 0 gave another result than the first copy at epoch 2: router 0 offset 2 position 0 key 7"),
+        ((0, 3, b"c"), "slot 0 gave another result than the first copy at epoch 3: router 0 offset 2 position 0 key 7"),
+    ],
+)
+def test_another_value_or_turn_is_named(row, words):
+    other = [*ROWS[:2], row, *ROWS[3:]]
+    assert list(unlike(FIRSTS, results(other, 1, first=False))) == [words]
+
+
+def test_each_slot_is_named_once():
+    other = [(slot, epoch, b"x") for slot, epoch, _ in ROWS]
+    assert len(list(unlike(FIRSTS, results(other, 1, first=False)))) == 2
+
+
+def test_results_without_a_first_copy_are_named():
+    more = results([*ROWS, (0, 6, b"f")], 1, first=False)
+    assert list(unlike(FIRSTS, more)) == ["slot 0 gave results from epoch 6 on of which there is no first copy"]
+    elsewhere = results([(5, 1, b"a")], 1, first=False)
+    assert list(unlike(FIRSTS, elsewhere)) == ["slot 5 gave results from epoch 1 on of which there is no first copy"]
