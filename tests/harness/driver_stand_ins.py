@@ -51,7 +51,7 @@ HURRY: list[tuple[Any, str, float]] = [
     (live_run, "LOOK_S", 0.02),
     (run_loop, "LEAD_S", 0.02),
     (live_run, "LEAD_S", 0.02),
-    (backlog, "SILENCE_S", 6.0),
+    (backlog, "SILENCE_S", 30.0),
     (run_loop, "LONGEST_PAUSE_S", 0.05),
     (live_journal, "KEEP_AGAIN_S", 0.1),
     (questions, "CHECK_S", 0.02),
