@@ -12,6 +12,7 @@ PRESETS = ["fluid", "lazy", "order_unaware"]
 SMALL = {
     "strategies": '["fluid", "lazy", "order_unaware"]',
     "rate": "400",
+    "frame_ms": "100",  # so that one core that others use too is not full before anything moves
     "keys": "2000",
     "state_bytes": "256",
     "key_groups": "16",
