@@ -14,3 +14,12 @@ def workers_of(pid: int | None = None) -> list[psutil.Process]:
                 daemons.append((process, process.ppid()))
     forking = {parent for _, parent in daemons}
     return [process for process, _ in daemons if process.pid not in forking]
+
+
+def commands() -> list[list[str]]:
+    """Of the processes below this one."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
+            found.append(process.cmdline())
+    return found

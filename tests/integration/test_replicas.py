@@ -1,11 +1,13 @@
 """Replicas of a job on real Spark: the first copy of each result counts, and a death costs none."""
 
-import psutil
+from collections import Counter
+
 import pytest
 
 from keyshift.lab.run import Lab
 from keyshift.services.jars import jars
 from small_run import spec
+from spark_workers import commands
 
 REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 40.0, "heartbeat_ms": 40.0, "rate": 500.0}
 
@@ -17,10 +19,11 @@ def lab(stack, tmp_path_factory):
         yield lab
 
 
-def left() -> list[str]:
-    """Processes below this one that belong to a replica."""
-    lines = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
-    return [line for line in lines if "keyshift.lab.replicas" in line or "keyshift.worker.daemon" in line]
+@pytest.fixture
+def left(lab):
+    """What runs below this process that did not before."""
+    before = Counter(map(" ".join, commands()))
+    return lambda: [*(Counter(map(" ".join, commands())) - before)]
 
 
 def of_replicas(manifest):
@@ -28,7 +31,7 @@ def of_replicas(manifest):
     return next(note for note in manifest.notes if "replicas were judged" in note)
 
 
-def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_times(lab):
+def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_times(lab, left):
     manifest = lab.run(spec(batch_s=5.0, **REPLICATED))
     assert manifest.status == "ok", manifest.verdict.examples
     assert (manifest.replicas, manifest.verdict.others["diverged"]) == (2, 0)
@@ -40,7 +43,7 @@ def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_t
     assert left() == []
 
 
-def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers(lab):
+def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers(lab, left):
     manifest = lab.run(spec(workload="windowcount", fault="kill:replica@steady", **REPLICATED))
     assert manifest.status == "ok", manifest.verdict.examples
     latency = lab.store.get_table(manifest.run_id, "latency")

@@ -1,9 +1,7 @@
 """Who does not know a job's secrets gets nothing out of it, and nothing into it."""
 
-import contextlib
 import secrets
 
-import psutil
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NotEmptyError
@@ -18,6 +16,7 @@ from keyshift.services.jars import jars
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ADDRESSES, ALL, Folder, Node, PhaseDone, ack
 from small_run import spec
+from spark_workers import commands
 
 ASSIGNMENT = Node("assignment", dict)  # of any kind
 
@@ -89,13 +88,6 @@ def test_who_knows_the_secret_takes_part(stack, job):
     finally:
         second.close()
     assert job.require(ASSIGNMENT) == {"version": 3}
-
-
-def commands():
-    """Of the processes that belong to this one."""
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
-            yield process.cmdline()
 
 
 def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(stack, tmp_path):

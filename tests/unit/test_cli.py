@@ -222,8 +222,8 @@ def test_workloads_show_a_person_what_an_event_costs_and_a_script_their_paramete
     rows = [json.loads(line) for line in keyshift("workloads", "--json", home=tmp_path).stdout.splitlines()]
     parameters = {row["workload"]: row["parameters"] for row in rows}
     shared = {"keys", "skew", "state_bytes", "key_groups", "seed"}
-    assert parameters["keycount"].keys() == shared | {"work_us", "work_by"}
-    assert parameters["chain"].keys() == shared | {"work_us", "work_by", "chain"}
+    assert parameters["keycount"].keys() == shared | {"exist", "work_us", "work_by"}
+    assert parameters["chain"].keys() == shared | {"exist", "work_us", "work_by", "chain"}
     assert parameters["windowcount"].keys() == shared | {"window_ms", "delay_ms", "late_share", "idle_ms"}
     share = parameters["windowcount"]["late_share"]
     assert (share["default"], share["minimum"], share["maximum"]) == (0.01, 0, 1)
