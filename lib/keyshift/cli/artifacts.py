@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from keyshift.cli.options import Where
+from keyshift.cli.options import Where, notebooks
 from keyshift.folders import require_folder
 from keyshift.model.errors import BadInput
 
@@ -44,7 +44,7 @@ def artifact(
     require_new(output)
     imprint = made(Imprint, {"title": title, "authors": author, "license": license_, "doi": doi})
     files = of_batches.files_of(Path.cwd() / "data", every) if every else []
-    prepared = [of_batches.prepare(file, Path.cwd() / "notebooks") for file in files]
+    prepared = [of_batches.prepare(file, notebooks()) for file in files]
     meanings = {name: field.description or "" for _, name, field in known_parameters()}
     with open_services(profile) as endpoints:
         records = Files(endpoints, of_batches.PREFIX)

@@ -10,7 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
+from keyshift.cli.options import (
+    STRATEGY,
+    WORKLOAD,
+    Json,
+    Settings,
+    Strategy,
+    Where,
+    Workload,
+    notebooks,
+    print_rows,
+)
 from keyshift.folders import require_folder
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.progress import tell
@@ -115,7 +125,7 @@ def batch(
         raise BadInput(f"--out {out}: a report is made of --all sets of a kind")
     require_folder("--out", out)
     files = [file] if file else batches.files_of(Path.cwd() / "data", every)
-    prepared = [batches.prepare(each, _notebooks()) for each in files]
+    prepared = [batches.prepare(each, notebooks()) for each in files]
     with _services(profile) as endpoints:
         home, runs, records = Stack().home, ResultStore(endpoints), Files(endpoints, batches.PREFIX)
         if dry_run:
@@ -144,7 +154,7 @@ def lab(
     """JupyterLab with the notebooks, on loopback, with a token; the services stop with it."""
     with _services(profile):
         command = [sys.executable, "-m", "jupyter", "lab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
-        command += [f"--ServerApp.root_dir={_notebooks()}"] + ([] if browser else ["--no-browser"])
+        command += [f"--ServerApp.root_dir={notebooks()}"] + ([] if browser else ["--no-browser"])
         # Nothing here asks the internet for news.
         command += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
         if os.geteuid() == 0:
@@ -168,9 +178,3 @@ def _services(profile: str | None) -> Iterator[Any]:
     require_java()
     with open_services(profile, tell) as endpoints:
         yield endpoints
-
-
-def _notebooks() -> Path:
-    """The folder of notebooks where the user is, or where the user is if there is none."""
-    folder = Path.cwd() / "notebooks"
-    return folder if folder.is_dir() else Path.cwd()

@@ -1,6 +1,7 @@
 """Options that several commands have, and how a command prints rows."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -32,3 +33,9 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
         import pandas as pd
 
         typer.echo(pd.DataFrame(rows).fillna("-").to_string(index=False, float_format="{:.4g}".format))
+
+
+def notebooks() -> Path:
+    """The folder of notebooks where the user is, or where the user is if there is none."""
+    folder = Path.cwd() / "notebooks"
+    return folder if folder.is_dir() else Path.cwd()

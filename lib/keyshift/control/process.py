@@ -101,7 +101,8 @@ class _Entry(Keeper):
 
         Raises BadInput if the name is another job's, or nobody's before anybody heard that the job is ready.
         """
-        if not self._ours or not (self._kept or self._jobs.read(self._name)):
+        job = self._jobs.read(self._name)
+        if job.entry != self._entry if job else not self._kept:
             raise BadInput(f"job {self._name} was forgotten: nobody would find it again")
         self._file.keep(self._known(journal_to_json(journal)))
         if self._before and not self._kept:
@@ -113,12 +114,6 @@ class _Entry(Keeper):
         if store.holds(run):
             self._file.close()
             raise BadInput(f"its verdict was stored before it died: `keyshift results show {run}`")
-
-    @property
-    def _ours(self) -> bool:
-        """Whether the name is this job's: if it was forgotten from another machine, another one may have it."""
-        job = self._jobs.read(self._name)
-        return job is None or job.entry == self._entry
 
     def _known(self, more: dict[str, Any]) -> Kept:
         return Kept(**more, **self._given, work=self.work)
@@ -134,23 +129,21 @@ class _Entry(Keeper):
 
     def ended(self, job: LiveJob) -> None:
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
-        if self.deleted or not self._ours or self._stopped_elsewhere(job):
+        file, deposed = self._jobs.read(self._name), isinstance(job.error, Deposed)
+        another = file is not None and file.entry != self._entry  # it was forgotten, maybe from another machine
+        if self.deleted or another or (deposed and file is None):  # nobody needs what was written since it was stopped
             self._file.drop()
         elif isinstance(job.error, JobOver):  # the process before died as it was about to close this
             self._file.close()
-        if isinstance(job.error, Deposed) or not self._ours:
+        if deposed or another:
             return
         if self.ending is Ending.STOPPED and self.deleted:
             self._jobs.remove(self._name)
-        elif file := self._jobs.read(self._name):
+        elif file:
             file = file.model_copy(update={"why": self._last_word(job)})
             with contextlib.suppress(OSError):  # then it is found out from its log
                 self._jobs.write(file)
             tell(f"job {self._name}: {self._jobs.ended(file)}")
-
-    def _stopped_elsewhere(self, job: LiveJob) -> bool:
-        """Whether who took the job over has stopped or forgotten it: nobody needs a journal that was written since."""
-        return isinstance(job.error, Deposed) and self._jobs.read(self._name) is None
 
     def _last_word(self, job: LiveJob) -> str:
         if self.ending is Ending.STOPPED:

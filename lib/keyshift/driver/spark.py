@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.services.processes import kill
 from keyshift.wire import spark_rows
 from keyshift.wire.config import InputTopic, JobConfig
 from keyshift.worker import tasks
@@ -143,9 +144,7 @@ def session(
                 signal.signal(signal.SIGINT, handler)  # Spark's would kill its tasks before anything else is said
     except BaseException as error:
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
-        for process in set(psutil.Process().children(recursive=True)) - others:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill(set(psutil.Process().children(recursive=True)) - others)
         if not isinstance(error, Exception):
             raise
         words = (str(error).splitlines() or [type(error).__name__])[0]

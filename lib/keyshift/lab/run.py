@@ -289,8 +289,7 @@ class Lab:
     ) -> Iterator[Prepared]:
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
-        more = [configs] if several else []
-        traffic = job_traffic(spec.workload, config, results, self._work, reporter.second, *more)
+        traffic = job_traffic(spec.workload, config, results, self._work, reporter.second, configs)
         services = ServiceFaults(self._stack, self._place, lambda line: system.note(line))
         job: Job | Replicas
         system: SystemUnderTest

@@ -128,15 +128,15 @@ def job_traffic(
     results: int,
     work: Path,
     heard: Callable[[Second], None] = lambda second: None,
-    replicas: Sequence[JobConfig] = (),
+    configs: Sequence[JobConfig] = (),
 ) -> Traffic:
     """The traffic of the job of ``config``, with a topic for each source. What the collector writes is in ``work``.
 
-    ``results``: partitions of their topic. ``heard``: see ``Traffic``. ``replicas``: of the job, if it has some, which
-    have topics of results of their own.
+    ``results``: partitions of their topic. ``heard``: see ``Traffic``. ``configs``: of its replicas, if it has some,
+    each with a topic of results of its own.
     """
     events = [Topic.at(config.endpoints, each.topic, each.partitions) for each in config.inputs]
-    topics = [Topic.at(each.endpoints, each.results_topic, results) for each in replicas or [config]]
+    topics = [Topic.at(each.endpoints, each.results_topic, results) for each in configs or [config]]
     output = work / f"{config.job}.parquet"
     return Traffic(workload, events, topics[0], output, heard, config.trace, others=topics[1:])
 

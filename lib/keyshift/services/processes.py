@@ -1,5 +1,6 @@
 """Processes of ours: tools that run to their end, and services that outlive us, found again by their pid file."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -120,12 +121,15 @@ def stop(processes: Sequence[psutil.Process], deadline_s: float = 20.0) -> None:
         except psutil.NoSuchProcess:
             continue
     _, stubborn = psutil.wait_procs(processes, timeout=deadline_s)
-    for process in stubborn:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
+    kill(stubborn)
     psutil.wait_procs(stubborn, timeout=5)
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """End processes by force, those that have not ended by themselves; does not wait."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def tail(log: Path, lines: int = 15) -> str:

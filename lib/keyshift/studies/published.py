@@ -14,7 +14,7 @@ import pandas as pd
 from keyshift.analysis.plots.style import shown, style_of
 from keyshift.analysis.tables import REPETITION, Row, measured
 from keyshift.planner import MEANINGS
-from keyshift.studies.stored_runs import FREE
+from keyshift.studies.stored_runs import FREE, fixed
 
 LEAST = 3  # points from which a shape can be told
 _Values = Mapping[str, float]  # by the name of the point
@@ -80,20 +80,16 @@ def beside(curve: Curve, rows: Sequence[Row]) -> list[Line]:
 
 def _name(row: Row, others: Sequence[Row]) -> str:
     """The workload, and the parameters in which the lines of one curve differ."""
-    names = sorted({name for other in others for name in _fixed(other)} - {"workload"})
+    names = sorted({name for other in others for name in fixed(other, REPETITION)} - {"workload"})
     varying = [name for name in names if len({repr(other["parameters"].get(name)) for other in others}) > 1]
     return ", ".join([row["workload"], *(f"{name}={shown(row['parameters'].get(name))}" for name in varying)])
-
-
-def _fixed(row: Row, free: frozenset[str] = frozenset(REPETITION)) -> dict[str, Any]:
-    return {name: value for name, value in row["parameters"].items() if name not in free}
 
 
 def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
     """Rows that differ in parameters of ``free`` alone, together."""
     loads: dict[str, list[Row]] = {}
     for row in rows:
-        loads.setdefault(repr(sorted(_fixed(row, frozenset(free)).items(), key=str)), []).append(row)
+        loads.setdefault(repr(sorted(fixed(row, free).items(), key=str)), []).append(row)
     return list(loads.values())
 
 

@@ -1,6 +1,6 @@
 """Stored runs for a notebook that compares them: the store, and which of its runs can be compared."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,10 +37,11 @@ def comparable(runs: pd.DataFrame, workload: str = "", like: str = "") -> list[d
         raise BadInput(f"like = {like!r}: no run with a verdict begins so, of {len(ended)}; `keyshift results list`")
     if chosen.empty:
         return []
-    first = _fixed(chosen.iloc[0])
+    first = fixed(chosen.iloc[0])
     rows: list[dict[Any, Any]] = ended.to_dict("records")
-    return [row for row in reversed(rows) if _fixed(row) == first]
+    return [row for row in reversed(rows) if fixed(row) == first]
 
 
-def _fixed(row: Any) -> dict[str, Any]:
-    return {name: value for name, value in row["parameters"].items() if name not in FREE}
+def fixed(row: Any, free: Collection[str] = FREE) -> dict[str, Any]:
+    """The parameters of a summary row but for those that are ``free`` to differ."""
+    return {name: value for name, value in row["parameters"].items() if name not in free}

@@ -189,9 +189,8 @@ class Traffic:
 
     def said(self, what: Marker, replica: int = 0) -> set[int]:
         """The slots of ``replica`` of which this marker has come."""
-        of = replica
         return {
-            slot for (replica, slot, *_), said in list(self._markers.items()) if replica == of and what in list(said)
+            slot for (number, slot, *_), said in list(self._markers.items()) if number == replica and what in list(said)
         }
 
     def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None], replica: int = 0) -> None:

@@ -61,7 +61,7 @@ class KeyCountOperator(Operator):
 
     def initial(self, unit: int, state: UnitState) -> None:
         """Every key of ``unit``, with count 0, if keys exist from the start."""
-        if self._workload.exist == "from the start":
+        if self._workload.from_start:
             state.install([self._workload.fresh(unit, self.state_schema, (0,))])
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
@@ -133,7 +133,7 @@ class KeyCount(Keyed):
 
     def key_draw(self, router: int) -> KeyDraw | UniformDraw:
         """Where the keys of a router's events come from."""
-        if self.exist == "once used":
+        if not self.from_start:
             return UniformDraw(self.keys, (self.seed, router))
         return super().key_draw(router)
 
@@ -211,7 +211,7 @@ class StateCheck:
 
     def __init__(self, workload: KeyCount, counts: KeyCounts) -> None:
         self._workload = workload
-        self._keys = counts.keys if workload.exist == "once used" else np.arange(workload.keys)
+        self._keys = np.arange(workload.keys) if workload.from_start else counts.keys
         self._units, self._counts = workload.units_of(self._keys), counts.of(self._keys)
         self._seen = np.zeros(len(self._keys), dtype=np.int64)
 

@@ -16,6 +16,7 @@ from keyshift.lab.replicas.application import (
     StopQuery,
 )
 from keyshift.model.errors import QueryDied, ServiceUnavailable
+from keyshift.services.processes import kill
 from keyshift.traffic.messages import Ready
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
@@ -104,7 +105,7 @@ class Application:
         """End it, its JVM and its workers now. Safe to call twice."""
         below = self._below()
         self._process.kill()
-        _kill(below)
+        kill(below)
 
     def end(self) -> None:
         """End it in order, if it has begun; nothing of it is left. Safe to call twice. While Spark starts it does not
@@ -117,7 +118,7 @@ class Application:
             with contextlib.suppress(ServiceUnavailable):  # it dies, or does not stop
                 self._process.stop()
         self._process.kill()
-        _kill(below)
+        kill(below)
 
     def _below(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -158,9 +159,3 @@ class RemoteQuery:
     def stop(self) -> None:
         """Stop it where it is."""
         self._application.stop_query()
-
-
-def _kill(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
