@@ -72,3 +72,19 @@ def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
         else:
             said.append(f"That is {digits(high / low)} times as long as {name} is silent, {digits(silence)} s.")
     return said
+
+
+def steady_sentences(table: pd.DataFrame, of: str) -> list[str]:
+    """The latency of strategy ``of`` before a migration, and that of each other one as a multiple. ``table``: of
+    ``interruptions``.
+    """
+    need(table, BEFORE, "steady_sentences")
+    known = table[list(BEFORE)].dropna()
+    if of not in known.index:
+        return [f"No correct run of {of} says what its latency is."]
+    mine = known.loc[of]
+    said = [f"{of}: P50 {digits(mine.iloc[0])} and P99 {digits(mine.iloc[1])} ms before the request."]
+    for name, other in known.drop(index=of).iterrows():
+        p50, p99 = (digits(ratio) for ratio in other / mine)
+        said.append(f"{name} has {p50} times its P50 and {p99} times its P99.")
+    return said

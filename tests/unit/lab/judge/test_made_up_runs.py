@@ -18,7 +18,8 @@ from matplotlib import pyplot as plt
 
 from keyshift import suite
 from keyshift.model.errors import BadInput
-from keyshift.peers import flink_run, plain_run
+from keyshift.peers import plain_run
+from keyshift.peers.engines import ENGINES
 from keyshift.results.tables import TABLES
 from keyshift.studies import notebook
 from keyshift.studies.batch import prepare
@@ -59,12 +60,15 @@ def made_up(points, common=None, profile="", one_job=True):
     return Study(runs, specs)
 
 
-def made_up_beside_flink(points, common, profile=""):
-    """What ``measure_beside_flink`` gives."""
-    spec = flink_run.flink_spec(common)
-    ended = small_store.run(99, flink_run.NAME, parameters=spec.parameters())
+def made_up_beside_engines(points, common, names, profile=""):
+    """What ``measure_beside_engines`` gives."""
+    specs = {name: ENGINES[name].spec(common) for name in names}
     tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
-    return made_up(points, common) | Study({flink_run.NAME: [(ended, tables)] * 2}, {flink_run.NAME: spec})
+    runs = {
+        name: [(small_store.run(95 + number, name, parameters=spec.parameters()), tables)] * 2
+        for number, (name, spec) in enumerate(specs.items())
+    }
+    return made_up(points, common) | Study(runs, specs)
 
 
 def execute(path, parameters):
@@ -93,7 +97,7 @@ def made_up_beside_plain(points, common=None, profile="", plain=MappingProxyType
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
     monkeypatch.setitem(vars(suite), "measure", made_up)
-    monkeypatch.setitem(vars(suite), "measure_beside_flink", made_up_beside_flink)
+    monkeypatch.setitem(vars(suite), "measure_beside_engines", made_up_beside_engines)
     monkeypatch.setitem(vars(suite), "measure_beside_plain", made_up_beside_plain)
     with mpl.rc_context({"backend": "agg"}):
         yield
@@ -126,8 +130,8 @@ def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
         assert specs_of(points, common or {})
         raise Enough
 
-    def possible_beside_flink(points, common, profile=""):
-        assert flink_run.flink_spec(common)
+    def possible_beside_engines(points, common, names, profile=""):
+        assert all(ENGINES[name].spec(common) for name in names)
         possible(points, common)
 
     monkeypatch.setitem(vars(suite), "measure", possible)
@@ -136,7 +140,7 @@ def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
         assert all(plain_run.plain_spec({**(common or {}), **given}) for given in plain.values())
         possible(points, common)
 
-    monkeypatch.setitem(vars(suite), "measure_beside_flink", possible_beside_flink)
+    monkeypatch.setitem(vars(suite), "measure_beside_engines", possible_beside_engines)
     monkeypatch.setitem(vars(suite), "measure_beside_plain", possible_beside_plain)
     prepared = prepare(file, ROOT / "notebooks")
     for execution in prepared.executions:
