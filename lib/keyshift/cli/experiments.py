@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,9 +22,13 @@ from keyshift.cli.options import (
     print_rows,
 )
 from keyshift.folders import require_folder
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.progress import tell
 from keyshift.registry import named_values
+
+if TYPE_CHECKING:
+    from keyshift.results.files import Files
+    from keyshift.studies.batch import PreparedBatch
 
 
 def run(
@@ -105,7 +109,10 @@ def batch(
         Path | None, typer.Option("--out", "-o", help="With --all: the report. Default: report-KIND.html in the state.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Execute all anew, also what has ended well before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many executions, and how long; no more.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what each set needs, what cannot run here and how long; start nothing."),
+    ] = False,
     profile: Where = None,
     as_json: Json = False,
 ) -> None:
@@ -126,12 +133,11 @@ def batch(
     require_folder("--out", out)
     files = [file] if file else batches.files_of(Path.cwd() / "data", every)
     prepared = [batches.prepare(each, notebooks()) for each in files]
+    if dry_run:
+        _forecast(prepared, profile, again, as_json)
+        return
     with _services(profile) as endpoints:
         home, runs, records = Stack().home, ResultStore(endpoints), Files(endpoints, batches.PREFIX)
-        if dry_run:
-            for each in prepared:
-                typer.echo(batches.forecast(each, records, again))
-            return
         ended: list[tuple[batches.PreparedBatch, dict[str, batches.ExecutionRecord]]] = []
         page = out or home / f"report-{every}.html"
         for each in prepared:
@@ -144,6 +150,39 @@ def batch(
     if every:
         tell(f"report: {page}")
     raise typer.Exit(max(batches.exit_status(done) for _, done in ended))
+
+
+def _forecast(prepared: "list[PreparedBatch]", profile: str | None, again: bool, as_json: bool) -> None:
+    from keyshift.place.needs import Machine
+    from keyshift.place.profile import use_profile
+    from keyshift.studies.dry_run import forecast
+
+    use_profile(profile)
+    records, machine = _records(profile), Machine.here()
+    for each in prepared:
+        told = forecast(each, records, machine, again)
+        if as_json:
+            print_rows([told.row()], as_json)
+        else:
+            typer.echo("\n".join(told.lines()))
+
+
+def _records(profile: str | None) -> "Files | None":
+    """Of batches, if the store can be reached as it is."""
+    from keyshift.place.profile import load_profile
+    from keyshift.results.files import Files
+    from keyshift.services.stack import Stack
+    from keyshift.studies.batch import PREFIX
+
+    place = load_profile(profile)
+    try:
+        endpoints = Stack().endpoints() if place.services == "embedded" else place.endpoints()
+        records = Files(endpoints, PREFIX)
+        records.folders()
+    except ServiceUnavailable as away:
+        tell(f"records of earlier executions are not read: {away}")
+        return None
+    return records
 
 
 def lab(
