@@ -49,11 +49,14 @@ class Needs:
 
     def __or__(self, other: "Needs") -> "Needs":
         """What is enough for both, one after the other."""
-        return Needs(*(max(mine, its) for mine, its in zip(_values(self), _values(other), strict=True)))
-
-
-def _values(needs: Needs) -> tuple[int, ...]:
-    return tuple(getattr(needs, name) for name in Needs.__dataclass_fields__)
+        return Needs(
+            max(self.cores, other.cores),
+            max(self.processors, other.processors),
+            max(self.keys_bytes, other.keys_bytes),
+            max(self.slots_bytes, other.slots_bytes),
+            max(self.memory, other.memory),
+            self.redis or other.redis,
+        )
 
 
 def needs_of(spec: RunSpec) -> Needs:
