@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +29,7 @@ from keyshift.registry import named_values
 if TYPE_CHECKING:
     from keyshift.results.files import Files
     from keyshift.studies.batch import PreparedBatch
+    from keyshift.studies.batch_report import Done
 
 
 def run(
@@ -113,6 +114,10 @@ def batch(
         bool,
         typer.Option("--dry-run", help="Say what each set needs, what cannot run here and how long; start nothing."),
     ] = False,
+    metrics: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of /metrics for Prometheus; token in KEYSHIFT_CONTROL_TOKEN."),
+    ] = None,
     profile: Where = None,
     as_json: Json = False,
 ) -> None:
@@ -136,12 +141,14 @@ def batch(
     if dry_run:
         _forecast(prepared, profile, again, as_json)
         return
-    with _services(profile) as endpoints:
+    with _metrics(metrics, profile) as seen, _services(profile) as endpoints:
         home, runs, records = Stack().home, ResultStore(endpoints), Files(endpoints, batches.PREFIX)
+        for each in prepared:
+            seen(each, {} if again else batches.ended(each, records))
         ended: list[tuple[batches.PreparedBatch, dict[str, batches.ExecutionRecord]]] = []
         page = out or home / f"report-{every}.html"
         for each in prepared:
-            ended.append((each, batches.run_batch(each, runs, records, home, tell, again)))
+            ended.append((each, batches.run_batch(each, runs, records, home, tell, again, seen=seen)))
             if every:  # after each: who stops the night has a report of it
                 still = [(other, batches.ended(other, records)) for other in prepared[len(ended) :]]
                 page.write_text(batch_report(f"all {every} sets", [*ended, *still], records), encoding="utf-8")
@@ -150,6 +157,23 @@ def batch(
     if every:
         tell(f"report: {page}")
     raise typer.Exit(max(batches.exit_status(done) for _, done in ended))
+
+
+@contextmanager
+def _metrics(port: int | None, profile: str | None) -> "Iterator[Callable[[PreparedBatch, Done], None]]":
+    """Who is told what has ended, so that Prometheus can read it at ``port``; nobody without one."""
+    if port is None:
+        yield lambda prepared, done: None
+        return
+    from keyshift.control.background import TOKEN
+    from keyshift.control.batch_metrics import BatchMetrics, served
+    from keyshift.place.profile import load_profile
+
+    if not (token := os.environ.get(TOKEN)):
+        raise BadInput(f"--metrics {port}: who reads them needs a token, which has to be in the environment: {TOKEN}")
+    metrics = BatchMetrics()
+    with served(metrics, load_profile(profile).control.listen, port, token):
+        yield metrics.seen
 
 
 def _forecast(prepared: "list[PreparedBatch]", profile: str | None, again: bool, as_json: bool) -> None:

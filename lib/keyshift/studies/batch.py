@@ -191,9 +191,11 @@ def run_batch(
     say: Callable[[str], None],
     again: bool = False,
     execute: Execute = notebooks.execute,
+    seen: Callable[[PreparedBatch, dict[str, ExecutionRecord]], None] = lambda prepared, done: None,
 ) -> dict[str, ExecutionRecord]:
     """Execute what has not ended well yet, or all of it ``again``; returns the records there are then, by id.
 
+    ``seen`` gets them at the begin, and whenever an execution has ended.
     Executed notebooks go below ``home``, beside their runs in ``runs``, and with the record into ``records`` (a store
     with PREFIX). An execution that fails is recorded; one that is interrupted is not. Raises ServiceUnavailable.
     """
@@ -204,11 +206,13 @@ def run_batch(
         f"batch {batch.name}: {len(executions)} executions of {prepared.notebook.name}, "
         f"{len(open_ones)} to do, {len(executions) - len(open_ones)} done before"
     )
+    seen(prepared, done)
     try:
         # No bar where nobody sees it move, as in the log of a pod.
         for execution in tqdm(open_ones, desc=batch.name, unit="notebook", file=sys.stderr, disable=None):
             record = _run(prepared, execution, runs, records, home / PREFIX / batch.name / execution.id, execute)
             done[execution.id] = record
+            seen(prepared, done)
             say(_line(prepared, execution, record))
             if record.status == "failed" and batch.on_failure == "stop":
                 say(f"batch {batch.name}: stopped, as on_failure says; the same command tries again")
