@@ -60,7 +60,7 @@ class BatchMetrics(Collector):
             for verdict in ("ok", "bad"):
                 verdicts.add_metric((name, verdict), found[verdict])
         yield from (executions, remaining, seconds, verdicts)
-        yield GaugeMetricFamily("keyshift_batch_last_end_seconds", "when an execution ended last", self._last)
+        yield GaugeMetricFamily("keyshift_batch_last_end_seconds", "an execution ended, or a batch began", self._last)
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> Any:

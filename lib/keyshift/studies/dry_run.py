@@ -121,11 +121,13 @@ class Forecast:
 
     def _duration(self) -> str:
         seconds, of = self.estimate
+        if not self.to_do:
+            return ""
         if of:
             return f"; about {duration(seconds)}, from what {of} executions of this set took"
         why = "none of this set has ended well yet" if self.read else "records of earlier ones were not read"
         if not seconds:
-            return f"; nobody knows how long ({why})" if self.to_do else ""
+            return f"; nobody knows how long ({why})"
         return f"; about {duration(seconds)} of load by the parameters ({why}), starts and verdicts on top"
 
 

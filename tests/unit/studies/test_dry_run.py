@@ -14,6 +14,7 @@ from keyshift.studies.batch import prepare
 from keyshift.studies.dry_run import Estimate, asked_of, duration, estimate, forecast
 
 ROOT = Path(__file__).parents[3]
+WITHOUT_RUNS = ("start/01_strategy_space", "compare/02_compare_runs")
 MACHINE = Machine(cpus=2, memory=24 * GIB, free=24 * GIB)
 DEFAULTS = "skew: float = 0.8  # of keys\nkeys: int = 1000  # distinct ones\nseconds: float = 24.0  # measured"
 MEASURES = """
@@ -124,6 +125,11 @@ def test_executions_of_the_same_set_say_how_long_the_others_take(folder):
     assert (told.to_do, told.estimate) == (1, Estimate(2.5 * 120, 2))
     assert next(told.lines()).endswith("1 to do, with 4 runs; about 5 min, from what 2 executions of this set took")
     assert forecast(made, bench.records, MACHINE, again=True).estimate == Estimate(2.5 * 720, 2)
+    bench.run(made, Executor())
+    assert next(forecast(made, bench.records, MACHINE).lines()) == (
+        "batch small: 3 executions of load.ipynb, 0 to do, with 0 runs"
+    )
+    bench.records.remove("small", [f"{made.executions[2].id}.json"])
     other = prepared(folder, text, name="other")
     assert forecast(other, bench.records, MACHINE).estimate.of == 0, "those of another set are no measure"
     write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=f"# new\n{MEASURES}")
@@ -153,3 +159,4 @@ def test_every_set_of_the_repository_is_possible_on_a_machine_that_is_large_enou
     told = forecast(prepare(file, ROOT / "notebooks"), None, Machine(cpus=64, memory=1024 * GIB, free=1024 * GIB))
     refused = [reason for reason in told.refused if "use `--profile local-cluster`" not in reason]
     assert refused == []
+    assert bool(told.runs) == (file.parent.name + "/" + file.stem.rpartition("-")[0] not in WITHOUT_RUNS)
