@@ -1,7 +1,7 @@
 """The runs of a Flink job that are compared with ours: same load, same Kafka, same machine, same measures."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import MIB
-from keyshift.lab.environment import open_services
+from keyshift.lab.environment import open_services, require_possible_here
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
@@ -71,7 +71,8 @@ def measure_beside_flink(points: Points, common: Mapping[str, Any], profile: str
     Flink's are made first: without its jars nothing is measured. Raises what ``measure`` and ``measure_flink`` do; what
     is not possible is refused before anything is started.
     """
-    specs_of(points, common)
+    ours = specs_of(points, common)
+    _require_possible([flink_spec(common), *ours.values()], profile)
     beside = measure_flink(common, profile)
     return measure(points, common, profile, one_job=False) | beside
 
@@ -84,13 +85,19 @@ def measure_flink(common: Mapping[str, Any], profile: str = "") -> Study:
     Raises BadInput before anything is started, ServiceUnavailable if Flink's jars cannot be had, KeyshiftError if all
     runs died.
     """
-    spec, place = flink_spec(common), load_profile(profile)
-    if place.services != "embedded" or place.spark.on_kubernetes:
-        raise BadInput(f"profile = {profile!r}: Flink is started beside {HERE_ONLY}")
+    spec = flink_spec(common)
+    _require_possible([spec], profile)
     home, slots = Stack().home, max(spec.job.slots, spec.scenario.to_slots)
     with progress(None) as say, open_services(profile, say) as endpoints, flink(home, slots, say) as client:
         store = ResultStore(endpoints)
         return repeated({NAME: spec}, store, lambda each: run_flink(each, client, endpoints, store, home, say))
+
+
+def _require_possible(specs: Sequence[RunSpec], profile: str) -> None:
+    place = load_profile(profile)
+    if place.services != "embedded" or place.spark.on_kubernetes:
+        raise BadInput(f"profile = {profile!r}: Flink is started beside {HERE_ONLY}")
+    require_possible_here(specs, profile, ["Flink"])
 
 
 def run_flink(
