@@ -30,6 +30,20 @@ def test_replicas_with_an_order_do_the_same_turns_and_give_the_same_results(work
     assert all(replica.batches > 3 for replica in replicas)
 
 
+@pytest.mark.parametrize("workload", ["keycount", "windowcount"])
+def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_the_same_turns(workload):
+    lives, returns = run(1, "live_robin", workload, returns=True)
+    for slot in range(2):
+        first, *_ = later = returns.turns[slot]
+        begin = lives.turns[slot].index(first)
+        assert begin > 20, "it has not begun from the beginning"
+        assert agreed(lives.turns[slot][begin:], later) > 20, "behind the savepoint of one of them chains differ"
+        mine, theirs = returns.results[slot], lives.results[slot]
+        assert len(mine) > 50
+        at = theirs.index(mine[0])
+        assert agreed(theirs[at:], mine) == min(len(theirs) - at, len(mine))
+
+
 def by_key(replica: Replica) -> dict[int, list[tuple]]:
     """The results of each key, by time. Each has its number among those of the key, so their order is in them."""
     found = defaultdict(list)

@@ -1,9 +1,10 @@
 """Two jobs on one input, as replicas are, in one process: ``run(seed, ordering)`` gives what the slots of each did.
 
 They have batches, processes and delays of their own, and the second begins late. If it ``moves``, units do so in the
-second alone, unit by unit.
+second alone, unit by unit. If it ``returns``, the second begins from what the first has written down while it ran.
 """
 
+import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,10 +22,12 @@ from nodes import Ensemble
 from one_run import Outcome, Run, _installed
 from shape import draw
 
+from keyshift.driver.snapshotter import capture
 from keyshift.model.keys import Assignment, SlotId
 from keyshift.planner import make_plan, strategies
 from keyshift.runtime.turn import Turn
 from keyshift.runtime.turns import TurnCore
+from keyshift.wire.savepoint import Savepoint
 
 LATE_S, LOAD_S = 0.4, 2.0
 HERE_ONLY = ["version", "slot", "log_offset", "arrived_us"]  # columns of results in which replicas may differ
@@ -39,7 +42,9 @@ class Replica:
     batches: int = 0
 
 
-def run(seed: int, ordering: str, workload: str = "keycount", moves: bool = False) -> list[Replica]:
+def run(
+    seed: int, ordering: str, workload: str = "keycount", moves: bool = False, returns: bool = False
+) -> list[Replica]:
     """Until all of the input has come out of both."""
     ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
     runs = [Run(Outcome(2 * seed + number, _shape(seed, ordering, workload), {}), ensemble, bucket, Fate(ensemble, 0.0))
@@ -50,14 +55,21 @@ def run(seed: int, ordering: str, workload: str = "keycount", moves: bool = Fals
     with _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)), _recorded(runs, replicas):
         try:
             Thread(target=first._load, daemon=True).start()
-            for each in runs:
-                each._job.start([Assignment.contiguous(8, each.shape.slots)])
-                time.sleep(LATE_S)
+            assignments = [Assignment.contiguous(8, first.shape.slots)]
+            first._job.start(assignments)
+            time.sleep(LATE_S)
+            begin = _captured(first, second) if returns else None
+            second._job.start(assignments, begin)
+            time.sleep(LATE_S)
             if moves:
                 _move(second)
             time.sleep(LOAD_S)
             with first._loading:
                 first._loaded, second._due = True, first._due
+            if begin:
+                first._await("all is answered", lambda: not first._unanswered())
+                answered = set().union(*first._engine.answered.values())
+                second._due -= sum(offset < begin.offsets[router] for router, offset, _ in answered)
             for each in runs:
                 each._await("nothing moves", lambda each=each: not each._job.stages[0].busy)
                 each._await("every event has its result", lambda each=each: not each._unanswered())
@@ -72,6 +84,15 @@ def run(seed: int, ordering: str, workload: str = "keycount", moves: bool = Fals
         for slot, rows in table.groupby("slot", sort=False):
             replica.results[slot] = list(rows.drop(columns=HERE_ONLY).itertuples(index=False, name=None))
     return replicas
+
+
+def _captured(first: Run, second: Run) -> Savepoint:
+    """What ``first`` has written down, from which ``second`` is to begin."""
+    time.sleep(LOAD_S / 2)
+    saved = capture(first._job.config, first._job.stages, first._job.check)
+    restore = {"restore": saved.name, "restore_of": first._job.config.job}
+    second._job.config = dataclasses.replace(second._job.config, **restore)
+    return saved
 
 
 def _move(run: Run) -> None:

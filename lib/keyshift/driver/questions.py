@@ -40,11 +40,11 @@ class Questions:
         """Publish something for the tasks of the stage."""
         self.attempt.participant.publish(node, value)
 
-    def call_savepoint(self, name: str) -> None:
-        """Let the routers of the first stage bring it to all slots."""
+    def call_savepoint(self, name: str, stops: bool = True) -> None:
+        """Let the routers of the first stage bring it to all slots. ``stops``: see ``SavepointCalled``."""
 
         def tell(appointment: Appointment | None = None) -> None:
-            self.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment))
+            self.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment, stops))
 
         def wanted() -> bool:
             self._alive()

@@ -111,6 +111,6 @@ def test_a_savepoint_is_said_once_and_the_next_frame_is_the_first_behind_it(driv
     assert confirmed(driver, "s") == {(6, 0): True}
     driver.publish(nodes.SAVEPOINT, nodes.SavepointCalled("s", Appointment(6, holds=True)))
     assert say(task, 1, 6) == [(SAVEPOINT, 1)]
-    assert driver.read(nodes.saved("s")[nodes.of_router(0)]) == nodes.RouterSaved(2)
+    assert driver.read(nodes.saved("s")[nodes.of_router(0)]) == nodes.RouterSaved(2, 6 * H)
     task.hand_over()
     assert say(make_router(CONFIG), 2, 7) == [(BARRIER, 1)]

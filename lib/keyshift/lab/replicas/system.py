@@ -1,26 +1,30 @@
-"""A job with replicas as the system under test: what dies is gone, and the others go on."""
+"""A job with replicas as the system under test: one dies, the others go on, and it comes back."""
 
 import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from keyshift.experiment.replicas import comes_back
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.replicas.returning import Return
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.wire.faults import REPLICA, Fault
 
+MOST_RETURNS = 5  # of a replica: one that always dies is left at that
+LOOK_S = 0.1  # between two looks at whether the last one that may comes back
 Say = Callable[[str], None]
 
 
 class ReplicatedJob:
-    """See ``SystemUnderTest``. Nothing of it moves, and no replica is started anew.
+    """See ``SystemUnderTest``. Nothing of it moves.
 
-    What is asked of a job is asked of the first replica that lives, as all of them do the same.
+    What is asked of a job is asked of the replica that has lived for longest, as all of them do the same.
     """
 
     def __init__(self, spec: RunSpec, replicas: Replicas, say: Say) -> None:
@@ -29,6 +33,9 @@ class ReplicatedJob:
         self._hit: list[Fault] = []
         self._struck: list[tuple[float, str]] = []
         self._told = 0  # differences
+        self._returns: list[Return] = []  # under way
+        self._ending = False  # nobody comes back any more
+        self._strength: list[tuple[float, int]] = []  # since when so many are full
 
     @property
     def _first(self) -> LedReplica:
@@ -36,17 +43,54 @@ class ReplicatedJob:
 
     @contextlib.contextmanager
     def _surviving(self, replica: LedReplica) -> Iterator[None]:
-        """Inside, ``replica`` may die. Raises KeyshiftError if it was the last one."""
+        """Inside, ``replica`` may die. Raises KeyshiftError if it was the last one, and none is coming back."""
         try:
             yield
         except (QueryDied, MigrationFailed) as error:
             replica.lives = False
             replica.application.kill()  # whatever is left of it writes no more
+            self._end_returns([each for each in self._returns if each.replica is replica])
             left = len(self._replicas.living)
-            self.note(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
-            self._say(self._notes[-1])
+            self._tell(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
             if not left:
+                self._await_another(error)
+            self._count()
+            if self._may_return and replica.job.config.attempt < MOST_RETURNS:
+                self._returns.append(Return(replica, self._replicas))
+
+    @property
+    def _may_return(self) -> bool:
+        job = self._spec.job
+        return comes_back(job.ordering, job.returns) and not self._ending
+
+    def _await_another(self, error: KeyshiftError) -> None:
+        """One may be on its way back, from what was written before. Raises KeyshiftError if none comes."""
+        while not self._replicas.living:
+            if not self._returns:
                 raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
+            time.sleep(LOOK_S)
+            self._look_after_returns()
+
+    def _look_after_returns(self) -> None:
+        for each in [each for each in self._returns if each.over]:
+            self._returns.remove(each)
+            self._tell(each.told)
+        self._count()
+
+    def _end_returns(self, returns: list[Return]) -> None:
+        for each in returns:
+            each.end()
+        self._look_after_returns()
+
+    def _tell(self, line: str) -> None:
+        self.note(line)
+        self._say(line)
+
+    def _count(self) -> None:
+        """How many are full."""
+        full = len(self._replicas.living) - sum(each.replica.lives for each in self._returns)
+        if not self._strength or self._strength[-1][1] != full:
+            self._strength.append((time.time(), full))
 
     def start(self) -> None:
         """The Spark of each at the same time, then their queries one after the other."""
@@ -55,12 +99,14 @@ class ReplicatedJob:
         for replica in self._replicas.all:
             with self._surviving(replica):
                 replica.system.start()
+        self._count()
 
     def check(self) -> None:
-        """Notices who has died, and tells of differences. Raises KeyshiftError if nobody is left."""
+        """Notices who has died or is back, and tells of differences. Raises KeyshiftError if nobody is left."""
         for difference in self._replicas.differences[self._told :]:
             self._told += 1
             self._say(str(difference))
+        self._look_after_returns()
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.check()
@@ -78,7 +124,9 @@ class ReplicatedJob:
         self.announce(change)
 
     def cancel(self) -> None:
-        """There is nothing to take back."""
+        """Nobody has to come back any more."""
+        self._ending = True
+        self._end_returns(list(self._returns))
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
         """Of one of them."""
@@ -91,11 +139,11 @@ class ReplicatedJob:
 
     @property
     def busy(self) -> bool:
-        """Whether a service is away."""
-        return self._first.system.busy
+        """Whether a replica is on its way back, or a service is away."""
+        return bool(self._returns) or self._first.system.busy
 
     def hit(self, fault: Fault) -> None:
-        """A replica that is killed is the first one that lives."""
+        """A replica that is killed is the one that has lived for longest."""
         if fault.who == REPLICA:
             self._struck.append((time.time(), fault.what))
             self._first.application.kill()
@@ -109,6 +157,7 @@ class ReplicatedJob:
 
     def stop(self) -> None:
         """Each of them, one after the other."""
+        self.cancel()
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.stop()
@@ -123,5 +172,10 @@ class ReplicatedJob:
         notes = [f"replica {number}: {line}" for number, state in states.items() for line in state.notes]
         struck = [each for replica in self._replicas.all for each in replica.job.faults.struck]
         return dataclasses.replace(
-            furthest, replicas=states, notes=[*self._notes, *notes], struck=[*self._struck, *struck]
+            furthest,
+            replicas=states,
+            began={replica.number: replica.began for replica in self._replicas.all},
+            strength=self._strength,
+            notes=[*self._notes, *notes],
+            struck=[*self._struck, *struck],
         )
