@@ -140,7 +140,7 @@ def _check_owners(protocol: OrderProtocol, given: Input, rng: random.Random) -> 
 
 
 def _check_capture(protocol: OrderProtocol, given: Input, rng: random.Random) -> None:
-    """One replica alone has a capture: its turns are those of the others, and whoever goes on from there has them, too."""
+    """One replica alone has a capture: its turns are those of others, and whoever goes on from there has them, too."""
     captured = given.captured(rng)
     if captured is None:
         return

@@ -17,7 +17,7 @@ def nothing_moves(job: Mapping[str, Any], scenario: Mapping[str, Any]) -> bool:
 
 
 def comes_back(ordering: str, returns: bool) -> bool:
-    """Whether a replica that has died does. With a leader it cannot yet: where the state is written down, a turn ends."""
+    """Whether a replica that has died does. With a leader it cannot yet: a turn ends where state is written down."""
     return returns and not orderings.get(ordering).leads
 
 

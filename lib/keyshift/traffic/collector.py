@@ -199,7 +199,10 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         parts = [part for each in topics for part in each.parts]
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
-    replicas, chains = {each.name: number for number, each in enumerate(topics)}, Chains(topic.partitions, config.near_us)
+    replicas, chains = (
+        {each.name: number for number, each in enumerate(topics)},
+        Chains(topic.partitions, config.near_us),
+    )
     results = ResultsFile(stage.result_fields, config.output, FirstCopies() if config.others else None)
     columns = ["slot", "router", "offset", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
@@ -237,9 +240,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                             trace.add(slot, router, offset, arrived_us)
                 elif facts.said:
                     say(replace(facts.said, replica=replica))
-                if config.others and facts.turn and (
-                    found := chains.told(replica, slot, facts.turn, arrived_us)
-                ):
+                if config.others and facts.turn and (found := chains.told(replica, slot, facts.turn, arrived_us)):
                     say(Diverged(stage.name, slot, found.replicas, found.epoch, found.turn, found.same))
         tell()
     while results.waiting:  # of the last seconds

@@ -95,7 +95,9 @@ class Chains:
     def standings(self) -> dict[int, Standing]:
         """Of each replica that keeps up in all slots."""
         return {
-            replica: Standing(max(each.since_us for each in mine.values()), min(each.until_us for each in mine.values()))
+            replica: Standing(
+                max(each.since_us for each in mine.values()), min(each.until_us for each in mine.values())
+            )
             for replica, mine in self._stand.items()
             if len(mine) == self._slots
         }

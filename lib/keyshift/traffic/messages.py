@@ -8,7 +8,8 @@ and ``LoadDone`` when Kafka has acknowledged the last event of the load; ticks g
 of the load says it, too.
 
 The collector says ``SecondDone`` every second, passes on what slots say, and says which replicas are ``KeepingUp`` and
-that some have ``Diverged``. When it was told to stop, nothing has come for a second, and the file is written, it says ``Collected``.
+that some have ``Diverged``. When it was told to stop, nothing has come for a second, and the file is written, it says
+``Collected``.
 """
 
 from collections.abc import Mapping

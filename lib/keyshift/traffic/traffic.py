@@ -39,8 +39,8 @@ class Traffic:
     ``events`` are the topics of the sources, in their order, with a partition for each router; ``results`` has one for
     each slot. ``heard`` gets what came out in each second.
     ``as_lines``: records are lines, not frames; see ``traffic.lines``. ``others``: results of replicas 1, 2, … of the
-    job; those that are counted here are first copies. ``near_us``: see ``copies.Chains``. All methods raise ServiceUnavailable if Kafka or
-    a process of ours is not there any more.
+    job; those that are counted here are first copies. ``near_us``: see ``copies.Chains``. All methods raise
+    ServiceUnavailable if Kafka or a process of ours is not there any more.
     """
 
     def __init__(

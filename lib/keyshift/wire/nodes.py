@@ -150,8 +150,8 @@ def phase_and_slot(name: str) -> tuple[StepPhase, int]:
 # -- appointments, if slots work in turns -----------------------------------------------------------------------------
 
 # By router, between two batches, or before the first one of an attempt that goes on from a savepoint or snapshot: the
-# watermark that it has come to, in microseconds. It confirms nothing meanwhile, and reads what was appointed when it has
-# withdrawn this.
+# watermark that it has come to, in microseconds. It confirms nothing meanwhile, and reads what was appointed when it
+# has withdrawn this.
 ROUTERS = Folder("routers", {"": int})
 POSITIONS = Folder("positions", {"": Position})  # by slot: where it stands in its order when such an attempt begins
 

@@ -1,7 +1,8 @@
 """A Spark application in a process of its own, in which the query of one replica runs; ``replicas.spark`` starts it.
 
 It is told an ``ApplicationConfig`` first, starts Spark, and says that it is ``Ready``. Then it is told ``RunQuery``
-once. One that gives way to others does so until it is told ``GiveWayNoMore``. It says ``QueryStarted``, and ``QueryEnded`` when the query has ended, by itself or because of ``StopQuery``.
+once. It says ``QueryStarted``, and ``QueryEnded`` when the query has ended, by itself or because of ``StopQuery``. One
+that gives way to others does so until it is told ``GiveWayNoMore``.
 ``Stop``, or the end of its standard input, ends the process, and with it the JVM and all workers.
 """
 
@@ -25,6 +26,7 @@ from keyshift.wire.config import JobConfig
 
 LOOK_S = 0.1  # between two looks at the query
 NICE = 10
+AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class ApplicationConfig(BaseModel):
@@ -119,12 +121,12 @@ def _keep_reports_apart() -> None:
 
 
 def _be_nice(nice: int) -> None:
-    """This process, with all that it starts, and has started. Where nobody may be less nice, they stay as they are.
+    """Let this process be so, with all that it starts, and has started; who may not be less nice stays as it is.
 
-    Linux weighs sessions first, each of ours is one, and then processes of a session.
+    Linux weighs sessions first, of which each application is one, and then the processes of a session.
     """
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(nice))
+        AUTOGROUP.write_text(str(nice))
     own = psutil.Process()
     for process in [own, *own.children(recursive=True)]:
         with contextlib.suppress(psutil.Error, OSError):

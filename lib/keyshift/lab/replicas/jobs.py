@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from keyshift.driver.job import Job
 from keyshift.driver.job_faults import ServicesToHit
@@ -24,8 +25,8 @@ from keyshift.wire.savepoint import Savepoint
 
 @dataclass(eq=False)
 class LedReplica:
-    """The ``number``-th, from 0. ``lives``: it runs, or has not begun. ``began``: the time, in microseconds of the order,
-    behind which the results of each incarnation begin; -1 is before all.
+    """The ``number``-th, from 0. ``lives``: it runs, or has not begun. ``began``: the time, in microseconds of the
+    order, behind which the results of each incarnation begin; -1 is before all.
     """
 
     number: int
@@ -41,11 +42,26 @@ class LedReplica:
         self.lives = True
 
 
+class WayBack(Protocol):
+    """That of a replica which has died; see ``returning.Return``."""
+
+    replica: LedReplica
+    told: str
+    written: bool
+
+    @property
+    def over(self) -> bool:
+        """Whether the replica is full, or will not be."""
+
+    def end(self) -> None:
+        """Do not go on with it."""
+
+
 class Replicas:
     """Those of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
 
     ``configs``: of each. ``open_application``: makes that of a number and an incarnation, which is not begun. ``log``
-    gets what ``read_log`` reads of all of them. ``differences``: between them, so far.
+    gets what ``read_log`` reads of all of them. ``differences``: between them, so far. ``returns``: under way.
     """
 
     def __init__(
@@ -63,6 +79,7 @@ class Replicas:
         self._given = work, spec.job.batch_s, traffic, say, services
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
+        self.returns: list[WayBack] = []
         self.all: list[LedReplica] = []
         for config in configs:
             application = open_application(config.replica, 0)
@@ -78,7 +95,7 @@ class Replicas:
         replica.application.begin()
 
     def lead_next(self, replica: LedReplica, begin: Savepoint, of: Job) -> None:
-        """Its job goes on from what another one has written, until every router and slot has put a first row through."""
+        """Its job goes on from what another one has written; waits until each router and slot has put a row through."""
         before = replica.job.config
         restore = {"restore": begin.name, "restore_of": of.config.job}
         config = dataclasses.replace(before, attempt=before.attempt + 1, epoch=0, faults=(), **restore)
@@ -117,6 +134,8 @@ class Replicas:
 
     def stop(self) -> None:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""
+        for way in self.returns:
+            way.end()
         self._each(lambda replica: replica.application.end())
         self._each(lambda replica: replica.job.stop())
 

@@ -28,13 +28,13 @@ class _Over(KeyshiftError):
 class Return:
     """Of ``replica``, one of ``replicas``.
 
-    ``told``: one line, when it is ``over``. ``full_at``: since when the replica is full, in seconds since the epoch;
+    ``written``: it has all that it needs of others. ``told``: one line, when it is ``over``. ``full_at``: since when the replica is full, in seconds since the epoch;
     None if it is not.
     """
 
     def __init__(self, replica: LedReplica, replicas: Replicas) -> None:
         self.replica, self._replicas = replica, replicas
-        self.told = ""
+        self.told, self.written = "", False
         self.full_at: float | None = None
         self._unwanted = threading.Event()
         self._failure: BaseException | None = None
@@ -52,13 +52,14 @@ class Return:
     def end(self) -> None:
         """Do not go on with it: one that lives stays, another one is ended."""
         self._unwanted.set()
-        if not self.replica.lives:
-            self.replica.application.strike()
-        self._thread.join()
+        while self._thread.is_alive():
+            if not self.replica.lives:
+                self.replica.application.strike()
+            self._thread.join(LOOK_S)
 
     def _check(self) -> None:
         if self._unwanted.is_set():
-            raise _Over("the run has ended before")
+            raise _Over("nobody waits for it any more")
 
     def _run(self) -> None:
         number, began = self.replica.number, time.time()
@@ -85,13 +86,13 @@ class Return:
         replica.application.await_ready()
         started = time.time()
         source, saved = self._captured()
-        written = time.time()
+        self.written, written = True, time.time()
         self._check()
         replicas.lead_next(replica, saved, source)
-        size = sum(sum(sizes.values()) for sizes in saved.unit_bytes.values())
+        size_mb = sum(sum(sizes.values()) for sizes in saved.unit_bytes.values()) / 1e6
         return (
-            f"its Spark took {started - began:.1f} s, and its query {time.time() - written:.1f} s; the {size / 1e6:.1f} "
-            f"MB of state were written in {written - started:.1f} s"
+            f"its Spark took {started - began:.1f} s, and its query {time.time() - written:.1f} s; {size_mb:.1f} MB of "
+            f"state were written in {written - started:.1f} s"
         )
 
     def _captured(self) -> tuple[Job, Savepoint]:

@@ -30,7 +30,7 @@ LOOK_S = 0.05
 
 
 class Application:
-    """From ``begin``, which ``await_ready`` waits for, to ``end``. For one thread, but for ``running`` and ``strike``."""
+    """From ``begin``, which ``await_ready`` waits for, to ``end``. ``running`` and ``strike`` are for any thread."""
 
     def __init__(self, config: ApplicationConfig) -> None:
         self._config, self._ready, self._started = config, False, False
@@ -102,7 +102,8 @@ class Application:
 
     def give_way_no_more(self) -> None:
         """It has given way to others until now."""
-        self._process.tell(GiveWayNoMore())
+        with contextlib.suppress(ServiceUnavailable, ValueError):  # it dies
+            self._process.tell(GiveWayNoMore())
 
     # -- its end ------------------------------------------------------------------------------------------------------
 
@@ -148,8 +149,8 @@ def application_of(
 ) -> Application:
     """That of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query.
 
-    Temporary files are below ``work``, its log is in ``home``. ``options``: more settings of Spark. All ``incarnation``s
-    but the first give way to those that live.
+    Temporary files are below ``work``, its log is in ``home``. ``options``: more settings of Spark. An ``incarnation``
+    that is not the first gives way to those that live.
     """
     mine = work / f"replica-{replica}"
     mine.mkdir(exist_ok=True)

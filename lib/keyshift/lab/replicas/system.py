@@ -9,7 +9,7 @@ from keyshift.experiment.replicas import comes_back
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
-from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.replicas.jobs import LedReplica, Replicas, WayBack
 from keyshift.lab.replicas.returning import Return
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
@@ -33,7 +33,6 @@ class ReplicatedJob:
         self._hit: list[Fault] = []
         self._struck: list[tuple[float, str]] = []
         self._told = 0  # differences
-        self._returns: list[Return] = []  # under way
         self._ending = False  # nobody comes back any more
         self._strength: list[tuple[float, int]] = []  # since when so many are full
 
@@ -47,16 +46,16 @@ class ReplicatedJob:
         try:
             yield
         except (QueryDied, MigrationFailed) as error:
+            self._end_returns([each for each in self._replicas.returns if each.replica is replica])
             replica.lives = False
             replica.application.kill()  # whatever is left of it writes no more
-            self._end_returns([each for each in self._returns if each.replica is replica])
             left = len(self._replicas.living)
             self._tell(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
             if not left:
                 self._await_another(error)
             self._count()
             if self._may_return and replica.job.config.attempt < MOST_RETURNS:
-                self._returns.append(Return(replica, self._replicas))
+                self._replicas.returns.append(Return(replica, self._replicas))
 
     @property
     def _may_return(self) -> bool:
@@ -66,18 +65,18 @@ class ReplicatedJob:
     def _await_another(self, error: KeyshiftError) -> None:
         """One may be on its way back, from what was written before. Raises KeyshiftError if none comes."""
         while not self._replicas.living:
-            if not self._returns:
+            if not any(way.written for way in self._replicas.returns):
                 raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
             time.sleep(LOOK_S)
             self._look_after_returns()
 
     def _look_after_returns(self) -> None:
-        for each in [each for each in self._returns if each.over]:
-            self._returns.remove(each)
+        for each in [each for each in self._replicas.returns if each.over]:
+            self._replicas.returns.remove(each)
             self._tell(each.told)
         self._count()
 
-    def _end_returns(self, returns: list[Return]) -> None:
+    def _end_returns(self, returns: list[WayBack]) -> None:
         for each in returns:
             each.end()
         self._look_after_returns()
@@ -88,7 +87,7 @@ class ReplicatedJob:
 
     def _count(self) -> None:
         """How many are full."""
-        full = len(self._replicas.living) - sum(each.replica.lives for each in self._returns)
+        full = len(self._replicas.living) - sum(each.replica.lives for each in self._replicas.returns)
         if not self._strength or self._strength[-1][1] != full:
             self._strength.append((time.time(), full))
 
@@ -126,7 +125,7 @@ class ReplicatedJob:
     def cancel(self) -> None:
         """Nobody has to come back any more."""
         self._ending = True
-        self._end_returns(list(self._returns))
+        self._end_returns(list(self._replicas.returns))
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
         """Of one of them."""
@@ -140,7 +139,7 @@ class ReplicatedJob:
     @property
     def busy(self) -> bool:
         """Whether a replica is on its way back, or a service is away."""
-        return bool(self._returns) or self._first.system.busy
+        return bool(self._replicas.returns) or self._first.system.busy
 
     def hit(self, fault: Fault) -> None:
         """A replica that is killed is the one that has lived for longest."""

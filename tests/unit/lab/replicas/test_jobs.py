@@ -110,3 +110,10 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     assert first.job.asked == [(["assigned"], saved)] and first.job.start_query == "starts 0"
     assert first.lives and first.began == [-1, 5_000_000] and first.system.job is first.job
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
+
+
+def test_who_is_on_its_way_back_does_not_go_on_when_all_end(made):
+    ended = []
+    made.replicas.returns.append(SimpleNamespace(end=lambda: ended.append(True)))
+    made.replicas.stop()
+    assert ended == [True]

@@ -20,7 +20,7 @@ class Return:
     """As that of ``returning``; what a test sets happens."""
 
     def __init__(self, replica, replicas):
-        self.replica, self.over, self.told, self.ended = replica, False, "", False
+        self.replica, self.over, self.told, self.ended, self.written = replica, False, "", False, False
         begun.append(self)
 
     def lives(self):
@@ -86,7 +86,7 @@ def made(monkeypatch):
         applications = []
 
         class Replicas:
-            all, differences = every, []
+            all, differences, returns = every, [], []
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
 
@@ -205,6 +205,7 @@ def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
     job = made()
     job.every[0].kill()
     job.system.check()
+    begun[0].written = True
     threading.Timer(0.05, begun[0].full).start()
     for each in job.every[1:]:
         each.kill()
@@ -216,12 +217,13 @@ def test_if_the_one_on_its_way_back_fails_too_the_run_ends(made):
     job = made()
     job.every[0].kill()
     job.system.check()
+    begun[0].written = True
     threading.Timer(0.05, begun[0].fails).start()
     job.every[1].kill()
     job.system.check()
     begun[1].fails()
     job.every[2].kill()
-    with pytest.raises(KeyshiftError, match="no replica is left: .*replica 0 did not come back: no memory"):
+    with pytest.raises(KeyshiftError, match=r"no replica is left: .*replica 0 did not come back: no memory"):
         job.system.check()
 
 
