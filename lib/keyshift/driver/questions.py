@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.attempt import StageAttempt
-from keyshift.model.errors import MigrationFailed, ServiceUnavailable
+from keyshift.model.errors import KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move
 from keyshift.model.records import Measured
 from keyshift.protocol.coordinator import Appointment
@@ -50,10 +50,14 @@ class Questions:
             self._alive()
             return True
 
-        if self.attempt.config.in_turns:
+        if not self.attempt.config.in_turns:
+            return tell()
+        try:
             Appointments(self.attempt.config, self.attempt.participant).make(name, tell, wanted)
-        else:
-            tell()
+        except Exception:
+            with contextlib.suppress(KeyshiftError):  # then nobody is there who waits for it
+                tell()
+            raise
 
     def answers(
         self,

@@ -67,6 +67,10 @@ class TurnRouter(RouterCore[Events]):
         request = self.machine.request_savepoint if stops else self.machine.request_capture
         return self._keep(name, appointment, partial(request, name))
 
+    def take_back(self, name: str) -> None:
+        """The savepoint or capture of this ``name`` does not come: its appointment does not hold."""
+        self._due.pop(name, None)
+
     def said_before(self, name: str, appointment: Appointment | None, stops: bool = True) -> None:
         """The router opens. If it has come to what has this ``name`` in a batch before, it says so no more."""
         if appointment and appointment.holds and self.epoch >= appointment.epoch:

@@ -86,8 +86,9 @@ class Traffic:
         if not again:
             for topic in self._topics:
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
-        several = {"others": self._others, "near_us": self._near_us}
-        config = CollectorConfig(topic=self._results, output=self._output, **several, **self._common)
+        config = CollectorConfig(
+            topic=self._results, others=self._others, near_us=self._near_us, output=self._output, **self._common
+        )
         self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
     def await_silence(self) -> None:

@@ -179,7 +179,8 @@ def epoch_and_router(name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SavepointCalled:
-    """Routers are to bring the savepoint ``id`` to all slots: with the next frame, or as appointed.
+    """Routers are to bring the savepoint ``id`` to all slots: with the next frame, or as appointed. Where slots work in
+    turns, one without an appointment is taken back.
 
     ``stops``: nothing comes behind it. Otherwise it is a capture, see ``row.CAPTURE``.
     """

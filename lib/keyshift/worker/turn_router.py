@@ -64,7 +64,11 @@ class TurnRouterTask(RouterTask):
 
     def _savepoint_called(self, called: nodes.SavepointCalled) -> None:
         with self._lock:
-            if not self._ended and called.appointment:
+            if self._ended:
+                return
+            if called.appointment is None:
+                self._core.take_back(called.id)
+            else:
                 with self._kept():
                     answer = self._core.savepoint(called.id, called.appointment, called.stops)
                     self._answer(called.id, called.appointment, answer)

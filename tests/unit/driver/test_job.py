@@ -571,7 +571,7 @@ def claimed_by_another(job):
 
 def another(job, **config):
     """A job whose slots work in turns, beside that of the fixture."""
-    config = replace(CONFIG, job="another", ordering="live_robin", deadline_s=60.0, **config)
+    config = replace(CONFIG, **{"job": "another", "ordering": "live_robin", "deadline_s": 60.0} | config)
     job.others.append(Job(job.start_query, config, Path("nowhere"), 1.0, job.output))
     return job.others[-1]
 
@@ -619,6 +619,15 @@ def test_a_capture_is_appointed_and_committed_and_the_job_goes_on(job):
     assert SavepointStore(CONFIG.endpoints, "another").manifest(written.name).offsets == {0: 10}
     assert other.savepoints == [] and in_zookeeper(job, other).children(ALL_SAVED) == []
     other.check()
+
+
+def test_a_capture_that_a_router_does_not_confirm_is_taken_back_so_that_the_others_do_not_wait(job):
+    other = another(job, deadline_s=0.02)
+    other.start([START])
+    with pytest.raises(MigrationFailed, match="router 0 did not answer within"):
+        capture(other.config, other.stages, other.check)
+    *_, last = [value for path, value in job.memory.published if path == "savepoint"]
+    assert last.appointment is None and not last.stops
 
 
 def test_the_first_driver_of_a_job_has_the_first_epoch_and_the_next_one_another(job):

@@ -117,3 +117,12 @@ def test_a_capture_is_said_behind_its_mark_and_the_router_goes_on_under_the_same
     again.said_before("c", Appointment(6, holds=True), stops=False)
     assert again.savepoint("c", Appointment(6, holds=True), stops=False) is None
     assert say(again, 3, 8, 0)[0][0][0] == (DATA, 1, 3), "it does not stop"
+
+
+def test_nobody_waits_for_a_capture_that_was_taken_back():
+    core = router()
+    say(core, 0, 5)
+    core.savepoint("c", Appointment(6), stops=False)
+    assert not core.may_take(6 * H)
+    core.take_back("c")
+    assert core.may_take(6 * H) and say(core, 1, 6, 0) == ([[(DATA, 1, 1)], [(TICK, 1, 1)]], [])

@@ -97,8 +97,8 @@ class Replicas:
     def lead_next(self, replica: LedReplica, begin: Savepoint, of: Job) -> None:
         """Its job goes on from what another one has written; waits until each router and slot has put a row through."""
         before = replica.job.config
-        restore = {"restore": begin.name, "restore_of": of.config.job}
-        config = dataclasses.replace(before, attempt=before.attempt + 1, epoch=0, faults=(), **restore)
+        config = dataclasses.replace(before, restore=begin.name, restore_of=of.config.job)
+        config = dataclasses.replace(config, attempt=before.attempt + 1, epoch=0, faults=())
         replica.job, replica.system = self._led(replica.application, config)
         replica.job.start([stage.assignment for stage in of.stages], begin)
         replica.lives_from(begin.time_us)

@@ -28,8 +28,8 @@ class _Over(KeyshiftError):
 class Return:
     """Of ``replica``, one of ``replicas``.
 
-    ``written``: it has all that it needs of others. ``told``: one line, when it is ``over``. ``full_at``: since when the replica is full, in seconds since the epoch;
-    None if it is not.
+    ``written``: it has all that it needs of others. ``told``: one line, when it is ``over``. ``full_at``: since when the
+    replica is full, in seconds since the epoch; None if it is not.
     """
 
     def __init__(self, replica: LedReplica, replicas: Replicas) -> None:

@@ -156,8 +156,16 @@ def application_of(
     mine.mkdir(exist_ok=True)
     told = {name: str(value) for name, value in options.items()}
     log = home / (f"spark-{replica}-{incarnation}.log" if incarnation else f"spark-{replica}.log")
-    given = {"master": f"local[{cores}]", "jars": tuple(jars), "work": mine, "log": log, "options": told}
-    return Application(ApplicationConfig(**given, gives_way=incarnation > 0))
+    return Application(
+        ApplicationConfig(
+            master=f"local[{cores}]",
+            jars=tuple(jars),
+            work=mine,
+            log=log,
+            options=told,
+            gives_way=incarnation > 0,
+        )
+    )
 
 
 class RemoteQuery:

@@ -97,8 +97,8 @@ def test_one_that_gives_way_does_so_until_it_is_told_otherwise(served, monkeypat
 
 def test_who_is_nice_is_so_with_all_that_it_has_started(monkeypatch, tmp_path):
     sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    session, own = tmp_path / "autogroup", SimpleNamespace(children=lambda recursive: [psutil.Process(sleeping.pid)])
-    own.threads = list
+    session, child = tmp_path / "autogroup", psutil.Process(sleeping.pid)
+    own = SimpleNamespace(children=lambda recursive: [child], threads=list)
     monkeypatch.setattr(application, "AUTOGROUP", session)
     monkeypatch.setattr(application.psutil, "Process", lambda: own)
     try:
