@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from keyshift.driver.job import Job
 from keyshift.driver.job_faults import ServicesToHit
@@ -42,26 +41,12 @@ class LedReplica:
         self.lives = True
 
 
-class WayBack(Protocol):
-    """That of a replica which has died; see ``returning.Return``."""
-
-    replica: LedReplica
-    told: str
-    written: bool
-
-    @property
-    def over(self) -> bool:
-        """Whether the replica is full, or will not be."""
-
-    def end(self) -> None:
-        """Do not go on with it."""
-
-
 class Replicas:
     """Those of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
 
     ``configs``: of each. ``open_application``: makes that of a number and an incarnation, which is not begun. ``log``
-    gets what ``read_log`` reads of all of them. ``differences``: between them, so far. ``returns``: under way.
+    gets what ``read_log`` reads of all of them. ``differences``: between them, so far. ``before_stop`` is
+    called first when all end.
     """
 
     def __init__(
@@ -79,7 +64,7 @@ class Replicas:
         self._given = work, spec.job.batch_s, traffic, say, services
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
-        self.returns: list[WayBack] = []
+        self.before_stop: Callable[[], None] = lambda: None
         self.all: list[LedReplica] = []
         for config in configs:
             application = open_application(config.replica, 0)
@@ -134,8 +119,7 @@ class Replicas:
 
     def stop(self) -> None:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""
-        for way in self.returns:
-            way.end()
+        self.before_stop()
         self._each(lambda replica: replica.application.end())
         self._each(lambda replica: replica.job.stop())
 

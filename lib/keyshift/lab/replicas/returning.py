@@ -7,6 +7,7 @@ when it has done the same as the others, and not much later than they, for ``KEE
 
 import threading
 import time
+from collections.abc import Callable
 
 from keyshift.clock import SECOND_US
 from keyshift.driver.job import Job
@@ -18,18 +19,19 @@ from keyshift.wire.savepoint import Savepoint
 WRITE_S = 60.0  # in which another replica must have written its state: at the end of a batch it may not be able to
 KEEPS_UP_S = 1.0
 FULL_S = 300.0  # so long after its first row one that does not keep up is left at that
+MOST_RETURNS = 5  # of a replica: one that always dies is left at that
 LOOK_S = 0.1  # between two looks
 
 
-class _Over(KeyshiftError):
+class _Unwanted(KeyshiftError):
     """Nobody waits for it any more."""
 
 
 class Return:
     """Of ``replica``, one of ``replicas``.
 
-    ``written``: it has all that it needs of others. ``told``: one line, when it is ``over``. ``full_at``: since when the
-    replica is full, in seconds since the epoch; None if it is not.
+    ``written``: it has all that it needs of others. ``told``: one line, when it is ``over``. ``full_at``: since when
+    the replica is full, in seconds since the epoch; None if it is not.
     """
 
     def __init__(self, replica: LedReplica, replicas: Replicas) -> None:
@@ -59,7 +61,7 @@ class Return:
 
     def _check(self) -> None:
         if self._unwanted.is_set():
-            raise _Over("nobody waits for it any more")
+            raise _Unwanted("nobody waits for it any more")
 
     def _run(self) -> None:
         number, began = self.replica.number, time.time()
@@ -129,3 +131,57 @@ class Return:
             if time.monotonic() > until:
                 raise KeyshiftError(f"it did not keep up within {FULL_S:g} s")
             self._unwanted.wait(LOOK_S)
+
+
+class Returns:
+    """The ways back of all ``replicas``. For the controlling thread. ``tell`` gets a line about each that is over.
+
+    ``strength``: since when (seconds since the epoch) so many of them are full.
+    """
+
+    def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
+        self._replicas, self._tell = replicas, tell
+        self._ways: list[Return] = []
+        self._closed = False
+        self.strength: list[tuple[float, int]] = []
+        replicas.before_stop = self.close
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a replica is on its way back, or lives and is not full yet."""
+        return bool(self._ways)
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether a replica may still come back if no other one lives any more."""
+        return any(way.written for way in self._ways)
+
+    def begin(self, replica: LedReplica) -> None:
+        """That of a replica which has died."""
+        if not self._closed and replica.job.config.attempt < MOST_RETURNS:
+            self._ways.append(Return(replica, self._replicas))
+
+    def look(self) -> None:
+        """At what has become of them. Raises what should not have happened."""
+        for way in [way for way in self._ways if way.over]:
+            self._ways.remove(way)
+            self._tell(way.told)
+        self.count()
+
+    def count(self) -> None:
+        """How many are full now."""
+        full = len(self._replicas.living) - sum(way.replica.lives for way in self._ways)
+        if not self.strength or self.strength[-1][1] != full:
+            self.strength.append((time.time(), full))
+
+    def end(self, replica: LedReplica | None = None) -> None:
+        """That of this ``replica`` does not go on; None: of none."""
+        for way in self._ways:
+            if replica in (None, way.replica):
+                way.end()
+        self.look()
+
+    def close(self) -> None:
+        """None goes on, and none begins any more."""
+        self._closed = True
+        self.end()

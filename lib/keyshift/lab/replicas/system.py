@@ -9,14 +9,13 @@ from keyshift.experiment.replicas import comes_back
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
-from keyshift.lab.replicas.jobs import LedReplica, Replicas, WayBack
-from keyshift.lab.replicas.returning import Return
+from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.replicas.returning import Returns
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.wire.faults import REPLICA, Fault
 
-MOST_RETURNS = 5  # of a replica: one that always dies is left at that
 LOOK_S = 0.1  # between two looks at whether the last one that may comes back
 Say = Callable[[str], None]
 
@@ -33,8 +32,7 @@ class ReplicatedJob:
         self._hit: list[Fault] = []
         self._struck: list[tuple[float, str]] = []
         self._told = 0  # differences
-        self._ending = False  # nobody comes back any more
-        self._strength: list[tuple[float, int]] = []  # since when so many are full
+        self._returns = Returns(replicas, self._tell)
 
     @property
     def _first(self) -> LedReplica:
@@ -46,50 +44,23 @@ class ReplicatedJob:
         try:
             yield
         except (QueryDied, MigrationFailed) as error:
-            self._end_returns([each for each in self._replicas.returns if each.replica is replica])
+            self._returns.end(replica)
             replica.lives = False
             replica.application.kill()  # whatever is left of it writes no more
             left = len(self._replicas.living)
             self._tell(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
-            if not left:
-                self._await_another(error)
-            self._count()
-            if self._may_return and replica.job.config.attempt < MOST_RETURNS:
-                self._replicas.returns.append(Return(replica, self._replicas))
-
-    @property
-    def _may_return(self) -> bool:
-        job = self._spec.job
-        return comes_back(job.ordering, job.returns) and not self._ending
-
-    def _await_another(self, error: KeyshiftError) -> None:
-        """One may be on its way back, from what was written before. Raises KeyshiftError if none comes."""
-        while not self._replicas.living:
-            if not any(way.written for way in self._replicas.returns):
-                raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
-            time.sleep(LOOK_S)
-            self._look_after_returns()
-
-    def _look_after_returns(self) -> None:
-        for each in [each for each in self._replicas.returns if each.over]:
-            self._replicas.returns.remove(each)
-            self._tell(each.told)
-        self._count()
-
-    def _end_returns(self, returns: list[WayBack]) -> None:
-        for each in returns:
-            each.end()
-        self._look_after_returns()
+            while not self._replicas.living:  # one may be on its way back, from what was written before
+                if not self._returns.hopeful:
+                    raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
+                time.sleep(LOOK_S)
+                self._returns.look()
+            self._returns.count()
+            if comes_back(self._spec.job.ordering, self._spec.job.returns):
+                self._returns.begin(replica)
 
     def _tell(self, line: str) -> None:
         self.note(line)
         self._say(line)
-
-    def _count(self) -> None:
-        """How many are full."""
-        full = len(self._replicas.living) - sum(each.replica.lives for each in self._replicas.returns)
-        if not self._strength or self._strength[-1][1] != full:
-            self._strength.append((time.time(), full))
 
     def start(self) -> None:
         """The Spark of each at the same time, then their queries one after the other."""
@@ -98,14 +69,14 @@ class ReplicatedJob:
         for replica in self._replicas.all:
             with self._surviving(replica):
                 replica.system.start()
-        self._count()
+        self._returns.count()
 
     def check(self) -> None:
         """Notices who has died or is back, and tells of differences. Raises KeyshiftError if nobody is left."""
         for difference in self._replicas.differences[self._told :]:
             self._told += 1
             self._say(str(difference))
-        self._look_after_returns()
+        self._returns.look()
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.check()
@@ -124,8 +95,7 @@ class ReplicatedJob:
 
     def cancel(self) -> None:
         """Nobody has to come back any more."""
-        self._ending = True
-        self._end_returns(list(self._replicas.returns))
+        self._returns.close()
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
         """Of one of them."""
@@ -139,7 +109,7 @@ class ReplicatedJob:
     @property
     def busy(self) -> bool:
         """Whether a replica is on its way back, or a service is away."""
-        return bool(self._replicas.returns) or self._first.system.busy
+        return self._returns.under_way or self._first.system.busy
 
     def hit(self, fault: Fault) -> None:
         """A replica that is killed is the one that has lived for longest."""
@@ -174,7 +144,7 @@ class ReplicatedJob:
             furthest,
             replicas=states,
             began={replica.number: replica.began for replica in self._replicas.all},
-            strength=self._strength,
+            strength=self._returns.strength,
             notes=[*self._notes, *notes],
             struck=[*self._struck, *struck],
         )

@@ -113,7 +113,7 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
 
 
 def test_who_is_on_its_way_back_does_not_go_on_when_all_end(made):
-    ended = []
-    made.replicas.returns.append(SimpleNamespace(end=lambda: ended.append(True)))
+    did = made.replicas.all[0].application.did
+    made.replicas.before_stop = lambda: did.append("all end")
     made.replicas.stop()
-    assert ended == [True]
+    assert did == ["all end", "end"]

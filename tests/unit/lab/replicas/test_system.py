@@ -8,7 +8,7 @@ import pytest
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.final_state import FinalState
-from keyshift.lab.replicas import system
+from keyshift.lab.replicas import returning, system
 from keyshift.lab.replicas.system import ReplicatedJob
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.wire.faults import parse
@@ -76,7 +76,7 @@ class Replica:
 @pytest.fixture
 def made(monkeypatch):
     """A job of three; the second one has come furthest."""
-    monkeypatch.setattr(system, "Return", Return)
+    monkeypatch.setattr(returning, "Return", Return)
     monkeypatch.setattr(system, "LOOK_S", 0.001)
     begun.clear()
 
@@ -86,7 +86,7 @@ def made(monkeypatch):
         applications = []
 
         class Replicas:
-            all, differences, returns = every, [], []
+            all, differences = every, []
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
 
@@ -174,7 +174,7 @@ def test_who_has_died_comes_back_and_it_is_known_how_many_were_full_when(made):
     assert way.replica is job.every[0] and job.system.busy
     way.lives()
     job.system.check()
-    assert [full for _, full in job.system._strength] == [3, 2], "it runs, and is not full"
+    assert [full for _, full in job.system._returns.strength] == [3, 2], "it runs, and is not full"
     way.full()
     job.system.check()
     assert job.said[-1] == "replica 0 was full again" and not job.system.busy
@@ -192,13 +192,13 @@ def test_who_may_not_come_back_does_not(made):
 
 def test_one_that_dies_again_comes_back_again_and_not_for_ever(made):
     job = made()
-    for attempt in range(system.MOST_RETURNS + 3):
+    for attempt in range(returning.MOST_RETURNS + 3):
         job.every[0].job.config.attempt = attempt
         job.every[0].kill()
         job.system.check()
         if len(begun) > attempt:
             begun[-1].lives()  # and dies before it is full
-    assert len(begun) == system.MOST_RETURNS and all(way.ended for way in begun)
+    assert len(begun) == returning.MOST_RETURNS and all(way.ended for way in begun)
 
 
 def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
