@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import pytest
-from two_replicas import Replica, run
+from two_replicas import Replica, dies_and_returns, run
 
 
 def agreed(one: list, other: list) -> int:
@@ -42,6 +42,13 @@ def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_th
         assert len(mine) > 50
         at = theirs.index(mine[0])
         assert agreed(theirs[at:], mine) == min(len(theirs) - at, len(mine))
+
+
+def test_a_replica_dies_comes_back_and_is_full_when_it_keeps_up_with_the_other_one():
+    dead, way, replicas = dies_and_returns(1)
+    assert way.told.startswith("replica 1 was full again ") and way.full_at is not None
+    assert dead.lives and dead.application.did == ["ready", "important"]
+    assert replicas.differences == [] and replicas.chains.compared > 50
 
 
 def by_key(replica: Replica) -> dict[int, list[tuple]]:

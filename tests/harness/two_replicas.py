@@ -2,6 +2,7 @@
 
 They have batches, processes and delays of their own, and the second begins late. If it ``moves``, units do so in the
 second alone, unit by unit. If it ``returns``, the second begins from what the first has written down while it ran.
+``dies_and_returns`` has the whole way back, with the threads that it has in a run.
 """
 
 import dataclasses
@@ -10,23 +11,29 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Thread
+from threading import Lock, Thread
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pandas as pd
-from engine import HERE, Bucket
+from engine import HERE, Bucket, Engine
 from flaky_flight import Failures
 from leading import Fate
 from nodes import Ensemble
 from one_run import Outcome, Run, _installed
 from shape import draw
 
+from keyshift.clock import now_us
+from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import capture
+from keyshift.lab.replicas.returning import Return
+from keyshift.model import frames
 from keyshift.model.keys import Assignment, SlotId
 from keyshift.planner import make_plan, strategies
 from keyshift.runtime.turn import Turn
 from keyshift.runtime.turns import TurnCore
+from keyshift.traffic.copies import Chains, Difference
 from keyshift.wire.savepoint import Savepoint
 
 LATE_S, LOAD_S = 0.4, 2.0
@@ -120,3 +127,105 @@ def _recorded(runs: list[Run], replicas: list[Replica]) -> Iterator[None]:
 
     with patch.object(TurnCore, "deliver", deliver):
         yield
+
+
+NEAR_US = 1_000_000  # a machine that is busy makes one replica late, and then another one
+
+
+class Application:
+    """Has nothing to do: the query is in this process."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    def await_ready(self) -> None:
+        self.did.append("ready")
+
+    def give_way_no_more(self) -> None:
+        self.did.append("important")
+
+    def strike(self) -> None:
+        self.did.append("struck")
+
+    end = strike
+
+
+@dataclass
+class Replicas:
+    """What ``Return`` asks: ``lives`` writes its state down, and ``following`` is the next incarnation."""
+
+    lives: Run
+    following: Run
+    chains: Chains = field(default_factory=lambda: Chains(2, NEAR_US))
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def living(self) -> list[Any]:
+        return [SimpleNamespace(job=self.lives._job)]
+
+    @property
+    def standings(self) -> Any:
+        return self.chains.standings()
+
+    def begin_next(self, replica: Any) -> None:
+        replica.application = Application()
+
+    def lead_next(self, replica: Any, saved: Savepoint, of: Job) -> None:
+        replica.job = self.following._job
+        replica.job.config = dataclasses.replace(replica.job.config, restore=saved.name, restore_of=of.config.job)
+        replica.job.start([stage.assignment for stage in of.stages], saved)
+        replica.lives = True
+
+    @contextmanager
+    def told(self, numbers: dict[int, int]) -> Iterator[None]:
+        """Inside, turns are compared as the collector does. ``numbers``: of replicas, by the identity of an engine."""
+        original, lock = Engine.collect, Lock()
+
+        def collect(engine: Engine, slot: int, values: Any, schema: Any) -> None:
+            for value in values:
+                _, facts = frames.decode(value.as_buffer(), schema)
+                if facts.turn:
+                    with lock:
+                        found = self.chains.told(numbers[id(engine)], slot, facts.turn, now_us())
+                        self.differences += [found] if found else []
+            original(engine, slot, values, schema)
+
+        with patch.object(Engine, "collect", collect):
+            yield
+
+
+def dies_and_returns(seed: int) -> tuple[Any, Return, Replicas]:
+    """One of two replicas dies, and comes back from what the other one has written."""
+    ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
+    runs = [
+        Run(
+            Outcome(3 * seed + number, _shape(seed, "live_robin", "keycount"), {}),
+            ensemble,
+            bucket,
+            Fate(ensemble, 0.0),
+        )
+        for number in range(3)
+    ]
+    first, second, third = runs
+    for each, number in zip(runs, (0, 1, 1), strict=True):
+        each._topic = each._engine.topic = first._topic
+        each._job.config = each._job.config.of_replica(number)
+    replicas = Replicas(first, third)
+    numbers = {id(each._engine): number for each, number in zip(runs, (0, 1, 1), strict=True)}
+    with _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)), replicas.told(numbers):
+        try:
+            Thread(target=first._load, daemon=True).start()
+            for each in (first, second):
+                each._job.start([Assignment.contiguous(8, each.shape.slots)])
+            time.sleep(LOAD_S / 2)
+            second._engine.query.die(RuntimeError("injected: the replica was killed"))
+            time.sleep(LOAD_S / 2)
+            dead = SimpleNamespace(number=1, lives=False, job=second._job, application=Application())
+            way = Return(dead, replicas)
+            first._await("it is over", lambda: way.over, lambda: replicas.chains.compared)
+        finally:
+            first._over.set()
+            for each in runs:
+                each._job.stop()
+                each._engine.end()
+    return dead, way, replicas
