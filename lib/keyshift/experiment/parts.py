@@ -82,6 +82,9 @@ class JobPart(Part):
     replicas: int = Field(
         default=1, ge=1, le=8, description="whole jobs that read the same input, each in a Spark of its own"
     )
+    returns: bool = Field(
+        default=True, description="a replica that has died comes back, from what another one writes down"
+    )
     ordering: Text = Field(
         default="none", description="how replicas of the job agree on an order (keyshift orderings); none: not"
     )

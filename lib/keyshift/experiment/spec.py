@@ -82,7 +82,8 @@ class RunSpec:
             )
         self._check_script()
         self._check_faults()
-        check_replicas(job.replicas, job.ordering, scenario.trigger, job.snapshot_s, self.unsettled, scenario.faults())
+        replicated = job.replicas, job.ordering, job.returns
+        check_replicas(*replicated, scenario.trigger, job.snapshot_s, self.unsettled, scenario.faults())
         self._check_ordering()
         tasks = [self.routers, *self.tasks.values()]
         rows = job.replicas * sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms

@@ -24,6 +24,7 @@ from keyshift.wire.config import Certificate, JobConfig
 from keyshift.wire.faults import REPLICA, Fault
 from keyshift.workloads import Workload, parcel_of
 
+NEAR_US = 100_000  # beside two epochs: a replica that is not later than that keeps up
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
 
 
@@ -138,7 +139,8 @@ def job_traffic(
     events = [Topic.at(config.endpoints, each.topic, each.partitions) for each in config.inputs]
     topics = [Topic.at(each.endpoints, each.results_topic, results) for each in configs or [config]]
     output = work / f"{config.job}.parquet"
-    return Traffic(workload, events, topics[0], output, heard, config.trace, others=topics[1:])
+    near_us = 2 * config.heartbeat_us + NEAR_US
+    return Traffic(workload, events, topics[0], output, heard, config.trace, others=topics[1:], near_us=near_us)
 
 
 class KeyshiftJob:
