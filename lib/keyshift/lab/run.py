@@ -213,12 +213,14 @@ class Lab:
             with contextlib.suppress(ServiceUnavailable):
                 store.require_of(name, spec.workload)
 
-    def room(self, spec: RunSpec) -> int:
-        """How many slots a restart of the job of ``spec`` may lead to: all routers and slots need a core at once."""
+    def room(self, spec: RunSpec) -> dict[str, int]:
+        """How many slots of each stage a restart of the job of ``spec`` may lead to, all stages alike: all routers and
+        slots need a core at once.
+        """
         place = self._place
         cores = place.executors * place.cores if place.on_kubernetes else self._cores
-        most = max(spec.tasks.values())
-        return max(most, min(room(spec), most + (cores - spec.cores) // len(spec.tasks)))
+        each = max(0, cores - spec.cores) // len(spec.tasks)
+        return {stage: max(tasks, min(room(spec), tasks + each)) for stage, tasks in spec.tasks.items()}
 
     def record(
         self,
