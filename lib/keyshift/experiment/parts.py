@@ -71,7 +71,7 @@ class JobPart(Part):
     slots_max: int = Field(
         default=0,
         ge=0,
-        description="tasks of each stage that are there for slots, at the least; 0: as many as the scenario needs",
+        description="tasks that each stage has for slots, at the least; 0: as many as the scenario needs",
     )
     batch_s: float = Field(default=300.0, ge=5, description="length of a Spark batch in seconds")
     deadline_s: float = Field(default=30.0, gt=0, description="deadline of every phase of a migration, in seconds")

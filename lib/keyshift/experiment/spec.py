@@ -263,7 +263,7 @@ class RunSpec:
         return self.routers + sum(self.tasks.values())
 
     def start(self, stage: str | None = None) -> Assignment:
-        """The assignment of ``stage`` before the migration, in the strategy's units; None: of the last that migrates."""
+        """The assignment of ``stage`` before the migration, in the strategy's units; None: the last that migrates."""
         slots = self.slots_of[stage or self.moving[-1]]
         return in_units(self.point(), Assignment.contiguous(self.workload.key_groups, slots))
 

@@ -156,10 +156,7 @@ class Series:
 
     def _await_calm(self, since: float, until: float, seconds: int) -> Script:
         """So many seconds of normal latency in a row, none of them before ``since``; at most until ``until``."""
-        while time.time() < until:
-            found = [each.p99_ms for each in self._run.traffic.seconds if each.second >= since][-seconds:]
-            if len(found) == seconds and all(p99 is not None and p99 <= self._objective_ms for p99 in found):
-                return
+        while time.time() < until and not self._run.calm(since, seconds, self._objective_ms):
             yield time.time() + LOOK_S
 
     @property
