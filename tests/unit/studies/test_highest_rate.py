@@ -15,7 +15,7 @@ GOOD, BAD = Burst([1.0, 2.0, 3.0], [5.0, 6.0, 7.0], kept_up=True), Burst([], [],
 
 
 class Lab:
-    """Its jobs take 1000 events/s for each of their slots, of which each seed makes some more. Those of ``dies`` die."""
+    """Its jobs take 1000 events/s for each slot, and some more with each seed. Those of ``dies`` die."""
 
     def __init__(self):
         self.dies, self.bad, self.asked, self.store = set(), set(), [], self

@@ -155,7 +155,7 @@ def test_the_search_ends_just_below_what_a_job_takes_and_rests_between_two_rates
 
 
 def test_a_job_that_takes_hardly_anything_has_no_highest_rate(searched):
-    found, job = searched(120.0)
+    found, job = searched(200.0)
     assert (found.highest, found.held) == (0.0, None)
     assert "none is sustained, not even 250 events/s" in job.notes[0]
 
