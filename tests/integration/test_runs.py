@@ -95,11 +95,9 @@ def test_each_stage_has_slots_of_its_own_and_one_of_them_is_scaled_in(lab):
     run = spec(**chain, stage_slots="map:1,counter:3", to_slots=2, strategy="fluid")
     manifest = lab.run(run)
     assert manifest.status == "ok", manifest.verdict.examples
-    tables = lab.store.get_tables(manifest.run_id)
-    assert set(tables["latency"]["slot"]) == {0, 1, 2}
-    start = run.start("counter")
-    assert {move.unit for move in start.moves_to(run.target(start))} == set(tables["migration"]["unit"])
-    assert (set(tables["migration"]["source"]), set(tables["migration"]["stage"])) == ({2}, {1})
+    migration, start = lab.store.get_table(manifest.run_id, "migration"), run.start("counter")
+    assert {move.unit for move in start.moves_to(run.target(start))} == set(migration["unit"])
+    assert (set(migration["source"]), set(migration["destination"]), set(migration["stage"])) == ({2}, {0, 1}, {1})
 
 
 def test_rates_are_tried_in_one_job_whose_verdict_is_of_all_of_them(lab):
