@@ -90,7 +90,7 @@ def job_config(
     ``backend``: its settings, as served.
     """
     backend = backend or backends.get(spec.backend.name).settings(**spec.backend.settings)
-    tasks = dict.fromkeys(spec.tasks, spec.job.slots) if spec.point().restarts else spec.tasks
+    tasks = spec.slots_of if spec.point().restarts else spec.tasks
     (stage, slots), *onward = tasks.items()
     return JobConfig(
         job=name,
@@ -160,7 +160,7 @@ class KeyshiftJob:
 
     def start(self) -> None:
         """Each stage under the assignment of the spec."""
-        self._job.start([self._spec.start()] * len(self._job.stages))
+        self._job.start([self._spec.start(stage.name) for stage in self._job.stages])
 
     def check(self) -> None:
         """Restarts are made here, when no migration is under way."""

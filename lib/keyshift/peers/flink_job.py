@@ -120,7 +120,7 @@ class FlinkJob:
         self._client.open_session()
         for statement in tables(self._events.kafka, self._events.name, self._results.name):
             self._client.execute(statement)
-        self._submit(self._spec.job.slots, {})
+        self._submit(self._spec.slots_of[self._stage], {})
         lines.fill(self._events, keys)
 
         def came() -> int:

@@ -136,7 +136,8 @@ def job(monkeypatch, client):
     monkeypatch.setattr(flink_job.lines, "fill", lambda *told: filled.append(told))
     monkeypatch.setattr(Topic, "length", lambda topic: 20 if filled else 0)
     events = Topic("k", "in", 2)
-    made = FlinkJob(flink_spec(SMALL), client, events, Topic("k", "out"))
+    given = SMALL | {"slots": 1, "stage_slots": "counter:2"}
+    made = FlinkJob(flink_spec(given), client, events, Topic("k", "out"))
     made.start()
     assert filled == [(events, 20)]
     return made
