@@ -10,11 +10,12 @@ import pandas as pd
 import psutil
 from pyspark.sql import SparkSession
 
-from bench.load import UNMEASURED_S, Subject, UnmovedJob
+from bench.load import Subject, UnmovedJob
 from bench.measurements import Measurement
 from keyshift import trace
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.scripts.highest_rate import UNMEASURED_S
 
 # From the moment at which a leg begins to that at which it ends: columns of ``moments``, in microseconds.
 LEGS = {

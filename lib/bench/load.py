@@ -4,10 +4,9 @@ import contextlib
 import math
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +15,7 @@ from keyshift.driver.job import Job
 from keyshift.driver.spark import start_query
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.scripts.highest_rate import UNMEASURED_S, Burst, burst_of, hopeless
 from keyshift.lab.system import job_config, job_traffic
 from keyshift.peers.plain_job import BATCH_S, assignment
 from keyshift.traffic.load import SourceLoad
@@ -24,34 +24,7 @@ from keyshift.wire.config import JobConfig
 
 ANSWER_S = 30.0  # for late results after a burst
 QUIET_S = 3.0  # no result for so long: what is missing does not come any more
-LEAD_S, UNMEASURED_S = 0.3, 2.0  # before the first event of a burst; of each burst, at its beginning
-SUSTAINED_P99_MS = 500.0
-HOPELESS_P99_MS = 2 * SUSTAINED_P99_MS  # a burst that is to show whether the rate is sustained is over then
-
-
-@dataclass(frozen=True)
-class Burst:
-    """The result of one burst: p50 and p99 of each measured second, in ms, and whether all results came soon enough."""
-
-    p50s_ms: list[float]
-    p99s_ms: list[float]
-    kept_up: bool
-
-    @property
-    def p50_ms(self) -> float:
-        """Median over the seconds."""
-        return median(self.p50s_ms)
-
-    @property
-    def p99_ms(self) -> float:
-        """Median over the seconds of each second's P99."""
-        return median(self.p99s_ms)
-
-    @property
-    def sustained(self) -> bool:
-        """Whether latency was still low in the last third, and nothing was left behind."""
-        last = self.p99s_ms[-max(1, len(self.p99s_ms) // 3) :]
-        return self.kept_up and bool(last) and median(last) < SUSTAINED_P99_MS
+LEAD_S = 0.3  # before the first event of a burst
 
 
 class UnmovedJob(Job):
@@ -84,7 +57,7 @@ class Subject:
     ) -> None:
         self.name, self._spec = kind.label, spec
         config = job_config(spec, f"bench-{self.name}-{secrets.token_hex(4)}", endpoints, None)
-        self.config = replace(config, slots=spec.job.slots, trace=trace)
+        self.config = replace(config, trace=trace)
         self._traffic = job_traffic(spec.workload, self.config, self.config.slots, work)
         self._job = kind(spark, self.config, work, BATCH_S, self._traffic)
 
@@ -119,11 +92,7 @@ class Subject:
             feed.begin(start, seconds)
             first, end = math.ceil(start + UNMEASURED_S), math.floor(start + seconds)
 
-            def hopeless() -> bool:
-                said = traffic.seconds[seconds_before:]
-                return any(s.second >= first and (s.p50_ms or 0.0) > HOPELESS_P99_MS for s in said)
-
-            while time.time() < start + seconds and not (give_up and hopeless()):
+            while time.time() < start + seconds and not (give_up and hopeless(traffic.seconds[seconds_before:], first)):
                 time.sleep(0.1)
                 self._check()
             if time.time() < start + seconds:
@@ -132,10 +101,7 @@ class Subject:
             complete = self._await_results(received_before + (feed.due or 0))
         finally:
             traffic.end(feed)
-        said = traffic.seconds[seconds_before:]
-        measured = [s for s in said if first <= s.second < end and s.results]
-        kept_up = complete and time.time() >= start + seconds and not hopeless() and bool(measured)
-        return Burst([s.p50_ms or 0.0 for s in measured], [s.p99_ms or 0.0 for s in measured], kept_up)
+        return burst_of(traffic.seconds[seconds_before:], first, end, complete and time.time() >= start + seconds)
 
     def _await_results(self, wanted: int) -> bool:
         deadline = time.monotonic() + ANSWER_S

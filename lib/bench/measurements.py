@@ -1,13 +1,9 @@
-"""The arithmetic of the benchmark: medians of alternating repetitions, a search for the highest rate, the table."""
+"""The arithmetic of the benchmark: medians of alternating repetitions, the table."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
-
-STEP = 2.0  # between the first rungs of a staircase
-LOWEST_PER_S, HIGHEST_PER_S = 250.0, 4_000_000.0
 
 
 @dataclass(frozen=True)
@@ -43,28 +39,6 @@ class Measurement:
         """All of it, with the medians, the ratio and whether the aim is met."""
         medians = {"keyshift_median": median(self.keyshift), "other_median": median(self.other) if self.other else None}
         return asdict(self) | medians | {"ratio": self.ratio, "met": self.met}
-
-
-def staircase(sustains: Callable[[float], bool], start: float, bisections: int) -> float:
-    """The highest rate, in events/s, that ``sustains`` said yes to: by doubling (or halving) until the answer changes,
-    then by bisecting that factor. 0 if not even LOWEST_PER_S is sustained.
-    """
-    rate = start
-    if sustains(rate):
-        while rate < HIGHEST_PER_S and sustains(rate * STEP):
-            rate *= STEP
-    else:
-        rate /= STEP
-        while rate >= LOWEST_PER_S and not sustains(rate):
-            rate /= STEP
-        if rate < LOWEST_PER_S:
-            return 0.0
-    factor = STEP
-    for _ in range(bisections):
-        factor = math.sqrt(factor)
-        if sustains(rate * factor):
-            rate *= factor
-    return rate
 
 
 def table(rows: Sequence[Measurement]) -> str:

@@ -11,18 +11,18 @@ from pyspark.sql import SparkSession
 
 from bench import legs
 from bench.load import Subject, UnmovedJob
-from bench.measurements import Measurement, staircase
+from bench.measurements import Measurement
 from bench.plain import ShortestJob
 from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.lab.scripts.highest_rate import staircase
 from keyshift.progress import Say
 from keyshift.services.jars import jars
 
 LATENCY_AIM, RATE_AIM = 1.1, 1.05
 FRAME_MS = (10.0, 15.0, 20.0, 30.0, 50.0)
 FIRST_RATE_PER_S = 32_000.0
-TRIES = 2  # of a rate: what else runs on the machine can make a burst fail, but none succeed
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,9 @@ def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, 
     rates: dict[str, list[float]] = {ours.name: [], plain.name: []}
     for repetition in range(effort.rate_repetitions):
         for subject in _in_turn(ours, plain, repetition):
-
-            def sustains(rate: float, subject: Subject = subject) -> bool:
-                return any(_burst_sustained(subject, rate, spec, effort, say) for _ in range(TRIES))
-
             done = rates[subject.name]
             start = FIRST_RATE_PER_S if not done else 0.75 * done[-1]  # other rungs than before
-            done.append(staircase(sustains, start, effort.bisections))
+            done.append(_climbed(subject, start, spec, effort, say))
     return Measurement(
         "a",
         "highest sustained rate, against the plain job",
@@ -125,10 +121,19 @@ def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, 
     )
 
 
+def _climbed(subject: Subject, start: float, spec: RunSpec, effort: Effort, say: Say) -> float:
+    rates = staircase(start, effort.bisections)
+    rate = next(rates)
+    while True:
+        try:
+            rate = rates.send(_burst_sustained(subject, rate, spec, effort, say))
+        except StopIteration as end:
+            return float(end.value)
+
+
 def _burst_sustained(subject: Subject, rate: float, spec: RunSpec, effort: Effort, say: Say) -> bool:
     burst = subject.burst(rate, spec.run.frame_ms, effort.rate_seconds, give_up=True)
-    p99 = f"p99 {burst.p99_ms:.0f} ms" if burst.p99s_ms else "no second measured"
-    say(f"a: {subject.name:8s} {rate:.0f} events/s: {'sustained' if burst.sustained else 'not sustained'}, {p99}")
+    say(f"a: {subject.name:8s} {rate:.0f} events/s: {burst}")
     return burst.sustained
 
 

@@ -21,6 +21,7 @@ from keyshift.analysis.plots.strategies import pareto
 from keyshift.analysis.plots.style import png
 from keyshift.analysis.tables import comparison_table, tradeoffs
 from keyshift.cli.options import Settings
+from keyshift.experiment.spec import make_spec
 from keyshift.folders import require_folder
 from keyshift.planner import strategies
 from keyshift.program import run_program
@@ -63,7 +64,8 @@ class BareCopies:
         """A run has ended; the machine is as it was for it."""
         summary = manifest.summary
         if manifest.strategy == "all_at_once" and manifest.status == "ok" and summary and summary.bytes_moved:
-            with open_ring(int(manifest.parameters["slots"] or 0)) as ring:
+            spec = make_spec(manifest.parameters)
+            with open_ring(spec.slots_of[spec.moving[-1]]) as ring:
                 self.seconds[manifest.run_id] = median([ring.copy_s(summary.bytes_moved) for _ in range(COPIES)][1:])
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
@@ -30,6 +30,32 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
         with suppress(ValueError):
             values[name] = json.loads(raw)
     return values
+
+
+def by_name(
+    parameter: str, text: str, kind: str, known: Sequence[str], value: Callable[[str], T], what: str
+) -> dict[str, T]:
+    """Of ``name:value,name:value``, the names of a ``kind`` of things. ``value``: of its text, raises ValueError for
+    one that is not ``what``. Raises BadInput.
+    """
+    found: dict[str, T] = {}
+    for part in text.split(",") if text else ():
+        name, _, said = part.strip().partition(":")
+        try:
+            each = value(said)
+        except ValueError:
+            raise BadInput(f"{parameter} = {text!r}: {part.strip()!r} must be a {kind} and {what}") from None
+        require_new(parameter, text, kind, name, known, found)
+        found[name] = each
+    return found
+
+
+def require_new(parameter: str, text: str, kind: str, name: str, known: Sequence[str], found: Collection[str]) -> None:
+    """Raises BadInput if ``text`` names what is not ``known``, or was ``found`` in it before."""
+    if name not in known:
+        raise BadInput(f"{parameter} = {text!r}: {unknown(kind, name, list(known))}")
+    if name in found:
+        raise BadInput(f"{parameter} = {text!r}: {kind} {name} is there twice; leave one out")
 
 
 class Registry(Generic[T]):

@@ -29,7 +29,7 @@ from rendering import (
 from keyshift.place.image import image_tag
 
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
-CUSTOM = {"ServiceMonitor"}  # of the Prometheus operator: no schema of Kubernetes has it
+CUSTOM = {"PodMonitor", "ServiceMonitor"}  # of the Prometheus operator: no schema of Kubernetes has it
 
 
 @every_case

@@ -1,6 +1,9 @@
 """Each value does what it says, and nothing else does; wrong ones are refused by name."""
 
+import json
+import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,8 @@ from rendering import (
     values_file,
 )
 
+from keyshift.control import batch_metrics as of_batches
+from keyshift.control import metrics as of_jobs
 from keyshift.place.profile import Profile, ServicesProfile, SparkProfile, load_profile
 
 SERVICES = ("kafka", "zookeeper", "minio")
@@ -206,6 +211,55 @@ def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(lo
     raw, _ = profile_files(found)
     control = loaded(raw).control
     assert (control.listen, control.port) == ("10.0.0.7", 9100)
+
+
+def test_a_batch_is_scraped_only_if_jobs_are_with_the_same_token_and_port():
+    (alone,) = kinds(manifests("lab", "batch"), "Job").values()
+    (container,) = alone["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["keyshift", "batch", "/etc/keyshift-batch/batch.yaml"]
+    assert "KEYSHIFT_CONTROL_TOKEN" not in environment(container)
+    assert "ports" not in container
+    assert kinds(manifests("lab", "control"), "PodMonitor") == {}, "there is no batch"
+    found = manifests("lab", "metrics")
+    (job,) = kinds(found, "Job").values()
+    pod = job["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert container["args"][3:] == ["--metrics=9100"]
+    assert environment(container)["KEYSHIFT_CONTROL_TOKEN"] == secret_key(f"{RELEASE}-control", "token")
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"control": 9100}
+    monitor = one(found, "PodMonitor", f"{RELEASE}-batch")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    jupyter = one(found, "StatefulSet", f"{RELEASE}-lab")["spec"]["template"]["metadata"]["labels"]
+    assert not monitor["spec"]["selector"]["matchLabels"].items() <= jupyter.items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == ("control", "/metrics", "15s")
+    assert endpoint["authorization"]["credentials"] == {"name": f"{RELEASE}-control", "key": "token"}
+
+
+def exported():
+    """Names of all that a job and a batch tell Prometheus, as its text has them."""
+    source = "".join(Path(module.__file__).read_text() for module in (of_jobs, of_batches))
+    names = {*re.findall(r'"(keyshift_\w+)"', source), *(f"keyshift_{name}" for name, *_ in of_jobs.OF_A_SLOT)}
+    names |= {f"keyshift_batch_{name}" for name in re.findall(r'_gauge\("(\w+)"', source)}
+    return names | {f"{name}_{suffix}" for name in names for suffix in ("total", "bucket", "sum", "count")}
+
+
+def test_grafana_gets_a_dashboard_only_if_wanted_of_metrics_that_there_are():
+    name = f"{RELEASE}-dashboard"
+    assert name not in kinds(manifests("keyshift"), "ConfigMap")
+    found = one(manifests("lab", "metrics"), "ConfigMap", name)
+    labels = found["metadata"]["labels"]
+    assert (labels["grafana_dashboard"], labels["team"]) == ("1", "streams")
+    panels = [panel for panel in json.loads(found["data"]["keyshift.json"])["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 10
+    shown = {panel["title"]: " ".join(target["expr"] for target in panel["targets"]) for panel in panels}
+    used = {title: set(re.findall(r"\bkeyshift_\w+", text)) for title, text in shown.items()}
+    assert all(used.values())
+    assert set().union(*used.values()) <= exported()
+    of_batches_shown = {name for names in used.values() for name in names if name.startswith("keyshift_batch_")}
+    assert len(of_batches_shown) == 5, "all that a batch tells"
+    assert not {"keyshift_batch_nothing", "keyshift_lateny_seconds_bucket"} & exported()
 
 
 def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):

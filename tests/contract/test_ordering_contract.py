@@ -1,17 +1,19 @@
 """Every registered order protocol makes replicas of a slot deliver the same turns, or is known not to."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keyshift.checks import check_ordering
 from keyshift.model.errors import ContractBroken
-from keyshift.ordering import Ordering, OrderProtocol, Propose, orderings
+from keyshift.ordering import Ordering, OrderProtocol, Position, Propose, orderings
 from keyshift.ordering.kazoo import Kazoo
 from keyshift.ordering.live_robin import LiveRobin
 from keyshift.ordering.none import Unordered
 from keyshift.registry import Registry
-from keyshift.runtime.row import DATA
+from keyshift.runtime.row import CAPTURE, DATA
 
 
 @pytest.mark.parametrize("name", orderings.names())
@@ -87,6 +89,22 @@ class DependsOnTheOwner(LiveRobin):
         return sorted(self.channels, key=lambda each: sum(len(element.row.payload) for element in each.waiting))
 
 
+class CountsCaptures(LiveRobin):
+    """What one replica has alone goes into its chain."""
+
+    def _control(self):
+        turn = super()._control()
+        self.chain += turn.control[0].kind == CAPTURE
+        return turn
+
+
+class SavesNoChannel(LiveRobin):
+    @property
+    def position(self):
+        position = super().position
+        return replace(position, places=Position.begin(self.setting, position.places[0].version).places)
+
+
 class Forgets(LiveRobin):
     def save(self):
         position, _ = super().save()
@@ -131,6 +149,8 @@ def of(machine: type[Ordering], **changes) -> OrderProtocol:
             of(DependsOnTheOwner),
             "the order of a key's events depends on the slot that owns it|differs between replicas",
         ),
+        (of(CountsCaptures), "turn [0-9]+ differs between replicas 0 and 1"),
+        (of(SavesNoChannel), "events are lost|delivered twice|nothing was wrong|differs between replicas"),
         (of(Forgets), "events are lost|nothing was wrong, and the machine says|not each barrier"),
         (of(CountsNothing), "bytes of one channel wait, and waiting_bytes is 0"),
         (of(Believes), "differs between replicas 0 and 3|replica 0 has delivered [0-9]+ turns, replica 3|nothing was"),

@@ -157,8 +157,7 @@ def _processes(world: World) -> list[tuple[Any, str, Any]]:
         _driver().job = job
 
     return [
-        (background, "load_profile", lambda profile: PLACE),
-        (background, "require_java", lambda: None),
+        (background, "require_possible_here", lambda specs, profile: PLACE),
         (background, "listen", listening),
         (background, "url_of", lambda listener: "http://here:1"),
         (background, "process_created", lambda pid: 0.0),

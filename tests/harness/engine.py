@@ -134,7 +134,7 @@ class Process:
 
     def end(self) -> None:
         """Nobody reaches it any more."""
-        for host in self._hosts.values():
+        for host in [*self._hosts.values()]:
             threading.Thread(target=host.close, name="harness-shutdown", daemon=True).start()
         self._hosts = {}
 

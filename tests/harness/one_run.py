@@ -159,7 +159,7 @@ class Run:
             routers=shape.routers * len(sources),
             sources=tuple((source.name, shape.routers) for source in sources),
             slots=shape.slots,
-            onward=tuple((name, shape.slots) for name in behind),
+            onward=tuple((name, shape.slots_behind or shape.slots) for name in behind),
             hop_us=round(shape.frame_s * 750_000),
             key_groups=shape.parameters["key_groups"],
             bins=shape.point.bins,
@@ -212,8 +212,9 @@ class Run:
 
     def _execute(self) -> None:
         shape = self.shape
-        begin = Assignment.contiguous(shape.parameters["key_groups"], shape.begin_slots)
-        self._job.start([in_units(shape.point, begin)] * len(self._job.stages))
+        groups, slots = shape.parameters["key_groups"], [stage.config.slots for stage in self._job.stages]
+        begin = [Assignment.contiguous(groups, min(shape.begin_slots, each)) for each in slots]
+        self._job.start([in_units(shape.point, each) for each in begin])
         if shape.dies_at_s is not None:
             threading.Timer(shape.dies_at_s, self._beside, (self._kill_query,)).start()
         if (ahead := shape.point.phase(0)).copies == "periodic":

@@ -65,6 +65,7 @@ class Shape:
     timed: bool  # wordcount has windows; stock, which knows no time, is keyed by account
     ordering: str = "none"  # the order protocol in front of slots
     heartbeat_s: float = 0.02
+    slots_behind: int = 0  # of each stage behind the first; 0: as many as that has
     seconds: float = 2.0  # of load
     deadline_s: float = 30.0
 

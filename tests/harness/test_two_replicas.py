@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import pytest
-from two_replicas import Replica, run
+from two_replicas import Replica, dies_and_returns, run
 
 
 def agreed(one: list, other: list) -> int:
@@ -28,6 +28,27 @@ def test_replicas_with_an_order_do_the_same_turns_and_give_the_same_results(work
         assert [number for number, _ in first[slot]] == list(range(1, 1 + len(first[slot])))
     assert results_agree(replicas)
     assert all(replica.batches > 3 for replica in replicas)
+
+
+@pytest.mark.parametrize("workload", ["keycount", "windowcount"])
+def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_the_same_turns(workload):
+    lives, returns = run(1, "live_robin", workload, returns=True)
+    for slot in range(2):
+        first, *_ = later = returns.turns[slot]
+        begin = lives.turns[slot].index(first)
+        assert begin > 20, "it has not begun from the beginning"
+        assert agreed(lives.turns[slot][begin:], later) > 20, "behind the savepoint of one of them chains differ"
+        mine, theirs = returns.results[slot], lives.results[slot]
+        assert len(mine) > 50
+        at = theirs.index(mine[0])
+        assert agreed(theirs[at:], mine) == min(len(theirs) - at, len(mine))
+
+
+def test_a_replica_dies_comes_back_and_is_full_when_it_keeps_up_with_the_other_one():
+    dead, way, replicas = dies_and_returns(1)
+    assert way.told.startswith("replica 1 was full again ") and way.full_at is not None
+    assert dead.lives and dead.application.did == ["ready", "important"]
+    assert replicas.differences == [] and replicas.chains.compared > 50
 
 
 def by_key(replica: Replica) -> dict[int, list[tuple]]:

@@ -1,4 +1,4 @@
-"""Replicas of a job on real Spark: the first copy of each result counts, and a death costs none."""
+"""Replicas of a job on real Spark: the first copy of each result counts, a death costs none, and the dead come back."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ import pytest
 
 from keyshift.lab.run import Lab
 from keyshift.services.jars import jars
-from small_run import spec
+from small_run import at_night, spec
 from spark_workers import commands
 
 REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 40.0, "heartbeat_ms": 40.0, "rate": 500.0}
@@ -44,7 +44,7 @@ def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_t
 
 
 def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers(lab, left):
-    manifest = lab.run(spec(workload="windowcount", fault="kill:replica@steady", **REPLICATED))
+    manifest = lab.run(spec(workload="windowcount", fault="kill:replica@steady", returns=False, **REPLICATED))
     assert manifest.status == "ok", manifest.verdict.examples
     latency = lab.store.get_table(manifest.run_id, "latency")
     assert len(latency) == manifest.summary.events
@@ -54,4 +54,32 @@ def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers
     assert set(latency["replica"][arrived > faults["t_s"].max() + 1.0]) == {1}, "the other one was dead"
     assert any(note.startswith("replica 0 died") and "1 of 2 went on" in note for note in manifest.notes)
     assert "1 replicas were judged" in of_replicas(manifest)
+    assert left() == []
+
+
+def full(lab, manifest):
+    """How many replicas were full, one after the other."""
+    metrics = lab.store.get_table(manifest.run_id, "metrics")
+    return metrics[metrics["metric"] == "replicas"].sort_values("t_s")["value"].astype(int).tolist()
+
+
+@pytest.mark.parametrize("workload", ["keycount", at_night("windowcount")])
+def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, workload):
+    manifest = lab.run(spec(workload=workload, fault="kill:replica@steady", **REPLICATED))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert manifest.verdict.others["diverged"] == 0
+    assert any(note.startswith("replica 0 was full again") for note in manifest.notes), manifest.notes
+    assert full(lab, manifest) == [2, 1, 2] and manifest.summary.fewer_replicas_s > 1
+    assert "2 replicas were judged, each as if it had been alone: 0 bad" in of_replicas(manifest)
+    assert left() == []
+
+
+@pytest.mark.nightly("the second may only die when the first is back, which takes long on a machine that is busy")
+def test_two_replicas_die_one_after_the_other_and_both_come_back(lab, left):
+    faults = "kill:replica@3, kill:replica@90"
+    manifest = lab.run(spec(seconds=100.0, trigger_s=1.0, fault=faults, **REPLICATED))
+    assert manifest.status == "ok", manifest.verdict.examples
+    for number in (0, 1):
+        assert any(note.startswith(f"replica {number} was full again") for note in manifest.notes), manifest.notes
+    assert full(lab, manifest) == [2, 1, 2, 1, 2]
     assert left() == []

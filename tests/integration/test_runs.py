@@ -6,6 +6,7 @@ import pytest
 
 from keyshift.experiment.commands import Cancel, MoveBy, Scale
 from keyshift.experiment.live_spec import live_spec
+from keyshift.lab.scripts.highest_rate import RateSearch
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
 from small_run import SMALL_LIVE, at_night, spec
@@ -87,6 +88,31 @@ def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
     assert manifest.status == "ok", manifest.verdict.examples
     assert any("taken back" in note for note in manifest.notes)
     assert 0 < manifest.summary.units_moved < 128
+
+
+def test_each_stage_has_slots_of_its_own_and_one_of_them_is_scaled_in(lab):
+    chain = {"workload": "chain", "chain": "map,counter", "routers": 1, "rate": 1000.0}
+    run = spec(**chain, stage_slots="map:1,counter:3", to_slots=2, strategy="fluid")
+    manifest = lab.run(run)
+    assert manifest.status == "ok", manifest.verdict.examples
+    migration, start = lab.store.get_table(manifest.run_id, "migration"), run.start("counter")
+    assert {move.unit for move in start.moves_to(run.target(start))} == set(migration["unit"])
+    assert (set(migration["source"]), set(migration["destination"]), set(migration["stage"])) == ({2}, {0, 1}, {1})
+
+
+def test_rates_are_tried_in_one_job_whose_verdict_is_of_all_of_them(lab):
+    """The work of an event alone takes longer than there is time for at the first rate, and at half of that."""
+    chain = {"workload": "chain", "chain": "map", "routers": 1, "slots": 1, "stage_work_us": "map:2500"}
+    search = RateSearch(bisections=0)
+    given = spec(**chain, trigger="none", trigger_s=0, rate=1000.0, seconds=2.0, catch_up_s=600.0)
+    manifest = lab.run(given, search.script)
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert [(tried.rate, tried.burst.sustained) for tried in search.tried[:4]] == [
+        *((1000.0, False), (1000.0, False), (500.0, False), (500.0, False)),
+    ]
+    assert search.highest in (0.0, 250.0)
+    assert any(note.startswith("the rate was searched") for note in manifest.notes)
+    assert manifest.summary.events == manifest.summary.results_due > 1000
 
 
 def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_none(lab):

@@ -31,7 +31,7 @@ class Stage:
 
     def __init__(self, job, name, spec):
         self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
-        self.assignments, self.requests, self.log, self.measured = [spec.start()], [], None, 0
+        self.assignments, self.requests, self.log, self.measured = [spec.start(name)], [], None, 0
         self.ask = self
         self.doing, self.several = Doing(Activity.STEADY), len(spec.workload.stages) > 1
 

@@ -39,7 +39,7 @@ class SmallJob:
         self.memory, self.bucket, self._hosts, self._tasks = Memory(), Bucket(), [], []
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(opening, "Coordination", lambda _, root, secret: MemoryCoordination(self.memory, root))
-        monkeypatch.setattr(opening, "SavepointStore", lambda endpoints, job: self.store())
+        monkeypatch.setattr(opening, "SavepointStore", lambda endpoints, job: self.store(job))
         self.publish_assignment()
 
     def publish_assignment(self):
@@ -54,8 +54,8 @@ class SmallJob:
         path = f"{self.config.root}/{node.path}"
         return any(watch.path == path for session in self.memory.sessions for watch in session.watches)
 
-    def store(self):
-        made = SavepointStore(self.config.endpoints, self.config.job)
+    def store(self, job=""):
+        made = SavepointStore(self.config.endpoints, job or self.config.job)
         made._bucket._client = self.bucket
         return made
 

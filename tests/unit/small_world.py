@@ -24,6 +24,7 @@ from keyshift.control import background, client, files, forgetting, process
 from keyshift.control.files import Jobs
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
+from keyshift.lab import environment
 from keyshift.lab import run as lab_run
 from keyshift.lab.run import Lab
 from keyshift.lab.system import KeyshiftJob
@@ -299,7 +300,7 @@ def world_of(monkeypatch, folder):
     monkeypatch.setattr(lab_run, "KeyshiftJob", system_of)
     monkeypatch.setattr(lab_run, "clean_stores", lambda *_: world.delete("stores"))
     monkeypatch.setattr(background, "_launched", Process)
-    monkeypatch.setattr(background, "require_java", lambda: None)
+    monkeypatch.setattr(environment, "require_java", lambda: None)
     for module in (background, client):
         monkeypatch.setattr(module, "LOOK_S", 0.02)
     monkeypatch.setattr(forgetting, "open_services", services)

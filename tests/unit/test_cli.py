@@ -223,7 +223,7 @@ def test_workloads_show_a_person_what_an_event_costs_and_a_script_their_paramete
     parameters = {row["workload"]: row["parameters"] for row in rows}
     shared = {"keys", "skew", "state_bytes", "key_groups", "seed"}
     assert parameters["keycount"].keys() == shared | {"exist", "work_us", "work_by"}
-    assert parameters["chain"].keys() == shared | {"exist", "work_us", "work_by", "chain"}
+    assert parameters["chain"].keys() == shared | {"exist", "work_us", "work_by", "chain", "stage_work_us"}
     assert parameters["windowcount"].keys() == shared | {"window_ms", "delay_ms", "late_share", "idle_ms"}
     share = parameters["windowcount"]["late_share"]
     assert (share["default"], share["minimum"], share["maximum"]) == (0.01, 0, 1)

@@ -35,6 +35,7 @@ class Published(NamedTuple):
     sets: list[str]
     headings: list[str]
     scaled: str
+    wanted: dict[str, str]  # values that parameters must have
 
 
 def published(line: str) -> Published:
@@ -47,6 +48,7 @@ def published(line: str) -> Published:
         sets.split(", "),
         headings.split("; "),
         scaled,
+        dict(re.findall(r"`(\w+)=([^`]+)`", given)),
     )
 
 
@@ -96,6 +98,19 @@ def test_what_the_map_names_is_there(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=IDS)
+def test_a_figure_that_needs_a_parameter_is_drawn_by_the_largest_set(row):
+    """One with `slots=25` has that value there; of those with `bins`, `size` one has more values than its default."""
+    varied = []
+    for parameter in row.parameters:
+        name = next(name for name in row.notebooks if parameter in parameters(name))
+        there = {repr(value) for value in values(name, "paper" if "paper" in row.sets else row.sets[-1], parameter)}
+        varied += there - {repr(yaml.safe_load(parameters(name)[parameter]))}
+        if parameter in row.wanted:
+            assert repr(yaml.safe_load(row.wanted[parameter])) in there, f"{parameter} of {name}"
+    assert varied or not row.parameters, f"none of {row.parameters} varies"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=IDS)
 def test_what_is_scaled_down_is_as_large_as_the_sets_say(row):
     name, parameter = row.notebooks[0], ""
     for told, large, small in re.findall(rf"(?:`(\w+)` |, )({VALUE}) → ({VALUE})", row.scaled):
@@ -134,6 +149,11 @@ def test_a_promise_that_is_not_kept_is_found():
     assert row.parameters == ["work_by", "worm"]
     assert set(row.parameters) - parameters("spacker/01_overview").keys() == {"worm"}
     assert set(row.headings) - drawn("spacker/01_overview") == {"Pictures"}
+    never = published("| A: y | `spacker/01_overview` with `slots=99` | smoke, small, paper | Latency | as above |")
+    same = published("| A: y | `spacker/01_overview` with `seed` | smoke, small, paper | Latency | as above |")
+    for unkept, why in ((never, "slots of spacker/01_overview"), (same, "none of .*seed.* varies")):
+        with pytest.raises(AssertionError, match=why):
+            test_a_figure_that_needs_a_parameter_is_drawn_by_the_largest_set(unkept)
     for check, why in (
         (test_what_the_map_names_is_there, "worm"),
         (test_what_is_scaled_down_is_as_large_as_the_sets_say, "rate in small"),

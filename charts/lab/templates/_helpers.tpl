@@ -34,6 +34,23 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- .Values.control.existingSecret.name | default (include "common.sibling" (list . "control")) -}}
 {{- end }}
 
+{{/* What Prometheus shows to who answers at control.port. */}}
+{{- define "lab.scrapeAuthorization" -}}
+authorization:
+  type: Bearer
+  credentials:
+    name: {{ include "lab.controlSecret" . }}
+    key: {{ .Values.control.existingSecret.token }}
+{{- end }}
+
+{{/* Of who answers at control.port. */}}
+{{- define "lab.controlEnv" -}}
+{{- if .Values.control.enabled }}
+- name: KEYSHIFT_CONTROL_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ include "lab.controlSecret" . }}, key: {{ .Values.control.existingSecret.token }}}}
+{{- end }}
+{{- end }}
+
 {{/* Any pod that is a driver: Jupyter's and those of batches. */}}
 {{- define "lab.driverEnv" -}}
 - name: KEYSHIFT_PROFILE

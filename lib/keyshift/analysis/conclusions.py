@@ -81,17 +81,22 @@ def full_machine(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _about(group: list[Point]) -> list[str]:
+def verdict_sentences(group: Sequence[Point]) -> list[str]:
+    """Which runs are correct, and what is wrong with the others."""
     runs = sum(len(point.rows) for point in group)
-    correct = [point for point in group if not point.bad]
+    correct = [point.label for point in group if not point.bad]
     said = [_wrong(point) for point in group if point.bad]
     if said and correct:
-        said.append(
-            f"{enumerated([point.label for point in correct])}: correct, nothing lost, duplicated, reordered or wrong."
-        )
+        said.append(f"{enumerated(correct)}: correct, nothing lost, duplicated, reordered or wrong.")
     if not said:
         how_many = {1: "The run is", 2: "Both runs are"}.get(runs, f"All {runs} runs are")
         said = [f"{how_many} correct: nothing lost, duplicated, reordered or wrong."]
+    return said
+
+
+def _about(group: list[Point]) -> list[str]:
+    said = verdict_sentences(group)
+    correct = [point for point in group if not point.bad]
     if not correct:
         return said
     said += full_machine([row for point in correct for row in point.rows])

@@ -79,12 +79,11 @@ def steady_sentences(table: pd.DataFrame, of: str) -> list[str]:
     ``interruptions``.
     """
     need(table, BEFORE, "steady_sentences")
-    known = table[list(BEFORE)].dropna()
-    if of not in known.index:
+    known = {str(name): (float(p50), float(p99)) for name, p50, p99 in table[list(BEFORE)].dropna().itertuples()}
+    if of not in known:
         return [f"No correct run of {of} says what its latency is."]
-    mine = known.loc[of]
-    said = [f"{of}: P50 {digits(mine.iloc[0])} and P99 {digits(mine.iloc[1])} ms before the request."]
-    for name, other in known.drop(index=of).iterrows():
-        p50, p99 = (digits(ratio) for ratio in other / mine)
-        said.append(f"{name} has {p50} times its P50 and {p99} times its P99.")
+    p50, p99 = known.pop(of)
+    said = [f"{of}: P50 {digits(p50)} and P99 {digits(p99)} ms before the request."]
+    for name, other in known.items():
+        said.append(f"{name} has {digits(other[0] / p50)} times its P50 and {digits(other[1] / p99)} times its P99.")
     return said

@@ -280,6 +280,7 @@ def summarise(
     bytes_by_key: int = 0,
     bytes_copied: int | None = None,
     copy_bytes_per_s: float | None = None,
+    fewer_replicas_s: float | None = None,
     load: Offered | None = None,
 ) -> dict[str, Any]:
     """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
@@ -288,6 +289,7 @@ def summarise(
     before. ``decisions``: of its migrations, for ``completion_s``. ``bytes_by_key`` were sent beside whole units.
     ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``load``: for ``pace``; without it,
     ``events`` counts results, as ``rate_per_s`` does: a workload with other than one result per event has to set it.
+    ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
     """
     need(migration, ["bytes", "drained_s"], "summarise")
     p50, p99 = before(latency, since_s)
@@ -316,6 +318,7 @@ def summarise(
         "steps": int(migration["step"].nunique()),
         "floor_s": bytes_minimum / copy_bytes_per_s if bytes_minimum is not None and copy_bytes_per_s else None,
         "peak_rss_mib": peak(metrics, "rss_mib"),
+        "fewer_replicas_s": fewer_replicas_s,
         **({} if load is None else pace(latency, load)),
     }
 

@@ -3,10 +3,10 @@
 import random
 from collections.abc import Callable, Sequence
 
-from keyshift.checks.replicas import H_US, Input, Replica, by_key, events_of, hear, run_together
+from keyshift.checks.replicas import H_US, Input, Replica, by_key, events_of, hear, is_capture, run_together
 from keyshift.model.errors import ProtocolViolation, require
 from keyshift.ordering import OrderProtocol, Position, Record
-from keyshift.runtime.row import DATA, TICK, Row
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, TICK, Row
 from keyshift.runtime.turn import Turn
 
 
@@ -26,6 +26,7 @@ def check_ordering(protocol: OrderProtocol, examples: int = 40, seed: int = 1) -
             _check_missing_rows(protocol, given)
             if not protocol.leads:
                 _check_owners(protocol, given, rng)
+                _check_capture(protocol, given, rng)
     require(protocol.agrees or differ > 0, f"replicas never differ in {examples} examples, though nothing orders them")
 
 
@@ -136,6 +137,30 @@ def _check_owners(protocol: OrderProtocol, given: Input, rng: random.Random) -> 
             turns += replica.turns
         orders.append(by_key(sorted(turns, key=lambda turn: turn.number)))
     require(orders[0] == orders[1], "the order of a key's events depends on the slot that owns it")
+
+
+def _check_capture(protocol: OrderProtocol, given: Input, rng: random.Random) -> None:
+    """One replica alone has a capture: its turns are those of others, and whoever goes on from there has them, too."""
+    captured = given.captured(rng)
+    if captured is None:
+        return
+    plain, one = Replica(protocol, given, given.rows(), rng), Replica(protocol, captured, captured.rows(), rng)
+    _guarded(lambda: run_together([plain, one], rng, []))
+    _check_same(plain.turns, [turn for turn in one.turns if not is_capture(turn)], 1)
+    require(one.captured is not None, "a capture is not delivered")
+    assert one.captured is not None
+    behind = [_behind_capture(channel) for channel in one.rows]
+    again = Replica(protocol, captured, behind, rng)
+    again.machine = protocol.open(again.setting, one.captured)
+    _guarded(lambda: run_together([again], rng, []))
+    at = next(number for number, turn in enumerate(one.turns) if is_capture(turn))
+    _check_same(one.turns[at + 1 :], again.turns, 2)
+
+
+def _behind_capture(rows: Sequence[Row]) -> list[Row]:
+    """What another incarnation of the router says, which begins there."""
+    at = next(number for number, row in enumerate(rows) if row.kind == CAPTURE)
+    return [rows[at]._replace(kind=BARRIER, payload=b""), *rows[at + 1 :]]
 
 
 def _check_log(

@@ -4,12 +4,12 @@ import random
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from keyshift.model.keys import NO_VERSION, Version
 from keyshift.ordering import Local, OrderProtocol, Position, Propose, Record, Setting
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 from keyshift.runtime.turn import Turn
 
 H_US = 20_000
@@ -66,6 +66,26 @@ class Input:
         if closed < end and rng.random() < 0.3:
             appointments.append(AppointedBarriers(end, SAVEPOINT, version))
         return cls(frames, tuple(appointments), later)
+
+    def captured(self, rng: random.Random) -> "Input | None":
+        """The same with a capture at an epoch where nothing else is appointed; None if there is none."""
+        begin, end = BEGIN_US // H_US, max(self.frames[0], key=lambda frame: frame.watermark).watermark // H_US
+        taken = [(each.epoch, self._closed(each.epoch)) for each in self.appointments]
+        free = [
+            epoch
+            for epoch in range(begin + 1, end + 1)
+            if all(last < epoch or first > self._closed(epoch) for first, last in taken)
+        ]
+        if not free:
+            return None
+        epoch = rng.choice(free)
+        version = max((each.version for each in self.appointments if each.epoch < epoch), default=Version(1))
+        more = (*self.appointments, AppointedBarriers(epoch, CAPTURE, version))
+        return replace(self, appointments=tuple(sorted(more)))
+
+    def _closed(self, epoch: int) -> int:
+        """How many epochs are closed everywhere by the frames that close ``epoch``, at the most."""
+        return max(_closed_with(partition, epoch) for partition in self.frames)
 
     def setting(self) -> Setting:
         """Of a machine for it."""
@@ -150,6 +170,7 @@ class Replica:
         self.machine = protocol.open(self.setting, Position.begin(self.setting, 1))
         self.repeats = noise if protocol.agrees else 0.0  # rows that come again
         self.turns: list[Turn] = []
+        self.captured: Position | None = None  # where it stood at its last capture
         self.markers_sent = self.markers_passed = 0
         self._proposed: list[Record] = []
         self.came = [0] * len(rows)  # rows of each channel
@@ -177,6 +198,8 @@ class Replica:
         """All turns that there are, as far as the slot is ``ready``: it may not be any more behind control."""
         while (turn := self.machine.take(ready)) is not None:
             self.turns.append(turn)
+            if is_capture(turn):
+                self.captured = self.machine.position
             ready = ready and (not turn.control or self.over or self.rng.random() < 0.7)
         if self.rng.random() < self.saves and not self.over:
             self.go_on()
@@ -208,6 +231,11 @@ class Replica:
                     self._proposed.append(record)
                 case Local():
                     self.markers_passed += 1
+
+
+def is_capture(turn: Turn) -> bool:
+    """Whether it is the control of a capture."""
+    return any(barrier.kind == CAPTURE for barrier in turn.control)
 
 
 def run_together(replicas: Sequence[Replica], rng: random.Random, log: list[Record]) -> None:

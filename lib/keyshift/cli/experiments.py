@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,9 +22,14 @@ from keyshift.cli.options import (
     print_rows,
 )
 from keyshift.folders import require_folder
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.progress import tell
 from keyshift.registry import named_values
+
+if TYPE_CHECKING:
+    from keyshift.results.files import Files
+    from keyshift.studies.batch import PreparedBatch
+    from keyshift.studies.batch_report import Done
 
 
 def run(
@@ -105,7 +110,14 @@ def batch(
         Path | None, typer.Option("--out", "-o", help="With --all: the report. Default: report-KIND.html in the state.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Execute all anew, also what has ended well before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many executions, and how long; no more.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what each set needs, what cannot run here and how long; start nothing."),
+    ] = False,
+    metrics: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of /metrics for Prometheus; token in KEYSHIFT_CONTROL_TOKEN."),
+    ] = None,
     profile: Where = None,
     as_json: Json = False,
 ) -> None:
@@ -126,16 +138,17 @@ def batch(
     require_folder("--out", out)
     files = [file] if file else batches.files_of(Path.cwd() / "data", every)
     prepared = [batches.prepare(each, notebooks()) for each in files]
-    with _services(profile) as endpoints:
+    if dry_run:
+        _forecast(prepared, profile, again, as_json)
+        return
+    with _metrics(metrics, profile) as seen, _services(profile) as endpoints:
         home, runs, records = Stack().home, ResultStore(endpoints), Files(endpoints, batches.PREFIX)
-        if dry_run:
-            for each in prepared:
-                typer.echo(batches.forecast(each, records, again))
-            return
+        for each in prepared:
+            seen(each, {} if again else batches.ended(each, records))
         ended: list[tuple[batches.PreparedBatch, dict[str, batches.ExecutionRecord]]] = []
         page = out or home / f"report-{every}.html"
         for each in prepared:
-            ended.append((each, batches.run_batch(each, runs, records, home, tell, again)))
+            ended.append((each, batches.run_batch(each, runs, records, home, tell, again, seen=seen)))
             if every:  # after each: who stops the night has a report of it
                 still = [(other, batches.ended(other, records)) for other in prepared[len(ended) :]]
                 page.write_text(batch_report(f"all {every} sets", [*ended, *still], records), encoding="utf-8")
@@ -144,6 +157,56 @@ def batch(
     if every:
         tell(f"report: {page}")
     raise typer.Exit(max(batches.exit_status(done) for _, done in ended))
+
+
+@contextmanager
+def _metrics(port: int | None, profile: str | None) -> "Iterator[Callable[[PreparedBatch, Done], None]]":
+    """Who is told what has ended, so that Prometheus can read it at ``port``; nobody without one."""
+    if port is None:
+        yield lambda prepared, done: None
+        return
+    from keyshift.control.background import TOKEN
+    from keyshift.control.batch_metrics import BatchMetrics, served
+    from keyshift.place.profile import load_profile
+
+    if not (token := os.environ.get(TOKEN)):
+        raise BadInput(f"--metrics {port}: who reads them needs a token, which has to be in the environment: {TOKEN}")
+    metrics = BatchMetrics()
+    with served(metrics, load_profile(profile).control.listen, port, token):
+        yield metrics.seen
+
+
+def _forecast(prepared: "list[PreparedBatch]", profile: str | None, again: bool, as_json: bool) -> None:
+    from keyshift.place.needs import Machine
+    from keyshift.place.profile import use_profile
+    from keyshift.studies.dry_run import forecast
+
+    use_profile(profile)
+    records, machine = _records(profile), Machine.here()
+    for each in prepared:
+        told = forecast(each, records, machine, again)
+        if as_json:
+            print_rows([told.row()], as_json)
+        else:
+            typer.echo("\n".join(told.lines()))
+
+
+def _records(profile: str | None) -> "Files | None":
+    """Of batches, if the store can be reached as it is."""
+    from keyshift.place.profile import load_profile
+    from keyshift.results.files import Files
+    from keyshift.services.stack import Stack
+    from keyshift.studies.batch import PREFIX
+
+    place = load_profile(profile)
+    try:
+        endpoints = Stack().endpoints() if place.services == "embedded" else place.endpoints()
+        records = Files(endpoints, PREFIX)
+        records.folders()
+    except ServiceUnavailable as away:
+        tell(f"records of earlier executions are not read: {away}")
+        return None
+    return records
 
 
 def lab(

@@ -20,11 +20,10 @@ from keyshift.control.files import NOTHING, JobFile, Jobs, last_line, process_cr
 from keyshift.control.server import listen, url_of
 from keyshift.experiment.definitions import Parcels, define_own, own_parcels
 from keyshift.experiment.live_spec import live_spec
+from keyshift.lab.environment import require_possible_here
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.place.profile import load_profile
 from keyshift.progress import Say
-from keyshift.services.jars import require_java
 
 RELEASE = b"release\n"  # what the process is told when whoever has started it knows that the job is ready
 TOKEN = "KEYSHIFT_CONTROL_TOKEN"  # of all jobs, for who reads it from a Secret; without it each job draws its own
@@ -79,10 +78,9 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
 
 def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Status]:
     define_own(order.own)
-    spec, place = live_spec(order.values), load_profile(order.profile)
+    spec = live_spec(order.values)
+    place = require_possible_here([spec], order.profile)
     own = order.own if order.resume else own_parcels(spec)
-    place.require_cores(spec.cores)
-    require_java()
     with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
         if order.resume:
             before, _ = jobs.resumable(order.name, order.take_over)

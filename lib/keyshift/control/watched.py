@@ -13,6 +13,7 @@ from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import LONGEST_S, Command, script_of
 from keyshift.experiment.live_spec import live_spec
+from keyshift.lab.environment import require_possible_here
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.progress import Say, progress
@@ -28,7 +29,7 @@ class WatchedJob:
     """
 
     def __init__(self, name: str = "explore", profile: str | None = None) -> None:
-        self.name, self._profile = name, profile
+        self.name, self.profile = name, profile
         self.history = History()
         self.manifest: Manifest | None = None  # of the run that was stopped from here
         self._jobs = Jobs()
@@ -57,7 +58,7 @@ class WatchedJob:
         """Start it; returns when events go in. Raises BadInput if it runs already, or is not possible."""
         history = History()
         with progress(say) as shown:
-            start(values, shown, self.name, profile=self._profile)
+            start(values, shown, self.name, profile=self.profile)
         self.history, self.manifest = history, None
 
     def look(self) -> Status:
@@ -102,10 +103,11 @@ def play(
     the job refuses is raised as well, when it has been stopped. Raises KeyshiftError if it dies.
     """
     to_come = script_of(script)
-    live_spec(values)
+    spec = live_spec(values)
     if not 0 < seconds <= LONGEST_S or (to_come and to_come[-1].at_s >= seconds):
         last = f"above {to_come[-1].at_s:g}, the second of the last action, and " if to_come else "above 0 and "
         raise BadInput(f"seconds = {seconds:g}: must be {last}at most {LONGEST_S:g}")
+    require_possible_here([spec], job.profile, lasts_s=seconds)
     job.start(values)
     refused: BaseException | None = None
     try:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps
-from keyshift.model.keys import Assignment, Step
+from keyshift.model.errors import Damaged, NotThere
+from keyshift.model.keys import Assignment, Step, Version
 from keyshift.model.notes import Doing
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
+from keyshift.wire.savepoint import SavepointStore
 
 Say = Callable[[Doing], None]
 
@@ -47,6 +49,8 @@ class StageAttempt:
                 plan = nodes.WrittenPlan(f"of attempt {config.attempt - 1}", tuple(left.steps))
                 self.participant.publish(nodes.PLAN, plan)
             self.participant.publish(nodes.ASSIGNMENT, PublishAssignment(left.assignment))
+            if config.in_turns and config.restore:
+                self._publish_places(left.assignment.version)
             self.coordinator, self._session = self._elected_next(left.assignment)
             stack.pop_all()
         for make_steps in left.requests:
@@ -92,6 +96,19 @@ class StageAttempt:
             last.callback(self.participant.close)
             last.callback(self._session.close)
             self.coordinator.await_planner()  # which sees that the query has ended
+
+    def _publish_places(self, version: Version) -> None:
+        """Where routers and slots go on in their order, which is where they stood. A savepoint that cannot be read says
+        nothing: whoever restores from it will tell.
+        """
+        config = self.config
+        with contextlib.suppress(Damaged, NotThere):
+            manifest = SavepointStore(config.endpoints, config.restore_of or config.job).manifest(str(config.restore))
+            if config.number == 0:
+                for router, watermark in manifest.watermarks.items():
+                    self.participant.publish(nodes.ROUTERS[router], watermark)
+            for slot, position in manifest.stages[config.stage].placed(config.slots).items():
+                self.participant.publish(nodes.POSITIONS[slot], position.under(version))
 
     # -- leading ------------------------------------------------------------------------------------------------------
 

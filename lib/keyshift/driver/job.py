@@ -121,14 +121,15 @@ class Job:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def start(self, assignments: Sequence[Assignment]) -> None:
+    def start(self, assignments: Sequence[Assignment], begin: Savepoint | None = None) -> None:
         """Start the query and lead it, until every router and slot has put a first row through.
 
-        ``assignments``: of each stage.
+        ``assignments``: of each stage. ``begin``: what ``config`` says to restore, if that is of another job.
         """
         if not self.config.epoch:
             self.claim(first=True)
-        self._start([Unfinished(assignment) for assignment in assignments], None)
+        self._begun_from = begin
+        self._start([Unfinished(assignment) for assignment in assignments], begin.offsets if begin else None)
 
     def _start(self, unfinished: Sequence[Unfinished], offsets: dict[int, int] | None) -> None:
         """An attempt, with the assignment of each stage and what is left to do there."""

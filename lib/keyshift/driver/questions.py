@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.attempt import StageAttempt
-from keyshift.model.errors import MigrationFailed, ServiceUnavailable
+from keyshift.model.errors import KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move
 from keyshift.model.records import Measured
 from keyshift.protocol.coordinator import Appointment
@@ -40,20 +40,24 @@ class Questions:
         """Publish something for the tasks of the stage."""
         self.attempt.participant.publish(node, value)
 
-    def call_savepoint(self, name: str) -> None:
-        """Let the routers of the first stage bring it to all slots."""
+    def call_savepoint(self, name: str, stops: bool = True) -> None:
+        """Let the routers of the first stage bring it to all slots. ``stops``: see ``SavepointCalled``."""
 
         def tell(appointment: Appointment | None = None) -> None:
-            self.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment))
+            self.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment, stops))
 
         def wanted() -> bool:
             self._alive()
             return True
 
-        if self.attempt.config.in_turns:
+        if not self.attempt.config.in_turns:
+            return tell()
+        try:
             Appointments(self.attempt.config, self.attempt.participant).make(name, tell, wanted)
-        else:
-            tell()
+        except Exception:
+            with contextlib.suppress(KeyshiftError):  # then nobody is there who waits for it
+                tell()
+            raise
 
     def answers(
         self,

@@ -17,8 +17,8 @@ from keyshift.traffic.traffic import Traffic
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
-from keyshift.wire.nodes import SlotSaved, Writing
-from keyshift.wire.savepoint import SavepointManifest, SavepointStore, participants
+from keyshift.wire.nodes import Saved, SlotSaved, Writing
+from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore, participants
 
 LOOK_S = 0.05
 MARK = "snapshot-"  # names begin so, and those of savepoints do not
@@ -104,15 +104,10 @@ class Snapshotter:
         manifest = SavepointManifest(config.workload, config.parameters, self._revoked)
         versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
         for stage, version in zip(self._stages, versions, strict=True):
-            wanted, what = participants(stage.config), f"snapshot {self._number} of {stage.name}"
-            check, progress = partial(self._check, stage, name), partial(_writers, stage)
-            said = stage.ask.answers(nodes.saved(name), wanted, what, progress, check)
-            slots = {who: answer for who, answer in said.items() if isinstance(answer, SlotSaved)}
-            if failed := [who for who, answer in slots.items() if answer.failed]:
-                who = min(failed)
-                raise ServiceUnavailable(f"{who} of {stage.name}: {slots[who].failed}")
+            what, check = f"snapshot {self._number} of {stage.name}", partial(self._check, stage, name)
+            said = _answers(stage, name, what, check)
             manifest.add(stage.name, said, stage.led.log.assignment_of(version))
-            written[stage.name] = sum(answer.bytes for answer in slots.values())
+            written[stage.name] = sum(answer.bytes for answer in said.values() if isinstance(answer, SlotSaved))
         self._await_results(name)
         self._stages[0].participant.require_epoch()
         self._store.commit(name, manifest)
@@ -203,6 +198,34 @@ class Snapshotter:
         if name in stage.led.log.late_snapshots:
             raise MigrationFailed(f"not every slot of {stage.name} was ready within {self._config.deadline_s:g} s")
         stage.participant.check()
+
+
+def capture(config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None]) -> Savepoint:
+    """Write down the state of a job that works in turns, as it is now, for another replica to go on from. No turn
+    changes, and nothing of the job waits for it.
+
+    Raises what ``check`` raises, MigrationFailed if somebody does not answer in time, and ServiceUnavailable if a slot
+    could not write, or a service is not there.
+    """
+    name = f"capture-{config.attempt}-{secrets.token_hex(3)}"
+    stages[0].ask.call_savepoint(name, stops=False)
+    manifest = SavepointManifest(config.workload, config.parameters)
+    for stage in stages:
+        said = _answers(stage, name, f"capture of {stage.name}", check)
+        manifest.add(stage.name, said, stage.assignment)
+        stage.participant.withdraw(nodes.saved(name))
+    SavepointStore(config.endpoints, config.job).commit(name, manifest)
+    return Savepoint(name, manifest.offsets, manifest.unit_bytes, manifest.time_us)
+
+
+def _answers(stage: LedStage, name: str, what: str, check: Callable[[], None]) -> dict[str, Saved]:
+    """Of all that take part. Raises ServiceUnavailable if a slot has failed."""
+    wanted, progress = participants(stage.config), partial(_writers, stage)
+    said = stage.ask.answers(nodes.saved(name), wanted, what, progress, check)
+    for who, answer in sorted(said.items()):
+        if isinstance(answer, SlotSaved) and answer.failed:
+            raise ServiceUnavailable(f"{who} of {stage.name}: {answer.failed}")
+    return said
 
 
 def _writers(stage: LedStage) -> list[Writing]:

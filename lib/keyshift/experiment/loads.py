@@ -1,16 +1,14 @@
 """What is offered of each source, and how many routers read it, from parameters that name sources."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 from keyshift.model.errors import BadInput
-from keyshift.registry import unknown
+from keyshift.registry import by_name, require_new
 from keyshift.traffic.load import SourceLoad
 from keyshift.workloads import Source, Workload
 
 MOST_ROUTERS = 64  # of a source
-T = TypeVar("T")
 
 
 def loads_of(
@@ -26,7 +24,7 @@ def loads_of(
     first, *others = [source.name for source in sources]
     if rates and not others:
         raise BadInput(f"rates = {rates!r}: {first} is the only source, and its rate is rate = {rate:g}")
-    given = _by_source("rates", rates, others, _rate, "a rate from 0 on, e.g. control:5")
+    given = by_name("rates", rates, "source", others, _rate, "a rate from 0 on, e.g. control:5")
     steps = {
         name: [(warmup_s + second, rate) for second, rate in pairs]
         for name, pairs in _steps(rate_steps, [first, *others], seconds).items()
@@ -39,7 +37,7 @@ def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> 
     """How many routers read each of ``sources``; see the parameters of these names. Raises BadInput."""
     names = [source.name for source in sources]
     what = f"a number of routers from 1 to {MOST_ROUTERS}, e.g. {names[-1]}:1"
-    return dict.fromkeys(names, routers) | _by_source("source_routers", source_routers, names, _routers, what)
+    return dict.fromkeys(names, routers) | by_name("source_routers", source_routers, "source", names, _routers, what)
 
 
 def check_sources(workload: Workload, rate_steps: str, events: float) -> None:
@@ -74,27 +72,13 @@ def _routers(text: str) -> int:
     return routers
 
 
-def _by_source(parameter: str, text: str, known: Sequence[str], value: Callable[[str], T], what: str) -> dict[str, T]:
-    """Of ``name:value,name:value``. Raises BadInput."""
-    found: dict[str, T] = {}
-    for part in text.split(",") if text else ():
-        name, _, said = part.strip().partition(":")
-        try:
-            each = value(said)
-        except ValueError:
-            raise BadInput(f"{parameter} = {text!r}: {part.strip()!r} must be a source and {what}") from None
-        _name(parameter, text, name, known, found)
-        found[name] = each
-    return found
-
-
 def _steps(text: str, known: Sequence[str], seconds: float) -> dict[str, list[tuple[float, float]]]:
     """Of ``0:2000,10:6000``, for the first source, and ``name=0:2000,10:6000``, with ``;`` between several."""
     found: dict[str, list[tuple[float, float]]] = {}
     for part in text.split(";") if text else ():
         name, named, steps = part.strip().rpartition("=")
         name = name.strip() if named else known[0]
-        _name("rate_steps", text, name, known, found)
+        require_new("rate_steps", text, "source", name, known, found)
         found[name] = list(_pairs(text, steps, seconds))
     return found
 
@@ -113,10 +97,3 @@ def _pairs(text: str, steps: str, seconds: float) -> Iterator[tuple[float, float
             "with a rate, e.g. 0:2000,10:6000"
         )
     yield from pairs
-
-
-def _name(parameter: str, text: str, name: str, known: Sequence[str], found: dict[str, T]) -> None:
-    if name not in known:
-        raise BadInput(f"{parameter} = {text!r}: {unknown('source', name, list(known))}")
-    if name in found:
-        raise BadInput(f"{parameter} = {text!r}: source {name} is there twice; leave one out")

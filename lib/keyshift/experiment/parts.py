@@ -66,9 +66,12 @@ class JobPart(Part):
 
     routers: int = Field(default=2, ge=1, le=64, description="routers of each source, one per Kafka partition")
     source_routers: Text = Field(default="", description="other numbers of routers, by source: control:1")
-    slots: int = Field(default=2, ge=1, description="slots that own state before the migration")
+    slots: int = Field(default=2, ge=1, description="slots of each stage that own state before the migration")
+    stage_slots: Text = Field(default="", description="other numbers of slots, by stage: map:2,counter:4")
     slots_max: int = Field(
-        default=0, ge=0, description="tasks that are there for slots, at the least; 0: as many as the scenario needs"
+        default=0,
+        ge=0,
+        description="tasks that each stage has for slots, at the least; 0: as many as the scenario needs",
     )
     batch_s: float = Field(default=300.0, ge=5, description="length of a Spark batch in seconds")
     deadline_s: float = Field(default=30.0, gt=0, description="deadline of every phase of a migration, in seconds")
@@ -81,6 +84,9 @@ class JobPart(Part):
     )
     replicas: int = Field(
         default=1, ge=1, le=8, description="whole jobs that read the same input, each in a Spark of its own"
+    )
+    returns: bool = Field(
+        default=True, description="a replica that has died comes back, from what another one writes down"
     )
     ordering: Text = Field(
         default="none", description="how replicas of the job agree on an order (keyshift orderings); none: not"

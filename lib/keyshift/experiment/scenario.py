@@ -38,23 +38,20 @@ class Shuffle:
 class Balance:
     """The measured loads of the slots become equal."""
 
-    slots: int
-
 
 @dataclass(frozen=True, slots=True)
 class BalanceZipf:
     """The loads become equal that a Zipf distribution of the groups would make."""
 
     skew: float
-    slots: int
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """These groups go to these slots."""
+    """These groups go to these slots, of which there are so many; None: those up to the highest that owns a group."""
 
     slot_of_group: Mapping[int, int]
-    slots: int
+    slots: int | None = None
 
 
 Change = ScaleTo | Shuffle | Balance | BalanceZipf | Map
@@ -67,10 +64,10 @@ def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assi
             return targets.scale(groups, slots)
         case Shuffle(affected, slots):
             return targets.shuffle(groups, affected, slots)
-        case Balance(slots):
-            return targets.balance(groups, load, slots)
-        case BalanceZipf(skew, slots):
-            return targets.zipf_balance(groups, skew, slots)
+        case Balance():
+            return targets.balance(groups, load)
+        case BalanceZipf(skew):
+            return targets.zipf_balance(groups, skew)
         case Map(slot_of_group, slots):
             return targets.explicit(groups, slot_of_group, slots)
 
@@ -142,20 +139,20 @@ class ScenarioPart(BaseModel):
         except ValueError:
             raise BadInput(f"moves = {self.moves!r}: trigger map needs group:slot pairs, e.g. 0:3,7:1") from None
 
-    def changes(self, slots: int, skew: float) -> list[Change]:
-        """The changes, in their order. ``slots``: of the job before; ``skew``: of its keys. Raises BadInput."""
+    def changes(self, skew: float) -> list[Change]:
+        """The changes, in their order, of each stage that migrates. ``skew``: of the job's keys. Raises BadInput."""
         match self.trigger:
             case "scale":
                 return [ScaleTo(number) for number in self.reconfigurations]
             case "shuffle":
                 return [Shuffle(self.affected, self.affected_slots)]
             case "balance":
-                return [Balance(slots)]
+                return [Balance()]
             case "zipf":
-                return [BalanceZipf(skew, slots)]
+                return [BalanceZipf(skew)]
             case "auto" | "script" | "none":  # nobody knows before, or there are none
                 return []
-        return [Map(self.slot_of_group(), slots)]
+        return [Map(self.slot_of_group())]
 
     def faults(self) -> list[Fault]:
         """What ``fault`` says. Phases count in the first attempt: if the query dies in one, none has others. Raises

@@ -22,7 +22,7 @@ from keyshift.model.keys import Assignment
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy, change, in_units, make_plan, strategies, turn_conflicts
 from keyshift.refusals import made
-from keyshift.registry import unknown
+from keyshift.registry import by_name, unknown
 from keyshift.state import backends
 from keyshift.traffic.load import SourceLoad
 from keyshift.workloads import Workload, parcel_of, workloads
@@ -75,14 +75,17 @@ class RunSpec:
             raise BadInput(f"workload = {self.workload.name}: {', '.join(timed)} use time, and only one stage may yet")
         if run.verify == SNAPSHOTS and not job.snapshot_s:
             raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s")
-        least, slots, most = self.autoscaler.slots_min, self.job.slots, self.slots_most
-        if self.scenario.trigger == "auto" and not least <= slots <= most:
-            raise BadInput(
-                f"slots = {slots}: trigger = auto begins between slots_min = {least} and slots_max = {most}; change one"
-            )
+        least, most = self.autoscaler.slots_min, self.slots_most
+        for name, slots in self.slots_of.items():
+            if scenario.trigger == "auto" and not least <= slots <= most:
+                raise BadInput(
+                    f"slots = {slots} of {name}: trigger = auto begins between slots_min = {least} and slots_max = "
+                    f"{most}; change one"
+                )
         self._check_script()
         self._check_faults()
-        check_replicas(job.replicas, job.ordering, scenario.trigger, job.snapshot_s, self.unsettled, scenario.faults())
+        replicated = job.replicas, job.ordering, job.returns
+        check_replicas(*replicated, scenario.trigger, job.snapshot_s, self.unsettled, scenario.faults())
         self._check_ordering()
         tasks = [self.routers, *self.tasks.values()]
         rows = job.replicas * sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
@@ -91,9 +94,10 @@ class RunSpec:
                 f"frame_ms = {run.frame_ms:g} with {self.routers} routers and {', '.join(map(str, tasks[1:]))} slots "
                 f"makes {rows:.0f} rows/s between them in all replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms"
             )
-        groups = Assignment.contiguous(key_groups, job.slots)
-        for requested in self.changes:
-            groups = target_of(requested, groups, [1.0] * key_groups)
+        for name in self.moving:
+            groups = Assignment.contiguous(key_groups, self.slots_of[name])
+            for requested in self.changes:
+                groups = target_of(requested, groups, [1.0] * key_groups)
         self._check_own()
 
     def _check_own(self) -> None:
@@ -101,8 +105,9 @@ class RunSpec:
 
         Raises PlanRejected, and BadInput.
         """
-        current, point = self.start(), self.point()
-        if point.propose:
+        point = self.point()
+        for name in self.moving if point.propose else ():
+            current = self.start(name)
             for requested in self.changes:
                 heat = [1.0] * len(current.owner)
                 target = self.target(current, requested, heat)
@@ -211,16 +216,29 @@ class RunSpec:
                 later = [self.slots_most]
             case _:
                 later = []
-        least = max(self.job.slots, self.job.slots_max)
         return {
-            stage.name: max(least, *later) if later and stage.name in self.moving else least
-            for stage in self.workload.stages
+            name: max(slots, self.job.slots_max, *(later if name in self.moving else ()))
+            for name, slots in self.slots_of.items()
         }
+
+    @cached_property
+    def slots_of(self) -> dict[str, int]:
+        """How many slots of each keyed stage own state before the migration. Raises BadInput."""
+        names, most = [stage.name for stage in self.workload.stages], self.workload.key_groups
+
+        def number(text: str) -> int:
+            if not 1 <= (slots := int(text)) <= most:
+                raise ValueError
+            return slots
+
+        what = f"a number of slots from 1 to key_groups = {most}, e.g. {names[-1]}:{min(4, most)}"
+        given = by_name("stage_slots", self.job.stage_slots, "stage", names, number, what)
+        return dict.fromkeys(names, self.job.slots) | given
 
     @property
     def slots_most(self) -> int:
-        """The most slots that the autoscaler, or a script, may ask for."""
-        return self.job.slots_max or min(2 * self.job.slots, self.workload.key_groups)
+        """The most slots of a stage that the autoscaler, or a script, may ask for."""
+        return self.job.slots_max or min(2 * max(self.slots_of.values()), self.workload.key_groups)
 
     @cached_property
     def loads(self) -> list[SourceLoad]:
@@ -245,14 +263,15 @@ class RunSpec:
         """Cores (logical ones) a query needs: all its tasks run at once. Each replica has as many."""
         return self.routers + sum(self.tasks.values())
 
-    def start(self) -> Assignment:
-        """The assignment before the migration, in the strategy's units."""
-        return in_units(self.point(), Assignment.contiguous(self.workload.key_groups, self.job.slots))
+    def start(self, stage: str | None = None) -> Assignment:
+        """The assignment of ``stage`` before the migration, in the strategy's units; None: the last that migrates."""
+        slots = self.slots_of[stage or self.moving[-1]]
+        return in_units(self.point(), Assignment.contiguous(self.workload.key_groups, slots))
 
     @cached_property
     def changes(self) -> list[Change]:
         """What the scenario changes, one migration each. Raises BadInput."""
-        return self.scenario.changes(self.job.slots, self.workload.skew)
+        return self.scenario.changes(self.workload.skew)
 
     def target(self, current: Assignment, change: Change | None = None, heat: Sequence[float] = ()) -> Assignment:
         """Where ``change`` leads from ``current``, both in units; without one, the first change of the scenario.

@@ -57,13 +57,13 @@ class _Source:
 
 def event_us(workload: Workload) -> float:
     """What an event takes of its slots, in microseconds: the CPU of its computation, measured here once, and the time
-    that it is told to take (``work_us``).
+    that it is told to take (``told_us``).
     """
     given: Any = workload  # a pydantic model, too
-    told_us = getattr(given, "work_us", 0.0)
-    lighter = {"seed": 1, "keys": min(getattr(given, "keys", 0), COST_KEYS), "work_us": 0.0}
+    told_us: float = getattr(given, "told_us", 0.0)
+    lighter = {"seed": 1, "keys": min(getattr(given, "keys", 0), COST_KEYS), "work_us": 0.0, "stage_work_us": ""}
     update = {name: value for name, value in lighter.items() if name in type(given).model_fields}
-    return _computation_us(given.model_copy(update=update)) + told_us
+    return _computation_us(type(given)(**given.model_dump() | update)) + told_us  # a copy would keep the stages it has
 
 
 @cache

@@ -15,11 +15,13 @@ from keyshift.wire.faults import Fault
 
 
 class JobControls:
-    """Of ``system``, in ``run``; see ``commands.Controls``. ``migrate`` requests what was proposed. ``most``: of slots
-    that a restart may lead to.
+    """Of ``system``, in ``run``; see ``commands.Controls``. ``migrate`` requests what was proposed. ``most``: slots of
+    each stage that a restart may lead to.
     """
 
-    def __init__(self, run: RunLoop, system: KeyshiftJob, migrate: Callable[[Proposal], Migration], most: int) -> None:
+    def __init__(
+        self, run: RunLoop, system: KeyshiftJob, migrate: Callable[[Proposal], Migration], most: Mapping[str, int]
+    ) -> None:
         self._run, self._system, self._migrate, self._most = run, system, migrate, most
 
     @property
@@ -33,7 +35,7 @@ class JobControls:
         """Nothing changes between the check, the plan and the request."""
         name, point = self._stage(stage), self._point(strategy, settings or {}) if strategy else None
         provisioned = self._system.status()["stages"][name]["provisioned"]
-        wanted = self._change(target, provisioned, (point or self._run.spec.point()).restarts)
+        wanted = self._change(target, provisioned, self._most[name], (point or self._run.spec.point()).restarts)
         proposal = self._system.plans.propose(name, wanted, point)
         migration = self._migrate(proposal)
         return {**migration, "steps": proposal.steps_as_json()}
@@ -53,14 +55,14 @@ class JobControls:
         """See ``SystemUnderTest.hit``."""
         self._system.hit(fault)
 
-    def _change(self, target: Target, provisioned: int, restarts: bool) -> Change:
-        most = self._most if restarts else provisioned
+    def _change(self, target: Target, provisioned: int, after_restart: int, restarts: bool) -> Change:
+        most = after_restart if restarts else provisioned
         wanted = target if isinstance(target, int) else 1 + max(target.values(), default=-1)
         if wanted < 1:
             raise BadInput(f"slots = {target}: must be a number of slots from 1 to {most}, or slots by key group")
         if wanted > most:
             remedy = f"start a job with --set slots_max={wanted} to have more"
-            if not restarts and wanted <= self._most:
+            if not restarts and wanted <= after_restart:
                 remedy += ", or plan with strategy stop_restart"
             raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
         return ScaleTo(target) if isinstance(target, int) else Map(target, most)

@@ -1,29 +1,71 @@
 """The front door for notebooks and the command line: services, jars and Spark, opened together and closed together."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-
-import psutil
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.load_cost import cost_spec
-from keyshift.lab.replicas.room import require_room
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
-from keyshift.model.errors import BadInput, service_errors
-from keyshift.place.profile import load_profile
+from keyshift.model.errors import service_errors
+from keyshift.place.needs import Machine, require_needs
+from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
 from keyshift.services.stack import Stack
 from keyshift.state import backends
-from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 
 ANSWER_S = 5.0
-GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was to be started: runs in a place, and what they start beside its services. ``lasts_s``: for how long a job
+    gets its load that lasts until it is stopped.
+    """
+
+    specs: tuple[RunSpec, ...]
+    place: Profile
+    also: tuple[str, ...] = ()
+    lasts_s: float | None = None
+
+    @property
+    def load_s(self) -> float:
+        """Seconds of load, of all runs one after the other. Migrations of one job may take less."""
+        if self.lasts_s is not None:
+            return self.lasts_s
+        return sum(spec.run.load_s * spec.run.repetitions for spec in self.specs)
+
+
+class NotStarted(BaseException):
+    """Instead of a start, where ``nothing_starts``; no error, so that nobody handles it as one."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+
+
+_NOTHING_STARTS = ContextVar("nothing starts", default=False)
+
+
+@contextmanager
+def nothing_starts() -> Iterator[None]:
+    """Inside, whoever is about to start a run or services raises ``NotStarted`` instead, with what was to be."""
+    token = _NOTHING_STARTS.set(True)
+    try:
+        yield
+    finally:
+        _NOTHING_STARTS.reset(token)
+
+
+def _stop_if_asked(asked: Asked) -> None:
+    if _NOTHING_STARTS.get():
+        raise NotStarted(asked)
 
 
 @contextmanager
@@ -34,6 +76,7 @@ def open_services(profile: str | None = None, say: Say = tell, reach: bool = Tru
     Raises BadInput for a profile that is not right, ServiceUnavailable for a service that cannot be reached.
     """
     place = load_profile(profile)
+    _stop_if_asked(Asked((), place))
     if place.services != "embedded":
         yield _reached(place.endpoints()) if reach else place.endpoints()
         return
@@ -58,46 +101,44 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
     ``cores``: logical ones, if the specs need less.
-    Raises KeyshiftError before anything is started if Java is missing, the profile is not right, or a run does not fit
-    into it.
+    Raises KeyshiftError before anything is started, as ``require_possible_here`` does.
     """
-    alone = [spec for spec in specs if spec.job.replicas == 1]
-    place, needed = load_profile(profile), max((spec.cores for spec in alone), default=0)
-    place.require_cores(needed)
+    place = require_possible_here(specs, profile)
+    needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
-    cores = max(needed, cores)
-    if not place.spark.on_kubernetes:
-        for spec in specs:
-            require_memory(spec, psutil.virtual_memory().total)
-    require_java()
     stack = Stack() if place.services == "embedded" else None
-    for spec in specs:
-        require_room(spec, place.spark)
-        require_possible(spec.scenario.faults(), stack, place.spark)
-        backend = backends.get(spec.backend.name)
-        backend.require(backend.settings(**spec.backend.settings), not place.spark.on_kubernetes)
     with (
         progress(say) as shown,
         open_services(profile, shown) as endpoints,
-        Lab(endpoints, jars("spark", shown), Stack().home, cores, shown, place.spark, stack) as lab,
+        Lab(endpoints, jars("spark", shown), Stack().home, max(needed, cores), shown, place.spark, stack) as lab,
     ):
         yield lab
 
 
-def require_memory(spec: RunSpec, there: int) -> None:
-    """Raises BadInput if keys that exist from the start do not fit into ``there`` bytes: which there are, in every
-    process, and their state, unless it is in files.
+def require_possible_here(
+    specs: Sequence[RunSpec], profile: str | None = None, also: Sequence[str] = (), lasts_s: float | None = None
+) -> Profile:
+    """The profile, in which each of ``specs`` can run. Whatever starts a run asks this before it starts anything.
+
+    ``also``, ``lasts_s``: see ``Asked``.
+    Raises KeyshiftError if Java is missing, the profile is not right, or a run does not fit into it.
     """
-    if isinstance(workload := spec.workload, Keyed):
-        state = 0 if spec.backend.name == "rocksdb" else workload.state_bytes
-        needed = workload.from_start * (state + INDEX_BYTES * (spec.cores + 2))  # generator and verdict, too
-        if needed > there:
-            raise BadInput(
-                f"keys = {workload.keys}: they take {needed / GIB:.0f} GiB of memory before the first event, and there "
-                f"are {there / GIB:.0f}; fewer keys and less state_bytes take less, and keycount's with exist = 'once "
-                "used' nothing"
-            )
+    place = load_profile(profile)
+    _stop_if_asked(Asked(tuple(specs), place, tuple(also), lasts_s))
+    machine = Machine.here()
+    require_java()
+    for spec in specs:
+        require_room(spec, place, machine)
+    return place
+
+
+def require_room(spec: RunSpec, place: Profile, machine: Machine) -> None:
+    """Raises KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
+    require_needs(spec, place, machine)
+    require_possible(spec.scenario.faults(), Stack() if place.services == "embedded" else None, place.spark)
+    backend = backends.get(spec.backend.name)
+    backend.require(backend.settings(**spec.backend.settings), not place.spark.on_kubernetes)
 
 
 def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> LiveJob:

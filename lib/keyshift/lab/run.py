@@ -180,12 +180,12 @@ class Lab:
             self.say(load.words(cost))
         return [spec.settled(rate=load.rate, frame_ms=load.frame_ms) for spec in specs]
 
-    def run(self, spec: RunSpec) -> Manifest:
+    def run(self, spec: RunSpec, make_script: MakeScript = scenario_script) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
         [spec] = self.settled([spec])
         require_possible(spec.scenario.faults(), self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
-        return self.record(spec, run_id, scenario_script, [*spec.tasks.values()][-1], spec.parameters())
+        return self.record(spec, run_id, make_script, [*spec.tasks.values()][-1], spec.parameters())
 
     def start(self, spec: RunSpec, on_end: Callable[[], None] = lambda: None) -> LiveJob:
         """A job that runs until it is stopped, as soon as events go in. There may be one at a time. It keeps no
@@ -213,12 +213,14 @@ class Lab:
             with contextlib.suppress(ServiceUnavailable):
                 store.require_of(name, spec.workload)
 
-    def room(self, spec: RunSpec) -> int:
-        """How many slots a restart of the job of ``spec`` may lead to: all routers and slots need a core at once."""
+    def room(self, spec: RunSpec) -> dict[str, int]:
+        """How many slots of each stage a restart of the job of ``spec`` may lead to, all stages alike: all routers and
+        slots need a core at once.
+        """
         place = self._place
         cores = place.executors * place.cores if place.on_kubernetes else self._cores
-        most = max(spec.tasks.values())
-        return max(most, min(room(spec), most + (cores - spec.cores) // len(spec.tasks)))
+        each = max(0, cores - spec.cores) // len(spec.tasks)
+        return {stage: max(tasks, min(room(spec), tasks + each)) for stage, tasks in spec.tasks.items()}
 
     def record(
         self,

@@ -180,6 +180,11 @@ class RunLoop:
         """Events per second that are offered of the first source."""
         return next(iter(self.rates.values()))
 
+    def calm(self, since: float, seconds: int, objective_ms: float) -> bool:
+        """Whether the last so many seconds, none of them before ``since``, have a P99 of ``objective_ms`` at most."""
+        found = [each.p99_ms for each in self.traffic.seconds if each.second >= since][-seconds:]
+        return len(found) == seconds and all(p99 is not None and p99 <= objective_ms for p99 in found)
+
     def autoscale(self, first: float, ask: Callable[[ScaleTo, str], object]) -> None:
         """From the moment ``first`` on; see ``Autoscaler``."""
         assert self.feed is not None

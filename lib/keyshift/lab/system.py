@@ -24,6 +24,7 @@ from keyshift.wire.config import Certificate, JobConfig
 from keyshift.wire.faults import REPLICA, Fault
 from keyshift.workloads import Workload, parcel_of
 
+NEAR_US = 100_000  # beside two epochs: a replica that is not later than that keeps up
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
 
 
@@ -89,7 +90,7 @@ def job_config(
     ``backend``: its settings, as served.
     """
     backend = backend or backends.get(spec.backend.name).settings(**spec.backend.settings)
-    tasks = dict.fromkeys(spec.tasks, spec.job.slots) if spec.point().restarts else spec.tasks
+    tasks = spec.slots_of if spec.point().restarts else spec.tasks
     (stage, slots), *onward = tasks.items()
     return JobConfig(
         job=name,
@@ -138,7 +139,8 @@ def job_traffic(
     events = [Topic.at(config.endpoints, each.topic, each.partitions) for each in config.inputs]
     topics = [Topic.at(each.endpoints, each.results_topic, results) for each in configs or [config]]
     output = work / f"{config.job}.parquet"
-    return Traffic(workload, events, topics[0], output, heard, config.trace, others=topics[1:])
+    near_us = 2 * config.heartbeat_us + NEAR_US
+    return Traffic(workload, events, topics[0], output, heard, config.trace, others=topics[1:], near_us=near_us)
 
 
 class KeyshiftJob:
@@ -158,7 +160,7 @@ class KeyshiftJob:
 
     def start(self) -> None:
         """Each stage under the assignment of the spec."""
-        self._job.start([self._spec.start()] * len(self._job.stages))
+        self._job.start([self._spec.start(stage.name) for stage in self._job.stages])
 
     def check(self) -> None:
         """Restarts are made here, when no migration is under way."""

@@ -12,7 +12,8 @@ slot is in the least of its channels' epochs. Which rows lie between two marks d
 
 *Control.* A router sends the barrier of an appointment right behind the mark with which it closes the appointed epoch.
 Barriers wait until all channels stand at theirs. Then they are delivered at once, between two turns. They come whether
-the slot is ready for rows or not: state that is awaited may be what follows from them.
+the slot is ready for rows or not: state that is awaited may be what follows from them. Nothing follows from a capture,
+so one replica may have it and the others not: its turns and their chain are the same.
 
 *Going on.* A machine is a function of its position and of what came behind it. So there is no ``restore``: a machine
 that is opened at the position and is given what waited, is the one that was saved, in the next batch. One that is
@@ -27,7 +28,7 @@ from keyshift.model.errors import ProtocolViolation
 from keyshift.ordering.channels import Channel, Element
 from keyshift.ordering.digest import chained
 from keyshift.ordering.model import Effect, Local, LogPlace, Position, Record, Setting
-from keyshift.runtime.row import KINDS, Row
+from keyshift.runtime.row import CAPTURE, KINDS, Row
 from keyshift.runtime.turn import Turn
 
 
@@ -86,9 +87,13 @@ class Ordering:
 
     def save(self) -> tuple[Position, list[Row]]:
         """Where this machine stands, and the rows that wait: behind a mark that has not come, or a barrier."""
+        return self.position, [element.row for channel in self.channels for element in channel.waiting]
+
+    @property
+    def position(self) -> Position:
+        """Where this machine stands, behind what was delivered."""
         places = tuple(channel.place for channel in self.channels)
-        position = Position(places, self.turn, self.clock, self.chain, self._log_place())
-        return position, [element.row for channel in self.channels for element in channel.waiting]
+        return Position(places, self.turn, self.clock, self.chain, self._log_place())
 
     def _log_place(self) -> LogPlace:
         return LogPlace()
@@ -125,6 +130,8 @@ class Ordering:
             what = ", ".join(f"{kind} of version {version}" for kind, version, _ in sorted(kinds))
             raise ProtocolViolation(f"behind turn {self.turn} channels stand at different barriers: kinds {what}")
         control = tuple(channel.deliver() for channel in self.channels)
+        if control[0].kind == CAPTURE:
+            return Turn(self.turn, control, (), self._time, self._time, self.clock, self.chain)
         return self._made(control, (), self._time)
 
     def _rows(self, rows: Sequence[Row], met: int, clock: int) -> Turn:

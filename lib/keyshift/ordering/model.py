@@ -1,16 +1,17 @@
 """The vocabulary of order protocols: what a machine is told first, where it stands, and what it wants done."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, MOVED, SAVEPOINT, SNAPSHOT, TICK, Row
 
-CONTROL = frozenset((BARRIER, SAVEPOINT, SNAPSHOT))  # delivered between two turns, from all channels at once
+# Delivered between two turns, from all channels at once. A capture changes no turn: another replica may have none.
+CONTROL = frozenset((BARRIER, SAVEPOINT, SNAPSHOT, CAPTURE))
 
 # The place of a row among those of the same frame, or of the same turn of its sender. There is at most one of each
 # kind. What was said of units that moved since the turn before comes first; barriers stand behind the mark.
-_PLACES = {MOVED: 0, DATA: 1, TICK: 1, BARRIER: 2, SNAPSHOT: 3, SAVEPOINT: 4}
+_PLACES = {MOVED: 0, DATA: 1, TICK: 1, BARRIER: 2, SNAPSHOT: 3, CAPTURE: 4, SAVEPOINT: 5}
 _PLACE_BITS = 3
 NOTHING = (1 << _PLACE_BITS) - 1  # the sequence of a sender that has not had a turn: behind all rows of its turn 0
 
@@ -86,6 +87,15 @@ class Position:
     def begin(cls, setting: Setting, version: int) -> "Position":
         """Before anything was delivered, under the first ``version`` of the assignment."""
         return cls((Place(NOTHING if setting.later else -1, 0, version),) * setting.channels)
+
+    def under(self, version: int) -> "Position":
+        """The same place, from which on everything is routed under ``version``."""
+        return replace(self, places=tuple(place._replace(version=version) for place in self.places))
+
+    @property
+    def time(self) -> int:
+        """The least watermark of the channels."""
+        return min(place.watermark for place in self.places)
 
 
 class Record(NamedTuple):

@@ -128,8 +128,8 @@ class CountingJob:
     def __init__(self, spec: RunSpec, query: CountingQuery, events: Topic, results: Topic) -> None:
         assert isinstance(spec.workload, KeyCount)
         self._query, self._events, self._results = query, events, results
-        self._slots, self._keys, self._groups = spec.job.slots, spec.workload.keys, spec.workload.key_groups
-        [self._stage] = (stage.name for stage in spec.workload.stages)
+        self._keys, self._groups = spec.workload.keys, spec.workload.key_groups
+        [(self._stage, self._slots)] = spec.slots_of.items()
         self._requests: list[ScaleTo] = []
         self._assignments: list[Assignment] = []
         self._records: list[StepRecord] = []

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from keyshift.lab.environment import require_possible_here
 from keyshift.model.errors import BadInput
 from keyshift.peers import flink_run, spark_run
 from keyshift.peers.runs import PeerSpec
@@ -34,8 +35,7 @@ def measure_beside_engines(points: Points, common: Common, engines: Collection[s
     The engines' are made first: without Flink's jars nothing of ours is measured. Raises what ``measure`` does, and
     what the engines' own measuring does; what is not possible is refused before anything is started.
     """
-    specs_of(points, common)
-    place = load_profile(profile)
+    specs, place = [*specs_of(points, common).values()], load_profile(profile)
     for name in engines:
         if name not in ENGINES:
             raise BadInput(f"engines: {name!r} is not known; there are {', '.join(ENGINES)}")
@@ -44,7 +44,8 @@ def measure_beside_engines(points: Points, common: Common, engines: Collection[s
                 f"profile = {profile!r}: {name} is started beside the embedded services and a Spark of this machine: "
                 "use `--profile local`"
             )
-        ENGINES[name].spec(common)
+        specs.append(ENGINES[name].spec(common))
+    require_possible_here(specs, profile, ["Flink"] if flink_run.NAME in engines else [])
     beside = Study({}, {})
     for name in engines:
         beside |= ENGINES[name].measure(common, profile)

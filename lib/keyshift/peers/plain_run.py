@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import make_spec
-from keyshift.lab.environment import open_services
+from keyshift.lab.environment import open_services, require_possible_here
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
@@ -23,13 +23,12 @@ from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.records import Measured
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
 from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer
-from keyshift.place.profile import SparkProfile, load_profile
+from keyshift.place.profile import LOCAL, SparkProfile, load_profile
 from keyshift.planner import Strategy
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 from keyshift.results.verdict import Ownership
-from keyshift.services.jars import require_java
 from keyshift.services.stack import Stack
 from keyshift.studies.study import Study, measure, specs_of
 from keyshift.wire.faults import Fault
@@ -166,17 +165,17 @@ def measure_beside_plain(
     Raises what ``measure`` does, and BadInput for what that job does not do, before anything is started.
     """
     common = common or {}
-    specs_of(points, common)
-    specs, place = {name: plain_spec({**common, **given}) for name, given in plain.items()}, load_profile(profile)
-    if specs and place.spark.master != "local":
+    ours = specs_of(points, common)
+    specs = {name: plain_spec({**common, **given}) for name, given in plain.items()}
+    if specs and load_profile(profile).spark.master != LOCAL:
         raise BadInput(f"profile = {profile!r}: a job without support runs in Spark of one process: `--profile local`")
+    place = require_possible_here([*specs.values(), *ours.values()], profile)
     beside = _measure_plain(specs, profile, place.spark) if specs else Study({}, {})
     return beside | measure(points, common, profile, one_job=False)
 
 
 def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProfile) -> Study:
     """In one Spark session, one run after the other."""
-    require_java()
     home, cores = Stack().home, max(spec.cores for spec in specs.values())
     with (
         progress(None) as say,

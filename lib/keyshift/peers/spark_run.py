@@ -10,7 +10,6 @@ from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery, SparkQuery
 from keyshift.place.profile import load_profile
 from keyshift.progress import progress
 from keyshift.results.store import ResultStore
-from keyshift.services.jars import require_java
 from keyshift.services.stack import Stack
 from keyshift.studies.study import Study
 
@@ -30,8 +29,7 @@ def measure_spark(name: str, common: Mapping[str, Any], profile: str = "") -> St
     ``common``: as for ``measure``. Raises BadInput before anything is started, KeyshiftError if all runs died.
     """
     spec, place = spark_spec(name, common), load_profile(profile)
-    require_java()
-    home, cores = Stack().home, spec.job.routers + max(spec.job.slots, spec.scenario.to_slots)
+    home, cores = Stack().home, spec.job.routers + max(*spec.slots_of.values(), spec.scenario.to_slots)
     with (
         progress(None) as say,
         open_services(profile, say) as endpoints,

@@ -22,7 +22,7 @@ VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
 KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")
 KAFKA_KEYS = ("KEYSHIFT_KAFKA_USER", "KEYSHIFT_KAFKA_PASSWORD")
 SHIPPED = ("local", "local-cluster", "kubernetes")
-KUBERNETES, CLUSTER = "k8s://", "local-cluster"
+KUBERNETES, CLUSTER, LOCAL = "k8s://", "local-cluster", "local"
 
 Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/]+:\d{1,5}$")]
 Size = Annotated[str, StringConstraints(pattern=r"^\d+[kmgt]$")]
@@ -84,6 +84,11 @@ class SparkProfile(BaseModel):
     def on_kubernetes(self) -> bool:
         """Whether executors are pods."""
         return self.master.startswith(KUBERNETES)
+
+    @property
+    def python_bytes(self) -> int:
+        """What one executor has for its Python workers."""
+        return int(self.memory_overhead[:-1]) << 10 * ("kmgt".index(self.memory_overhead[-1]) + 1)
 
     def certificate(self) -> Certificate | None:
         """What slots prove who they are with; None without. Raises BadInput if the files do not have it."""

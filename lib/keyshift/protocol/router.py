@@ -31,7 +31,14 @@ class Resume:
     """What was kept back for paused slots goes out now, in its order and before anything else."""
 
 
-Effect = Barrier | SavepointBarrier | Resume
+@dataclass(frozen=True, slots=True)
+class CaptureBarrier:
+    """To every slot: the state is to be written down as it is here; see ``row.CAPTURE``."""
+
+    snapshot: str
+
+
+Effect = Barrier | SavepointBarrier | CaptureBarrier | Resume
 
 
 class RouterMachine:
@@ -48,6 +55,7 @@ class RouterMachine:
         self._next_snapshot = ""  # that the switch to it belongs to; in the middle of a batch only
         self._next_paused = paused
         self._savepoint: str | None = None  # whose barrier goes out at the next boundary
+        self._capture: str | None = None  # likewise, of a snapshot that is no switch
 
     def announce(self, assignment: Assignment, paused: AbstractSet[int] = NOBODY, snapshot: str = "") -> None:
         """A new assignment, or other pauses under the same, were published; they count from the next boundary.
@@ -69,6 +77,10 @@ class RouterMachine:
         if self.stopped_for is None:
             self._savepoint = savepoint
 
+    def request_capture(self, snapshot: str) -> None:
+        """Ask for the barrier of a snapshot that is no switch, at the next boundary."""
+        self._capture = snapshot
+
     @property
     def newest(self) -> int:
         """The version of the newest assignment that was announced."""
@@ -89,6 +101,9 @@ class RouterMachine:
             self.assignment, self._next = self._next, None
             effects.append(Barrier(self.assignment.version, self._next_snapshot))
             self._next_snapshot = ""
+        if self._capture is not None:
+            effects.append(CaptureBarrier(self._capture))
+            self._capture = None
         if self._savepoint is not None and not self.paused:
             self.stopped_for, self._savepoint = self._savepoint, None
             effects.append(SavepointBarrier(self.stopped_for))

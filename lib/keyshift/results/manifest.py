@@ -185,6 +185,11 @@ class Summary(_Record):
     peak_rss_mib: Measure = Field(
         description="largest resident memory of all processes of the job together, in one second"
     )
+    fewer_replicas_s: Measure = Field(
+        default=None,
+        description="seconds of the load in which fewer than `replicas` were full: one had died, and did not keep up "
+        "with the others again; null if there is one",
+    )
     cpu_busy: Measure = Field(
         default=None,
         description="share of the processors that the run may use that was at work before the trigger, 0 to 1, for "

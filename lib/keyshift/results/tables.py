@@ -55,7 +55,7 @@ _COLUMNS: dict[str, list[pa.Field]] = {
             "what: cpu_cores and rss_mib (processors and MiB of the job), harness_cores (processors of what is around "
             "it), machine_cores (processors that the run may use: all, busy, busy for others, stolen), disturbed (1 if "
             "others and the host had at least a tenth of them in the second before, else 0), run_queue (processes that "
-            "run or could), throughput_per_s (1/s), fault, …",
+            "run or could), throughput_per_s (1/s), fault, replicas (how many are full, where that changes), …",
         ),
         column("instance", pa.string(), "of which process, slot or task; of a fault, what happened"),
         column("value", pa.float64(), "in the unit of the metric"),

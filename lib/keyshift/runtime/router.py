@@ -5,9 +5,9 @@ from typing import Generic, TypeVar
 
 from keyshift.model.keys import Assignment
 from keyshift.model.messages import encode
-from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
+from keyshift.protocol.router import Barrier, CaptureBarrier, Resume, RouterMachine, SavepointBarrier
 from keyshift.runtime.protocol_log import ProtocolLog
-from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, MOVED, SAVEPOINT, SNAPSHOT, TICK, Row
 from keyshift.runtime.succession import UnitsMoved
 
 Events = TypeVar("Events")
@@ -74,6 +74,11 @@ class RouterCore(Generic[Events]):
                     barrier = Row(kind, router, version, offset, 0, snapshot.encode())
                     rows += [(slot, barrier) for slot in slots]
                     reached += [snapshot] if snapshot else []
+                case CaptureBarrier(snapshot):
+                    self.log.note("capture", version=version)
+                    barrier = Row(CAPTURE, router, version, offset, 0, snapshot.encode())
+                    rows += [(slot, barrier) for slot in slots]
+                    reached.append(snapshot)
                 case SavepointBarrier(savepoint):
                     self.log.note("savepoint", version=version)
                     barrier = Row(SAVEPOINT, router, version, offset, 0, savepoint.encode())

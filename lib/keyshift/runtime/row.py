@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 from keyshift.model.ids import Version
 
 # Events; nothing but the time; the router has switched; it stops at a savepoint; it has switched, at a snapshot; units
-# whose results end here, or begin (only a slot says that, to the next stage).
-KINDS = range(6)
-DATA, TICK, BARRIER, SAVEPOINT, SNAPSHOT, MOVED = KINDS
+# whose results end here, or begin (only a slot says that, to the next stage); the state is to be written down as it is,
+# and nothing else happens (only to slots that work in turns).
+KINDS = range(7)
+DATA, TICK, BARRIER, SAVEPOINT, SNAPSHOT, MOVED, CAPTURE = KINDS
 
 
 class Row(NamedTuple):

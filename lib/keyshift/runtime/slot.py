@@ -41,7 +41,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The state of ``units`` at the ``snapshot`` is ``parts``, behind those of the snapshots before."""
+    """The state of ``units`` at the ``snapshot`` is ``parts``, behind those of the snapshots before.
+
+    ``version``: of the step that it is; none if it is a capture, see ``row.CAPTURE``.
+    """
 
     snapshot: str
     version: Version
@@ -356,9 +359,7 @@ class SlotCore(Generic[Events, Result]):
                     self.results.append(Cut(savepoint, False))
                     self._effects.append(effect)
                 case protocol.Capture(snapshot, version):
-                    self.computation.checkpoint()
-                    parts = self.snapshots.take(self.states)
-                    self._effects.append(Captured(snapshot, version, sorted(self.states), parts))
+                    self._effects.append(self._captured(snapshot, version))
                     self.results.append(Cut(snapshot, True))
                     self._go_on()
                 case protocol.Skip(snapshot):
@@ -367,6 +368,10 @@ class SlotCore(Generic[Events, Result]):
                     self._go_on()
                 case _:
                     self._effects.append(effect)
+
+    def _captured(self, snapshot: str, version: Version) -> Captured:
+        self.computation.checkpoint()
+        return Captured(snapshot, version, sorted(self.states), self.snapshots.take(self.states))
 
     def _leave(self, send: protocol.Send) -> Leave:
         self.computation.left(send.unit)

@@ -46,6 +46,7 @@ class TurnRouter(RouterCore[Events]):
         super().__init__(RouterMachine(assignment), slots, queue_bytes, split)
         self.watermark = watermark
         self._due: dict[str, Due] = {}  # by name: what was appointed, and is ahead
+        self._said = ""  # the savepoint or capture whose barriers went out last
 
     @property
     def epoch(self) -> int:
@@ -59,16 +60,23 @@ class TurnRouter(RouterCore[Events]):
         act = partial(self.machine.announce, told.assignment, snapshot=told.snapshot)
         return self._keep(str(told.assignment.version), told.appointment, act)
 
-    def savepoint(self, name: str, appointment: Appointment) -> bool | None:
-        """See ``_keep``, of a savepoint."""
-        if self.machine.stopped_for is not None:
+    def savepoint(self, name: str, appointment: Appointment, stops: bool = True) -> bool | None:
+        """See ``_keep``, of a savepoint or, if the router goes on behind it, of a capture."""
+        if name == self._said or self.machine.stopped_for is not None:
             return None
-        return self._keep(name, appointment, partial(self.machine.request_savepoint, name))
+        request = self.machine.request_savepoint if stops else self.machine.request_capture
+        return self._keep(name, appointment, partial(request, name))
 
-    def stopped_before(self, name: str, appointment: Appointment | None) -> None:
-        """The router opens. If it has come to the savepoint of this ``name`` in a batch before, it says so no more."""
+    def take_back(self, name: str) -> None:
+        """The savepoint or capture of this ``name`` does not come: its appointment does not hold."""
+        self._due.pop(name, None)
+
+    def said_before(self, name: str, appointment: Appointment | None, stops: bool = True) -> None:
+        """The router opens. If it has come to what has this ``name`` in a batch before, it says so no more."""
         if appointment and appointment.holds and self.epoch >= appointment.epoch:
-            self.machine.stopped_for = name
+            self._said = name
+            if stops:
+                self.machine.stopped_for = name
 
     def _keep(self, name: str, appointment: Appointment, act: Callable[[], None]) -> bool | None:
         """What was told of an appointment, perhaps again. Gives whether the router confirms it, None if nobody asks.
@@ -108,4 +116,5 @@ class TurnRouter(RouterCore[Events]):
                 del self._due[name]
                 act()
         barriers, reached = self._barriers(router, offset, time_us)
+        self._said = reached[-1] if reached else self._said
         return rows + barriers, reached

@@ -4,6 +4,8 @@ State and results are a function of the turns. So nothing of a turn waits in her
 All its rows meet one watermark and one processing time, which are those of the turn, and then timers fire, once. What a
 slot knows of its own watermark, ticks, calls and clock counts for nothing.
 
+A *capture* writes the state down and changes nothing: a replica has it alone, for another one that is to go on from it.
+
 Refused under an order are lending, keys that stay behind, and gates: state comes with ``push``, or is fetched.
 """
 
@@ -12,10 +14,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Version
-from keyshift.protocol.slot import TurnMachine
+from keyshift.model.keys import NO_VERSION, Version
+from keyshift.protocol.slot import Skip, TurnMachine
 from keyshift.runtime.operator import Record
-from keyshift.runtime.row import DATA
+from keyshift.runtime.row import CAPTURE, DATA, Row
 from keyshift.runtime.slot import SlotCore
 from keyshift.runtime.turn import Turn
 
@@ -56,10 +58,8 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
         they may need is elsewhere.
         """
         self._now_us = turn.clock
-        for barrier in turn.control:
-            self._take(barrier)
         if turn.control:
-            return
+            return self._control(turn.control)
         if not self.ready:
             missing = sorted(self.machine.expected)
             raise ProtocolViolation(f"turn {turn.number} is delivered, and state of units {missing[:5]} is elsewhere")
@@ -71,3 +71,13 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
             self.results += self.computation.timers_due(turn.reached, turn.clock, at_once=True)
         self.watermarks = [turn.reached] * len(self.watermarks)
         self.results.append(TurnEnd(turn.number, turn.reached, None if stands else turn.chain))
+
+    def _control(self, barriers: Sequence[Row]) -> None:
+        first, *_ = barriers
+        if first.kind != CAPTURE:
+            for barrier in barriers:
+                self._take(barrier)
+            return
+        name = bytes(first.payload).decode()
+        self.log.note("at capture", version=first.version)
+        self._effects.append(self._captured(name, NO_VERSION) if self.machine.settled else Skip(name, NO_VERSION))

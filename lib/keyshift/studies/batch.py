@@ -4,7 +4,6 @@ An execution is known by a hash of the notebook's code, its parameters and the n
 ended, a record of it is put into the store, so a restart executes only what has no record yet, or failed.
 """
 
-import contextlib
 import itertools
 import json
 import math
@@ -16,7 +15,6 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any, Literal
 
 import nbformat
@@ -193,9 +191,11 @@ def run_batch(
     say: Callable[[str], None],
     again: bool = False,
     execute: Execute = notebooks.execute,
+    seen: Callable[[PreparedBatch, dict[str, ExecutionRecord]], None] = lambda prepared, done: None,
 ) -> dict[str, ExecutionRecord]:
     """Execute what has not ended well yet, or all of it ``again``; returns the records there are then, by id.
 
+    ``seen`` gets them at the begin, and whenever an execution has ended.
     Executed notebooks go below ``home``, beside their runs in ``runs``, and with the record into ``records`` (a store
     with PREFIX). An execution that fails is recorded; one that is interrupted is not. Raises ServiceUnavailable.
     """
@@ -206,11 +206,13 @@ def run_batch(
         f"batch {batch.name}: {len(executions)} executions of {prepared.notebook.name}, "
         f"{len(open_ones)} to do, {len(executions) - len(open_ones)} done before"
     )
+    seen(prepared, done)
     try:
         # No bar where nobody sees it move, as in the log of a pod.
         for execution in tqdm(open_ones, desc=batch.name, unit="notebook", file=sys.stderr, disable=None):
             record = _run(prepared, execution, runs, records, home / PREFIX / batch.name / execution.id, execute)
             done[execution.id] = record
+            seen(prepared, done)
             say(_line(prepared, execution, record))
             if record.status == "failed" and batch.on_failure == "stop":
                 say(f"batch {batch.name}: stopped, as on_failure says; the same command tries again")
@@ -219,40 +221,6 @@ def run_batch(
         say(f"batch {batch.name}: interrupted; the same command goes on with what has not ended")
         raise
     return done
-
-
-def forecast(prepared: PreparedBatch, records: Files, again: bool = False) -> str:
-    """What ``run_batch`` would do, in a line: how many executions, and how long from what earlier ones took.
-
-    Earlier ones are those of this batch, also with an earlier notebook: other sets of a notebook may be a hundred times
-    as long. Those that failed are left out: they may have ended early.
-    """
-    name, executions = prepared.batch.name, prepared.executions
-    done = {} if again else ended(prepared, records)
-    to_do = sum(e.id not in done or done[e.id].status == "failed" for e in executions)
-    earlier = _good(records, prepared)
-    about = f"batch {name}: {len(executions)} executions of {prepared.notebook.name}, {to_do} to do"
-    if not earlier:
-        return f"{about}; none has ended well yet, so nobody knows how long one takes"
-    minutes, runs = (median(values) for values in zip(*((r.minutes, len(r.verdicts)) for r in earlier), strict=True))
-    return (
-        f"{about}, with about {round(to_do * runs)} runs; one took {minutes:.1f} min (the median of {len(earlier)}), "
-        f"so all about {_duration(to_do * minutes)}"
-    )
-
-
-def _good(records: Files, prepared: PreparedBatch) -> list[ExecutionRecord]:
-    """ExecutionRecords of executions of this batch that have not failed."""
-    found, name = [], prepared.batch.name
-    for file in records.names(name):
-        if file.endswith(".json"):
-            with contextlib.suppress(ValidationError):  # of an older keyshift
-                found.append(ExecutionRecord.model_validate_json(records.read(name, file)))
-    return [record for record in found if record.notebook == prepared.notebook.name and record.status != "failed"]
-
-
-def _duration(minutes: float) -> str:
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def ended(prepared: PreparedBatch, records: Files) -> dict[str, ExecutionRecord]:

@@ -32,14 +32,15 @@ def batch_report(title: str, batches: Sequence[tuple[PreparedBatch, Done]], reco
     )
 
 
-def _status(done: Done, execution: NotebookExecution) -> str:
+def status_of(done: Done, execution: NotebookExecution) -> str:
+    """What came of an execution: one of STATUSES."""
     return done[execution.id].status if execution.id in done else NOT_RUN
 
 
 def _gaps(prepared: PreparedBatch, done: Done) -> Iterator[str]:
     """A line for each execution that is not as it should be."""
     for execution in prepared.executions:
-        status, record = _status(done, execution), done.get(execution.id)
+        status, record = status_of(done, execution), done.get(execution.id)
         if status != "ok":
             varied = words(prepared.varied(execution))
             why = record and ((record.error or "").strip().partition("\n")[0] or record.verdict)
@@ -48,7 +49,7 @@ def _gaps(prepared: PreparedBatch, done: Done) -> Iterator[str]:
 
 
 def _batch(prepared: PreparedBatch, done: Done, records: Files) -> dict[str, Any]:
-    of = [_status(done, execution) for execution in prepared.executions]
+    of = [status_of(done, execution) for execution in prepared.executions]
     verdicts = [verdict for record in done.values() for verdict in record.verdicts.values()]
     return {
         "name": prepared.batch.name,
@@ -62,7 +63,7 @@ def _batch(prepared: PreparedBatch, done: Done, records: Files) -> dict[str, Any
 
 def _execution(prepared: PreparedBatch, execution: NotebookExecution, done: Done, records: Files) -> dict[str, Any]:
     record = done.get(execution.id)
-    told: dict[str, Any] = {"status": _status(done, execution), "about": "", "said": [], "figures": []}
+    told: dict[str, Any] = {"status": status_of(done, execution), "about": "", "said": [], "figures": []}
     if record is not None:
         told["about"] = f"{record.verdict or 'no runs'}, {record.minutes:.1f} min" + (
             f"; {record.error.strip().partition(chr(10))[0]}" if record.error else ""

@@ -36,7 +36,7 @@ from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.copies import Chains, FirstCopies
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
-from keyshift.traffic.messages import BUCKETS_MS, Collected, Diverged, Latencies, Ready, SecondDone
+from keyshift.traffic.messages import BUCKETS_MS, Collected, Diverged, KeepingUp, Latencies, Ready, SecondDone
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, Topic
 
@@ -61,6 +61,7 @@ class CollectorConfig(TrafficConfig):
 
     output: Path = Field(description="parquet file to write")
     others: tuple[Topic, ...] = Field(default=(), description="of replicas 1, 2, …; ``topic`` is that of replica 0")
+    near_us: int = Field(default=0, description="a replica that is later than another one by this keeps up")
 
 
 class _Origin(NamedTuple):
@@ -198,7 +199,10 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         parts = [part for each in topics for part in each.parts]
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
-    replicas, chains = {each.name: number for number, each in enumerate(topics)}, Chains()
+    replicas, chains = (
+        {each.name: number for number, each in enumerate(topics)},
+        Chains(topic.partitions, config.near_us),
+    )
     results = ResultsFile(stage.result_fields, config.output, FirstCopies() if config.others else None)
     columns = ["slot", "router", "offset", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
@@ -211,6 +215,8 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         while (end_us := (second + 1) * SECOND_US) < now_us() - _LATE_US:
             report(second, *results.roll(end_us))
             second += 1
+            if config.others:
+                say(KeepingUp(chains.standings()))
 
     stopped_at: float | None = None
     heard_at = time.monotonic()
@@ -234,7 +240,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                             trace.add(slot, router, offset, arrived_us)
                 elif facts.said:
                     say(replace(facts.said, replica=replica))
-                if config.others and facts.turn and (found := chains.told(replica, slot, facts.turn)):
+                if config.others and facts.turn and (found := chains.told(replica, slot, facts.turn, arrived_us)):
                     say(Diverged(stage.name, slot, found.replicas, found.epoch, found.turn, found.same))
         tell()
     while results.waiting:  # of the last seconds

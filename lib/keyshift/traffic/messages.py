@@ -7,8 +7,9 @@ once, then, if the load has no end, ``SetRate`` any number of times, and ``EndLo
 and ``LoadDone`` when Kafka has acknowledged the last event of the load; ticks go on behind that. A stop before the end
 of the load says it, too.
 
-The collector says ``SecondDone`` every second, passes on what slots say, and says that replicas have ``Diverged``. When
-it was told to stop, nothing has come for a second, and the file is written, it says ``Collected``.
+The collector says ``SecondDone`` every second, passes on what slots say, and says which replicas are ``KeepingUp`` and
+that some have ``Diverged``. When it was told to stop, nothing has come for a second, and the file is written, it says
+``Collected``.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from pydantic import Field
 
 from keyshift.model.markers import SlotMarker
 from keyshift.model.records import Second
+from keyshift.traffic.copies import Standing
 
 # -- to the generator --------------------------------------------------------------------------------------------------
 
@@ -154,6 +156,14 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepingUp:
+    """Each second: how the replicas stand that keep up with the others; see ``traffic.copies.Standing``."""
+
+    replicas: Mapping[int, Standing]
+    kind: Literal["keeping up"] = "keeping up"
+
+
+@dataclass(frozen=True, slots=True)
 class Collected:
     """So many results are in the file, those of timers and of all replicas as well. ``compared``: turns in which two
     replicas were.
@@ -165,5 +175,5 @@ class Collected:
 
 
 Report = Annotated[
-    Ready | SoFar | LoadDone | SecondDone | SlotMarker | Diverged | Collected, Field(discriminator="kind")
+    Ready | SoFar | LoadDone | SecondDone | SlotMarker | Diverged | KeepingUp | Collected, Field(discriminator="kind")
 ]

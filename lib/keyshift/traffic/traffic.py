@@ -15,11 +15,12 @@ from keyshift.model.frames import FIRST_EPOCH
 from keyshift.model.markers import Marker, SlotMarker
 from keyshift.model.records import Second
 from keyshift.traffic.collector import CollectorConfig
+from keyshift.traffic.copies import Standing
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.inputs import Inputs
 from keyshift.traffic.load import SourceLoad
-from keyshift.traffic.messages import Collected, Diverged, Latencies, Report, SecondDone
+from keyshift.traffic.messages import Collected, Diverged, KeepingUp, Latencies, Report, SecondDone
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
 from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, OfferedSoFar, Topic
@@ -38,8 +39,8 @@ class Traffic:
     ``events`` are the topics of the sources, in their order, with a partition for each router; ``results`` has one for
     each slot. ``heard`` gets what came out in each second.
     ``as_lines``: records are lines, not frames; see ``traffic.lines``. ``others``: results of replicas 1, 2, … of the
-    job; those that are counted here are first copies. All methods raise ServiceUnavailable if Kafka or
-    a process of ours is not there any more.
+    job; those that are counted here are first copies. ``near_us``: see ``copies.Chains``. All methods raise
+    ServiceUnavailable if Kafka or a process of ours is not there any more.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class Traffic:
         trace: str = "",
         as_lines: bool = False,
         others: Sequence[Topic] = (),
+        near_us: int = 0,
     ) -> None:
         self._inputs, self._topics = Inputs(workload, events), [*events, results, *others]
-        self._results, self._others = results, tuple(others)
+        self._results, self._others, self._near_us = results, tuple(others), near_us
         self.replicas = 1 + len(self._others)
         self._output, self._heard_second = output, heard
         self._common: dict[str, Any] = {
@@ -75,6 +77,7 @@ class Traffic:
         self.seconds = Seconds()  # as the collector has told of them
         self.latencies: dict[int, Latencies] = {}  # of each slot so far
         self.differences: list[Diverged] = []  # of replicas, so far
+        self.standings: Mapping[int, Standing] = {}  # of replicas that keep up, as was told last
         self.compared = 0  # turns in which two replicas were; known after ``stop``
         self.for_ever = False  # whether Kafka keeps what is in the topics until they are deleted
 
@@ -83,7 +86,9 @@ class Traffic:
         if not again:
             for topic in self._topics:
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
-        config = CollectorConfig(topic=self._results, others=self._others, output=self._output, **self._common)
+        config = CollectorConfig(
+            topic=self._results, others=self._others, near_us=self._near_us, output=self._output, **self._common
+        )
         self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
     def await_silence(self) -> None:
@@ -151,7 +156,7 @@ class Traffic:
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
-    def _heard(self, report: SlotMarker | SecondDone | Diverged | Collected) -> None:
+    def _heard(self, report: SlotMarker | SecondDone | Diverged | KeepingUp | Collected) -> None:
         match report:
             case SlotMarker(slot, marker, replica):
                 said = self._markers[replica, slot, marker.stage, type(marker)]
@@ -166,6 +171,8 @@ class Traffic:
                 self._heard_second(second)
             case Diverged():
                 self.differences.append(report)
+            case KeepingUp(standings):
+                self.standings = standings
             case Collected():
                 self.compared = report.compared
 

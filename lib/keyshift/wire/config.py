@@ -68,6 +68,7 @@ class JobConfig:
     snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
     keep_snapshots: bool = False  # all of them, for a verdict on each; otherwise the newest ones
     restore: str | None = None  # the savepoint or snapshot to begin from
+    restore_of: str = ""  # the job that it is of; empty: this one
     faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
     ordering: str = "none"  # the order protocol in front of each slot
     heartbeat_us: int = 20_000  # from one mark to the next, with an order

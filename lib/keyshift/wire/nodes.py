@@ -69,7 +69,7 @@ def make_codecs() -> None:
     """Make those of nodes, frames and rows now: a process that is forked from this one needs no time for it."""
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, PhaseDone, UnitsCame, UnitsLeft),
-        *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
+        *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover, Position),
         *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str, NoneType),
         *(Facts, SlotMarker, UnitsMoved),
     ):
@@ -149,9 +149,11 @@ def phase_and_slot(name: str) -> tuple[StepPhase, int]:
 
 # -- appointments, if slots work in turns -----------------------------------------------------------------------------
 
-# By router, between two batches: the watermark that it has come to, in microseconds. It confirms nothing meanwhile, and
-# reads what was appointed when it has withdrawn this.
+# By router, between two batches, or before the first one of an attempt that goes on from a savepoint or snapshot: the
+# watermark that it has come to, in microseconds. It confirms nothing meanwhile, and reads what was appointed when it
+# has withdrawn this.
 ROUTERS = Folder("routers", {"": int})
+POSITIONS = Folder("positions", {"": Position})  # by slot: where it stands in its order when such an attempt begins
 
 
 def confirmed(what: str) -> Folder[bool]:
@@ -177,10 +179,15 @@ def epoch_and_router(name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SavepointCalled:
-    """Routers are to bring the savepoint ``id`` to all slots: with the next frame, or as appointed."""
+    """Routers are to bring the savepoint ``id`` to all slots: with the next frame, or as appointed. Where slots work in
+    turns, one without an appointment is taken back.
+
+    ``stops``: nothing comes behind it. Otherwise it is a capture, see ``row.CAPTURE``.
+    """
 
     id: str
     appointment: Appointment | None = None
+    stops: bool = True
 
 
 class Location(NamedTuple):
@@ -199,7 +206,8 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlotSaved:
-    """Where the state of a slot's units is, part by part; ``bytes``: that were written for it now.
+    """Where the state of a slot's units is, part by part; ``bytes``: that were written for it now. ``position``: where
+    the slot stood in its order, if it works in turns.
 
     Of a snapshot that does not happen in the slot there is only why it has ``failed``.
     """
@@ -207,13 +215,18 @@ class SlotSaved:
     places: tuple[Location, ...] = ()
     bytes: int = 0
     failed: str = ""
+    position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RouterSaved:
-    """Where a router goes on behind a savepoint or a snapshot: the offset of the first frame that it did not route."""
+    """Where a router goes on behind a savepoint or a snapshot: the offset of the first frame that it did not route.
+
+    ``watermark``: that it had come to, in microseconds.
+    """
 
     offset: int
+    watermark: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import secrets
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from keyshift.model import frames
 from keyshift.model.errors import BadInput, Damaged, ProtocolViolation
 from keyshift.model.keys import Assignment
 from keyshift.objects import Bucket, Progress
+from keyshift.ordering import Position
 from keyshift.refusals import refusal
 from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state import UnitState, rows
@@ -42,21 +43,35 @@ _DELETED = pa.schema([pa.field("key", pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """A committed savepoint: where each router continues, and how much state it holds, by stage and unit."""
+    """A committed savepoint: where each router continues, and how much state it holds, by stage and unit.
+
+    ``time_us``: that the slots had come to, if they work in turns.
+    """
 
     name: str
     offsets: dict[int, int]
     unit_bytes: dict[str, dict[int, int]]
+    time_us: int = 0
 
 
 @dataclass
 class SavedStage:
     """One stage in a savepoint or a snapshot. ``places``: where each slot wrote the parts of its units, which
-    belong to ``assignment``.
+    belong to ``assignment``. ``positions``: where each slot stood in its order, if they work in turns.
     """
 
     assignment: Assignment
     places: dict[int, list[Location]]
+    positions: dict[int, Position] = field(default_factory=dict)
+
+    def placed(self, slots: int) -> dict[int, Position]:
+        """Where each of so many slots goes on, if they work in turns: all stand behind the same turn. One that was not
+        there has no turns to be compared with those of other replicas, so its chain begins anew.
+        """
+        known = next(iter(self.positions.values()), None)
+        if known is None:
+            return {}
+        return {slot: self.positions.get(slot, replace(known, chain=0)) for slot in range(slots)}
 
     def by_unit(self) -> dict[int, list[Location]]:
         """The places of the parts of each unit, whoever wrote them, in their order."""
@@ -69,14 +84,16 @@ class SavedStage:
 
 @dataclass
 class SavepointManifest:
-    """What is in a savepoint or a snapshot. ``offsets``: where each router continues. ``workload``, ``parameters``: of
-    the job that made it. ``revoked``: versions whose results count for nothing.
+    """What is in a savepoint or a snapshot. ``offsets``: where each router continues, and ``watermarks`` that they had
+    come to. ``workload``, ``parameters``: of the job that made it. ``revoked``: versions whose results count for
+    nothing.
     """
 
     workload: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     revoked: list[int] = field(default_factory=list)
     offsets: dict[int, int] = field(default_factory=dict)
+    watermarks: dict[int, int] = field(default_factory=dict)
     stages: dict[str, SavedStage] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -88,9 +105,16 @@ class SavepointManifest:
         for who, answer in said.items():
             _, number = who.split("-")
             if isinstance(answer, RouterSaved):
-                self.offsets[int(number)] = answer.offset
-            else:
-                saved.places[int(number)] = list(answer.places)
+                self.offsets[int(number)], self.watermarks[int(number)] = answer.offset, answer.watermark
+                continue
+            saved.places[int(number)] = list(answer.places)
+            if answer.position is not None:
+                saved.positions[int(number)] = answer.position
+
+    @property
+    def time_us(self) -> int:
+        """That the slots had come to, if they work in turns."""
+        return min((place.time for saved in self.stages.values() for place in saved.positions.values()), default=0)
 
     @property
     def unit_bytes(self) -> dict[str, dict[int, int]]:

@@ -13,7 +13,7 @@ from keyshift.runtime.row import Row
 
 # Kinds of rows that are not for the slot's core. A primer says nothing: the first row of a slot, which Spark would keep
 # back with what follows it. A marker is what a slot of the stage before says to the job; it is passed on.
-PRIMER, MARKER = 6, 7
+PRIMER, MARKER = 7, 8
 ROUTED = "slot int, value binary"  # what the router's task gives, and
 ANSWERED = "value binary"  # what the slot's task gives: a result frame or a marker, for the partition of the slot
 VALUES = pa.schema([pa.field("value", pa.binary())])

@@ -148,7 +148,7 @@ class RouterTask(Routing):
         rows, savepoints = self.routed(router, offset, source.mapped(events), facts.watermark)
         for savepoint in savepoints:
             node = nodes.saved(savepoint)[nodes.of_router(router)]
-            self.coordination.acknowledge(node, nodes.RouterSaved(offset + self._core.behind))
+            self.coordination.acknowledge(node, nodes.RouterSaved(offset + self._core.behind, self.watermark))
         return rows
 
     def hand_over(self) -> None:

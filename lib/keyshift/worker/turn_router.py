@@ -52,7 +52,7 @@ class TurnRouterTask(RouterTask):
         self._router, self._core = router, self._begun(watermark)
         self._announced(self._begin)  # now: a watch may tell it later
         if called := self.coordination.read(nodes.SAVEPOINT):
-            self._core.stopped_before(called.id, called.appointment)
+            self._core.said_before(called.id, called.appointment, called.stops)
             self._savepoint_called(called)
         self.coordination.watch(nodes.ASSIGNMENT, self._announced)
         self.coordination.watch(nodes.SAVEPOINT, self._savepoint_called)
@@ -64,9 +64,13 @@ class TurnRouterTask(RouterTask):
 
     def _savepoint_called(self, called: nodes.SavepointCalled) -> None:
         with self._lock:
-            if not self._ended and called.appointment:
+            if self._ended:
+                return
+            if called.appointment is None:
+                self._core.take_back(called.id)
+            else:
                 with self._kept():
-                    answer = self._core.savepoint(called.id, called.appointment)
+                    answer = self._core.savepoint(called.id, called.appointment, called.stops)
                     self._answer(called.id, called.appointment, answer)
 
     @contextlib.contextmanager

@@ -5,17 +5,18 @@ What a chain of stages costs, and whether each of its stages can move its state 
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from functools import cached_property
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage
+from keyshift.registry import by_name
+from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage, Operator
 from keyshift.workloads.keycount import (
     EVENTS,
     RESULT_FIELDS,
@@ -24,18 +25,18 @@ from keyshift.workloads.keycount import (
     StateCheck,
     wrong_results,
 )
-from keyshift.workloads.operators import MapOperator
+from keyshift.workloads.operators import MapOperator, Work
 from keyshift.workloads.tables import RESULT, lines
 from keyshift.workloads.times import Times
 
-MOST = 4
+MOST, MOST_WORK_US = 4, 1e6
 _STRIDE = 7919  # how far apart neighbouring keys of a stage are in the next one, about
 
 
 class Chain(KeyCount):
     """Parameters of the workload. Every key exists from the beginning in each counter, with count 0.
 
-    ``work_us`` is for each event in each counter; maps have no such work.
+    ``work_us`` is for each event in each counter, ``stage_work_us`` in one stage; maps have no other work.
     """
 
     name: ClassVar[str] = "chain"
@@ -45,6 +46,10 @@ class Chain(KeyCount):
 
     chain: str = Field(default="counter,counter", description="one to four keyed stages: counter or map, with commas")
 
+    stage_work_us: str = Field(
+        default="", description="other microseconds of work for each event, by stage, maps too: map:50,counter:200"
+    )
+
     @field_validator("chain")
     @classmethod
     def _known(cls, chain: str) -> str:
@@ -52,6 +57,30 @@ class Chain(KeyCount):
         if not 1 <= len(kinds) <= MOST or set(kinds) - {"counter", "map"}:
             raise ValueError(f"must be one to {MOST} of counter and map, with commas between them")
         return chain
+
+    @model_validator(mode="after")
+    def _known_works(self) -> Self:
+        _ = self.works
+        return self
+
+    @property
+    def works(self) -> dict[str, float]:
+        """Microseconds for which an event occupies its slot, of each stage by its name. Raises BadInput."""
+        of_kind = {"map": 0.0, "counter": self.work_us}
+        works = {name: of_kind[kind] for name, kind in zip(self._names, self.kinds, strict=True)}
+
+        def number(text: str) -> float:
+            if not 0 <= (us := float(text)) <= MOST_WORK_US:
+                raise ValueError
+            return us
+
+        what = f"a number of microseconds from 0 to {MOST_WORK_US:g}, e.g. {self._names[-1]}:100"
+        return works | by_name("stage_work_us", self.stage_work_us, "stage", list(works), number, what)
+
+    @property
+    def told_us(self) -> float:
+        """See ``KeyCount``."""
+        return sum(self.works.values())
 
     @property
     def kinds(self) -> list[str]:
@@ -61,14 +90,23 @@ class Chain(KeyCount):
     @cached_property
     def stages(self) -> tuple[KeyedStage, ...]:  # type: ignore[override]
         """The counters and maps, numbered where there are several of a kind."""
-        several, seen = Counter(self.kinds), Counter[str]()
         stages = []
-        for number, kind in enumerate(self.kinds):
-            seen[kind] += 1
-            name = kind if several[kind] == 1 else f"{kind}-{seen[kind]}"
-            fields, operator = ((), MapOperator) if kind == "map" else (RESULT_FIELDS, self.counter)
+        for number, (kind, (name, us)) in enumerate(zip(self.kinds, self.works.items(), strict=True)):
+            operator: Callable[[], Operator] = partial(self.counter, us)
+            if kind == "map":
+                operator = partial(MapOperator, work=Work(us, self.work_by) if us else None)
+            fields = () if kind == "map" else RESULT_FIELDS
             stages.append(KeyedStage(name, EVENTS, fields, operator, self._rekeyed if number else None))
         return tuple(stages)
+
+    @property
+    def _names(self) -> list[str]:
+        several, seen = Counter(self.kinds), Counter[str]()
+        names = []
+        for kind in self.kinds:
+            seen[kind] += 1
+            names.append(kind if several[kind] == 1 else f"{kind}-{seen[kind]}")
+        return names
 
     @cached_property
     def _factor(self) -> int:

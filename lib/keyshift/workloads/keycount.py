@@ -4,7 +4,6 @@ The payload begins with the count, so a result that carries the count read back 
 state that was stale, mixed up or half moved at the moment it was used, and the final payload shows it at the end.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -19,6 +18,7 @@ from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.workloads.contract import KeyedStage, Operator, Source
 from keyshift.workloads.keyed import WORD, KeyDraw, Keyed, UniformDraw
+from keyshift.workloads.operators import Work
 from keyshift.workloads.times import Times
 
 EVENTS = pa.schema(EVENT_FIELDS)
@@ -55,9 +55,9 @@ class KeyCountOperator(Operator):
 
     state_schema = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 
-    def __init__(self, workload: "KeyCount") -> None:
-        self._workload, self._work_s = workload, workload.work_us / 1e6
-        self._spins = workload.work_by == "spinning"
+    def __init__(self, workload: "KeyCount", work_us: float | None = None) -> None:
+        self._workload = workload
+        self._work = Work(workload.work_us if work_us is None else work_us, workload.work_by)
 
     def initial(self, unit: int, state: UnitState) -> None:
         """Every key of ``unit``, with count 0, if keys exist from the start."""
@@ -65,11 +65,8 @@ class KeyCountOperator(Operator):
             state.install([self._workload.fresh(unit, self.state_schema, (0,))])
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
-        """One result per event. A key without state counts from 0; if it should have some, the verdict tells.
-
-        Returns when the events have taken their time, all together: a pause for each would be longer than was asked.
-        """
-        until = time.perf_counter() + events.num_rows * self._work_s
+        """One result per event. A key without state counts from 0; if it should have some, the verdict tells."""
+        end_of_work = self._work.begin(events.num_rows)
         counts, stamps = [], []
         keys, units = (events.column(name).to_numpy().tolist() for name in ("key", "unit"))
         writes = events["writes"].to_pylist() if "writes" in events.schema.names else [True] * events.num_rows
@@ -81,7 +78,7 @@ class KeyCountOperator(Operator):
                 count += 1
                 values[key] = count, count.to_bytes(WORD, "little") + payload[WORD:]
             counts.append(count)
-        self._occupy(until)
+        end_of_work()
         return pa.RecordBatch.from_arrays(
             [
                 *(events.column(name) for name in ("key", "t", "position")),
@@ -90,12 +87,6 @@ class KeyCountOperator(Operator):
             ],
             names=["key", "t", "position", "count", "stamp"],
         )
-
-    def _occupy(self, until: float) -> None:
-        """The slot, as long as ``perf_counter`` is below ``until``."""
-        while (left := until - time.perf_counter()) > 0:
-            if not self._spins:
-                time.sleep(left)
 
 
 # -- the workload ------------------------------------------------------------------------------------------------------
@@ -147,9 +138,14 @@ class KeyCount(Keyed):
         """The counter."""
         return (KeyedStage("counter", EVENTS, RESULT_FIELDS, self.counter),)
 
-    def counter(self) -> KeyCountOperator:
-        """What counts, and occupies its slot with each event."""
-        return KeyCountOperator(self)
+    @property
+    def told_us(self) -> float:
+        """Microseconds that an event occupies slots, in all stages together."""
+        return self.work_us
+
+    def counter(self, work_us: float | None = None) -> KeyCountOperator:
+        """What counts, and occupies its slot with each event, for ``work_us`` if they are not those of all counters."""
+        return KeyCountOperator(self, work_us)
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

@@ -1,5 +1,6 @@
 """What operators of several workloads share: results from rows, and an operator that only passes events on."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -40,19 +41,44 @@ class ResultMaker:
         )
 
 
+class Work:
+    """For ``us`` microseconds an event occupies its slot: ``by`` waiting, which takes no core, or spinning."""
+
+    def __init__(self, us: float, by: str) -> None:
+        self._seconds, self._spins = us / 1e6, by == "spinning"
+
+    def begin(self, events: int) -> Callable[[], None]:
+        """What returns when so many events have taken their time from now on, all together: a pause for each would be
+        longer than was asked.
+        """
+        until = time.perf_counter() + events * self._seconds
+
+        def end() -> None:
+            while (left := until - time.perf_counter()) > 0:
+                if not self._spins:
+                    time.sleep(left)
+
+        return end
+
+
 class MapOperator(Operator):
-    """Passes events on, or those that are ``due``, with these ``fields``. Its units have no keys, so a migration moves
-    nothing but ownership.
+    """Passes events on, or those that are ``due``, with these ``fields``, after the ``work`` that each takes. Its units
+    have no keys, so a migration moves nothing but ownership.
     """
 
     state_schema = pa.schema([])
 
     def __init__(
-        self, fields: Iterable[pa.Field] = (), due: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
+        self,
+        fields: Iterable[pa.Field] = (),
+        due: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None,
+        work: Work | None = None,
     ) -> None:
-        self._names, self._due = [*_NAMES, *(field.name for field in fields)], due
+        self._names, self._due, self._work = [*_NAMES, *(field.name for field in fields)], due, work
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event that is due."""
+        if self._work:
+            self._work.begin(events.num_rows)()
         results = events.select(self._names)
         return results if self._due is None else results.filter(pa.array(self._due(events)))

@@ -1,41 +1,10 @@
 import json
-from math import inf
 
 import pytest
 
 from bench.__main__ import bench
-from bench.load import SUSTAINED_P99_MS, Burst
-from bench.measurements import LOWEST_PER_S, Measurement, staircase, table
+from bench.measurements import Measurement, table
 from keyshift.model.errors import BadInput
-
-
-def climb(limit: float, start: float, bisections: int) -> tuple[float, list[float]]:
-    asked: list[float] = []
-
-    def sustains(rate: float) -> bool:
-        asked.append(rate)
-        return rate <= limit
-
-    return staircase(sustains, start, bisections), asked
-
-
-@pytest.mark.parametrize("start", [500.0, 8_000.0, 512_000.0])
-@pytest.mark.parametrize("limit", [1_000.0, 9_999.0, 70_001.0])
-def test_the_staircase_ends_just_below_the_limit_wherever_it_starts(limit, start):
-    found, asked = climb(limit, start, bisections=4)
-    assert found <= limit < found * 2 ** (1 / 16) * 1.000001
-    assert len(asked) == len(set(asked)), "a rate was tried twice"
-
-
-def test_the_staircase_gives_nothing_when_no_rate_is_sustained():
-    found, asked = climb(0, 8_000.0, bisections=4)
-    assert found == 0
-    assert min(asked) >= LOWEST_PER_S
-
-
-def test_the_staircase_ends_when_every_rate_is_sustained():
-    found, asked = climb(inf, 8_000.0, bisections=2)
-    assert found == max(asked)
 
 
 @pytest.mark.parametrize(
@@ -73,28 +42,6 @@ def test_the_table_shows_units_medians_ranges_ratios_and_aims():
     assert p50 == ["a", "p50", "ms", "11.0", "10.0-12.0", "10.0", "10.0-10.0", "1.10", "<=", "1.10", "met"]
     assert rate == ["a", "rate", "events/s", "90000", "90000-90000", "100000", "100000-100000", "1.11"]
     assert p99 == ["c", "p99", "ms", "3.0", "3.0-3.0"]
-
-
-LATE = 2 * SUSTAINED_P99_MS
-
-
-@pytest.mark.parametrize(
-    "burst",
-    [
-        Burst([1.0] * 6, [5.0] * 6, kept_up=False),
-        Burst([1.0] * 6, [5.0, 5.0, 5.0, 5.0, LATE, LATE], kept_up=True),
-        Burst([], [], kept_up=True),
-    ],
-    ids=["results are missing", "latency is high at the end", "nothing was measured"],
-)
-def test_a_rate_is_not_sustained_when(burst):
-    assert not burst.sustained
-
-
-def test_a_burst_is_summed_up_by_medians_and_sustained_although_it_began_with_a_hiccup():
-    burst = Burst([1.0, 1.0, 9.0, 2.0, 2.0, 2.0], [LATE, LATE, 5.0, 6.0, 6.0, 6.0], kept_up=True)
-    assert (burst.p50_ms, burst.p99_ms) == (2.0, 6.0)
-    assert burst.sustained
 
 
 def test_a_report_that_could_not_be_written_is_refused_before_anything_is_measured(tmp_path):

@@ -21,6 +21,7 @@ from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import locked
+from keyshift.lab import environment
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.progress import silent
 
@@ -170,7 +171,7 @@ def process_of(monkeypatch, script):
         return started[-1]
 
     monkeypatch.setattr(background, "_launched", launched)
-    monkeypatch.setattr(background, "require_java", lambda: None)
+    monkeypatch.setattr(environment, "require_java", lambda: None)
     return started
 
 

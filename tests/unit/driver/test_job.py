@@ -15,22 +15,26 @@ from keyshift.driver import attempt, query, questions
 from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job
-from keyshift.driver.snapshotter import MARK
+from keyshift.driver.snapshotter import MARK, capture
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
+from keyshift.ordering import Place, Position
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import (
+    ALL_SAVED,
     ASSIGNMENT,
     ENDED_LOGS,
     PLAN,
+    POSITIONS,
     RESTORED,
     RESTORING,
+    ROUTERS,
     STEPS,
     UNREADABLE,
     CopiesClose,
@@ -49,7 +53,7 @@ from keyshift.wire.nodes import (
     of_stage,
     saved,
 )
-from keyshift.wire.savepoint import SavepointStore
+from keyshift.wire.savepoint import SavedStage, Savepoint, SavepointManifest, SavepointStore
 
 START = Assignment.contiguous(4, 2)
 MOVED = tuple(SlotId(slot) for slot in (0, 1, 1, 1))
@@ -563,6 +567,67 @@ def claimed_by_another(job):
     other.claim()
     other.resume(job.past())
     return other
+
+
+def another(job, **config):
+    """A job whose slots work in turns, beside that of the fixture."""
+    config = replace(CONFIG, **{"job": "another", "ordering": "live_robin", "deadline_s": 60.0} | config)
+    job.others.append(Job(job.start_query, config, Path("nowhere"), 1.0, job.output))
+    return job.others[-1]
+
+
+def in_zookeeper(job, of):
+    return Participant(job.memory, f"{of_job(of.config.job)}/{of_stage(of.config.attempt, CONFIG.stage)}")
+
+
+def test_what_another_job_has_written_is_where_routers_and_slots_go_on_in_their_order(job):
+    stood = [Position((Place(81, 60_000, 1),), turn=9, clock=60_000, chain=chain) for chain in (5, 6)]
+    places = [tuple(Location(unit, "segment", 0, 1, 0) for unit in units) for units in ((0, 1), (2, 3))]
+    said = {of_slot(slot): SlotSaved(places[slot], position=stood[slot]) for slot in (0, 1)}
+    manifest = SavepointManifest("keycount")
+    manifest.add(CONFIG.stage, said | {of_router(0): RouterSaved(11, 70_000)}, START)
+    SavepointStore(CONFIG.endpoints, "lives").commit("capture-1", manifest)
+    other = another(job, restore="capture-1", restore_of="lives")
+    other.start([START], Savepoint("capture-1", manifest.offsets, {}, manifest.time_us))
+    assert job.offsets[-1] == {0: 11} and manifest.time_us == 60_000
+    nodes = in_zookeeper(job, other)
+    assert nodes.read_below(ROUTERS) == {"0": 70_000}
+    assert nodes.read_below(POSITIONS) == {"0": stood[0], "1": stood[1]}
+
+
+def test_slots_of_which_nothing_was_written_stand_behind_the_same_turn_without_a_chain():
+    stood = Position((Place(81, 60_000, 1),), turn=9, clock=60_000, chain=5)
+    stage = SavedStage(START, {}, {0: stood})
+    assert stage.placed(2) == {0: stood, 1: replace(stood, chain=0)}
+    assert SavedStage(START, {}).placed(2) == {}
+
+
+def test_a_savepoint_that_is_gone_keeps_no_attempt_from_beginning(job):
+    other = another(job, restore="gone", restore_of="lives")
+    other.start([START], Savepoint("gone", {0: 7}, {}))
+    assert job.offsets[-1] == {0: 7} and in_zookeeper(job, other).read_below(POSITIONS) == {}
+
+
+def test_a_capture_is_appointed_and_committed_and_the_job_goes_on(job):
+    other = another(job)
+    other.start([START])
+    in_zookeeper(job, other).publish(ROUTERS[0], 0)  # between two batches it answers like this
+    written = capture(other.config, other.stages, other.check)
+    called = [value for path, value in job.memory.published if path == "savepoint"]
+    assert [(each.stops, each.appointment.holds) for each in called] == [(False, False), (False, True)]
+    assert written.offsets == {0: 10} and written.unit_bytes == {"counter": {n: 100 + n for n in range(4)}}
+    assert SavepointStore(CONFIG.endpoints, "another").manifest(written.name).offsets == {0: 10}
+    assert other.savepoints == [] and in_zookeeper(job, other).children(ALL_SAVED) == []
+    other.check()
+
+
+def test_a_capture_that_a_router_does_not_confirm_is_taken_back_so_that_the_others_do_not_wait(job):
+    other = another(job, deadline_s=0.02)
+    other.start([START])
+    with pytest.raises(MigrationFailed, match="router 0 did not answer within"):
+        capture(other.config, other.stages, other.check)
+    *_, last = [value for path, value in job.memory.published if path == "savepoint"]
+    assert last.appointment is None and not last.stops
 
 
 def test_the_first_driver_of_a_job_has_the_first_epoch_and_the_next_one_another(job):

@@ -227,6 +227,16 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("trigger=map moves=0:7 slots=2", "7", "slots"),
         ("workload=windowcount late_share=1.5", "late_share = 1.5", "less than or equal to 1"),
         ("keys=5 workload.keys=6", "workload.keys is given twice", "leave one out"),
+        ("stage_slots=map:2", "stage_slots = 'map:2'", "unknown stage 'map': known: counter"),
+        ("stage_slots=counter:0", "'counter:0' must be a stage and a number of slots", "1 to key_groups = 128"),
+        ("stage_slots=counter:129", "stage_slots = 'counter:129'", "1 to key_groups = 128, e.g. counter:4"),
+        ("stage_slots=3", "'3' must be a stage and a number of slots", "e.g. counter:4"),
+        ("stage_slots=counter:2,counter:3", "stage counter is there twice", "leave one out"),
+        ("stage_slots=counter:96", "96 slots makes 9600 rows/s", "raise frame_ms"),
+        ("workload=chain stage_slots=counter-1:3 stage=counter-3", "'counter-3'", "known: counter-1, counter-2, all"),
+        ("trigger=auto stage_slots=counter:5 slots_max=4", "slots = 5 of counter", "slots_max = 4"),
+        ("trigger=shuffle stage_slots=counter:1", "at least 2 slots", "shuffle"),
+        ("trigger=map moves=0:3 stage_slots=counter:3", "unit 0 to slot 3", "slots are 0 to 2"),
         ("trigger=auto slots=5 slots_max=4", "slots = 5", "slots_max = 4"),
         ("trigger=auto slots=1 slots_min=2", "slots = 1", "slots_min = 2"),
         *(
@@ -265,6 +275,48 @@ def test_there_are_as_many_tasks_as_may_own_state_at_any_time(values, tasks):
     assert spec.tasks == {"counter": tasks}
     owners = [set(spec.target(spec.start(), change).owner) for change in spec.changes]
     assert owners == [set(range(number)) for number in spec.scenario.reconfigurations[: len(owners)]]
+
+
+MAP_AND_COUNTER = {"workload": "chain", "chain": "map,counter", "slots": 2, "stage_slots": "counter:5"}
+
+
+@pytest.mark.parametrize(
+    ("values", "tasks"),
+    [
+        ({"trigger": "none"}, {"map": 2, "counter": 5}),
+        ({"to_slots": 3}, {"map": 2, "counter": 5}),
+        ({"to_slots": 7}, {"map": 2, "counter": 7}),
+        ({"to_slots": 4, "stage": "map"}, {"map": 4, "counter": 5}),
+        ({"to_slots": 6, "stage": "all"}, {"map": 6, "counter": 6}),
+        ({"slots_max": 3, "trigger": "balance"}, {"map": 3, "counter": 5}),
+        ({"trigger": "auto", "frame_ms": 50}, {"map": 10, "counter": 10}),
+        ({"trigger": "auto", "slots_max": 6}, {"map": 6, "counter": 6}),
+    ],
+)
+def test_each_stage_has_slots_and_tasks_of_its_own(values, tasks):
+    spec = make_spec(MAP_AND_COUNTER | values)
+    assert spec.slots_of == {"map": 2, "counter": 5}
+    assert (spec.tasks, spec.cores) == (tasks, spec.routers + sum(tasks.values()))
+    assert {name: len(set(spec.start(name).owner)) for name in tasks} == spec.slots_of
+    assert make_spec(spec.parameters()) == spec
+    config = job_config(spec, "run", Endpoints("k:1", "z:1", "m:1", "a", "s"), None)
+    assert [(each.stage, each.slots) for each in config.chain()] == [*tasks.items()]
+
+
+def test_a_job_that_is_restarted_has_the_slots_of_each_stage():
+    spec = make_spec(MAP_AND_COUNTER | {"strategy": "stop_restart", "to_slots": 7})
+    config = job_config(spec, "run", Endpoints("k:1", "z:1", "m:1", "a", "s"), None)
+    assert [each.slots for each in config.chain()] == [2, 5]
+
+
+@pytest.mark.parametrize("trigger", ["balance", "zipf"])
+def test_each_stage_is_balanced_over_its_own_slots(trigger):
+    spec = make_spec(MAP_AND_COUNTER | {"trigger": trigger, "stage": "all", "skew": 1.0, "key_groups": 40})
+    heat = [40.0 - group for group in range(40)]
+    for name, slots in spec.slots_of.items():
+        target = spec.target(spec.start(name), heat=heat)
+        assert target != spec.start(name)
+        assert set(target.owner) == set(range(slots))
 
 
 def test_settings_are_json_or_text():
@@ -404,10 +456,11 @@ TWO = ORDERED | {"replicas": 2}
         (TWO | {"strategy": "lazy"}, "transfer = access: .*set transfer = push or fetch; "),
         (TWO | {"to_slots": 3}, "replicas = 2 with trigger = scale: state of replicas does not move .* trigger = none"),
         (TWO | {"trigger": "shuffle"}, "replicas = 2 with trigger = shuffle: "),
-        (TWO | {"snapshot_s": 5}, "replicas = 2 with snapshot_s = 5: no replica comes back .*; set snapshot_s = 0"),
+        (TWO | {"snapshot_s": 5}, "replicas = 2 with snapshot_s = 5: replicas write their .*; set snapshot_s = 0"),
         (TWO | {"rate": "auto"}, "replicas = 2 with rate = auto: .*; give a number"),
         (TWO | {"fault": "kill:slot@3"}, "replicas = 2 with fault = kill:slot@3: not possible yet; .*kill:replica@"),
-        (TWO | {"fault": "kill:replica@3, kill:replica@5"}, "none would be left; raise replicas to 3"),
+        (TWO | {"fault": "kill:replica@3, kill:replica@3"}, "none would be left; raise replicas to 3"),
+        (TWO | {"fault": "kill:replica@3, kill:replica@5", "returns": False}, "none would be left; .* replicas to 3"),
         ({"fault": "kill:replica@steady"}, "replicas = 1: none would be left; raise replicas to 2"),
         (TWO | {"fault": "kill:replica@transfer"}, "replica has the phases steady, or seconds"),
         (TWO | {"fault": "stop:replica@3:1s"}, "what can happen to replica is kill"),

@@ -5,8 +5,9 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import environment as module
-from keyshift.lab.environment import open_lab, open_services, require_memory
+from keyshift.lab.environment import NotStarted, nothing_starts, open_lab, open_services
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.place.needs import Machine
 from keyshift.services.stack import Stack
 
 PROFILE = "services: {{kafka: '{kafka}', zookeeper: '{open}', minio: '{open}'}}"
@@ -66,21 +67,17 @@ def test_the_profile_says_where_the_spark_of_all_runs_is(opened):
 
 def test_runs_with_replicas_need_no_spark_of_the_lab_and_have_to_fit_before_anything_is_opened(opened, monkeypatch):
     replicated = make_spec({"replicas": 2, "ordering": "live_robin"})
-    rooms = []
-    monkeypatch.setattr(module, "require_room", lambda spec, place: rooms.append(spec))
+    machine = Machine(cpus=2, memory=64 << 30, free=64 << 30)
+    monkeypatch.setattr(module.Machine, "here", lambda: machine)
     with open_lab([replicated], "local"):
         pass
-    assert opened[-1][3] == 0 and rooms == [replicated]
+    assert opened[-1][3] == 0
     with open_lab([replicated, make_spec({"to_slots": 7})], "local"):
         pass
     assert opened[-1][3] == 9, "of the other one"
-
-    def refuse(spec, place):
-        raise BadInput("too little room")
-
-    monkeypatch.setattr(module, "require_room", refuse)
+    monkeypatch.setattr(module.Machine, "here", lambda: machine._replace(cpus=1))
     before = len(opened)
-    with pytest.raises(BadInput, match="too little room"), open_lab([replicated], "local"):
+    with pytest.raises(BadInput, match="this machine has 1; lower replicas"), open_lab([replicated], "local"):
         pass
     assert len(opened) == before
 
@@ -108,9 +105,15 @@ def test_a_run_that_does_not_fit_into_its_profile_is_refused_before_anything_is_
     assert not opened
 
 
-def test_keys_that_do_not_fit_into_memory_are_refused_before_anything_is_started():
-    large = {"keys": 32_768_000_000, "skew": 0.0}
-    with pytest.raises(BadInput, match=r"keys = 32768000000: they take \d+ GiB .* exist = 'once used'"):
-        open_lab([make_spec(large)]).__enter__()
-    require_memory(make_spec(large | {"exist": "once used"}), 0)
-    require_memory(make_spec({}), 100 << 20)
+def test_where_nothing_starts_a_start_says_what_was_to_be_instead(opened, tmp_path, listening):
+    spec = make_spec({})
+    with pytest.raises(NotStarted) as told, nothing_starts(), open_lab([spec], "local-cluster"):
+        pass
+    assert told.value.asked.specs == (spec,)
+    assert told.value.asked.place.spark.master == "local-cluster"
+    with pytest.raises(NotStarted) as told, nothing_starts(), open_services("local"):
+        pass
+    assert told.value.asked.specs == ()
+    assert not opened
+    with open_lab([spec], "local"):
+        assert opened, "and afterwards as ever"

@@ -27,7 +27,16 @@ from keyshift.results.manifest import describe_machine
 def test_a_restart_may_lead_to_as_many_slots_as_there_are_cores_for(tmp_path, place, cores, slots):
     endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
     lab = Lab(endpoints, [], tmp_path, cores, print, place)
-    assert lab.room(live_spec({})) == slots
+    assert lab.room(live_spec({})) == {"counter": slots}
+
+
+def test_stages_share_the_cores_that_are_left_for_a_restart(tmp_path):
+    endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+    spec = live_spec({"workload": "chain", "stage_slots": "counter-2:7", "key_groups": 12})
+    assert spec.tasks == {"counter-1": 4, "counter-2": 7}
+    room = [Lab(endpoints, [], tmp_path, cores, print, SparkProfile()).room(spec) for cores in (10, 13, 18, 99)]
+    assert room[:2] == [spec.tasks, spec.tasks]
+    assert room[2:] == [{"counter-1": 6, "counter-2": 9}, {"counter-1": 12, "counter-2": 12}]
 
 
 @pytest.fixture

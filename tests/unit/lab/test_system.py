@@ -193,10 +193,18 @@ def test_faults_whose_phase_never_came_are_noted():
 def test_a_balance_is_planned_from_what_was_measured():
     made = system_of(trigger="balance", slots=2, key_groups=4)
     (change,) = made.spec.changes
-    assert change == Balance(2)
+    assert change == Balance()
     made.system.request(change)
     ((make_steps, _),) = made.job.requests
     assert [move.unit for step in make_steps(made.spec.start()) for move in step.moves] == [1]
+
+
+def test_each_stage_starts_under_an_assignment_of_its_own():
+    spec = make_spec({"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:3"})
+    started, stages = [], [SimpleNamespace(name=name, config=SimpleNamespace(slots=4)) for name in spec.tasks]
+    job = SimpleNamespace(stages=stages, notes=[], start=started.extend, stage=lambda name: stages[name == "counter"])
+    KeyshiftJob(spec, job).start()
+    assert [set(assignment.owner) for assignment in started] == [{0}, {0, 1, 2}]
 
 
 def test_a_job_that_restarts_has_only_the_slots_it_needs_now():

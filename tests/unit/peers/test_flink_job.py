@@ -109,7 +109,7 @@ def job(monkeypatch, client):
     monkeypatch.setattr(counting.lines, "fill", lambda *told: filled.append(told))
     monkeypatch.setattr(Topic, "length", lambda topic: 20 if filled else 0)
     events = Topic("k", "in", 2)
-    spec, results = flink_spec(SMALL), Topic("k", "out")
+    spec, results = flink_spec(SMALL | {"slots": 1, "stage_slots": "counter:2"}), Topic("k", "out")
     made = CountingJob(spec, FlinkQuery(spec.workload, client, events, results), events, results)
     made.start()
     assert filled == [(events, 20)]

@@ -5,7 +5,7 @@ import pytest
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, SlotId
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, SAVEPOINT, SNAPSHOT, TICK
 from keyshift.runtime.turn_router import TurnRouter
 
 H = 20_000
@@ -98,8 +98,31 @@ def test_behind_a_savepoint_come_marks_without_events_and_what_was_appointed_for
     assert say(core, 1, 6, 0) == ([[(DATA, 1, 1), (SAVEPOINT, 1, 1)], [(TICK, 1, 1), (SAVEPOINT, 1, 1)]], ["s"])
     assert say(core, 2, 7, 0) == ([[(TICK, 1, 2), (BARRIER, 2, 2)]] * 2, [])
     again = router(watermark=7 * H)
-    again.stopped_before("s", Appointment(6, holds=True))
+    again.said_before("s", Appointment(6, holds=True))
     assert say(again, 3, 8, 0)[0][0][0] == (TICK, 1, 3) and again.savepoint("s", Appointment(6, holds=True)) is None
     ahead = router(watermark=5 * H)
-    ahead.stopped_before("s", Appointment(6, holds=True))
+    ahead.said_before("s", Appointment(6, holds=True))
     assert say(ahead, 1, 5, 0, more_us=1)[0][0] == [(DATA, 1, 1)], "it has not come so far"
+
+
+def test_a_capture_is_said_behind_its_mark_and_the_router_goes_on_under_the_same_assignment():
+    core = router()
+    say(core, 0, 5)
+    assert core.savepoint("c", Appointment(6), stops=False) is True
+    core.savepoint("c", Appointment(6, holds=True), stops=False)
+    assert say(core, 1, 6, 0) == ([[(DATA, 1, 1), (CAPTURE, 1, 1)], [(TICK, 1, 1), (CAPTURE, 1, 1)]], ["c"])
+    assert core.savepoint("c", Appointment(6, holds=True), stops=False) is None, "it is told once more"
+    assert say(core, 2, 7, 0) == ([[(DATA, 1, 2)], [(TICK, 1, 2)]], [])
+    again = router(watermark=7 * H)
+    again.said_before("c", Appointment(6, holds=True), stops=False)
+    assert again.savepoint("c", Appointment(6, holds=True), stops=False) is None
+    assert say(again, 3, 8, 0)[0][0][0] == (DATA, 1, 3), "it does not stop"
+
+
+def test_nobody_waits_for_a_capture_that_was_taken_back():
+    core = router()
+    say(core, 0, 5)
+    core.savepoint("c", Appointment(6), stops=False)
+    assert not core.may_take(6 * H)
+    core.take_back("c")
+    assert core.may_take(6 * H) and say(core, 1, 6, 0) == ([[(DATA, 1, 1)], [(TICK, 1, 1)]], [])

@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from small_batches import DEFAULTS, Bench, Executor, prepared, write_notebook
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.studies.batch import exit_status, forecast, load_batch, prepare, table
+from keyshift.studies.batch import exit_status, load_batch, prepare, table
 
 ROOT = Path(__file__).parents[3]
 
@@ -306,40 +305,6 @@ def test_the_command_refuses_a_wrong_file_with_status_2_before_anything_is_start
     assert "notebook = 'nowhere.ipynb': there is no such file" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not home.exists()
-
-
-# --- what would be executed
-
-
-def test_a_forecast_says_how_many_executions_and_how_long_from_what_earlier_ones_took(bench, folder):
-    made = prepared(folder, "grid: {skew: [0, 0.4, 0.8]}")
-    assert forecast(made, bench.records).endswith(
-        "3 to do; none has ended well yet, so nobody knows how long one takes"
-    )
-    bench.run(made, Executor(errors={0.8: "it fell over"}))
-    minutes = {0: 2.0, 0.4: 4.0, 0.8: 90.0}
-    for file in bench.records.names("small"):
-        if file.endswith(".json"):
-            record = json.loads(bench.records.read("small", file))
-            begin = datetime.fromisoformat(record["started_at"])
-            end = begin + timedelta(minutes=minutes[record["parameters"]["skew"]])
-            bench.records.write("small", file, json.dumps(record | {"finished_at": end.isoformat()}).encode())
-    again = "1 to do, with about 1 runs; one took 3.0 min (the median of 2), so all about 3 min"
-    assert forecast(made, bench.records).endswith(again), "the one that failed is no measure"
-    assert "3 to do, with about 3 runs" in forecast(made, bench.records, again=True)
-    other = prepared(folder, "grid: {skew: [1, 2, 3], bytes: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]}", "large")
-    assert forecast(other, bench.records).endswith(
-        "42 to do; none has ended well yet, so nobody knows how long one takes"
-    )
-    bench.run(other, Executor())
-    for file in bench.records.names("large"):
-        if file.endswith(".json"):
-            record = json.loads(bench.records.read("large", file))
-            end = datetime.fromisoformat(record["started_at"]) + timedelta(minutes=3)
-            bench.records.write("large", file, json.dumps(record | {"finished_at": end.isoformat()}).encode())
-    assert forecast(other, bench.records, again=True).endswith(
-        "42 to do, with about 42 runs; one took 3.0 min (the median of 42), so all about 2.1 h"
-    )
 
 
 # --- the samples

@@ -4,7 +4,7 @@ import pytest
 
 from keyshift.model.frames import OfTurn
 from keyshift.traffic import copies
-from keyshift.traffic.copies import Chains, Difference, FirstCopies
+from keyshift.traffic.copies import Chains, Difference, FirstCopies, Standing
 
 
 def test_the_first_frame_of_each_turn_and_piece_counts_whoever_it_is_of():
@@ -58,3 +58,40 @@ def test_chains_are_kept_until_others_may_have_come_to_them_and_not_for_days(mon
     assert sum(map(len, chains._told.values())) <= 10
     assert chains.told(1, 0, turn(995, 995)) is None and chains.compared == 1
     assert chains.told(1, 0, turn(5, 77)) is None, "nobody knows any more"
+
+
+def tell(chains, replica, slot, numbers, late_us, chain=0):
+    """It has turn n at 1000 n, and as much later."""
+    for number in numbers:
+        chains.told(replica, slot, turn(number, chain or number), 1000 * number + late_us)
+
+
+def test_who_keeps_up_does_so_in_all_slots_since_it_was_late_last():
+    chains = Chains(slots=2, near_us=300)
+    tell(chains, 0, 0, range(10), 0)
+    assert chains.standings() == {}, "nobody knows yet"
+    tell(chains, 1, 0, range(4), 301)
+    tell(chains, 1, 0, range(4, 8), 300)
+    assert chains.standings() == {}, "one slot has said nothing"
+    tell(chains, 1, 1, range(10), 0)
+    tell(chains, 0, 1, range(10), 10)
+    assert chains.standings()[1] == Standing(4300, 7300) and chains.standings()[0] == Standing(10, 7000)
+    tell(chains, 1, 0, (8,), 400)
+    assert set(chains.standings()) == {0}
+    tell(chains, 1, 0, (9,), 100)
+    assert chains.standings()[1] == Standing(9100, 9000)
+
+
+def test_whoever_is_known_first_may_have_been_later():
+    chains = Chains(near_us=300)
+    tell(chains, 0, 0, (1,), 500)
+    tell(chains, 1, 0, (1,), 0)
+    assert chains.standings() == {1: Standing(1000, 1000)}
+
+
+def test_who_differs_does_not_keep_up():
+    chains = Chains(near_us=300)
+    tell(chains, 0, 0, range(5), 0)
+    tell(chains, 1, 0, range(2), 0)
+    tell(chains, 1, 0, range(2, 5), 0, chain=99)
+    assert set(chains.standings()) == {0}

@@ -142,7 +142,7 @@ def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said, dr
     rows = frame(said, 1, keys_of(1)[:1])
     assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
     assert bytes(rows[0][0].payload) == b"s"
-    assert driver.read_below(saved("s")) == {"router-0": RouterSaved(1)}
+    assert driver.read_below(saved("s")) == {"router-0": RouterSaved(1, BEGIN_US + FRAME_US)}
     assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
 
 
@@ -151,7 +151,7 @@ def test_behind_a_snapshot_events_go_on(said, driver):
     driver.publish(ASSIGNMENT, assignment(2, snapshot="s"))
     key = keys_of(1)[:1]
     assert [row[0] for row in kinds(frame(said, 1, key))] == [SNAPSHOT] * SLOTS
-    assert driver.read_below(saved("s")) == {"router-0": RouterSaved(1)}
+    assert driver.read_below(saved("s")) == {"router-0": RouterSaved(1, BEGIN_US + FRAME_US)}
     assert DATA in kinds(frame(said, 2, key))[1]
 
 

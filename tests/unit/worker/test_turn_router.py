@@ -111,6 +111,21 @@ def test_a_savepoint_is_said_once_and_the_next_frame_is_the_first_behind_it(driv
     assert confirmed(driver, "s") == {(6, 0): True}
     driver.publish(nodes.SAVEPOINT, nodes.SavepointCalled("s", Appointment(6, holds=True)))
     assert say(task, 1, 6) == [(SAVEPOINT, 1)]
-    assert driver.read(nodes.saved("s")[nodes.of_router(0)]) == nodes.RouterSaved(2)
+    assert driver.read(nodes.saved("s")[nodes.of_router(0)]) == nodes.RouterSaved(2, 6 * H)
     task.hand_over()
     assert say(make_router(CONFIG), 2, 7) == [(BARRIER, 1)]
+
+
+def test_a_capture_is_said_in_one_batch_and_no_frame_waits_for_one_that_was_taken_back(driver):
+    task = make_router(CONFIG)
+    say(task, 0, 5)
+    for holds in (False, True):
+        driver.publish(nodes.SAVEPOINT, nodes.SavepointCalled("c", Appointment(6, holds), stops=False))
+    say(task, 1, 6)
+    assert driver.read(nodes.saved("c")[nodes.of_router(0)]) == nodes.RouterSaved(2, 6 * H)
+    task.hand_over()
+    following = make_router(CONFIG)
+    assert say(following, 2, 7) == [(BARRIER, 1)]
+    driver.publish(nodes.SAVEPOINT, nodes.SavepointCalled("d", Appointment(8), stops=False))
+    driver.publish(nodes.SAVEPOINT, nodes.SavepointCalled("d", stops=False))
+    assert say(following, 3, 8) == [] and driver.read_below(nodes.saved("d")) == {}

@@ -1,3 +1,4 @@
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from keyshift.model.errors import BadInput
 from keyshift.model.keys import units_of
 from keyshift.state.memory import MemoryState
-from keyshift.workloads import keycount
+from keyshift.workloads import keycount, operators
 from keyshift.workloads.chain import Chain
 from keyshift.workloads.keycount import KeyCount
 from workload_runs import run, slot_events, wrong
@@ -190,7 +192,7 @@ def test_events_occupy_their_slot_as_long_as_asked_and_a_core_only_if_spinning(b
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(keycount, "time", SimpleNamespace(perf_counter=clock, sleep=sleep))
+    monkeypatch.setattr(operators, "time", SimpleNamespace(perf_counter=clock, sleep=sleep))
     workload = make(work_us=2000.0, work_by=by)
     if chained:
         workload = Chain(**workload.model_dump(), chain="map,counter")
@@ -203,7 +205,30 @@ def test_events_occupy_their_slot_as_long_as_asked_and_a_core_only_if_spinning(b
     assert (sum(slept) > 0.09) == (by == "waiting")
 
 
+def test_each_stage_of_a_chain_has_work_of_its_own(monkeypatch):
+    slept, now = [], [0.0]
+    fake = SimpleNamespace(perf_counter=lambda: now[0], sleep=lambda s: (slept.append(s), now.append(now.pop() + s)))
+    monkeypatch.setattr(operators, "time", fake)
+    chain = Chain(
+        **make(work_us=2000.0).model_dump(), chain="map,counter,counter", stage_work_us="map:500, counter-2:0"
+    )
+    assert (chain.works, chain.told_us) == ({"map": 500.0, "counter-1": 2000.0, "counter-2": 0.0}, 2500.0)
+    for stage in chain.stages:
+        operator = stage.operator()
+        state = MemoryState(operator.state_schema)
+        operator.process(slot_events(keycount.EVENTS, [(0, 0)] * 10), lambda unit, state=state: state)
+    assert slept == pytest.approx([0.005, 0.02])
+    for text, words in [
+        ("maps:5", "stage_work_us = 'maps:5': unknown stage 'maps': did you mean 'map'?"),
+        ("map:-1", "'map:-1' must be a stage and a number of microseconds from 0 to 1e+06, e.g. counter-2:100"),
+        ("map:nan", "'map:nan' must be"),
+    ]:
+        with pytest.raises(BadInput, match=re.escape(words)):
+            Chain(**make().model_dump(), chain="map,counter,counter", stage_work_us=text)
+
+
 def test_work_changes_no_result():
-    for worked in (make(work_us=1.0), make(work_us=1.0, work_by="spinning")):
+    chain = Chain(**make().model_dump(), stage_work_us="counter-1:1")
+    for worked in (make(work_us=1.0), make(work_us=1.0, work_by="spinning"), chain):
         made = run(worked)
         assert len(made.results) == len(made.events) and not wrong(worked, made)

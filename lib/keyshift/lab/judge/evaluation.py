@@ -1,9 +1,11 @@
 """What comes of a run: its verdict, its tables, what the summary needs beside them, and notes for a reader."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -23,6 +25,8 @@ from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
 from keyshift.workloads import Workload
 
+REPLICAS = "replicas"  # metric: how many are full, where that changes
+NEVER_DIED = -1  # before all times
 _EXAMPLES_OF_CUTS = 6  # and as many of replicas
 
 
@@ -66,7 +70,11 @@ class EndedJob:
     ) -> None:
         assert feed.offered is not None  # the generator has ended
         self.workload, self.final, self.feed, self._traffic = workload, final, feed, traffic
-        self._samples = [*samples, *((at, FAULT, what, 1.0) for at, what in final.struck)]
+        self._samples = [
+            *samples,
+            *((at, FAULT, what, 1.0) for at, what in final.struck),
+            *((at, REPLICAS, "full", float(full)) for at, full in final.strength),
+        ]
         self.events, self._frames = traffic.offered(before=final.offsets if overloaded else None)
         self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
 
@@ -85,9 +93,22 @@ class EndedJob:
             if self._overloaded:  # each has stopped at a place of its own
                 events, frames = (each[each["offset"] < each["router"].map(final.offsets)] for each in (events, frames))
                 offered = int(frames["events"].sum())
-            results = self._traffic.results(number)
+            results = self._as_if_alone(number)
             found[number] = judged(self.workload, offered, events, frames, results, final)
         return found
+
+    def _as_if_alone(self, number: int) -> pd.DataFrame:
+        """What a replica would have given if it had not died: before its last incarnation, what came of another one."""
+        *before, begin = self._begins(number)
+        mine = self._traffic.results(number)
+        if not before:
+            return mine
+        found = pd.concat([self._results[self._results["epoch"] <= begin], mine[mine["epoch"] > begin]])
+        return found.assign(log_offset=np.arange(len(found)))
+
+    def _begins(self, replica: int) -> list[int]:
+        """The epochs behind which the results of its incarnations begin."""
+        return [time_us // (self.final.heartbeat_us or 1) for time_us in self.final.began.get(replica, [NEVER_DIED])]
 
     @cached_property
     def _cuts(self) -> dict[str, Judgement]:
@@ -101,9 +122,17 @@ class EndedJob:
         given = [
             f"replica {replica}: {line}"
             for replica in range(self._traffic.replicas)
-            for line in unlike(self._results, self._traffic.results(replica))
+            for firsts, copies in self._compared(replica)
+            for line in unlike(firsts, copies)
         ]
         return [*map(str, self._traffic.differences), *given]
+
+    def _compared(self, replica: int) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Of each incarnation: first copies from its beginning on, and what it has given itself."""
+        mine, begins = self._traffic.results(replica), self._begins(replica)
+        for begin, end in zip(begins, [*begins[1:], math.inf], strict=True):
+            of_its_own = mine[mine["epoch"].between(begin, end, inclusive="right")]
+            yield self._results[self._results["epoch"] > begin], of_its_own
 
     @property
     def notes(self) -> list[str]:
@@ -186,6 +215,7 @@ class EndedJob:
             ),
             "bytes_by_key": bytes_by_key(measures),
             **final.copied._asdict(),
+            "fewer_replicas_s": fewer_s(final.strength, self._traffic.replicas, span) if final.strength else None,
             "since_s": span.measured - span.trigger,
             "load": Offered(
                 begin_s=span.start - span.trigger,
@@ -208,6 +238,13 @@ class EndedJob:
             from_records.bytes_minimum(table[table["stage"] == number], stage.unit_bytes, whole)
             for number, stage in enumerate(self.final.stages)
         )
+
+
+def fewer_s(strength: Sequence[tuple[float, int]], replicas: int, span: Span) -> float:
+    """Seconds of ``span`` in which fewer than ``replicas`` were full; see ``FinalState.strength``."""
+    until = [*(at for at, _ in strength[1:]), span.end]
+    fewer = ((at, end) for (at, full), end in zip(strength, until, strict=True) if full < replicas)
+    return sum(max(0.0, min(end, span.end) - max(at, span.start)) for at, end in fewer)
 
 
 def bytes_by_key(measures: Iterable[Mapping[int, Measured]]) -> int:

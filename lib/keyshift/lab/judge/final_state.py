@@ -74,6 +74,8 @@ class FinalState:
     stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
     replicas: Mapping[int, "FinalState"] = field(default_factory=dict)  # of those that lived to the end, if there are
+    began: Mapping[int, Sequence[int]] = field(default_factory=dict)  # of all, see ``lab.replicas.jobs.LedReplica``
+    strength: Sequence[tuple[float, int]] = ()  # since when (seconds since the epoch) so many of them were full
 
 
 def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalState:

@@ -66,7 +66,7 @@ class StagePlans:
         self._point = spec.point()
         self.past = PlansPast()  # its values are replaced, and never changed
         self._wanted: Change | None = None  # the one that was requested last, by this process
-        self._planned, self._target = -1, spec.start()  # the number of the last plan, and where it leads
+        self._planned, self._target = -1, spec.start(led.name)  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
         self._announced = -1  # the number of the migration for which copies are there already, if it wants some
         self.planned_s: float | None = None  # how long the first plan took
@@ -138,7 +138,8 @@ class StagePlans:
     def to_move(self) -> set[int]:
         """At the end: units that were to change their slot, also by a request that nobody has planned."""
         if self.past.to_move is None and self._wanted is not None:
-            self._want(self._spec.start(), self._spec.target(self._spec.start(), self._wanted))
+            start = self._spec.start(self.led.name)
+            self._want(start, self._spec.target(start, self._wanted))
         return self.past.to_move or set()
 
     def copied(self) -> Copied | None:

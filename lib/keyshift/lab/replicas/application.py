@@ -1,16 +1,19 @@
 """A Spark application in a process of its own, in which the query of one replica runs; ``replicas.spark`` starts it.
 
 It is told an ``ApplicationConfig`` first, starts Spark, and says that it is ``Ready``. Then it is told ``RunQuery``
-once. It says ``QueryStarted``, and ``QueryEnded`` when the query has ended, by itself or because of ``StopQuery``.
+once. It says ``QueryStarted``, and ``QueryEnded`` when the query has ended, by itself or because of ``StopQuery``. One
+that gives way to others does so until it is told ``GiveWayNoMore``.
 ``Stop``, or the end of its standard input, ends the process, and with it the JVM and all workers.
 """
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import psutil
 from pydantic import BaseModel, ConfigDict, Field
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -22,6 +25,8 @@ from keyshift.traffic.process import say
 from keyshift.wire.config import JobConfig
 
 LOOK_S = 0.1  # between two looks at the query
+NICE = 10
+AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class ApplicationConfig(BaseModel):
@@ -34,6 +39,7 @@ class ApplicationConfig(BaseModel):
     work: Path
     log: Path
     options: dict[str, str]
+    gives_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,14 @@ class StopQuery:
     kind: Literal["stop query"] = "stop query"
 
 
-Command = Annotated[RunQuery | StopQuery | Stop, Field(discriminator="kind")]
+@dataclass(frozen=True, slots=True)
+class GiveWayNoMore:
+    """It is as important as others now."""
+
+    kind: Literal["give way no more"] = "give way no more"
+
+
+Command = Annotated[RunQuery | StopQuery | GiveWayNoMore | Stop, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,8 @@ Report = Annotated[Ready | QueryStarted | QueryEnded, Field(discriminator="kind"
 def serve(config: ApplicationConfig, commands: CommandLines) -> None:
     """The process, until it is told to stop. Raises ServiceUnavailable if Spark does not start."""
     _keep_reports_apart()
+    if config.gives_way:
+        _be_nice(NICE)
     spark = session(config.master, list(config.jars), config.work, config.log, config.options)
     say(Ready())
     query: StreamingQuery | None = None
@@ -88,6 +103,8 @@ def serve(config: ApplicationConfig, commands: CommandLines) -> None:
                 say(QueryStarted())
             case StopQuery() if query:
                 query.stop()
+            case GiveWayNoMore():
+                _be_nice(0)
         if query and not query.isActive:
             error = query.exception()
             say(QueryEnded(telling_line(str(error)) if error else ""))
@@ -101,6 +118,20 @@ def _keep_reports_apart() -> None:
     reports = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(reports, "w")
+
+
+def _be_nice(nice: int) -> None:
+    """Let this process be so, with all that it starts, and has started; who may not be less nice stays as it is.
+
+    Linux weighs sessions first, of which each application is one, and then the processes of a session.
+    """
+    with contextlib.suppress(OSError):
+        AUTOGROUP.write_text(str(nice))
+    own = psutil.Process()
+    for process in [own, *own.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error, OSError):
+            for thread in process.threads():
+                os.setpriority(os.PRIO_PROCESS, thread.id, nice)
 
 
 def _started(spark: SparkSession, told: RunQuery) -> StreamingQuery:

@@ -1,9 +1,12 @@
-"""The jobs of a replicated one, each with the Spark application that it runs in: how they are made and how they end."""
+"""The jobs of a replicated one, each with the Spark application that it runs in: how they are made and how they end.
+
+A replica that comes back is another incarnation of it: the next attempt of its job, in another application.
+"""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from keyshift.driver.job import Job
@@ -13,52 +16,87 @@ from keyshift.lab.replicas.spark import Application
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.notes import Doing
 from keyshift.runtime.protocol_log import LogEvent
+from keyshift.traffic.copies import Standing
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire.config import JobConfig
+from keyshift.wire.savepoint import Savepoint
 
 
 @dataclass(eq=False)
 class LedReplica:
-    """The ``number``-th, from 0. ``lives``: it has not died; one that has does not come back."""
+    """The ``number``-th, from 0. ``lives``: it runs, or has not begun. ``began``: the time, in microseconds of the
+    order, behind which the results of each incarnation begin; -1 is before all.
+    """
 
     number: int
     application: Application
     job: Job
     system: KeyshiftJob
     lives: bool = True
+    began: list[int] = field(default_factory=lambda: [-1])
+
+    def lives_from(self, time_us: int) -> None:
+        """It has come back."""
+        self.began.append(time_us)
+        self.lives = True
 
 
 class Replicas:
     """Those of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
 
-    ``configs``: of each. ``open_application``: makes that of a number, which is not begun. ``log`` gets what
-    ``read_log`` reads of all of them. ``differences``: between them, so far.
+    ``configs``: of each. ``open_application``: makes that of a number and an incarnation, which is not begun. ``log``
+    gets what ``read_log`` reads of all of them. ``differences``: between them, so far. ``before_stop`` is
+    called first when all end.
     """
 
     def __init__(
         self,
         spec: RunSpec,
         configs: Iterable[JobConfig],
-        open_application: Callable[[int], Application],
+        open_application: Callable[[int, int], Application],
         work: Path,
         traffic: Traffic,
         say: Callable[[Doing], None],
         services: ServicesToHit,
         log: list[LogEvent],
     ) -> None:
-        self._log, self.differences = log, traffic.differences
+        self._log, self.differences, self._traffic, self._open = log, traffic.differences, traffic, open_application
+        self._given = work, spec.job.batch_s, traffic, say, services
         # What fails is for all of them, and ``replicas.system`` looks after it.
-        calm = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
+        self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
+        self.before_stop: Callable[[], None] = lambda: None
         self.all: list[LedReplica] = []
         for config in configs:
-            application = open_application(config.replica)
-            job = Job(application.start_query, config, work, spec.job.batch_s, traffic, say, services)
-            self.all.append(LedReplica(config.replica, application, job, KeyshiftJob(calm, job)))
+            application = open_application(config.replica, 0)
+            self.all.append(LedReplica(config.replica, application, *self._led(application, config)))
+
+    def _led(self, application: Application, config: JobConfig) -> tuple[Job, KeyshiftJob]:
+        job = Job(application.start_query, config, *self._given)
+        return job, KeyshiftJob(self._spec, job)
+
+    def begin_next(self, replica: LedReplica) -> None:
+        """Start an application for the next incarnation of a ``replica`` that has died, without waiting."""
+        replica.application = self._open(replica.number, replica.job.config.attempt + 1)
+        replica.application.begin()
+
+    def lead_next(self, replica: LedReplica, begin: Savepoint, of: Job) -> None:
+        """Its job goes on from what another one has written; waits until each router and slot has put a row through."""
+        before = replica.job.config
+        config = dataclasses.replace(before, restore=begin.name, restore_of=of.config.job)
+        config = dataclasses.replace(config, attempt=before.attempt + 1, epoch=0, faults=())
+        replica.job, replica.system = self._led(replica.application, config)
+        replica.job.start([stage.assignment for stage in of.stages], begin)
+        replica.lives_from(begin.time_us)
+
+    @property
+    def standings(self) -> Mapping[int, Standing]:
+        """Of replicas that keep up."""
+        return self._traffic.standings
 
     @property
     def living(self) -> list[LedReplica]:
-        """Those that have not died."""
-        return [replica for replica in self.all if replica.lives]
+        """Those that live, the one that has done so for longest first."""
+        return sorted((replica for replica in self.all if replica.lives), key=lambda replica: replica.began[-1])
 
     def begin(self) -> None:
         """Start their applications, all at once. Raises ServiceUnavailable if one does not start."""
@@ -81,6 +119,7 @@ class Replicas:
 
     def stop(self) -> None:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""
+        self.before_stop()
         self._each(lambda replica: replica.application.end())
         self._each(lambda replica: replica.job.stop())
 

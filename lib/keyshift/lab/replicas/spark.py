@@ -9,6 +9,7 @@ import psutil
 
 from keyshift.lab.replicas.application import (
     ApplicationConfig,
+    GiveWayNoMore,
     QueryEnded,
     QueryStarted,
     Report,
@@ -29,7 +30,7 @@ LOOK_S = 0.05
 
 
 class Application:
-    """From ``begin``, which ``await_ready`` waits for, to ``end``. For one thread, but for ``running``."""
+    """From ``begin``, which ``await_ready`` waits for, to ``end``. ``running`` and ``strike`` are for any thread."""
 
     def __init__(self, config: ApplicationConfig) -> None:
         self._config, self._ready, self._started = config, False, False
@@ -99,7 +100,17 @@ class Application:
             if not wait_until(lambda: not self.running, STOP_S, LOOK_S):
                 self.kill()
 
+    def give_way_no_more(self) -> None:
+        """It has given way to others until now."""
+        with contextlib.suppress(ServiceUnavailable, ValueError):  # it dies
+            self._process.tell(GiveWayNoMore())
+
     # -- its end ------------------------------------------------------------------------------------------------------
+
+    def strike(self) -> None:
+        """Kill its process, from any thread: whoever waits for it is told."""
+        if self._begun is not None and self._begun.running:
+            kill([psutil.Process(self._begun.pid)])
 
     def kill(self) -> None:
         """End it, its JVM and its workers now. Safe to call twice."""
@@ -128,17 +139,33 @@ class Application:
 
 
 def application_of(
-    cores: int, jars: Sequence[Path], work: Path, home: Path, options: Mapping[str, Any], replica: int
+    cores: int,
+    jars: Sequence[Path],
+    work: Path,
+    home: Path,
+    options: Mapping[str, Any],
+    replica: int,
+    incarnation: int = 0,
 ) -> Application:
     """That of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query.
 
-    Temporary files are below ``work``, its log is in ``home``. ``options``: more settings of Spark.
+    Temporary files are below ``work``, its log is in ``home``. ``options``: more settings of Spark. An ``incarnation``
+    that is not the first gives way to those that live.
     """
     mine = work / f"replica-{replica}"
     mine.mkdir(exist_ok=True)
     told = {name: str(value) for name, value in options.items()}
-    log = home / f"spark-{replica}.log"
-    return Application(ApplicationConfig(master=f"local[{cores}]", jars=tuple(jars), work=mine, log=log, options=told))
+    log = home / (f"spark-{replica}-{incarnation}.log" if incarnation else f"spark-{replica}.log")
+    return Application(
+        ApplicationConfig(
+            master=f"local[{cores}]",
+            jars=tuple(jars),
+            work=mine,
+            log=log,
+            options=told,
+            gives_way=incarnation > 0,
+        )
+    )
 
 
 class RemoteQuery:

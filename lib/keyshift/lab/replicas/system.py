@@ -1,26 +1,29 @@
-"""A job with replicas as the system under test: what dies is gone, and the others go on."""
+"""A job with replicas as the system under test: one dies, the others go on, and it comes back."""
 
 import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from keyshift.experiment.replicas import comes_back
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.replicas.returning import Returns
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.wire.faults import REPLICA, Fault
 
+LOOK_S = 0.1  # between two looks at whether the last one that may comes back
 Say = Callable[[str], None]
 
 
 class ReplicatedJob:
-    """See ``SystemUnderTest``. Nothing of it moves, and no replica is started anew.
+    """See ``SystemUnderTest``. Nothing of it moves.
 
-    What is asked of a job is asked of the first replica that lives, as all of them do the same.
+    What is asked of a job is asked of the replica that has lived for longest, as all of them do the same.
     """
 
     def __init__(self, spec: RunSpec, replicas: Replicas, say: Say) -> None:
@@ -29,6 +32,7 @@ class ReplicatedJob:
         self._hit: list[Fault] = []
         self._struck: list[tuple[float, str]] = []
         self._told = 0  # differences
+        self._returns = Returns(replicas, self._tell)
 
     @property
     def _first(self) -> LedReplica:
@@ -36,17 +40,27 @@ class ReplicatedJob:
 
     @contextlib.contextmanager
     def _surviving(self, replica: LedReplica) -> Iterator[None]:
-        """Inside, ``replica`` may die. Raises KeyshiftError if it was the last one."""
+        """Inside, ``replica`` may die. Raises KeyshiftError if it was the last one, and none is coming back."""
         try:
             yield
         except (QueryDied, MigrationFailed) as error:
+            self._returns.end(replica)
             replica.lives = False
             replica.application.kill()  # whatever is left of it writes no more
             left = len(self._replicas.living)
-            self.note(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
-            self._say(self._notes[-1])
-            if not left:
-                raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
+            self._tell(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
+            while not self._replicas.living:  # one may be on its way back, from what was written before
+                if not self._returns.hopeful:
+                    raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
+                time.sleep(LOOK_S)
+                self._returns.look()
+            self._returns.count()
+            if comes_back(self._spec.job.ordering, self._spec.job.returns):
+                self._returns.begin(replica)
+
+    def _tell(self, line: str) -> None:
+        self.note(line)
+        self._say(line)
 
     def start(self) -> None:
         """The Spark of each at the same time, then their queries one after the other."""
@@ -55,12 +69,14 @@ class ReplicatedJob:
         for replica in self._replicas.all:
             with self._surviving(replica):
                 replica.system.start()
+        self._returns.count()
 
     def check(self) -> None:
-        """Notices who has died, and tells of differences. Raises KeyshiftError if nobody is left."""
+        """Notices who has died or is back, and tells of differences. Raises KeyshiftError if nobody is left."""
         for difference in self._replicas.differences[self._told :]:
             self._told += 1
             self._say(str(difference))
+        self._returns.look()
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.check()
@@ -78,7 +94,8 @@ class ReplicatedJob:
         self.announce(change)
 
     def cancel(self) -> None:
-        """There is nothing to take back."""
+        """Nobody has to come back any more."""
+        self._returns.close()
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
         """Of one of them."""
@@ -91,11 +108,11 @@ class ReplicatedJob:
 
     @property
     def busy(self) -> bool:
-        """Whether a service is away."""
-        return self._first.system.busy
+        """Whether a replica is on its way back, or a service is away."""
+        return self._returns.under_way or self._first.system.busy
 
     def hit(self, fault: Fault) -> None:
-        """A replica that is killed is the first one that lives."""
+        """A replica that is killed is the one that has lived for longest."""
         if fault.who == REPLICA:
             self._struck.append((time.time(), fault.what))
             self._first.application.kill()
@@ -109,6 +126,7 @@ class ReplicatedJob:
 
     def stop(self) -> None:
         """Each of them, one after the other."""
+        self.cancel()
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.stop()
@@ -123,5 +141,10 @@ class ReplicatedJob:
         notes = [f"replica {number}: {line}" for number, state in states.items() for line in state.notes]
         struck = [each for replica in self._replicas.all for each in replica.job.faults.struck]
         return dataclasses.replace(
-            furthest, replicas=states, notes=[*self._notes, *notes], struck=[*self._struck, *struck]
+            furthest,
+            replicas=states,
+            began={replica.number: replica.began for replica in self._replicas.all},
+            strength=self._returns.strength,
+            notes=[*self._notes, *notes],
+            struck=[*self._struck, *struck],
         )

@@ -55,7 +55,7 @@ def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script
 
 def _controls(run: RunLoop) -> JobControls:
     system = cast(KeyshiftJob, run.system)  # other engines have no script
-    return JobControls(run, system, Migrations(run, system).request, max(run.spec.tasks.values()))
+    return JobControls(run, system, Migrations(run, system).request, run.spec.tasks)
 
 
 def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -> None:

@@ -61,12 +61,11 @@ def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
     first = specs[0]
     if any(_alone(spec) or job_of(spec) != job_of(first) for spec in specs):
         return None
-    slots = max(max(spec.tasks.values()) for spec in specs)
-    job = first.job.model_copy(update={"slots_max": max(slots, first.job.slots_max)})
+    most = max(spec.tasks[stage] for spec in specs for stage in spec.moving)
     run = first.run.model_copy(update={"recoveries": 0})  # laps are compared with each other: the job must not die
     at_once = Choice(name=BACK, settings={"bins": first.workload.bins})
-    scenario = ScenarioPart(stage=first.scenario.stage, trigger="balance")
-    return replace(first, run=run, job=job, strategy=at_once, scenario=scenario)
+    scenario = ScenarioPart(stage=first.scenario.stage, trigger_s=0.0, to_slots=most)  # there is room for all of them
+    return replace(first, run=run, strategy=at_once, scenario=scenario)
 
 
 def _alone(spec: RunSpec) -> bool:
@@ -138,9 +137,13 @@ class Series:
     def _go_back(self) -> Script:
         """To where units were at first."""
         spec = self._run.spec
-        groups = spec.start().owner[:: spec.workload.bins]
-        home = Map({group: int(slot) for group, slot in enumerate(groups)}, spec.job.slots)
-        back = [self._system.plans.propose(stage, home, spec.point()) for stage in spec.moving]
+        homes = {stage: enumerate(spec.start(stage).owner[:: spec.workload.bins]) for stage in spec.moving}
+        back = [
+            self._system.plans.propose(
+                stage, Map({group: int(slot) for group, slot in home}, spec.slots_of[stage]), spec.point()
+            )
+            for stage, home in homes.items()
+        ]
         yield from self._await_end({each.stage: self._system.plans.adopt(each) for each in back})
 
     def _await_end(self, numbers: Mapping[str, int]) -> Script:
@@ -153,10 +156,7 @@ class Series:
 
     def _await_calm(self, since: float, until: float, seconds: int) -> Script:
         """So many seconds of normal latency in a row, none of them before ``since``; at most until ``until``."""
-        while time.time() < until:
-            found = [each.p99_ms for each in self._run.traffic.seconds if each.second >= since][-seconds:]
-            if len(found) == seconds and all(p99 is not None and p99 <= self._objective_ms for p99 in found):
-                return
+        while time.time() < until and not self._run.calm(since, seconds, self._objective_ms):
             yield time.time() + LOOK_S
 
     @property

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from keyshift.clock import now_us
-from keyshift.model.keys import Version
+from keyshift.model.keys import NO_VERSION, Version
 from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol import slot as protocol
 from keyshift.protocol.coordinator import StepPhase
@@ -82,10 +82,10 @@ class SlotEffects:
                 case protocol.Freeze(savepoint):
                     self._snapshots.freeze(savepoint)
                 case Captured(snapshot, version):
-                    self._acknowledge(version, "captured", PhaseDone(now_us()))
+                    self._acknowledge_captured(version)
                     self._snapshots.captured(effect)
                 case protocol.Skip(snapshot, version):
-                    self._acknowledge(version, "captured", PhaseDone(now_us()))
+                    self._acknowledge_captured(version)
                     self._snapshots.skipped(snapshot)
         for slot, shipments in leaving.items():
             self.departures.send(slot, shipments)
@@ -109,6 +109,10 @@ class SlotEffects:
 
     def _cut(self) -> None:
         self._shared.clients.cut(self._shared.host.server.address)
+
+    def _acknowledge_captured(self, version: Version) -> None:
+        if version != NO_VERSION:  # otherwise it is of no step
+            self._acknowledge(version, "captured", PhaseDone(now_us()))
 
     def _acknowledge(self, version: Version, phase: StepPhase, value: Acknowledgement) -> None:
         self._shared.coordination.acknowledge(ack(version, phase, self._shared.slot), value)

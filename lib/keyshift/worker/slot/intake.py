@@ -26,6 +26,8 @@ class Intake:
 
     def __init__(self, core: SlotCore[Any, Any], markers: Markers) -> None:
         self._core, self._markers = core, markers
+        # By name: where the slot stood in its order at savepoints and snapshots that it has come to in this batch.
+        self.stood: dict[str, Position] = {}
 
     def begin(self, left: Iterable[Row]) -> None:
         """The rows that the batch before has ``left``; there are none without an order."""
@@ -84,6 +86,8 @@ class TurnIntake(Intake):
     def go_on(self) -> None:  # noqa: D102
         order, core = self._order, self._turns
         while turn := order.take(core.ready):
+            for barrier in turn.control[:1]:
+                self.stood[bytes(barrier.payload).decode()] = order.position
             core.deliver(turn)
         self._pass_on(effect.row for effect in order.take_effects() if isinstance(effect, Local))
 

@@ -80,10 +80,10 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         background=Background(slot),
         markers=Markers(slot),
     )
-    intake = _intake(shared, handover.position if handover else None)
+    intake = _intake(shared, handover.position if handover else coordination.read(nodes.POSITIONS[slot]))
     measures = Measures(units, handover.measures if handover else None)
     savepoints = partial(SavepointStore, config.endpoints, config.job)
-    snapshots = SlotSnapshots(shared, savepoints, places)
+    snapshots = SlotSnapshots(shared, savepoints, places, intake.stood)
     output = make_output(config, slot)
     effects = SlotEffects(shared, snapshots, output.promise)
     arrivals = Arrivals(shared, effects.turn, effects.incoming)
@@ -119,7 +119,7 @@ def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
 
     def restore(arrivals: Arrivals, begin: Begin) -> None:
         begin(())
-        arrivals.restore(owned, SavepointStore(config.endpoints, config.job), savepoint)
+        arrivals.restore(owned, SavepointStore(config.endpoints, config.restore_of or config.job), savepoint)
 
     return _Found(assignment.version, {}, expected=owned, fetch=restore)
 
@@ -137,7 +137,7 @@ def _following(slot: int, host: SlotHost, handover: nodes.Handover) -> _Found:
 
 
 def _intake(shared: Shared, position: Position | None) -> Intake:
-    """``position``: where the slot stood in the order at the end of the batch before."""
+    """``position``: where the slot stood in the order at the end of the batch before, or at a savepoint."""
     config, core = shared.config, shared.core
     if not isinstance(core, TurnCore):
         return Intake(core, shared.markers)

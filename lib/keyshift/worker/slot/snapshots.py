@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.markers import StateWritten
 from keyshift.objects import Progress
+from keyshift.ordering import Position
 from keyshift.runtime.slot import Captured
 from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state import UnitState
@@ -21,15 +22,17 @@ SAY_S = 1.0  # between two words about what is being written
 
 
 class SlotSnapshots:
-    """``places`` outlives the batch.
+    """``places`` outlives the batch. ``stood``: see ``Intake``.
 
     One thing is written at a time. A snapshot that comes while another one is being written fails, as one does that
     cannot be written; the slot goes on, and the next one has the whole of all units that were in it. Whatever else goes
     wrong is the task's.
     """
 
-    def __init__(self, shared: Shared, store: Callable[[], SavepointStore], places: Places) -> None:
-        self._shared, self._store, self._places = shared, store, places
+    def __init__(
+        self, shared: Shared, store: Callable[[], SavepointStore], places: Places, stood: Mapping[str, Position]
+    ) -> None:
+        self._shared, self._store, self._places, self._stood = shared, store, places, stood
         self._writing = threading.Lock()
         self.busy = False  # a snapshot is being written; under the slot's lock
 
@@ -44,7 +47,7 @@ class SlotSnapshots:
 
     def skipped(self, snapshot: str) -> None:
         """It does not happen here."""
-        why = "it did not come to all routers in one batch, or too much waited for it"
+        why = "it did not come to all routers in one batch, state was on its way, or too much waited for it"
         self._answer(snapshot, SlotSaved(failed=why))
 
     def freeze(self, savepoint: str) -> None:
@@ -55,7 +58,7 @@ class SlotSnapshots:
     def _save(self, savepoint: str, states: Sequence[tuple[int, UnitState]]) -> None:
         with self._told(savepoint) as progress:
             places = self._store_parts(savepoint, wholes(states), progress)
-            self._answer(savepoint, SlotSaved(tuple(places)))
+            self._answer(savepoint, SlotSaved(tuple(places), position=self._stood.get(savepoint)))
         with self._shared.lock:
             self._shared.markers.sealed(StateWritten(self._shared.config.stage, savepoint))
 
@@ -90,7 +93,8 @@ class SlotSnapshots:
             for unit in self._places.keys() - set(effect.units):
                 del self._places[unit]
             all_places = tuple(place for unit in effect.units for place in self._places.get(unit, ()))
-        return SlotSaved(all_places, sum(place.length for place in places))
+        written = sum(place.length for place in places)
+        return SlotSaved(all_places, written, position=self._stood.get(effect.snapshot))
 
     def _store_parts(self, name: str, parts: Iterable[SnapshotPart], progress: Progress) -> list[Location]:
         config, schema = self._shared.config, self._shared.host.state_schema

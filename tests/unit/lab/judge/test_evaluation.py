@@ -4,6 +4,7 @@ from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from keyshift.lab.judge import evaluation
@@ -95,6 +96,28 @@ def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_differ
     assert found.examples[0] == (
         "diverged: replicas 0 and 1 differ in slot 1 of stage counter at epoch 80 (turn 70; the same until turn 66)"
     )
+
+
+def test_a_replica_that_came_back_is_judged_with_what_another_one_gave_while_it_was_away(ended):
+    run = ended(None)
+    results = run._results = run._results.assign(epoch=np.arange(len(run._results)) // 10 + 1)
+    mine = results[(results["epoch"] <= 8) | (results["epoch"] > 20)]
+    run._traffic.results = lambda replica: (results, mine)[replica]
+    run._traffic.compared, run._traffic.replicas = 40, 2
+    plain = replace(run.final, heartbeat_us=1)
+    away, never = (copy(run) for _ in range(2))
+    away.final = replace(plain, replicas={0: plain, 1: plain}, began={0: [-1], 1: [-1, 20]})
+    assert away.verdict().ok and away.verdict().others["diverged"] == 0
+    never.final = replace(away.final, began={0: [-1], 1: [-1]})
+    found = never.verdict()
+    assert found.others["diverged"] >= 2 and any("replica 1: lost" in line for line in found.examples)
+    assert any("replica 1: slot 0 gave another result" in line for line in found.examples)
+
+
+def test_seconds_with_fewer_replicas_are_counted_within_the_load():
+    strength = [(0.0, 2), (5.0, 1), (8.0, 2), (12.0, 0), (13.0, 1)]
+    assert evaluation.fewer_s(strength, 2, Span(6.0, 7.0, 20.0, 0.0)) == 2.0 + 8.0
+    assert evaluation.fewer_s(strength[:1], 2, Span(6.0, 7.0, 20.0, 0.0)) == 0.0
 
 
 def test_nothing_is_said_of_snapshots_that_nobody_judges(ended):

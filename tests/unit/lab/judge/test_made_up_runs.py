@@ -17,12 +17,14 @@ import yaml
 from matplotlib import pyplot as plt
 
 from keyshift import suite
+from keyshift.lab.scripts.highest_rate import Burst, RateSearch, Tried
 from keyshift.model.errors import BadInput
 from keyshift.peers import plain_run
 from keyshift.peers.engines import ENGINES
 from keyshift.results.tables import TABLES
 from keyshift.studies import notebook
 from keyshift.studies.batch import prepare
+from keyshift.studies.highest_rate import NOTHING_MOVES, RateStudy
 from keyshift.studies.study import Study, specs_of
 
 ROOT = Path(__file__).parents[4]
@@ -94,8 +96,18 @@ def made_up_beside_plain(points, common=None, profile="", plain=MappingProxyType
     return Study(runs, specs) | made_up(points, common)
 
 
+def made_up_highest_rates(points, common=None, profile="", bisections=3):
+    """What ``measure_highest_rates`` gives."""
+    study = made_up(points, NOTHING_MOVES | (common or {}))
+    search = RateSearch(bisections)
+    search.highest, search.held = 1000.0, Burst([1.0], [2.0], kept_up=True)
+    search.tried.append(Tried(1000.0, search.held))
+    return RateStudy(study.runs, study.specs, searches={name: [search] * 2 for name in points})
+
+
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
+    monkeypatch.setitem(vars(suite), "measure_highest_rates", made_up_highest_rates)
     monkeypatch.setitem(vars(suite), "measure", made_up)
     monkeypatch.setitem(vars(suite), "measure_beside_engines", made_up_beside_engines)
     monkeypatch.setitem(vars(suite), "measure_beside_plain", made_up_beside_plain)
@@ -140,6 +152,10 @@ def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
         assert all(plain_run.plain_spec({**(common or {}), **given}) for given in plain.values())
         possible(points, common)
 
+    def possible_at_highest_rates(points, common=None, profile="", bisections=3):
+        possible(points, NOTHING_MOVES | (common or {}))
+
+    monkeypatch.setitem(vars(suite), "measure_highest_rates", possible_at_highest_rates)
     monkeypatch.setitem(vars(suite), "measure_beside_engines", possible_beside_engines)
     monkeypatch.setitem(vars(suite), "measure_beside_plain", possible_beside_plain)
     prepared = prepare(file, ROOT / "notebooks")

@@ -44,7 +44,9 @@ def test_a_job_may_scale_itself_and_has_no_other_trigger():
     assert (spec.changes, parameters(spec)["trigger"]) == ([], "auto")
     with pytest.raises(BadInput, match="trigger = balance: a job that lasts is scaled when it is asked, or by itself"):
         live_spec({"trigger": "balance"})
-    with pytest.raises(BadInput, match="slots = 2: trigger = auto begins between slots_min = 3 and slots_max = 4"):
+    with pytest.raises(
+        BadInput, match="slots = 2 of counter: trigger = auto begins between slots_min = 3 and slots_max = 4"
+    ):
         live_spec({"trigger": "auto", "slots_min": 3})
 
 
@@ -77,8 +79,9 @@ def chain(monkeypatch):
         yield job
 
 
-def test_every_stage_of_a_chain_has_tasks_for_as_many_slots():
+def test_every_stage_of_a_chain_has_tasks_for_as_many_slots_unless_it_begins_with_more():
     assert live_spec(CHAIN).tasks == {"counter-1": 4, "map": 4, "counter-2": 4}
+    assert live_spec(CHAIN | {"stage_slots": "map:6"}).tasks == {"counter-1": 4, "map": 6, "counter-2": 4}
     assert live_spec(CHAIN | {"slots_max": 3}).tasks == {"counter-1": 3, "map": 3, "counter-2": 3}
 
 

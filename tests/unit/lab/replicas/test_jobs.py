@@ -12,6 +12,7 @@ from keyshift.lab.replicas import jobs
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.runtime.protocol_log import LogEvent
+from keyshift.wire.savepoint import Savepoint
 
 
 class Job:
@@ -19,6 +20,7 @@ class Job:
 
     def __init__(self, start_query, config, *given):
         self.start_query, self.config, self.given, self.log, self.asked = start_query, config, given, [], []
+        self.stages = [SimpleNamespace(assignment="assigned")]
         self.fails = ""
 
     def __getattr__(self, name):
@@ -32,13 +34,17 @@ class Job:
 
         return ask
 
+    def start(self, *given):
+        self.asked.append(given)
+
     def read_log(self):
         self.log += [LogEvent(1, "slot-0", "begin", (0,), 3)]
 
 
 class Application:
-    def __init__(self, number):
+    def __init__(self, number, incarnation):
         self.number, self.did, self.start_query = number, [], f"starts {number}"
+        self.incarnation = incarnation
 
     def __getattr__(self, name):
         return lambda: self.did.append(name)
@@ -52,7 +58,7 @@ def made(monkeypatch):
     spec = make_spec({"replicas": 2, "ordering": "live_robin", "fault": "kill:replica@steady"})
     config, log = replace(CONFIG, job="run"), []
     configs = [config.of_replica(number) for number in range(2)]
-    traffic = SimpleNamespace(differences=[])
+    traffic = SimpleNamespace(differences=[], standings={})
     given = Path("work"), traffic, "say", "services"
     replicas = Replicas(spec, configs, Application, *given, log)
     return SimpleNamespace(replicas=replicas, log=log, spec=spec, traffic=traffic)
@@ -90,3 +96,24 @@ def test_all_of_them_end_whatever_fails_in_one(made, ask, failing):
 def test_whoever_claims_one_of_them_deposes_the_driver_of_all(made):
     made.replicas.require_driver()
     assert [each.job.asked for each in made.replicas.all] == [["require_driver"]] * 2
+
+
+def test_the_next_incarnation_is_another_attempt_in_another_application_from_what_another_one_has_written(made):
+    first, second = made.replicas.all
+    first.lives, old = False, first.application
+    made.replicas.begin_next(first)
+    assert first.application is not old and first.application.incarnation == 1 and first.application.did == ["begin"]
+    saved = Savepoint("capture-1", {0: 7}, {}, time_us=5_000_000)
+    made.replicas.lead_next(first, saved, second.job)
+    config = first.job.config
+    assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
+    assert first.job.asked == [(["assigned"], saved)] and first.job.start_query == "starts 0"
+    assert first.lives and first.began == [-1, 5_000_000] and first.system.job is first.job
+    assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
+
+
+def test_who_is_on_its_way_back_does_not_go_on_when_all_end(made):
+    did = made.replicas.all[0].application.did
+    made.replicas.before_stop = lambda: did.append("all end")
+    made.replicas.stop()
+    assert did == ["all end", "end"]

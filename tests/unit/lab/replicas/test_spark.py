@@ -1,5 +1,6 @@
 """The Spark application of a replica: what it is told, what it says, and that nothing of it is left; without Spark."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +12,14 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.lab.replicas import application, spark
-from keyshift.lab.replicas.application import ApplicationConfig, QueryEnded, QueryStarted, RunQuery, StopQuery
+from keyshift.lab.replicas.application import (
+    ApplicationConfig,
+    GiveWayNoMore,
+    QueryEnded,
+    QueryStarted,
+    RunQuery,
+    StopQuery,
+)
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.messages import decode, encode
 from keyshift.traffic.messages import Ready, Stop
@@ -48,13 +56,13 @@ class Query:
 def served(monkeypatch):
     """What is said in a process that is told these commands, and what of a query."""
 
-    def serve(commands, query):
+    def serve(commands, query, told=TOLD):
         said, begun, left = [], [], iter([*commands, Stop()])
         monkeypatch.setattr(application, "say", said.append)
         monkeypatch.setattr(application, "_keep_reports_apart", lambda: None)
         monkeypatch.setattr(application, "session", lambda *given: given)
         monkeypatch.setattr(application, "start_query", lambda *given: begun.append(given) or query)
-        application.serve(TOLD, SimpleNamespace(next=lambda timeout_s: next(left)))
+        application.serve(told, SimpleNamespace(next=lambda timeout_s: next(left)))
         return said, begun
 
     return serve
@@ -76,6 +84,29 @@ def test_a_query_that_runs_is_stopped_with_the_process(served):
     query = Query(99)
     assert QueryEnded("") not in served([RUN, None], query)[0]
     assert query.stopped
+
+
+def test_one_that_gives_way_does_so_until_it_is_told_otherwise(served, monkeypatch):
+    nice = []
+    monkeypatch.setattr(application, "_be_nice", nice.append)
+    served([GiveWayNoMore()], Query(1))
+    assert nice == [0]
+    served([RUN, GiveWayNoMore()], Query(9), TOLD.model_copy(update={"gives_way": True}))
+    assert nice == [0, application.NICE, 0]
+
+
+def test_who_is_nice_is_so_with_all_that_it_has_started(monkeypatch, tmp_path):
+    sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    session, child = tmp_path / "autogroup", psutil.Process(sleeping.pid)
+    own = SimpleNamespace(children=lambda recursive: [child], threads=list)
+    monkeypatch.setattr(application, "AUTOGROUP", session)
+    monkeypatch.setattr(application.psutil, "Process", lambda: own)
+    try:
+        application._be_nice(7)
+        assert session.read_text() == "7" and os.getpriority(os.PRIO_PROCESS, sleeping.pid) == 7
+    finally:
+        sleeping.kill()
+        sleeping.wait()
 
 
 class Process:
@@ -167,6 +198,12 @@ def test_a_process_that_is_killed_has_no_query_and_is_asked_nothing_more(begun):
     query.stop()
     one.end()
     assert process.told == [RUN]
+
+
+def test_another_incarnation_gives_way_and_has_a_log_of_its_own():
+    first, second = (spark.application_of(4, [], Path("."), Path("home"), {}, 1, again)._config for again in range(2))
+    assert (first.log, first.gives_way) == (Path("home/spark-1.log"), False)
+    assert (second.log, second.gives_way, second.work) == (Path("home/spark-1-1.log"), True, first.work)
 
 
 def test_one_that_does_not_start_is_named_with_its_log(begun):

@@ -1,5 +1,6 @@
 """A job with replicas as the system under test: who dies is gone, and the others go on."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -7,11 +8,37 @@ import pytest
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.final_state import FinalState
+from keyshift.lab.replicas import returning, system
 from keyshift.lab.replicas.system import ReplicatedJob
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.wire.faults import parse
 
 REPLICATED = {"replicas": 3, "ordering": "live_robin"}
+
+
+class Return:
+    """As that of ``returning``; what a test sets happens."""
+
+    def __init__(self, replica, replicas):
+        self.replica, self.over, self.told, self.ended, self.written = replica, False, "", False, False
+        begun.append(self)
+
+    def lives(self):
+        self.replica.lives, self.replica.dies = True, None
+
+    def full(self):
+        self.lives()
+        self.over, self.told = True, f"replica {self.replica.number} was full again"
+
+    def fails(self):
+        self.over, self.told = True, f"replica {self.replica.number} did not come back: no memory"
+
+    def end(self):
+        self.ended = self.over = True
+        self.told = self.told or "the run has ended before"
+
+
+begun: list[Return] = []
 
 
 class Replica:
@@ -20,7 +47,8 @@ class Replica:
     def __init__(self, number, offset):
         self.number, self.offset, self.lives, self.dies, self.killed, self.did = number, offset, True, None, 0, []
         self.application = self.system = self
-        self.job = SimpleNamespace(faults=SimpleNamespace(struck=[]))
+        self.job = SimpleNamespace(faults=SimpleNamespace(struck=[]), config=SimpleNamespace(attempt=0))
+        self.began = [-1]
         self.owners, self.busy = {"counter": {number}}, False
 
     def __getattr__(self, name):
@@ -46,21 +74,24 @@ class Replica:
 
 
 @pytest.fixture
-def made():
+def made(monkeypatch):
     """A job of three; the second one has come furthest."""
+    monkeypatch.setattr(returning, "Return", Return)
+    monkeypatch.setattr(system, "LOOK_S", 0.001)
+    begun.clear()
 
-    def make(fault=""):
-        spec, said = make_spec(REPLICATED | {"fault": fault}), []
+    def make(fault="", **values):
+        spec, said = make_spec(REPLICATED | {"fault": fault} | values), []
         every = [Replica(number, offset) for number, offset in enumerate((7, 9, 8))]
-        begun = []
+        applications = []
 
         class Replicas:
             all, differences = every, []
             living = property(lambda self: [each for each in every if each.lives])
-            begin = staticmethod(lambda: begun.append(True))
+            begin = staticmethod(lambda: applications.append(True))
 
-        system, differences = ReplicatedJob(spec, Replicas(), said.append), Replicas.differences
-        return SimpleNamespace(system=system, every=every, said=said, begun=begun, differences=differences)
+        job, differences = ReplicatedJob(spec, Replicas(), said.append), Replicas.differences
+        return SimpleNamespace(system=job, every=every, said=said, begun=applications, differences=differences)
 
     return make
 
@@ -132,6 +163,77 @@ def test_a_fault_that_did_not_happen_is_told_and_notes_say_of_which_replica_they
     ]
     assert final.offsets == {0: 9, 1: 5}, "of the one that has come furthest"
     assert {number: state.offsets[0] for number, state in final.replicas.items()} == {0: 7, 1: 9, 2: 8}
+
+
+def test_who_has_died_comes_back_and_it_is_known_how_many_were_full_when(made):
+    job = made()
+    job.system.start()
+    job.every[0].kill()
+    job.system.check()
+    [way] = begun
+    assert way.replica is job.every[0] and job.system.busy
+    way.lives()
+    job.system.check()
+    assert [full for _, full in job.system._returns.strength] == [3, 2], "it runs, and is not full"
+    way.full()
+    job.system.check()
+    assert job.said[-1] == "replica 0 was full again" and not job.system.busy
+    final = job.system.final_state()
+    assert [full for _, full in final.strength] == [3, 2, 3] and set(final.replicas) == {0, 1, 2}
+    assert final.began == {0: [-1], 1: [-1], 2: [-1]}
+
+
+def test_who_may_not_come_back_does_not(made):
+    job = made(returns=False)
+    job.every[0].kill()
+    job.system.check()
+    assert begun == [] and not job.system.busy
+
+
+def test_one_that_dies_again_comes_back_again_and_not_for_ever(made):
+    job = made()
+    for attempt in range(returning.MOST_RETURNS + 3):
+        job.every[0].job.config.attempt = attempt
+        job.every[0].kill()
+        job.system.check()
+        if len(begun) > attempt:
+            begun[-1].lives()  # and dies before it is full
+    assert len(begun) == returning.MOST_RETURNS and all(way.ended for way in begun)
+
+
+def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
+    job = made()
+    job.every[0].kill()
+    job.system.check()
+    begun[0].written = True
+    threading.Timer(0.05, begun[0].full).start()
+    for each in job.every[1:]:
+        each.kill()
+    job.system.check()
+    assert job.every[0].lives and any("0 of 3 went on" in line for line in job.said)
+
+
+def test_if_the_one_on_its_way_back_fails_too_the_run_ends(made):
+    job = made()
+    job.every[0].kill()
+    job.system.check()
+    begun[0].written = True
+    threading.Timer(0.05, begun[0].fails).start()
+    job.every[1].kill()
+    job.system.check()
+    begun[1].fails()
+    job.every[2].kill()
+    with pytest.raises(KeyshiftError, match=r"no replica is left: .*replica 0 did not come back: no memory"):
+        job.system.check()
+
+
+def test_at_the_end_nobody_is_waited_for_and_who_dies_then_stays_dead(made):
+    job = made()
+    job.every[0].kill()
+    job.system.check()
+    job.every[1].dies = QueryDied("late")
+    job.system.stop()
+    assert begun[0].ended and len(begun) == 1
 
 
 def test_services_are_hit_once(made):

@@ -43,9 +43,16 @@ def test_strategies_triggers_and_times_may_differ_within_a_job():
     ]
     job = one_job(specs)
     assert job is not None
-    assert job.job.slots_max == 4, "room for all, though some of them need no more than two slots"
+    assert job.tasks == {"counter": 4}, "room for all, though some of them need no more than two slots"
     assert not job.point().restarts
     assert job.start().owner == specs[0].start().owner
+
+
+def test_a_job_of_several_runs_has_room_where_they_need_it():
+    chain = {"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:3", "seconds": 6.0}
+    job = one_job([spec(**chain), spec(**chain, to_slots=6), spec(**chain, to_slots=2)])
+    assert job is not None
+    assert (job.slots_of, job.tasks) == ({"map": 1, "counter": 3}, {"map": 1, "counter": 6})
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import pytest
 from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.model.errors import KeyshiftError
-from keyshift.runtime.row import DATA, SAVEPOINT, Row
+from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.runtime.row import CAPTURE, DATA, SAVEPOINT, Row
 from keyshift.wire import nodes
+from keyshift.wire.savepoint import SavepointManifest
 
 H = 20_000
 BEGIN = BEGIN_US // H * H
@@ -95,3 +97,50 @@ def test_a_slot_with_too_much_that_waits_says_so_and_ends(job, monkeypatch):
     until(lambda: task.shared.core.machine.settled)
     with pytest.raises(KeyshiftError, match="slot 0: 0 MiB of rows wait for the marks of routers that are behind"):
         data(job, task, 0, 0, 1, job.keys_of(0))
+
+
+def captured(job, task, offset, name="c"):
+    for router in range(2):
+        task.on_rows([Row(CAPTURE, router, 1, offset, 0, pa.py_buffer(name.encode()))])
+    until(lambda: job.nodes.read(nodes.saved(name)["slot-0"]))
+    return job.nodes.read(nodes.saved(name)["slot-0"])
+
+
+def test_from_a_capture_another_replica_goes_on_with_the_same_turns_and_results(monkeypatch):
+    job = SmallJob(monkeypatch, slots=1, routers=2, ordering="live_robin", heartbeat_us=H)
+    try:
+        alone, keys = job.config, range(8)
+        job.config = alone.of_replica(0)
+        job.publish_assignment()
+        lives = job.opened(0, job.process())
+        closing(job, lives, 1, keys)
+        answer = captured(job, lives, 1)
+        assert answer.position.turn == 1 and not answer.failed
+        first = [each for epoch in (2, 3) for each in closing(job, lives, epoch, keys[epoch:])]
+        manifest, store = SavepointManifest("keycount"), job.store()
+        said = {"slot-0": answer} | {f"router-{router}": nodes.RouterSaved(2, BEGIN + H) for router in range(2)}
+        manifest.add("counter", said, Assignment.contiguous(4, 1))
+        store.commit("c", manifest)
+        assert (manifest.time_us, manifest.watermarks) == (BEGIN + H, {0: BEGIN + H, 1: BEGIN + H})
+        job.config = replace(alone.of_replica(1), restore="c", restore_of="job-r0")
+        job.publish_assignment()
+        [place] = store.manifest("c").stages["counter"].placed(1).values()
+        job.nodes.publish(nodes.POSITIONS[0], place.under(1))
+        returns = job.opened(0, job.process())
+        until(lambda: returns.shared.core.machine.settled)
+        second = [each for epoch in (2, 3) for each in closing(job, returns, epoch, keys[epoch:])]
+        assert told(job, second) == told(job, first) and [turn.number for _, turn in told(job, first)] == [2, 3]
+        assert job.rows(second) == job.rows(first) and {row["count"] for row in job.rows(second)} == {2, 3}
+    finally:
+        job.close()
+
+
+def test_a_capture_fails_where_a_step_is_under_way_and_the_slot_goes_on(job):
+    task = job.opened(0, job.process())
+    until(lambda: task.shared.core.machine.settled)
+    closing(job, task, 1)
+    job.publish(2, Step((Move(UnitId(0), SlotId(0), SlotId(1)),)))
+    until(lambda: not task.shared.core.machine.settled)
+    assert "state was on its way" in captured(job, task, 1).failed
+    keys = job.keys_of(0)
+    assert [found for found, _ in told(job, closing(job, task, 2, keys))] == [keys]

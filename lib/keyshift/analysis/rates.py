@@ -1,0 +1,34 @@
+"""What parallelism brings: highest sustained rates, and latencies below them, from summary rows of searches."""
+
+from collections.abc import Sequence
+
+from keyshift.analysis.conclusions import verdict_sentences
+from keyshift.analysis.sweeps import sweep
+from keyshift.analysis.tables import Measure, Row, points
+
+HIGHEST = "highest sustained rate (events/s)"
+RATE_MEASURES: dict[str, Measure] = {
+    HIGHEST: lambda row: row.get("highest_per_s"),
+    "P50 at 80 % of it (ms)": lambda row: row.get("held_p50_ms"),
+    "P99 at 80 % of it (ms)": lambda row: row.get("held_p99_ms"),
+}
+
+
+def rate_sentences(summaries: Sequence[Row], parameter: str = "slots", group: str = "chain") -> list[str]:
+    """How the highest rate grows with a number ``parameter``, for each ``group``; see ``sweeps.sweep`` for the names.
+
+    Runs whose verdict is not ok count for nothing, and are told of.
+    """
+    said = [line for some in points(summaries).values() for line in verdict_sentences(some)]
+    found = sweep(summaries, parameter, {HIGHEST: RATE_MEASURES[HIGHEST]}, group).dropna(subset="mean")
+    for name, line in found.groupby("group", sort=False):
+        first, last = line.iloc[0], line.iloc[-1]
+        text = f"{name}: {first['mean']:.0f} events/s with {parameter} = {first['value']}"
+        if len(line) > 1:
+            grown = last["mean"] / first["mean"] if first["mean"] else float("nan")
+            text += (
+                f", {last['mean']:.0f} with {last['value']}: {grown:.2g} times as many with "
+                f"{last['value'] / first['value']:.2g} times the {parameter}"
+            )
+        said.append(text + ".")
+    return said

@@ -1,0 +1,85 @@
+"""What Prometheus reads of batches while they are executed: what is done, failed and left, and the verdicts of runs."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from fastapi import FastAPI, Response
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from keyshift.control.metrics import CONTENT_TYPE
+from keyshift.control.server import Guard, Server, listen
+from keyshift.studies.batch import ExecutionRecord, PreparedBatch
+from keyshift.studies.batch_report import NOT_RUN, STATUSES, status_of
+
+Done = Mapping[str, ExecutionRecord]
+
+
+class BatchMetrics(Collector):
+    """Of batches that are executed one after the other. ``seen`` is told by who executes them, ``text`` for any thread.
+
+    Records of earlier executions count, so that a batch which goes on does not begin at zero: all are gauges.
+    """
+
+    def __init__(self) -> None:
+        self._batches: dict[str, tuple[PreparedBatch, Done]] = {}
+        self._last = time.time()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def seen(self, prepared: PreparedBatch, done: Done) -> None:
+        """What has ended of a batch until now, by the id of the execution."""
+        self._batches = self._batches | {prepared.batch.name: (prepared, dict(done))}
+        self._last = time.time()
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: what there is depends on the batches."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """See ``prometheus_client.registry.Collector``."""
+        executions = _gauge("executions", "executions by what came of them", "status")
+        remaining = _gauge("remaining_executions", "executions that are to come: not run yet, or failed")
+        seconds = _gauge("seconds", "time that the executions which have ended took")
+        verdicts = _gauge("verdicts", "runs of the executions which have ended, by their verdict", "verdict")
+        for name, (prepared, done) in self._batches.items():
+            counts = Counter(status_of(done, execution) for execution in prepared.executions)
+            for status in STATUSES:
+                executions.add_metric((name, status.replace(" ", "_")), counts[status])
+            remaining.add_metric((name,), counts[NOT_RUN] + counts["failed"])
+            seconds.add_metric((name,), sum(60 * record.minutes for record in done.values()))
+            found = Counter(verdict for record in done.values() for verdict in record.verdicts.values())
+            for verdict in ("ok", "bad"):
+                verdicts.add_metric((name, verdict), found[verdict])
+        yield from (executions, remaining, seconds, verdicts)
+        yield GaugeMetricFamily("keyshift_batch_last_end_seconds", "an execution ended, or a batch began", self._last)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Any:
+    return GaugeMetricFamily(f"keyshift_batch_{name}", meaning, labels=("batch", *labels))
+
+
+@contextmanager
+def served(metrics: BatchMetrics, host: str, port: int, token: str) -> Iterator[None]:
+    """``GET /metrics`` answers meanwhile, to who has the ``token``. Raises BadInput if the port cannot be had."""
+    app = FastAPI(title="keyshift batch", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, token=token)
+
+    @app.get("/metrics")
+    def scrape() -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    with closing(listen(port, host)) as listener:
+        server = Server(app, listener)
+        try:
+            yield
+        finally:
+            server.stop()

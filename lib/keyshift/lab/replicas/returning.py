@@ -1,0 +1,187 @@
+"""The way back of a replica that has died, in a thread of its own: the output goes on meanwhile.
+
+A new process starts its Spark. When it is there another replica writes down its state, as it is then. The query begins
+from that, and replays what has come since. From its first row on the replica lives: it could go on alone. It is *full*
+when it has done the same as the others, and not much later than they, for ``KEEPS_UP_S``.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from keyshift.clock import SECOND_US
+from keyshift.driver.job import Job
+from keyshift.driver.snapshotter import capture
+from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.wire.savepoint import Savepoint
+
+WRITE_S = 60.0  # in which another replica must have written its state: at the end of a batch it may not be able to
+KEEPS_UP_S = 1.0
+FULL_S = 300.0  # so long after its first row one that does not keep up is left at that
+MOST_RETURNS = 5  # of a replica: one that always dies is left at that
+LOOK_S = 0.1  # between two looks
+
+
+class _Unwanted(KeyshiftError):
+    """Nobody waits for it any more."""
+
+
+class Return:
+    """Of ``replica``, one of ``replicas``.
+
+    ``written``: it has all that it needs of others. ``told``: one line, when it is ``over``. ``full_at``: since when
+    the replica is full, in seconds since the epoch; None if it is not.
+    """
+
+    def __init__(self, replica: LedReplica, replicas: Replicas) -> None:
+        self.replica, self._replicas = replica, replicas
+        self.told, self.written = "", False
+        self.full_at: float | None = None
+        self._unwanted = threading.Event()
+        self._failure: BaseException | None = None
+        name = f"keyshift-return-{replica.number}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether the replica is full, or will not be. Raises what should not have happened."""
+        if self._failure is not None:
+            raise self._failure
+        return not self._thread.is_alive()
+
+    def end(self) -> None:
+        """Do not go on with it: one that lives stays, another one is ended."""
+        self._unwanted.set()
+        while self._thread.is_alive():
+            if not self.replica.lives:
+                self.replica.application.strike()
+            self._thread.join(LOOK_S)
+
+    def _check(self) -> None:
+        if self._unwanted.is_set():
+            raise _Unwanted("nobody waits for it any more")
+
+    def _run(self) -> None:
+        number, began = self.replica.number, time.time()
+        try:
+            how = self._come_back()
+            self._await_full()
+            assert self.full_at is not None
+            self.told = f"replica {number} was full again {self.full_at - began:.1f} s after its death was known; {how}"
+        except (KeyshiftError, OSError) as error:
+            if self.replica.lives:
+                self.told = f"replica {number} came back, and was not full again: {error}"
+            else:
+                self.replica.application.end()
+                self.told = f"replica {number} did not come back: {error}"
+        except BaseException as error:
+            self._failure = error
+
+    def _come_back(self) -> str:
+        """Until the replica lives. Says how."""
+        replica, replicas, began = self.replica, self._replicas, time.time()
+        replica.job.stop()  # what the last one has left in ZooKeeper goes
+        self._check()
+        replicas.begin_next(replica)
+        replica.application.await_ready()
+        started = time.time()
+        source, saved = self._captured()
+        self.written, written = True, time.time()
+        self._check()
+        replicas.lead_next(replica, saved, source)
+        size_mb = sum(sum(sizes.values()) for sizes in saved.unit_bytes.values()) / 1e6
+        return (
+            f"its Spark took {started - began:.1f} s, and its query {time.time() - written:.1f} s; {size_mb:.1f} MB of "
+            f"state were written in {written - started:.1f} s"
+        )
+
+    def _captured(self) -> tuple[Job, Savepoint]:
+        """By the one that lives longest."""
+        until = time.monotonic() + WRITE_S
+        while True:
+            if not (living := self._replicas.living):
+                raise ServiceUnavailable("no other replica is left that could write its state down")
+            source = living[0].job
+
+            def check(source: Job = source) -> None:
+                self._check()
+                source.check()
+
+            try:
+                return source, capture(source.config, source.stages, check)
+            except (MigrationFailed, QueryDied, ServiceUnavailable):
+                if time.monotonic() > until:
+                    raise
+            self._unwanted.wait(LOOK_S)
+            self._check()
+
+    def _await_full(self) -> None:
+        """Until the collector has seen that the replica keeps up. Raises KeyshiftError if it does not."""
+        begun_us, until = round(time.time() * SECOND_US), time.monotonic() + FULL_S
+        while True:
+            self._check()
+            self.replica.job.check()
+            if (standing := self._replicas.standings.get(self.replica.number)) is not None:
+                since_us = max(standing.since_us, begun_us)
+                if standing.until_us - since_us >= KEEPS_UP_S * SECOND_US:
+                    self.full_at = time.time()
+                    return self.replica.application.give_way_no_more()
+            if time.monotonic() > until:
+                raise KeyshiftError(f"it did not keep up within {FULL_S:g} s")
+            self._unwanted.wait(LOOK_S)
+
+
+class Returns:
+    """The ways back of all ``replicas``. For the controlling thread. ``tell`` gets a line about each that is over.
+
+    ``strength``: since when (seconds since the epoch) so many of them are full.
+    """
+
+    def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
+        self._replicas, self._tell = replicas, tell
+        self._ways: list[Return] = []
+        self._closed = False
+        self.strength: list[tuple[float, int]] = []
+        replicas.before_stop = self.close
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a replica is on its way back, or lives and is not full yet."""
+        return bool(self._ways)
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether a replica may still come back if no other one lives any more."""
+        return any(way.written for way in self._ways)
+
+    def begin(self, replica: LedReplica) -> None:
+        """That of a replica which has died."""
+        if not self._closed and replica.job.config.attempt < MOST_RETURNS:
+            self._ways.append(Return(replica, self._replicas))
+
+    def look(self) -> None:
+        """At what has become of them. Raises what should not have happened."""
+        for way in [way for way in self._ways if way.over]:
+            self._ways.remove(way)
+            self._tell(way.told)
+        self.count()
+
+    def count(self) -> None:
+        """How many are full now."""
+        full = len(self._replicas.living) - sum(way.replica.lives for way in self._ways)
+        if not self.strength or self.strength[-1][1] != full:
+            self.strength.append((time.time(), full))
+
+    def end(self, replica: LedReplica | None = None) -> None:
+        """That of this ``replica`` does not go on; None: of none."""
+        for way in self._ways:
+            if replica in (None, way.replica):
+                way.end()
+        self.look()
+
+    def close(self) -> None:
+        """None goes on, and none begins any more."""
+        self._closed = True
+        self.end()

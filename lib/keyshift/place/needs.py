@@ -1,0 +1,144 @@
+"""What a run needs of the place where it runs, from its parameters, and whether that is there."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import psutil
+
+from keyshift.experiment.spec import RunSpec
+from keyshift.model.errors import BadInput
+from keyshift.place.profile import CLUSTER, LOCAL, Profile
+from keyshift.results.manifest import describe_machine
+from keyshift.workloads.keyed import INDEX_BYTES, Keyed
+
+MIB, GIB = 1 << 20, 1 << 30
+JOB_BYTES = 700 * MIB  # of a driver and its JVM
+TASK_BYTES = 150 * MIB  # of a router or a slot, without its state
+REDIS = ("remote", "hybrid")  # backends whose state is in a server
+
+
+class Machine(NamedTuple):
+    """Where keyshift runs: processors that may be used, bytes of memory, and how many of them are free."""
+
+    cpus: int
+    memory: int
+    free: int
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """As it is now."""
+        memory = psutil.virtual_memory()
+        return cls(describe_machine().cpus, memory.total, memory.available)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Of one run, or of several one after the other: the most of each.
+
+    ``cores``: logical ones, of all replicas together. ``processors``: at the least. ``keys_bytes``: of the keys that
+    exist from the start, in all processes; ``slots_bytes``: what routers and slots have of them. ``memory``: bytes
+    before the first event, ``keys_bytes`` among them. ``redis``: whether state is in a server.
+    """
+
+    cores: int = 0
+    processors: int = 1
+    keys_bytes: int = 0
+    slots_bytes: int = 0
+    memory: int = 0
+    redis: bool = False
+
+    def __or__(self, other: "Needs") -> "Needs":
+        """What is enough for both, one after the other."""
+        return Needs(
+            max(self.cores, other.cores),
+            max(self.processors, other.processors),
+            max(self.keys_bytes, other.keys_bytes),
+            max(self.slots_bytes, other.slots_bytes),
+            max(self.memory, other.memory),
+            self.redis or other.redis,
+        )
+
+
+def needs_of(spec: RunSpec) -> Needs:
+    """What a run needs: each replica has all of the job's tasks and state. State of ``rocksdb`` is in files."""
+    replicas, backend = spec.job.replicas, spec.backend.name
+    in_slots = others = 0
+    if isinstance(workload := spec.workload, Keyed):
+        state = 0 if backend == "rocksdb" else workload.state_bytes
+        in_slots = replicas * workload.from_start * (state + INDEX_BYTES * spec.cores)
+        others = 2 * workload.from_start * INDEX_BYTES  # generator and verdict
+    tasks = replicas * (JOB_BYTES + TASK_BYTES * spec.cores)
+    keys = in_slots + others
+    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + keys, backend in REDIS)
+
+
+def require_needs(spec: RunSpec, place: Profile, machine: Machine) -> None:
+    """Raises BadInput, with what is needed and what is there, if a run does not fit into ``place``.
+
+    On this machine its memory counts, and what is free of it if several replicas are to start at once; elsewhere that
+    of the executors' Python workers.
+    """
+    needs, replicas, spark = needs_of(spec), spec.job.replicas, place.spark
+    if replicas > 1 and spark.master != LOCAL:
+        raise BadInput(f"replicas = {replicas}: only Spark on this machine has replicas yet; use `--profile local`")
+    place.require_cores(needs.cores)
+    if spark.on_kubernetes:
+        there = spark.executors * spark.python_bytes
+        if needs.slots_bytes > there and not needs.redis:
+            raise BadInput(
+                f"the run has {size(needs.slots_bytes)} of keys in its slots before the first event, and "
+                f"{spark.executors} executors have {size(there)} for that; raise spark.executors or "
+                f"spark.memory_overhead in the profile, or lower {_what_takes(spec)}"
+            )
+        return
+    if machine.cpus < needs.processors:
+        raise BadInput(
+            f"replicas = {replicas}: each needs a processor at the least, so {replicas}, and this machine has "
+            f"{machine.cpus}; lower replicas"
+        )
+    there, how = (machine.free, "free") if replicas > 1 else (machine.memory, "there")
+    if needs.memory > there:
+        raise BadInput(
+            f"the run needs {size(needs.memory)} of memory before the first event, {size(needs.keys_bytes)} of them "
+            f"for keys, and {size(there)} are {how}; lower {_what_takes(spec)}"
+        )
+
+
+def _what_takes(spec: RunSpec) -> str:
+    names = [*(["replicas"] if spec.job.replicas > 1 else []), "slots", "routers"]
+    if isinstance(workload := spec.workload, Keyed):
+        names += [f"keys = {workload.keys}", f"state_bytes = {workload.state_bytes}"]
+        if "exist" in type(workload).model_fields:
+            return f"{', '.join(names)}, or take exist = 'once used'"
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def size(amount: int) -> str:
+    """Bytes, in the unit that people would take."""
+    return f"{amount / GIB:,.1f} GiB" if amount >= GIB else f"{amount / MIB:.0f} MiB"
+
+
+def executors(place: Profile, cores: int) -> str:
+    """Where the tasks of a run with so many ``cores`` are, in words."""
+    spark = place.spark
+    if spark.on_kubernetes:
+        return (
+            f"{-(-cores // spark.cores)} of {spark.executors} executors of {spark.cores} cores in pods, each asking "
+            f"for {spark.request_cpu} CPU, {spark.memory} and {spark.memory_overhead}"
+        )
+    if spark.master == CLUSTER:
+        return f"{spark.executors} executors of {-(-cores // spark.executors)} cores, processes of this machine"
+    return "no executors, Spark in one process"
+
+
+def services(place: Profile, needs: Needs, also: tuple[str, ...] = ()) -> list[str]:
+    """What has to be there beside Spark, in words. ``also``: what else the runs start."""
+    words = ["Kafka", "ZooKeeper", "MinIO"]
+    if place.services == "embedded":
+        words = [f"{word} (embedded, one node)" for word in words]
+    else:
+        given = place.services.model_dump()
+        words = [f"{word} at {given[word.lower()]}" for word in words]
+    redis = ["Redis"] if needs.redis else []
+    kubernetes = [f"Kubernetes at {place.spark.master}"] if place.spark.on_kubernetes else []
+    return [*words, *redis, *kubernetes, *also]

@@ -1,0 +1,203 @@
+"""What a batch needs, and how long it will take, without starting anything.
+
+The cells of its notebook are executed up to the first one that would start a run, so that what is told is what the
+notebook asks for, and what is refused is refused by what every start asks.
+"""
+
+import ast
+import contextlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import nbformat
+from pydantic import ValidationError
+
+from keyshift.lab.environment import Asked, NotStarted, nothing_starts, require_room
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.place.needs import Machine, Needs, executors, needs_of, services, size
+from keyshift.place.profile import load_profile
+from keyshift.results.files import Files
+from keyshift.services.jars import require_java
+from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, ended
+
+# Of ``keyshift.suite``: behind the last cell that imports one of these, a notebook starts nothing.
+STARTS = {"measure", "measure_beside_engines", "measure_beside_plain", "open_lab", "play", "start_job"}
+
+
+def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
+    """What ``notebook`` would start with these ``parameters``; no runs if it starts none.
+
+    A notebook that imports nothing of STARTS is not executed. Raises KeyshiftError as the notebook would, and BadInput
+    if a cell before the runs fails.
+    """
+    cells = [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
+    nothing = Asked((), load_profile())
+    names: dict[str, Any] = {"__name__": "__main__", "display": lambda *_, **__: None}
+    try:
+        last = max((number for number, cell in enumerate(cells) if _starts(cell.source)), default=-1)
+        with nothing_starts(), contextlib.chdir(notebook.parent), contextlib.redirect_stdout(io.StringIO()):
+            for cell in cells[: last + 1]:
+                exec(compile(cell.source, notebook.name, "exec"), names)
+                if "parameters" in cell.metadata.get("tags", []):
+                    names |= parameters
+    except NotStarted as instead:
+        return instead.asked
+    except KeyshiftError:
+        raise
+    except Exception as error:
+        raise BadInput(f"{notebook.name}: what it needs cannot be told, {type(error).__name__}: {error}") from error
+    return nothing
+
+
+def _starts(source: str) -> bool:
+    return any(
+        isinstance(node, ast.ImportFrom) and node.module == "keyshift.suite" and STARTS & {n.name for n in node.names}
+        for node in ast.walk(ast.parse(source))
+    )
+
+
+class Estimate(NamedTuple):
+    """``seconds``, found from ``of`` earlier executions of the same set; 0: from the parameters, and of load alone."""
+
+    seconds: float
+    of: int
+
+
+def estimate(loads_s: Sequence[float], earlier: Sequence[tuple[float, float]]) -> Estimate:
+    """How long executions take whose runs have so many seconds of load each.
+
+    ``earlier``: load of other executions of the set, and what they took, both in seconds. They took a multiple of their
+    load, whose median counts: executions of one set may have ten times the load of others. Where there is no load, as
+    in a notebook without runs, all are alike.
+    """
+    if not earlier:
+        return Estimate(sum(loads_s), 0)
+    if all(loads_s) and all(load_s for load_s, _ in earlier):
+        return Estimate(sum(loads_s) * median(took_s / load_s for load_s, took_s in earlier), len(earlier))
+    return Estimate(len(loads_s) * median(took_s for _, took_s in earlier), len(earlier))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of a batch. ``runs``, ``estimate`` and ``needs`` are of executions that are to do and possible here; ``refused``
+    says which are not, by the reason. ``read``: whether records of earlier executions could be read.
+    """
+
+    batch: str
+    notebook: str
+    executions: int
+    to_do: int
+    runs: int
+    estimate: Estimate
+    needs: Needs
+    executors: str
+    services: list[str]
+    refused: dict[str, list[int]]
+    read: bool
+
+    def row(self) -> dict[str, Any]:
+        """For programs."""
+        told = asdict(self)
+        needs, (seconds, of) = told.pop("needs"), told.pop("estimate")
+        return told | {"seconds": round(seconds, 1), "from_earlier": of} | needs
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        about = f"batch {self.batch}: {self.executions} executions of {self.notebook}, {self.to_do} to do"
+        yield f"{about}, with {self.runs} runs{self._duration()}"
+        if self.runs:
+            needs = self.needs
+            yield f"  needs {needs.cores} cores, {size(needs.memory)} of memory; {self.executors}"
+            yield f"  services: {', '.join(self.services)}"
+        for reason, numbers in self.refused.items():
+            yield f"  cannot run here, execution {', '.join(map(str, numbers))}: {reason}"
+
+    def _duration(self) -> str:
+        seconds, of = self.estimate
+        if not self.to_do:
+            return ""
+        if of:
+            return f"; about {duration(seconds)}, from what {of} executions of this set took"
+        why = "none of this set has ended well yet" if self.read else "records of earlier ones were not read"
+        if not seconds:
+            return f"; nobody knows how long ({why})"
+        return f"; about {duration(seconds)} of load by the parameters ({why}), starts and verdicts on top"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that people would take."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def forecast(prepared: PreparedBatch, records: Files | None, machine: Machine, again: bool = False) -> Forecast:
+    """What ``run_batch`` would do, and need. ``records``: of earlier executions, None if they cannot be read.
+
+    Executions that failed are no measure: they may have ended early.
+    """
+    name, executions = prepared.batch.name, prepared.executions
+    done = ended(prepared, records) if records and not again else {}
+    open_ones = [each for each in executions if each.id not in done or done[each.id].status == "failed"]
+    possible: dict[str, Asked] = {}
+    refused: dict[str, list[int]] = {}
+    for execution in executions:
+        asked, why = _possible(prepared, execution, machine)
+        if asked is not None:
+            possible[_key(execution.parameters)] = asked
+        elif execution in open_ones:
+            refused.setdefault(why, []).append(execution.number)
+    to_do = [possible[key] for each in open_ones if (key := _key(each.parameters)) in possible]
+    earlier = _took(records, prepared) if records else []
+    known = [(possible[key].load_s, took_s) for key, took_s in earlier if key in possible]
+    specs = [spec for each in to_do for spec in each.specs]
+    needs = reduce(or_, map(needs_of, specs), Needs())
+    place = to_do[0].place if to_do else load_profile()
+    return Forecast(
+        name,
+        prepared.notebook.name,
+        len(executions),
+        len(open_ones),
+        sum(spec.run.repetitions for spec in specs),
+        estimate([each.load_s for each in to_do], known),
+        needs,
+        executors(place, needs.cores),
+        services(place, needs, tuple(dict.fromkeys(also for each in to_do for also in each.also))),
+        refused,
+        records is not None,
+    )
+
+
+def _possible(prepared: PreparedBatch, execution: NotebookExecution, machine: Machine) -> tuple[Asked | None, str]:
+    """What an execution starts; None with the reason if this ``machine`` cannot."""
+    try:
+        asked = asked_of(prepared.notebook, execution.parameters)
+        if asked.specs:
+            require_java()
+        for spec in asked.specs:
+            require_room(spec, asked.place, machine)
+    except KeyshiftError as error:
+        return None, str(error)
+    return asked, ""
+
+
+def _key(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(parameters, sort_keys=True)
+
+
+def _took(records: Files, prepared: PreparedBatch) -> Iterator[tuple[str, float]]:
+    """Parameters and seconds of each execution of this set that has not failed, also with an earlier notebook."""
+    name = prepared.batch.name
+    for file in records.names(name):
+        if file.endswith(".json"):
+            with contextlib.suppress(ValidationError):  # of an older keyshift
+                record = ExecutionRecord.model_validate_json(records.read(name, file))
+                if record.notebook == prepared.notebook.name and record.status != "failed":
+                    yield _key(record.parameters), 60 * record.minutes

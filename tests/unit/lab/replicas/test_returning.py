@@ -1,0 +1,166 @@
+"""The way back of a replica: what it waits for, what it says, and what is left if it fails."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.lab.replicas import returning
+from keyshift.lab.replicas.returning import Return
+from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.traffic.copies import Standing
+from keyshift.waiting import wait_until
+from keyshift.wire.savepoint import Savepoint
+
+SAVED = Savepoint("capture-1", {0: 7}, {"counter": {0: 1_000_000, 1: 500_000}}, time_us=5)
+
+
+class Application:
+    """``struck``: Spark does not start any more."""
+
+    def __init__(self):
+        self.did, self.spark, self.struck = [], threading.Event(), False
+        self.spark.set()
+
+    def await_ready(self):
+        assert self.spark.wait(60)
+        if self.struck:
+            raise ServiceUnavailable("the application process died")
+
+    def strike(self):
+        self.struck = True
+        self.spark.set()
+
+    def give_way_no_more(self):
+        self.did.append("important")
+
+    def end(self):
+        self.did.append("ended")
+
+
+class Replica:
+    def __init__(self, number, lives):
+        self.number, self.lives, self.application, self.stops = number, lives, Application(), 0
+        self.job = SimpleNamespace(stop=self.stop, check=self.check, config=f"config {number}", stages=f"of {number}")
+        self.dies = None
+
+    def stop(self):
+        self.stops += 1
+
+    def check(self):
+        if self.dies:
+            raise self.dies
+
+
+class Replicas:
+    def __init__(self):
+        self.all, self.standings, self.led = [Replica(0, False), Replica(1, True)], {}, []
+        self.living = self.all[1:]
+
+    def begin_next(self, replica):
+        replica.application.did.append("begun")
+
+    def lead_next(self, replica, saved, of):
+        self.led.append((saved, of))
+        replica.lives = True
+
+
+@pytest.fixture
+def replicas(monkeypatch):
+    """Two of them, of which the first has died; ``captures`` are called one after the other when one is to be made."""
+    made = Replicas()
+    made.captures = [lambda check: SAVED]
+
+    def capture(config, stages, check):
+        assert (config, stages) == ("config 1", "of 1")
+        return (made.captures.pop(0) if made.captures[1:] else made.captures[0])(check)
+
+    monkeypatch.setattr(returning, "capture", capture)
+    monkeypatch.setattr(returning, "LOOK_S", 0.002)
+    monkeypatch.setattr(returning, "KEEPS_UP_S", 0.05)
+    return made
+
+
+def keeps_up(replicas, for_us):
+    now_us = round(time.time() * 1e6)
+    replicas.standings = {0: Standing(now_us - 10_000_000, now_us + for_us)}
+
+
+def over(way):
+    assert wait_until(lambda: way.over, 60, 0.002)
+    return way.told
+
+
+def test_it_begins_from_what_another_one_writes_and_is_full_when_it_has_kept_up_since(replicas):
+    dead, lives = replicas.all
+    way = Return(dead, replicas)
+    assert wait_until(lambda: dead.lives, 60, 0.002)
+    assert dead.stops == 1 and dead.application.did == ["begun"] and replicas.led == [(SAVED, lives.job)]
+    keeps_up(replicas, 10_000)
+    time.sleep(0.05)
+    assert not way.over and way.full_at is None, "what was before its first row counts for nothing"
+    keeps_up(replicas, 10_000_000)
+    told = over(way)
+    assert told.startswith("replica 0 was full again ") and "; 1.5 MB of state were written" in told
+    assert way.full_at is not None and dead.application.did == ["begun", "important"]
+
+
+def test_who_cannot_write_now_is_asked_again(replicas):
+    def fails(check):
+        raise MigrationFailed("slot-0 did not answer")
+
+    replicas.captures = [fails, fails, lambda check: SAVED]
+    keeps_up(replicas, 60_000_000)
+    assert over(Return(replicas.all[0], replicas)).startswith("replica 0 was full again")
+
+
+def test_if_nobody_can_write_it_does_not_come_back_and_nothing_of_it_is_left(replicas, monkeypatch):
+    monkeypatch.setattr(returning, "WRITE_S", 0.02)
+
+    def fails(check):
+        raise ServiceUnavailable("no bucket")
+
+    replicas.captures = [fails]
+    dead = replicas.all[0]
+    assert over(Return(dead, replicas)) == "replica 0 did not come back: no bucket"
+    assert not dead.lives and dead.application.did == ["begun", "ended"]
+    replicas.living = []
+    assert "no other replica is left that could write" in over(Return(dead, replicas))
+
+
+def test_one_that_dies_again_before_it_is_full_says_so(replicas):
+    way = Return(replicas.all[0], replicas)
+    assert wait_until(lambda: replicas.all[0].lives, 60, 0.002)
+    replicas.all[0].dies = QueryDied("once more")
+    assert over(way) == "replica 0 came back, and was not full again: once more" and way.full_at is None
+
+
+def test_one_that_does_not_keep_up_is_left_at_that(replicas, monkeypatch):
+    monkeypatch.setattr(returning, "FULL_S", 0.02)
+    told = over(Return(replicas.all[0], replicas))
+    assert told == "replica 0 came back, and was not full again: it did not keep up within 0.02 s"
+    assert replicas.all[0].lives
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_it_ends_when_nobody_waits_for_it_any_more_wherever_it_is(replicas, lives):
+    dead = replicas.all[0]
+    if not lives:
+        dead.application.spark.clear()
+    way = Return(dead, replicas)
+    assert wait_until(lambda: dead.lives if lives else dead.application.did, 60, 0.002)
+    way.end()
+    assert way.over and dead.application.struck is not lives
+    assert ("came back, and was not full" if lives else "did not come back") in way.told
+    assert ("ended" in dead.application.did) is not lives
+
+
+def test_what_should_not_have_happened_is_the_controlling_threads(replicas):
+    def breaks(check):
+        raise AssertionError("a bug")
+
+    replicas.captures = [breaks]
+    way = Return(replicas.all[0], replicas)
+    with pytest.raises(AssertionError, match="a bug"):
+        wait_until(lambda: way.over, 60, 0.002)

@@ -1,0 +1,165 @@
+"""How the highest rate is found: which rates are tried, what counts as sustained, and what a job is told meanwhile."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.experiment.spec import make_spec
+from keyshift.lab import run_loop
+from keyshift.lab.reporter import Reporter
+from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.scripts import highest_rate
+from keyshift.lab.scripts.highest_rate import (
+    HELD,
+    LOWEST_PER_S,
+    REST_PER_S,
+    SUSTAINED_P99_MS,
+    Burst,
+    RateSearch,
+    burst_of,
+    staircase,
+)
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.records import Second
+
+
+def climb(limit, start, bisections, tries=1):
+    """The rate that is found, and all that were tried, where those up to ``limit`` are sustained."""
+    rates, asked = staircase(start, bisections, tries), []
+    rate = next(rates)
+    while True:
+        asked.append(rate)
+        try:
+            rate = rates.send(rate <= limit)
+        except StopIteration as end:
+            return end.value, asked
+
+
+@pytest.mark.parametrize("start", [500.0, 8_000.0, 512_000.0])
+@pytest.mark.parametrize("limit", [1_000.0, 9_999.0, 70_001.0])
+def test_the_staircase_ends_just_below_the_limit_wherever_it_starts(limit, start):
+    found, asked = climb(limit, start, bisections=4)
+    assert found <= limit < found * 2 ** (1 / 16) * 1.000001
+    assert len(asked) == len(set(asked)), "a rate was tried twice"
+
+
+def test_the_staircase_gives_nothing_when_no_rate_is_sustained():
+    found, asked = climb(0, 8_000.0, bisections=4)
+    assert found == 0
+    assert min(asked) >= LOWEST_PER_S
+
+
+def test_the_staircase_ends_when_every_rate_is_sustained():
+    found, asked = climb(math.inf, 8_000.0, bisections=2)
+    assert found == max(asked)
+
+
+def test_a_rate_that_fails_is_tried_once_more():
+    found, asked = climb(1_000.0, 1_000.0, bisections=1, tries=2)
+    assert (found, asked[:3]) == (1_000.0, [1_000.0, 2_000.0, 2_000.0])
+    assert asked[3] == asked[4] == pytest.approx(1_000 * math.sqrt(2))
+
+
+LATE = 3 * SUSTAINED_P99_MS
+
+
+@pytest.mark.parametrize(
+    "burst",
+    [
+        Burst([1.0] * 6, [5.0] * 6, kept_up=False),
+        Burst([1.0] * 6, [5.0, 5.0, 5.0, 5.0, LATE, LATE], kept_up=True),
+        Burst([], [], kept_up=True),
+        burst_of([Second(10, 9, 1.0, 5.0), Second(11, 9, LATE, LATE)], 10, 11, complete=True),
+        burst_of([Second(9, 9, 1.0, 5.0), Second(10, 0), Second(11, 9, 1.0, 5.0)], 10, 11, complete=True),
+        burst_of([Second(10, 9, 1.0, 5.0)], 10, 11, complete=False),
+    ],
+    ids=[
+        "results are missing",
+        "latency is high at the end",
+        "nothing was measured",
+        "results came late, behind its end",
+        "nothing came while it was measured",
+        "it was given up",
+    ],
+)
+def test_a_rate_is_not_sustained_when(burst):
+    assert not burst.sustained
+
+
+def test_a_burst_is_summed_up_by_medians_and_sustained_although_it_began_with_a_hiccup():
+    burst = Burst([1.0, 1.0, 9.0, 2.0, 2.0, 2.0], [LATE, LATE, 5.0, 6.0, 6.0, 6.0], kept_up=True)
+    assert (burst.p50_ms, burst.p99_ms) == (2.0, 6.0)
+    assert burst.sustained
+
+
+class Job:
+    """Takes ``most`` events/s, in the time of ``clock``. What it does not take waits."""
+
+    def __init__(self, clock, most):
+        self.clock, self.most, self.rates, self.seconds, self.notes = clock, most, [], [], []
+        self.rate = self.waiting = 0.0
+        self.pids = {}
+
+    def change_rate(self, rate, source):
+        self.rates.append(rate)
+        self.rate = rate
+
+    def pass_second(self):
+        self.waiting = max(0.0, self.waiting + self.rate - self.most)
+        late_ms = 10.0 + 1000 * self.waiting / self.most
+        self.seconds.append(Second(int(self.clock.now), round(min(self.rate, self.most)), late_ms, late_ms))
+
+    def check(self):
+        pass
+
+    def note(self, line):
+        self.notes.append(line)
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """Searches the highest rate of a job that takes ``most`` events/s."""
+
+    def search(most, **values):
+        clock = SimpleNamespace(now=1000.0)
+        job, found = Job(clock, most), RateSearch(bisections=2)
+        spec = make_spec({"trigger": "none", "rate": 1000, "seconds": 4, "trigger_s": 0, "warmup_s": 1, **values})
+        run = RunLoop(spec, job, job, Reporter(lambda line: None), lambda: None, found.script)
+        run.feed, run.began_at = job, clock.now
+
+        def sleep(seconds):
+            before, clock.now = clock.now, clock.now + seconds
+            for _ in range(int(before), int(clock.now)):
+                job.pass_second()
+
+        fake = SimpleNamespace(time=lambda: clock.now, sleep=sleep)
+        for module in (highest_rate, run_loop):
+            monkeypatch.setattr(module, "time", fake)
+        run._follow()
+        return found, job
+
+    return search
+
+
+@pytest.mark.parametrize("most", [700.0, 1000.0, 5200.0])
+def test_the_search_ends_just_below_what_a_job_takes_and_rests_between_two_rates(searched, most):
+    found, job = searched(most)
+    assert most / 2 ** (1 / 4) / 1.02 < found.highest <= most * 1.02
+    assert [tried.rate for tried in found.tried] == [rate for rate in job.rates if rate != REST_PER_S][:-1]
+    assert job.rates[-2:] == [HELD * found.highest, REST_PER_S]
+    assert job.rates[1::2] == [REST_PER_S] * (len(job.rates) // 2)
+    assert found.held.sustained and found.held.p99_ms == 10.0 and len(found.held.p99s_ms) == 4
+    (note,) = job.notes
+    assert f"{len(found.tried)} were tried: the highest sustained is {found.highest:.0f} events/s, P99 at 80%" in note
+
+
+def test_a_job_that_takes_hardly_anything_has_no_highest_rate(searched):
+    found, job = searched(200.0)
+    assert (found.highest, found.held) == (0.0, None)
+    assert "none is sustained, not even 250 events/s" in job.notes[0]
+
+
+def test_a_backlog_that_stays_ends_the_search(searched):
+    with pytest.raises(ServiceUnavailable, match=r"catch_up_s = 5: .* at 100 events/s; raise catch_up_s"):
+        searched(50.0, catch_up_s=5)

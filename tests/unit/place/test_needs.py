@@ -1,0 +1,125 @@
+"""What runs need, and that they are refused where it is not there: of one job, replicas, executors."""
+
+import pytest
+
+from keyshift.experiment.spec import make_spec
+from keyshift.model.errors import BadInput
+from keyshift.place.needs import GIB, MIB, Machine, Needs, executors, needs_of, require_needs, services
+from keyshift.place.profile import Profile, SparkProfile
+
+ALONE = make_spec({"keys": 1000, "state_bytes": 1024, "routers": 2, "slots": 2, "to_slots": 4})
+SEVERAL = make_spec(
+    {"replicas": 3, "ordering": "live_robin", "keys": 1000, "state_bytes": 1024}
+)  # of 2 routers, 2 slots
+HERE, LARGE = Profile(), Machine(cpus=8, memory=64 * GIB, free=64 * GIB)
+PODS = Profile(spark=SparkProfile(master="k8s://https://api", executors=2, cores=4, memory_overhead="512m"))
+
+
+def test_memory_is_that_of_all_tasks_and_of_the_keys_that_exist_in_every_process():
+    # 6 tasks know the keys, and so do the generator and the verdict; a payload is in one of them.
+    assert needs_of(ALONE) == Needs(
+        cores=6,
+        processors=1,
+        keys_bytes=1000 * (1024 + 32 * 8),
+        slots_bytes=1000 * (1024 + 32 * 6),
+        memory=(700 + 6 * 150) * MIB + 1000 * (1024 + 32 * 8),
+        redis=False,
+    )
+
+
+def test_each_replica_has_tasks_and_state_of_its_own():
+    needs = needs_of(SEVERAL)
+    assert (needs.cores, needs.processors) == (12, 3)
+    assert needs.keys_bytes == 3 * 1000 * (1024 + 32 * 4) + 1000 * 32 * 2
+    assert needs.memory == 3 * (700 + 4 * 150) * MIB + needs.keys_bytes
+
+
+@pytest.mark.parametrize(
+    ("given", "keys_bytes", "redis"),
+    [
+        ({"backend": "rocksdb"}, 1000 * 32 * 8, False),
+        ({"backend": "hybrid"}, 1000 * (1024 + 32 * 8), True),
+        ({"exist": "once used", "skew": 0.0}, 0, False),
+        ({"workload": "nexmark", "keys": None, "state_bytes": None}, 0, False),
+    ],
+)
+def test_state_counts_where_it_is(given, keys_bytes, redis):
+    values = {"keys": 1000, "state_bytes": 1024} | given
+    needs = needs_of(make_spec({name: value for name, value in values.items() if value is not None}))
+    assert (needs.keys_bytes, needs.redis) == (keys_bytes, redis)
+
+
+def test_runs_one_after_the_other_need_the_most_of_each():
+    both = needs_of(ALONE) | needs_of(SEVERAL)
+    assert (both.cores, both.processors, both.memory) == (12, 3, needs_of(SEVERAL).memory)
+    assert (Needs() | needs_of(make_spec({"backend": "remote"}))).redis
+
+
+def test_what_fits_is_not_refused():
+    for spec in (ALONE, SEVERAL):
+        needed = needs_of(spec).memory
+        require_needs(spec, HERE, Machine(3, needed, needed))
+    require_needs(ALONE, HERE, Machine(1, needs_of(ALONE).memory, free=0))  # who else has memory now may leave it
+    require_needs(ALONE, PODS, Machine(1, 1, 1))  # it runs elsewhere
+
+
+@pytest.mark.parametrize(
+    ("spec", "place", "machine", "words"),
+    [
+        (SEVERAL, HERE, LARGE._replace(cpus=2), "each needs a processor at the least, so 3, and this machine has 2;"),
+        (
+            SEVERAL,
+            HERE,
+            LARGE._replace(free=GIB),
+            r"needs 3\.8 GiB of memory .* 1\.0 GiB are free; lower replicas, slots",
+        ),
+        (
+            ALONE,
+            HERE,
+            LARGE._replace(memory=GIB),
+            r"needs 1\.6 GiB of memory .* 1\.0 GiB are there; lower slots, routers",
+        ),
+        (
+            make_spec({"keys": 32_768_000_000, "skew": 0.0}),
+            HERE,
+            LARGE,
+            r"[\d,.]+ GiB of memory .* of them for keys, and 64\.0 GiB are there; .*keys = 32768000000, .*'once used'",
+        ),
+        (
+            SEVERAL,
+            Profile(spark=SparkProfile(master="local-cluster")),
+            LARGE,
+            "only Spark on this machine has replicas",
+        ),
+        (SEVERAL, PODS, LARGE, "only Spark on this machine has replicas yet; use `--profile local`"),
+        (make_spec({"to_slots": 7}), PODS, LARGE, r"the run has 9 routers and slots.* set spark\.executors to 3"),
+        (
+            make_spec({"keys": 1 << 20, "state_bytes": 1024}),
+            PODS,
+            LARGE,
+            r"1\.2 GiB of keys in its slots .* 2 executors have 1\.0 GiB for that; raise .*spark\.memory_overhead",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_with_what_is_there(spec, place, machine, words):
+    with pytest.raises(BadInput, match=words) as refused:
+        require_needs(spec, place, machine)
+    assert "\n" not in str(refused.value)
+
+
+def test_executors_and_services_are_those_of_the_profile():
+    assert executors(HERE, 9) == "no executors, Spark in one process"
+    assert executors(Profile(spark=SparkProfile(master="local-cluster", executors=2)), 9) == (
+        "2 executors of 5 cores, processes of this machine"
+    )
+    assert executors(PODS, 7).startswith("2 of 2 executors of 4 cores in pods, each asking for 1 CPU, 1g and 512m")
+    assert services(HERE, Needs(redis=True), ("Flink",)) == [
+        "Kafka (embedded, one node)",
+        "ZooKeeper (embedded, one node)",
+        "MinIO (embedded, one node)",
+        "Redis",
+        "Flink",
+    ]
+    elsewhere = {"kafka": "k:9092", "zookeeper": "z:2181", "minio": "m:9000"}
+    told = services(Profile(services=elsewhere, spark=PODS.spark), Needs())
+    assert told == ["Kafka at k:9092", "ZooKeeper at z:2181", "MinIO at m:9000", "Kubernetes at k8s://https://api"]

@@ -1,0 +1,162 @@
+"""What a batch needs and how long it takes, without a service: small notebooks, and sets of the repository."""
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from small_batches import Bench, Executor, prepared, write_notebook
+
+from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.place.needs import GIB, Machine
+from keyshift.studies import dry_run
+from keyshift.studies.batch import prepare
+from keyshift.studies.dry_run import Estimate, asked_of, duration, estimate, forecast
+
+ROOT = Path(__file__).parents[3]
+WITHOUT_RUNS = ("start/01_strategy_space", "compare/02_compare_runs")
+MACHINE = Machine(cpus=2, memory=24 * GIB, free=24 * GIB)
+DEFAULTS = "skew: float = 0.8  # of keys\nkeys: int = 1000  # distinct ones\nseconds: float = 24.0  # measured"
+MEASURES = """
+from keyshift.suite import measure, named
+common = {"skew": skew, "keys": keys, "seconds": seconds, "warmup_s": 6, "repetitions": 2}
+study = measure(named(["fluid", "matched"]), common, one_job=False)
+raise SystemError("started")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(dry_run, "require_java", lambda: "java")
+    monkeypatch.delenv("KEYSHIFT_PROFILE", raising=False)
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path / "state"))
+    write_notebook(tmp_path / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=MEASURES)
+    return tmp_path
+
+
+def test_a_notebook_says_which_runs_it_would_start_and_starts_none(folder):
+    asked = asked_of(folder / "notebooks" / "load.ipynb", {"keys": 77})
+    assert [(spec.strategy.name, spec.workload.keys, spec.workload.skew) for spec in asked.specs] == [
+        ("fluid", 77, 0.8),
+        ("matched", 77, 0.8),
+    ]
+    assert asked.load_s == 2 * 2 * (6 + 24)
+    assert not (folder / "state").exists()
+
+
+def test_a_notebook_that_starts_nothing_is_not_executed(folder):
+    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code="open('there', 'w')")
+    assert asked_of(folder / "notebooks" / "load.ipynb", {}).specs == ()
+    assert not (folder / "notebooks" / "there").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("from keyshift.suite import measure\nmeasure({'one': {'strategy': 'flud'}})", "unknown strategy 'flud'"),
+        ("from keyshift.suite import measure\nkeys / 0", "load.ipynb: what it needs cannot be told, ZeroDivisionError"),
+    ],
+)
+def test_what_the_notebook_refuses_is_refused(folder, code, words):
+    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=code)
+    with pytest.raises(BadInput, match=words):
+        asked_of(folder / "notebooks" / "load.ipynb", {})
+
+
+def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
+    made = prepared(folder, "grid: {keys: [1000, 40000000000, 50000000000], skew: [0, 1]}\nlist: [{skew: -1}]")
+    told = forecast(made, None, MACHINE)
+    assert (told.executions, told.to_do, told.runs) == (7, 7, 8)
+    assert told.estimate == Estimate(2 * 120.0, 0)
+    assert (told.needs.cores, told.needs.redis) == (6, False)
+    assert sorted(told.refused.values()) == [[3, 4], [5, 6], [7]]
+    assert told.row()["cores"] == 6
+    first, needs, services, *refused = told.lines()
+    assert first == (
+        "batch small: 7 executions of load.ipynb, 7 to do, with 8 runs; about 4 min of load by the parameters (records "
+        "of earlier ones were not read), starts and verdicts on top"
+    )
+    assert needs == "  needs 6 cores, 1.6 GiB of memory; no executors, Spark in one process"
+    assert services.startswith("  services: Kafka (embedded, one node), ZooKeeper")
+    assert refused[0].startswith("  cannot run here, execution 3, 4: the run needs ")
+    assert "skew = -1" in refused[2]
+
+
+def test_without_java_nothing_can_run_here(folder, monkeypatch):
+    def refuse():
+        raise ServiceUnavailable("no java on PATH")
+
+    monkeypatch.setattr(dry_run, "require_java", refuse)
+    told = forecast(prepared(folder), None, MACHINE)
+    assert (told.runs, told.refused) == (0, {"no java on PATH": [1]})
+
+
+def test_an_estimate_is_a_multiple_of_the_load_as_it_was_before_or_the_load_itself():
+    assert estimate([60, 120], []) == Estimate(180, 0)
+    # It took 2, 3 and 5 times the load: the median of that, times the load that is to come.
+    assert estimate([60, 120], [(10, 20), (100, 300), (10, 50)]) == Estimate(3 * 180, 3)
+    assert estimate([], [(10, 20)]) == Estimate(0, 1)
+    # Without load executions are alike.
+    assert estimate([0, 0], [(0, 7), (0, 9), (0, 50)]) == Estimate(18, 3)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(90, "90 s"), (300, "5 min"), (7300, "2.0 h")])
+def test_a_duration_is_told_as_people_would(seconds, words):
+    assert duration(seconds) == words
+
+
+def set_minutes(bench, minutes):
+    """Have executions of the batch taken so many minutes, by their skew."""
+    for file in bench.records.names("small"):
+        if file.endswith(".json"):
+            record = json.loads(bench.records.read("small", file))
+            begin = datetime.fromisoformat(record["started_at"])
+            end = begin + timedelta(minutes=minutes[record["parameters"]["skew"]])
+            bench.records.write("small", file, json.dumps(record | {"finished_at": end.isoformat()}).encode())
+
+
+def test_executions_of_the_same_set_say_how_long_the_others_take(folder):
+    bench, text = Bench(folder), "list: [{skew: 0}, {skew: 0.4, seconds: 114}, {skew: 0.8}]"
+    made = prepared(folder, text)
+    assert forecast(made, bench.records, MACHINE).estimate == Estimate(120 + 480 + 120, 0)
+    bench.run(made, Executor(errors={0.8: "it fell over"}))
+    set_minutes(bench, {0: 6.0, 0.4: 16.0, 0.8: 900.0})  # 3 times the load, and 2 times; one that failed is no measure
+    told = forecast(made, bench.records, MACHINE)
+    assert (told.to_do, told.estimate) == (1, Estimate(2.5 * 120, 2))
+    assert next(told.lines()).endswith("1 to do, with 4 runs; about 5 min, from what 2 executions of this set took")
+    assert forecast(made, bench.records, MACHINE, again=True).estimate == Estimate(2.5 * 720, 2)
+    bench.run(made, Executor())
+    assert next(forecast(made, bench.records, MACHINE).lines()) == (
+        "batch small: 3 executions of load.ipynb, 0 to do, with 0 runs"
+    )
+    bench.records.remove("small", [f"{made.executions[2].id}.json"])
+    other = prepared(folder, text, name="other")
+    assert forecast(other, bench.records, MACHINE).estimate.of == 0, "those of another set are no measure"
+    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=f"# new\n{MEASURES}")
+    told = forecast(prepared(folder, text), bench.records, MACHINE)
+    assert (told.to_do, told.estimate) == (3, Estimate(2.5 * 720, 2)), "an earlier notebook is one all the same"
+
+
+@pytest.mark.parametrize(
+    ("file", "runs", "load_s", "also"),
+    [
+        ("spacker/04_overhead-smoke.yaml", 3, 3 * 13.0, None),  # no support, no copies, all copied
+        ("compare/03_flink_restart-smoke.yaml", 3, 3 * 16.0, "Flink"),
+        ("start/02_explore-smoke.yaml", 1, 30.0, None),  # a live job, for as long as its script
+        ("start/01_strategy_space-smoke.yaml", 0, 0.0, None),
+    ],
+)
+def test_sets_that_start_something_else_than_measure_are_understood(folder, file, runs, load_s, also):
+    made = prepare(ROOT / "data" / file, ROOT / "notebooks")
+    told = forecast(made, None, MACHINE)
+    assert told.refused == {}
+    assert (told.runs, told.estimate) == (runs, Estimate(load_s, 0))
+    assert (also in told.services) == bool(also)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "data").rglob("*.yaml")), ids=lambda file: file.name)
+def test_every_set_of_the_repository_is_possible_on_a_machine_that_is_large_enough(folder, file):
+    told = forecast(prepare(file, ROOT / "notebooks"), None, Machine(cpus=64, memory=1024 * GIB, free=1024 * GIB))
+    refused = [reason for reason in told.refused if "use `--profile local-cluster`" not in reason]
+    assert refused == []
+    assert bool(told.runs) == (file.parent.name + "/" + file.stem.rpartition("-")[0] not in WITHOUT_RUNS)

@@ -1,0 +1,90 @@
+"""What a notebook gets of searches for the highest rate, with runs that were never made."""
+
+from contextlib import contextmanager
+
+import pytest
+import small_store
+
+from keyshift.analysis.rates import RATE_MEASURES, rate_sentences
+from keyshift.lab.scripts.highest_rate import Burst, Tried
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.studies import highest_rate as studies
+from keyshift.studies.highest_rate import measure_highest_rates
+
+GOOD, BAD = Burst([1.0, 2.0, 3.0], [5.0, 6.0, 7.0], kept_up=True), Burst([], [], kept_up=False)
+
+
+class Lab:
+    """Its jobs take 1000 events/s for each slot, and some more with each seed. Those of ``dies`` die."""
+
+    def __init__(self):
+        self.dies, self.bad, self.asked, self.store = set(), set(), [], self
+
+    def get_tables(self, run_id):
+        return {}
+
+    def run(self, spec, make_script):
+        slots, search = spec.job.slots, make_script.__self__
+        self.asked.append((slots, spec.workload.seed))
+        if slots in self.dies:
+            raise KeyshiftError(f"{slots} slots died")
+        search.highest = 1000.0 * slots + spec.workload.seed
+        search.held, search.tried = GOOD, [Tried(search.highest, GOOD), Tried(2 * search.highest, BAD)]
+        status = "bad" if slots in self.bad else "ok"
+        return small_store.run(len(self.asked), "fluid", status=status, parameters=spec.parameters())
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    made = Lab()
+
+    @contextmanager
+    def opened(specs, profile, say):
+        yield made
+
+    monkeypatch.setattr(studies, "open_lab", opened)
+    return made
+
+
+def points(*slots):
+    return {f"{each} slots": {"slots": each} for each in slots}
+
+
+def test_each_point_has_its_highest_rate_in_a_job_of_its_own(lab):
+    lab.dies = {3}
+    study = measure_highest_rates(points(1, 2, 3), {"repetitions": 2, "seconds": 5, "seed": 10})
+    assert lab.asked == [(1, 10), (2, 10), (3, 10), (1, 11), (2, 11), (3, 11)]
+    assert [(row["strategy"], row["highest_per_s"], row["held_p99_ms"]) for row in study.rows()] == [
+        *(("1 slots", 1010.0, 6.0), ("1 slots", 1011.0, 6.0)),
+        *(("2 slots", 2010.0, 6.0), ("2 slots", 2011.0, 6.0)),
+    ]
+    tried = study.tried()
+    assert tried.loc["2 slots", "events/s"].to_list() == [2010, 4020, 2011, 4022]
+    assert tried["sustained"].to_list() == [True, False] * 4
+    assert study.died == {"3 slots": "3 slots died"}
+    with pytest.raises(KeyshiftError, match="all points died: 3 slots died"):
+        measure_highest_rates(points(3))
+
+
+def test_what_more_slots_bring_is_said_of_correct_runs_alone(lab):
+    lab.bad = {4}
+    study = measure_highest_rates(points(1, 2, 4), {"workload": "chain", "chain": "map", "seed": 0})
+    wrong, right, grown = rate_sentences(study.rows())
+    assert wrong.startswith("4 slots is not correct")
+    assert right == "1 slots and 2 slots: correct, nothing lost, duplicated, reordered or wrong."
+    assert grown == "map: 1000 events/s with slots = 1, 2000 with 2: 2 times as many with 2 times the slots."
+    assert [measure(study.rows()[0]) for measure in RATE_MEASURES.values()] == [1000.0, 2.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"trigger": "scale"}, "trigger must be none (it is scale)"),
+        ({"rate": "auto"}, "rate a number to begin with"),
+        ({"rate_steps": "1:100"}, "rate_steps empty"),
+    ],
+)
+def test_a_rate_is_searched_while_nothing_moves_or_changes_it(lab, given, words):
+    with pytest.raises(BadInput) as refused:
+        measure_highest_rates(points(1), {"seconds": 9} | given)
+    assert words in str(refused.value) and not lab.asked
