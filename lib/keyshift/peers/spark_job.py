@@ -188,8 +188,8 @@ def _text(begin: Column, key: Column, state_bytes: int) -> Column:
 
 
 def _collected(t: Column, place: Column) -> Column:
-    """Of a key all places of events of the load, each with its batch; None is not collected."""
-    return F.collect_list(F.when(t > 0, F.struct(place.alias("place"), "batch")))
+    """Of a key all places of events of the load, batch by batch, in the order of each router; no None is collected."""
+    return F.array_sort(F.collect_list(F.when(t > 0, F.struct("batch", place.alias("place")))))
 
 
 def _counted(rows: DataFrame, state_bytes: int, version: int, in_batches: bool) -> DataFrame:
@@ -200,15 +200,16 @@ def _counted(rows: DataFrame, state_bytes: int, version: int, in_batches: bool) 
     now = F.current_timestamp()  # the same in all of a batch
     events = rows.select(event, "partition", "offset", *([now.alias("batch")] if in_batches else []))
     key, t = F.col("event.key"), F.col("event.t")
-    place = F.struct(t.alias("t"), F.col("partition").alias("router"), "offset", F.lit(0).alias("position"))
+    place = F.struct(F.col("partition").alias("router"), "offset", F.lit(0).alias("position"), t.alias("t"))
     counts = events.groupBy(key.alias("key")).agg(
         F.sum(F.when(t > 0, 1).otherwise(0)).alias("count"),
-        F.first(_text(F.lpad(t.cast("string"), len(_NEW), "0"), key, state_bytes)).alias("text"),
+        F.min_by(_text(F.lpad(t.cast("string"), len(_NEW), "0"), key, state_bytes), t).alias("text"),
         (_collected(t, place) if in_batches else F.last(place)).alias("at"),
     )
     if in_batches:
-        filled = F.struct(F.lit(0).alias("t"), *(F.lit(-1).alias(name) for name in ("router", "offset", "position")))
-        # The length of the list is the count; both are told of, so that both are kept.
+        filled = F.struct(*(F.lit(-1).alias(name) for name in ("router", "offset", "position")), F.lit(0).alias("t"))
+        # The length of the list is the count; both are told of, so that both are kept. Sorted, as an aggregation of
+        # more than a few keys takes them in any order.
         count = F.col("count") - F.size("all") + F.coalesce(F.col("before") + 1, F.lit(0))
         counts = (
             counts.withColumnRenamed("at", "all")
