@@ -72,3 +72,18 @@ def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
         else:
             said.append(f"That is {digits(high / low)} times as long as {name} is silent, {digits(silence)} s.")
     return said
+
+
+def steady_sentences(table: pd.DataFrame, of: str) -> list[str]:
+    """The latency of strategy ``of`` before a migration, and that of each other one as a multiple. ``table``: of
+    ``interruptions``.
+    """
+    need(table, BEFORE, "steady_sentences")
+    known = {str(name): (float(p50), float(p99)) for name, p50, p99 in table[list(BEFORE)].dropna().itertuples()}
+    if of not in known:
+        return [f"No correct run of {of} says what its latency is."]
+    p50, p99 = known.pop(of)
+    said = [f"{of}: P50 {digits(p50)} and P99 {digits(p99)} ms before the request."]
+    for name, other in known.items():
+        said.append(f"{name} has {digits(other[0] / p50)} times its P50 and {digits(other[1] / p99)} times its P99.")
+    return said

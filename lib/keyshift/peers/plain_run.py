@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import pandas as pd
 from pyspark.sql import SparkSession
 
-from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import make_spec
@@ -23,14 +22,13 @@ from keyshift.lab.system import job_config, job_traffic
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.records import Measured
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
-from keyshift.peers.runs import PeerSpec, peer_spec, repeated, run_peer
+from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
 from keyshift.planner import Strategy
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 from keyshift.results.verdict import Ownership
-from keyshift.services.jars import jars
 from keyshift.services.stack import Stack
 from keyshift.studies.study import Study, measure, specs_of
 from keyshift.wire.faults import Fault
@@ -183,7 +181,7 @@ def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProf
         progress(None) as say,
         open_services(profile, say) as endpoints,
         tempfile.TemporaryDirectory(prefix="plain-", dir=home, ignore_cleanup_errors=True) as work,
-        _spark(cores, home, say, place.options()) as spark,
+        local_spark(cores, home, say, place.options()) as spark,
     ):
         store = ResultStore(endpoints)
         return repeated(specs, store, lambda each: run_plain(each, spark, endpoints, store, Path(work), home, say))
@@ -194,19 +192,6 @@ def run_plain(
 ) -> Manifest:
     """One run, stored whatever its verdict, or if it died."""
     return run_peer(spec, store, home, say, lambda run_id: _prepared(spec, spark, endpoints, run_id, work, say))
-
-
-@contextmanager
-def _spark(cores: int, home: Path, say: Say, options: Mapping[str, Any]) -> Iterator[SparkSession]:
-    # A folder that stays: a JVM keeps its first one for all later sessions, and would make a removed one anew.
-    work = home / "spark-files"
-    work.mkdir(parents=True, exist_ok=True)
-    say(f"starting Spark, local[{cores}]")
-    spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log", options)
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 @contextmanager

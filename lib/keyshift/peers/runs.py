@@ -1,22 +1,32 @@
 """The runs of another system than keyshift's job: repeated, stored, and given as a study beside ours."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
+from keyshift.driver.spark import session
+from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab import bare_copy
 from keyshift.lab.recording import Recording
+from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import KeyshiftError
+from keyshift.peers.counting import CountingJob, CountingQuery
 from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
+from keyshift.services.jars import jars
 from keyshift.studies.study import Study
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Traffic
 from keyshift.workloads import Workload
 
 
@@ -76,3 +86,42 @@ def run_peer(
     except BaseException as error:
         recording.died(error, [])
         raise
+
+
+@contextmanager
+def counting_run(
+    spec: PeerSpec,
+    endpoints: Endpoints,
+    run_id: str,
+    home: Path,
+    say: Say,
+    query: Callable[[Path, Topic, Topic], CountingQuery],
+) -> Iterator[RunLoop]:
+    """A run with a job that counts keys, ready to be executed. ``query``: its engine's, in a folder that is removed
+    behind the run, with the topics of its events and results.
+    """
+    events = Topic.at(endpoints, f"{run_id}-events", spec.job.routers)
+    results = Topic.at(endpoints, f"{run_id}-results")
+    reporter = Reporter(say)
+    with tempfile.TemporaryDirectory(prefix="peer-", dir=home, ignore_cleanup_errors=True) as work:
+        output = Path(work, "results.parquet")
+        traffic = Traffic(spec.workload, [events], results, output, reporter.second, as_lines=True)
+        with (
+            closing(traffic),
+            closing(CountingJob(spec, query(Path(work), events, results), events, results)) as system,
+        ):
+            yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)
+
+
+@contextmanager
+def local_spark(cores: int, home: Path, say: Say, options: Mapping[str, Any]) -> Iterator[SparkSession]:
+    """A Spark of one process, for peers that run in it. Raises ServiceUnavailable."""
+    # A folder that stays: a JVM keeps its first one for all later sessions, and would make a removed one anew.
+    work = home / "spark-files"
+    work.mkdir(parents=True, exist_ok=True)
+    say(f"starting Spark, local[{cores}]")
+    spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log", options)
+    try:
+        yield spark
+    finally:
+        spark.stop()

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from small_store import row as summary
 
-from keyshift.analysis.interruptions import interruption_sentences, interruptions
+from keyshift.analysis.interruptions import interruption_sentences, interruptions, steady_sentences
 from keyshift.model.errors import BadInput
 
 
@@ -70,3 +70,13 @@ def test_silences_are_compared_in_words():
         "That is 400 times as long as fluid is silent, 0.005 s.",
         "lazy is silent for about as long, 2.1 s.",
     ]
+
+
+def test_latencies_before_are_compared_in_words():
+    rows = [row("spark_state", 5.0), row("fluid", 5.0) | {"p50_ms": 5.0, "p99_ms": 30.0}, row("a", 5.0, verdict="bad")]
+    table = interruptions(rows, {"spark_state": [latency(1.0)], "fluid": [latency(1.0)]})
+    assert steady_sentences(table, "spark_state") == [
+        "spark_state: P50 10 and P99 20 ms before the request.",
+        "fluid has 0.50 times its P50 and 1.5 times its P99.",
+    ]
+    assert steady_sentences(table, "a") == ["No correct run of a says what its latency is."]

@@ -3,18 +3,17 @@
 import numpy as np
 import pandas as pd
 import pytest
-import small_store
 
 from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.lab.judge.final_state import judged
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment
 from keyshift.model.records import Second
-from keyshift.peers import flink_job, flink_run
-from keyshift.peers.flink_job import FlinkCount, FlinkJob, query, restarted, tables
+from keyshift.peers import counting
+from keyshift.peers.counting import CountedByResults, CountingJob, restarted
+from keyshift.peers.flink_job import FlinkQuery, query, tables
 from keyshift.peers.flink_run import MOST_STATE, NAME, flink_spec, with_jvm
 from keyshift.results.from_records import metrics_table, migration_table
-from keyshift.studies.study import Study
 from keyshift.traffic.topics import Topic
 
 SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots": 4, "skew": 0.0}
@@ -39,9 +38,9 @@ def test_the_query_makes_a_payload_of_the_wanted_size_and_says_which_start_it_is
 def test_a_run_has_the_parameters_of_a_restart_under_a_name_of_its_own():
     spec = flink_spec(SMALL | {"seed": 3})
     assert spec.parameters()["strategy"] == NAME and spec.point().restarts
-    assert isinstance(spec.workload, FlinkCount)
+    assert isinstance(spec.workload, CountedByResults)
     again = spec.repeated(1)
-    assert isinstance(again.workload, FlinkCount) and again.workload.seed == 4
+    assert isinstance(again.workload, CountedByResults) and again.workload.seed == 4
     assert again.parameters() == spec.parameters() | {"seed": 4}
 
 
@@ -64,32 +63,6 @@ def test_a_run_has_the_parameters_of_a_restart_under_a_name_of_its_own():
 def test_what_flinks_job_does_not_do_is_refused(given, named):
     with pytest.raises(BadInput, match=named):
         flink_spec(SMALL | given)
-
-
-def test_what_is_not_possible_beside_it_is_refused_before_anything_is_started(monkeypatch):
-    monkeypatch.setattr(flink_run, "measure_flink", lambda *told: pytest.fail("it was started"))
-    with pytest.raises(BadInput, match="fluidd"):
-        flink_run.measure_beside_flink({"one": {"strategy": "fluidd"}}, SMALL)
-
-
-def test_flink_is_not_started_beside_a_cluster(monkeypatch, tmp_path):
-    profile = tmp_path / "elsewhere.yaml"
-    profile.write_text("services: {kafka: 'a:1', zookeeper: 'b:2', minio: 'c:3'}\nspark: {master: local}\n")
-    monkeypatch.setattr(flink_run, "open_services", lambda *told: pytest.fail("it was started"))
-    with pytest.raises(BadInput, match="beside the embedded services"):
-        flink_run.measure_flink(SMALL, str(profile))
-
-
-def test_points_of_both_are_one_study(monkeypatch):
-    spec = flink_spec(SMALL)
-    ended = (small_store.run(1, NAME), {})
-    monkeypatch.setattr(flink_run, "measure_flink", lambda *told: Study({NAME: [ended]}, {NAME: spec}))
-    given = []
-    other = Study({"fluid": []}, {"fluid": spec}, {"fluid": "it died"})
-    monkeypatch.setattr(flink_run, "measure", lambda *told, **how: given.append((told, how)) or other)
-    study = flink_run.measure_beside_flink({"fluid": {"strategy": "fluid"}}, SMALL)
-    assert [*study.runs] == [*study.specs] == ["fluid", NAME] and study.died == {"fluid": "it died"}
-    assert given[0][1] == {"one_job": False}
 
 
 # What it does
@@ -132,12 +105,12 @@ def client():
 @pytest.fixture
 def job(monkeypatch, client):
     filled = []
-    monkeypatch.setattr(flink_job, "LOOK_S", 0.0)
-    monkeypatch.setattr(flink_job.lines, "fill", lambda *told: filled.append(told))
+    monkeypatch.setattr(counting, "LOOK_S", 0.0)
+    monkeypatch.setattr(counting.lines, "fill", lambda *told: filled.append(told))
     monkeypatch.setattr(Topic, "length", lambda topic: 20 if filled else 0)
     events = Topic("k", "in", 2)
-    given = SMALL | {"slots": 1, "stage_slots": "counter:2"}
-    made = FlinkJob(flink_spec(given), client, events, Topic("k", "out"))
+    spec, results = flink_spec(SMALL | {"slots": 1, "stage_slots": "counter:2"}), Topic("k", "out")
+    made = CountingJob(spec, FlinkQuery(spec.workload, client, events, results), events, results)
     made.start()
     assert filled == [(events, 20)]
     return made
@@ -279,7 +252,7 @@ def test_the_state_is_told_in_bytes_of_the_savepoint_and_what_is_not_judged_is_n
     final = job.final_state()
     [stage] = final.stages
     assert stage.unit_bytes == dict.fromkeys(range(8), 500) and len(stage.records) == 1
-    assert final.notes == ["a line", flink_job.NOTE]
+    assert final.notes == ["a line", FlinkQuery.told]
 
 
 def test_the_jvms_of_flink_are_not_called_sparks():

@@ -19,7 +19,8 @@ from matplotlib import pyplot as plt
 from keyshift import suite
 from keyshift.lab.scripts.highest_rate import Burst, RateSearch, Tried
 from keyshift.model.errors import BadInput
-from keyshift.peers import flink_run, plain_run
+from keyshift.peers import plain_run
+from keyshift.peers.engines import ENGINES
 from keyshift.results.tables import TABLES
 from keyshift.studies import notebook
 from keyshift.studies.batch import prepare
@@ -61,12 +62,15 @@ def made_up(points, common=None, profile="", one_job=True):
     return Study(runs, specs)
 
 
-def made_up_beside_flink(points, common, profile=""):
-    """What ``measure_beside_flink`` gives."""
-    spec = flink_run.flink_spec(common)
-    ended = small_store.run(99, flink_run.NAME, parameters=spec.parameters())
+def made_up_beside_engines(points, common, names, profile=""):
+    """What ``measure_beside_engines`` gives."""
+    specs = {name: ENGINES[name].spec(common) for name in names}
     tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
-    return made_up(points, common) | Study({flink_run.NAME: [(ended, tables)] * 2}, {flink_run.NAME: spec})
+    runs = {
+        name: [(small_store.run(95 + number, name, parameters=spec.parameters()), tables)] * 2
+        for number, (name, spec) in enumerate(specs.items())
+    }
+    return made_up(points, common) | Study(runs, specs)
 
 
 def execute(path, parameters):
@@ -105,7 +109,7 @@ def made_up_highest_rates(points, common=None, profile="", bisections=3):
 def unmeasured(monkeypatch):
     monkeypatch.setitem(vars(suite), "measure_highest_rates", made_up_highest_rates)
     monkeypatch.setitem(vars(suite), "measure", made_up)
-    monkeypatch.setitem(vars(suite), "measure_beside_flink", made_up_beside_flink)
+    monkeypatch.setitem(vars(suite), "measure_beside_engines", made_up_beside_engines)
     monkeypatch.setitem(vars(suite), "measure_beside_plain", made_up_beside_plain)
     with mpl.rc_context({"backend": "agg"}):
         yield
@@ -138,8 +142,8 @@ def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
         assert specs_of(points, common or {})
         raise Enough
 
-    def possible_beside_flink(points, common, profile=""):
-        assert flink_run.flink_spec(common)
+    def possible_beside_engines(points, common, names, profile=""):
+        assert all(ENGINES[name].spec(common) for name in names)
         possible(points, common)
 
     monkeypatch.setitem(vars(suite), "measure", possible)
@@ -152,7 +156,7 @@ def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
         possible(points, NOTHING_MOVES | (common or {}))
 
     monkeypatch.setitem(vars(suite), "measure_highest_rates", possible_at_highest_rates)
-    monkeypatch.setitem(vars(suite), "measure_beside_flink", possible_beside_flink)
+    monkeypatch.setitem(vars(suite), "measure_beside_engines", possible_beside_engines)
     monkeypatch.setitem(vars(suite), "measure_beside_plain", possible_beside_plain)
     prepared = prepare(file, ROOT / "notebooks")
     for execution in prepared.executions:

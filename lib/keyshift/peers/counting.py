@@ -1,0 +1,262 @@
+"""A job of another engine that counts keys as ``keycount`` does, as a system under test: to scale, it stops and starts
+again. What such jobs have in common, whatever the engine.
+
+Each keeps a row per key: the count, and the text that the key's first event left, ``state_bytes`` long. That event has
+``t`` 0 and comes before the load (``traffic.lines.fill``), so every key has its state from the beginning, with count 0,
+as in ``keycount``. A result says that the text is whole by ``stamp`` = count - 1. If the state of a key were lost, a
+later event would leave another text, and the stamp would be -1.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import pandas as pd
+
+from keyshift.clock import SECOND_US, now_us
+from keyshift.experiment.scenario import Change, ScaleTo
+from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.lab.judge.final_state import FinalState, StageEnd
+from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.model.keys import Assignment
+from keyshift.model.records import Measured, StepRecord, UnitCame, restart_record
+from keyshift.planner import Strategy
+from keyshift.results.verdict import Ownership
+from keyshift.traffic import lines
+from keyshift.traffic.topics import Topic
+from keyshift.waiting import wait_until
+from keyshift.wire.faults import Fault
+from keyshift.workloads.keycount import KeyCount, KeyCounts, wrong_results
+from keyshift.workloads.times import Times
+
+FILL_S = 60.0  # without a result of a key that was filled in
+LOOK_S = 1.0  # between two looks whether the job is alive
+ALL = 1 << 62  # no offset is beyond it
+ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those behind may be unknown without
+    "workload": "keycount",
+    "backend": "memory",
+    "replicas": 1,
+    "exist": "from the start",
+    "trigger": "scale",
+    "then_slots": "",
+    "fault": "",
+    "verify": "end",
+    "snapshot_s": 0.0,
+    "work_us": 0.0,
+}
+
+
+def counting_spec(common: Mapping[str, Any], engine: str) -> RunSpec:
+    """The spec of a run with a job that counts keys in ``engine``. Raises BadInput for what that job does not do."""
+    spec = make_spec({**common, "strategy": "stop_restart"})
+    given = spec.parameters()
+    for name in spec.unsettled:
+        raise BadInput(
+            f"{name} = auto: it is chosen by what a load costs keyshift's job; give a number beside {engine}"
+        )
+    for name, value in ONLY.items():
+        if given[name] != value:
+            raise BadInput(f"{name} = {given[name]!r}: a job of {engine} is compared with {name} = {value!r} only")
+    return spec
+
+
+class CountedByResults(KeyCount):
+    """``keycount`` of which the final state is not read: the last count of each key says what it must be."""
+
+    name: ClassVar[str] = "keycount"
+
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
+        """See ``Workload.wrong``."""
+        counts = KeyCounts(events["key"])
+        results = results[results["position"] >= 0]
+        yield from wrong_results(counts, results)
+        yield from wrong_counts("final count", counts, results.groupby("key")["count"].max())
+
+
+def wrong_counts(what: str, counts: KeyCounts, last: "pd.Series[int]") -> Iterator[str]:
+    """A line for each key of which ``last`` (by key) is not the number of its events."""
+    keys = np.union1d(last.index, counts.keys)
+    for key, found, expected in zip(keys, last.reindex(keys, fill_value=0), counts.of(keys), strict=True):
+        if found != expected:
+            yield f"{what} of key {key}: {found}; expected {expected}"
+
+
+class Stopped(NamedTuple):
+    """How a job of a peer has stopped: when, in microseconds since the epoch, and the ``state_bytes`` it has left."""
+
+    at_us: int
+    state_bytes: int
+
+
+class CountingQuery(Protocol):
+    """The query of an engine. ``name``: of the engine, in sentences; ``told``: a note for readers, what bytes and
+    verdict are about; ``rescales``: whether it can be begun anew with another number of slots.
+    """
+
+    name: str
+    told: str
+    rescales: bool
+
+    def open(self) -> None:
+        """Do all that comes before the first beginning."""
+
+    def begin(self, slots: int, version: int) -> None:
+        """Start it with so many tasks, from the state that ``halt`` left if ``version`` is above 1, and wait until they
+        run. Each result has ``version``.
+        """
+
+    def halt(self, finally_: bool = False) -> Stopped:
+        """Stop it, with its state written down; ``finally_``: all events were offered, and are in the state."""
+
+    def require_alive(self) -> None:
+        """Raises ServiceUnavailable if it has ended by itself."""
+
+    def final_parts(self) -> Iterator[pd.DataFrame]:
+        """The state that the last ``halt`` left, as far as it can be read."""
+
+    def close(self) -> None:
+        """End it, if it runs."""
+
+
+class CountingJob:
+    """See ``system.SystemUnderTest``. A key group of ours stands for a unit of the engine: there are as many, and slots
+    own the same ranges of them; which keys are in one differs.
+    """
+
+    def __init__(self, spec: RunSpec, query: CountingQuery, events: Topic, results: Topic) -> None:
+        assert isinstance(spec.workload, KeyCount)
+        self._query, self._events, self._results = query, events, results
+        self._keys, self._groups = spec.workload.keys, spec.workload.key_groups
+        [(self._stage, self._slots)] = spec.slots_of.items()
+        self._requests: list[ScaleTo] = []
+        self._assignments: list[Assignment] = []
+        self._records: list[StepRecord] = []
+        self._state_bytes, self._looked_us = 0, 0
+        self.notes: list[str] = []
+
+    def start(self) -> None:
+        """Start the job and wait until the state of every key is there."""
+        self._query.open()
+        self._begin(self._slots)
+        lines.fill(self._events, self._keys)
+
+        def came() -> int:
+            self._query.require_alive()
+            return self._results.length()
+
+        if not wait_until(lambda: came() >= self._keys, FILL_S, 0.2, came):
+            raise ServiceUnavailable(
+                f"{self._query.name}'s job has taken {came()} of {self._keys} keys, and no more in {FILL_S:g} s"
+            )
+
+    def _begin(self, slots: int) -> None:
+        version = len(self._assignments) + 1
+        self._query.begin(slots, version)
+        self._assignments.append(Assignment.contiguous(self._groups, slots, version))
+
+    def check(self) -> None:
+        """Make the restart that was requested, and see that the job is alive."""
+        if self._requests:
+            self._restart(self._requests[0].slots)
+            self._requests.pop(0)
+        if now_us() - self._looked_us > LOOK_S * SECOND_US:
+            self._query.require_alive()
+            self._looked_us = now_us()
+
+    def _restart(self, slots: int) -> None:
+        begun_us, before = now_us(), self._assignments[-1]
+        stopped = self._query.halt()
+        self._state_bytes = stopped.state_bytes
+        self._begin(slots)
+        self._records.append(
+            restarted(before, self._assignments[-1], self._unit_bytes, begun_us, stopped.at_us, now_us())
+        )
+
+    @property
+    def _unit_bytes(self) -> int:
+        return self._state_bytes // self._groups
+
+    def recover(self) -> str:
+        """A job that has died stays dead: there is nothing to compare any more."""
+        raise ServiceUnavailable(f"{self._query.name}'s job has died, and is not started anew")
+
+    def announce(self, change: Change, point: Strategy | None = None) -> None:
+        """Nothing can be done ahead."""
+
+    def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
+        """Have the next ``check`` restart the job, if its engine can. Raises BadInput for all but a number of slots."""
+        if not isinstance(change, ScaleTo):
+            raise BadInput(
+                f"trigger: {self._query.name} chooses the keys of a slot, so only scale is possible, not {change}"
+            )
+        if self._query.rescales:
+            self._requests.append(change)
+
+    def cancel(self) -> None:
+        """Forget the requests that have not begun."""
+        self._requests.clear()
+
+    def measure(self) -> dict[str, dict[int, Measured]]:
+        """Nothing: slots of another engine are not asked."""
+        return {self._stage: {}}
+
+    @property
+    def owners(self) -> dict[str, Collection[int]]:
+        """The slots that own state, by the parallelism."""
+        return {self._stage: set(self._assignments[-1].owner)}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a restart is to come or under way."""
+        return bool(self._requests)
+
+    def hit(self, fault: Fault) -> None:
+        """Raises BadInput."""
+        raise BadInput(f"fault = {fault}: processes of {self._query.name} are not hit")
+
+    def note(self, line: str) -> None:
+        """Keep a line for the notes of the run."""
+        self.notes.append(line)
+
+    def stop(self) -> None:
+        """End the job; the size of what it leaves is that of the state."""
+        self._state_bytes = self._query.halt(finally_=True).state_bytes
+
+    def close(self) -> None:
+        """End it, if it runs."""
+        self._query.close()
+
+    def final_state(self) -> FinalState:
+        """Describe the end of the job. Who owned what is the engine's affair: for the verdict one slot answers for
+        all.
+        """
+        versions = [each.version for each in self._assignments]
+        owners: Sequence[Assignment] = [Assignment.contiguous(self._groups, 1, version) for version in versions]
+        end = StageEnd(
+            self._stage,
+            Ownership(owners),
+            begins=versions,
+            unit_bytes=dict.fromkeys(range(self._groups), self._unit_bytes),
+            records=self._records,
+        )
+        return FinalState(
+            offsets=dict.fromkeys(range(self._events.partitions), ALL),  # nothing is left out, if it is overloaded
+            parts=lambda timers: self._query.final_parts(),
+            stages=[end],
+            revoked=(),
+            notes=[*self.notes, self._query.told],
+        )
+
+
+def restarted(
+    before: Assignment, after: Assignment, unit_bytes: int, begun_us: int, stopped_us: int, running_us: int
+) -> StepRecord:
+    """A restart as one step, in which every unit leaves its slot and arrives at one, as ``stop_restart`` records it."""
+    came: dict[int, tuple[UnitCame, ...]] = {
+        slot: tuple(UnitCame(unit, running_us, running_us) for unit in after.units_of(slot))
+        for slot in set(after.owner)
+    }
+    sizes = dict.fromkeys(range(len(before.owner)), unit_bytes)
+    return restart_record(before, after, sizes, came, begun_us, stopped_us, stopped_us)

@@ -1,0 +1,240 @@
+"""Spark's own state: a query that counts keys (``peers.counting``) with ``groupBy().agg()``, from PySpark without any
+code of ours in its way.
+
+*In micro-batches* it is rescaled as Spark offers it: stop, repartition the state in the checkpoint, start with another
+``spark.sql.shuffle.partitions``. *In real-time mode* it has a result for each event, and stays as it is: Spark 4.3
+repartitions no state of an aggregation in that mode (``UNSUPPORTED_STATEFUL_OPERATOR``, which a test asks for).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from keyshift.clock import now_us
+from keyshift.driver.spark import telling_line
+from keyshift.experiment.spec import RunSpec
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import units_of
+from keyshift.peers.counting import CountedByResults, Stopped, wrong_counts
+from keyshift.traffic.topics import Topic
+from keyshift.waiting import wait_until
+from keyshift.workloads.keycount import KeyCount, KeyCounts
+from keyshift.workloads.times import Times
+
+START_S = 60.0  # from a started query until it is at work
+BATCH_S = 60.0  # until a batch ends
+DONE_S = 60.0  # until the checkpoint has all events that were offered
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+SETTINGS: dict[str, Any] = {  # of the session; the rest is as in sessions of ours
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": 2,  # the one that can be repartitioned
+}
+
+
+class CountedByState(CountedByResults):
+    """``keycount`` of which the final state is read from Spark's checkpoint, too."""
+
+    name: ClassVar[str] = "keycount"
+
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
+        """See ``Workload.wrong``."""
+        yield from super().wrong(events, results, iter(()))
+        kept = pd.concat([*final], ignore_index=True)
+        yield from (f"the text of key {key} is not whole in the final state" for key in kept["key"][~kept["whole"]])
+        yield from wrong_counts("count in the final state", KeyCounts(events["key"]), kept.set_index("key")["count"])
+
+
+class SparkQuery:
+    """See ``CountingQuery``: micro-batches, one behind the other without a pause."""
+
+    name = "Spark"
+    told = (
+        "Spark's own state in micro-batches, one behind the other without a pause: beside count and text of a key it "
+        "has where each of its events was, without which no event but a batch's last would have a result; bytes of a "
+        "unit are an equal share of the checkpoint, all of which is read and written"
+    )
+    rescales = True
+    counted: ClassVar[type[KeyCount]] = CountedByState
+    in_batches = True
+
+    def __init__(self, spec: RunSpec, spark: SparkSession, work: Path, events: Topic, results: Topic) -> None:
+        assert isinstance(spec.workload, KeyCount)
+        self._workload, self._spark, self._checkpoint = spec.workload, spark, work / "checkpoint"
+        self._events, self._results = events, results
+        self._query: StreamingQuery | None = None
+        self._final = pd.DataFrame()
+        self.trigger: Mapping[str, str] = {"processingTime": "0 seconds"}
+
+    def open(self) -> None:
+        """Nothing has to be there."""
+
+    def begin(self, slots: int, version: int) -> None:
+        """See ``CountingQuery``. Raises ServiceUnavailable if it does not work in time."""
+        if version > 1:  # False: batches that were not complete are made anew
+            self._spark._streamingCheckpointManager.repartition(str(self._checkpoint), slots, False)
+        self._spark.conf.set("spark.sql.shuffle.partitions", slots)
+        self._query = query = self._started(version)
+
+        def works() -> bool:
+            self.require_alive()
+            return bool(query.status["isTriggerActive"])
+
+        if not wait_until(works, START_S, 0.02):
+            raise ServiceUnavailable(f"Spark's query does not work {START_S:g} s after its start")
+
+    def _started(self, version: int) -> StreamingQuery:
+        kafka = {"kafka.bootstrap.servers": self._events.kafka} | self._events.sign_in.options()
+        rows = self._spark.readStream.format("kafka").options(**kafka)
+        rows = rows.option("subscribe", self._events.name).option("startingOffsets", "earliest")
+        counts = _counted(rows.load(), self._workload.state_bytes, version, self.in_batches)
+        sink = counts.writeStream.format("kafka").options(**kafka).option("topic", self._results.name)
+        sink = sink.option("kafka.linger.ms", 0).option("checkpointLocation", str(self._checkpoint))
+        return sink.outputMode("update").trigger(**self.trigger).start()  # type: ignore[call-overload, no-any-return]
+
+    def halt(self, finally_: bool = False) -> Stopped:
+        """See ``CountingQuery``. Right behind the end of a batch: the next one has no results yet that would come once
+        more.
+        """
+        if not finally_:
+            self._await_batch()
+        elif not wait_until(lambda: self._completed() >= self._events.length(), DONE_S, 0.2, self._completed):
+            raise ServiceUnavailable(f"Spark's checkpoint has {self._completed()} events, and no more in {DONE_S:g} s")
+        self.close()
+        stopped_us = now_us()
+        if finally_:
+            self._final = _kept(self._spark, self._checkpoint, self._workload.state_bytes)
+        files = (each for each in (self._checkpoint / "state").rglob("*") if each.is_file())
+        return Stopped(stopped_us, sum(each.stat().st_size for each in files))
+
+    def _await_batch(self) -> None:
+        def last() -> int:
+            self.require_alive()
+            progress = self._query and self._query.lastProgress
+            return progress.batchId if progress else -1
+
+        before = last()
+        if not wait_until(lambda: last() > before, BATCH_S, 0.002):
+            raise ServiceUnavailable(f"Spark's batch does not end in {BATCH_S:g} s")
+
+    def _completed(self) -> int:
+        """How many events are in complete batches."""
+        self.require_alive()
+        assert self._query is not None
+        for progress in reversed(self._query.recentProgress):
+            if offsets := json.loads(progress.sources[0].endOffset or "{}").get(self._events.name):
+                return sum(offsets.values())
+        return 0
+
+    def require_alive(self) -> None:
+        """See ``CountingQuery``."""
+        if self._query is not None and not self._query.isActive:
+            error = self._query.exception()
+            raise ServiceUnavailable(f"Spark's query has ended: {telling_line(str(error)) if error else 'stopped'}")
+
+    def final_parts(self) -> Iterator[pd.DataFrame]:
+        """All of it."""
+        units = units_of(self._final["key"].to_numpy(), self._workload.key_groups, 1)
+        yield self._final.assign(unit=units, slot=0)
+
+    def close(self) -> None:
+        """End it, if it runs."""
+        if self._query is not None:
+            self._query.stop()
+            self._query = None
+
+
+class RealTimeSparkQuery(SparkQuery):
+    """In real-time mode: it answers each event, and is never rescaled."""
+
+    told = (
+        "Spark's own state in real-time mode: nothing moves, as Spark 4.3 repartitions no state of an aggregation in "
+        "this mode (UNSUPPORTED_STATEFUL_OPERATOR); the verdict is about results and the last count of each key, as a "
+        "batch that is stopped leaves no state"
+    )
+    rescales = False
+    counted = CountedByResults
+    in_batches = False
+
+    def __init__(self, spec: RunSpec, spark: SparkSession, work: Path, events: Topic, results: Topic) -> None:
+        super().__init__(spec, spark, work, events, results)
+        self.trigger = {"realTime": f"{spec.job.batch_s:g} seconds"}
+
+    def halt(self, finally_: bool = False) -> Stopped:
+        """Where it is: everything was answered before."""
+        self.close()
+        return Stopped(now_us(), 0)
+
+    def final_parts(self) -> Iterator[pd.DataFrame]:
+        """Nothing."""
+        return iter(())
+
+
+# -- the query ---------------------------------------------------------------------------------------------------------
+
+_NEW = "0" * 16  # how the text of a key begins whose first event came before the load
+
+
+def _text(begin: Column, key: Column, state_bytes: int) -> Column:
+    return F.rpad(begin, state_bytes, key.cast("string"))
+
+
+def _collected(t: Column, place: Column) -> Column:
+    """Of a key all places of events of the load, batch by batch, in the order of each router; no None is collected."""
+    return F.array_sort(F.collect_list(F.when(t > 0, F.struct("batch", place.alias("place")))))
+
+
+def _counted(rows: DataFrame, state_bytes: int, version: int, in_batches: bool) -> DataFrame:
+    """Results as lines of JSON in ``value``, one per event. What is kept of a key: its count, its text, and where its
+    last event was; in batches, of which each updates a key once, where all were, and in which batch.
+    """
+    event = F.from_json(F.col("value").cast("string"), "key BIGINT, t BIGINT").alias("event")
+    now = F.current_timestamp()  # the same in all of a batch
+    events = rows.select(event, "partition", "offset", *([now.alias("batch")] if in_batches else []))
+    key, t = F.col("event.key"), F.col("event.t")
+    place = F.struct(F.col("partition").alias("router"), "offset", F.lit(0).alias("position"), t.alias("t"))
+    counts = events.groupBy(key.alias("key")).agg(
+        F.sum(F.when(t > 0, 1).otherwise(0)).alias("count"),
+        F.min_by(_text(F.lpad(t.cast("string"), len(_NEW), "0"), key, state_bytes), t).alias("text"),
+        (_collected(t, place) if in_batches else F.last(place)).alias("at"),
+    )
+    if in_batches:
+        filled = F.struct(*(F.lit(-1).alias(name) for name in ("router", "offset", "position")), F.lit(0).alias("t"))
+        # The length of the list is the count; both are told of, so that both are kept. Sorted, as an aggregation of
+        # more than a few keys takes them in any order.
+        count = F.col("count") - F.size("all") + F.coalesce(F.col("before") + 1, F.lit(0))
+        counts = (
+            counts.withColumnRenamed("at", "all")
+            .select("*", F.posexplode_outer("all").alias("before", "at"))
+            .where(F.col("at").isNull() | (F.col("at.batch") == now))
+            .select("key", "text", count.alias("count"), F.coalesce(F.col("at.place"), filled).alias("at"))
+        )
+    whole = F.col("text") == _text(F.lit(_NEW), F.col("key"), state_bytes)
+    answers = F.col("at.t") > 0
+    columns = [
+        F.col("key"),
+        F.col("at.t").alias("t"),
+        *(F.when(answers, F.col(f"at.{name}")).otherwise(-1).alias(name) for name in ("router", "offset", "position")),
+        F.lit(version).alias("version"),
+        F.col("count"),
+        F.when(whole, F.col("count") - 1).otherwise(-1).alias("stamp"),
+    ]
+    return counts.select(F.to_json(F.struct(*columns)).alias("value"))
+
+
+def _kept(spark: SparkSession, checkpoint: Path, state_bytes: int) -> pd.DataFrame:
+    """Of each key in a checkpoint its ``count``, and whether its text is ``whole``."""
+    state = spark.read.format("statestore").load(str(checkpoint))
+    count, text, *_ = (F.col("value")[name] for name in state.schema["value"].dataType.names)  # type: ignore[attr-defined]
+    [name] = state.schema["key"].dataType.names  # type: ignore[attr-defined]
+    key = F.col("key")[name]
+    columns = [key.alias("key"), count.alias("count"), (text == _text(F.lit(_NEW), key, state_bytes)).alias("whole")]
+    return state.select(*columns).toPandas()

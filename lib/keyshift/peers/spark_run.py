@@ -1,0 +1,51 @@
+"""The runs of jobs with Spark's own state that are compared with ours: same load, same Kafka, same measures."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keyshift.lab.environment import open_services
+from keyshift.peers.counting import counting_spec
+from keyshift.peers.runs import PeerSpec, counting_run, local_spark, peer_spec, repeated, run_peer
+from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery, SparkQuery
+from keyshift.place.profile import load_profile
+from keyshift.progress import progress
+from keyshift.results.store import ResultStore
+from keyshift.services.stack import Stack
+from keyshift.studies.study import Study
+
+QUERIES: dict[str, type[SparkQuery]] = {"spark_state": RealTimeSparkQuery, "spark_restart": SparkQuery}
+"""By the name of the point, which is the strategy in what is stored."""
+
+
+def spark_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
+    """The spec of a run of one of ``QUERIES``. Raises BadInput for what that job does not do."""
+    spec = counting_spec(common, "Spark")
+    return peer_spec(spec, name, QUERIES[name].counted(**spec.workload.model_dump()))
+
+
+def measure_spark(name: str, common: Mapping[str, Any], profile: str = "") -> Study:
+    """The runs of one point, ``name``, one of ``QUERIES``; all repetitions in one Spark session.
+
+    ``common``: as for ``measure``. Raises BadInput before anything is started, KeyshiftError if all runs died.
+    """
+    spec, place = spark_spec(name, common), load_profile(profile)
+    home, cores = Stack().home, spec.job.routers + max(*spec.slots_of.values(), spec.scenario.to_slots)
+    with (
+        progress(None) as say,
+        open_services(profile, say) as endpoints,
+        local_spark(cores, home, say, place.spark.options() | SETTINGS) as spark,
+    ):
+        store = ResultStore(endpoints)
+        return repeated(
+            {name: spec},
+            store,
+            lambda each: run_peer(
+                each,
+                store,
+                home,
+                say,
+                lambda run_id: counting_run(
+                    each, endpoints, run_id, home, say, lambda work, *topics: QUERIES[name](each, spark, work, *topics)
+                ),
+            ),
+        )

@@ -1,0 +1,128 @@
+"""Other engines beside ours: what is impossible is refused before anything is started, and all points are one study."""
+
+import pandas as pd
+import pytest
+import small_store
+
+from keyshift.experiment.scenario import ScaleTo, Shuffle
+from keyshift.model.errors import BadInput
+from keyshift.peers import engines
+from keyshift.peers.counting import CountingJob, Stopped
+from keyshift.peers.engines import ENGINES, Engine, measure_beside_engines
+from keyshift.peers.spark_job import CountedByState
+from keyshift.peers.spark_run import spark_spec
+from keyshift.studies.study import Study
+from keyshift.traffic.topics import Topic
+
+SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots": 4, "skew": 0.0}
+FLUID = {"fluid": {"strategy": "fluid"}}
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+    def started(*told):
+        pytest.fail("it was started")
+
+    for name, engine in ENGINES.items():
+        monkeypatch.setitem(ENGINES, name, Engine(engine.spec, started))
+    monkeypatch.setattr(engines, "measure", lambda *told, **how: started())
+
+
+@pytest.mark.parametrize(
+    ("points", "more", "names", "named"),
+    [
+        ({"one": {"strategy": "fluidd"}}, {}, [], "fluidd"),
+        (FLUID, {}, ["spark_state", "flink"], "'flink' is not known; there are spark_state, spark_restart, flink_rest"),
+        (FLUID, {"trigger": "shuffle", "affected": 4}, ["spark_restart"], "a job of Spark is compared with trigger"),
+        (FLUID, {"state_bytes": 1 << 20, "keys": 200}, ["spark_state", "flink_restart"], "Flink's task manager"),
+        (FLUID, {"rate": "auto"}, ["spark_state"], "rate = auto: .* give a number beside Spark"),
+    ],
+)
+def test_what_is_not_possible_is_refused_before_anything_is_started(nothing_starts, points, more, names, named):
+    with pytest.raises(BadInput, match=named):
+        measure_beside_engines(points, SMALL | more, names)
+
+
+def test_engines_are_not_started_beside_a_cluster(nothing_starts, tmp_path):
+    profile = tmp_path / "elsewhere.yaml"
+    profile.write_text("services: {kafka: 'a:1', zookeeper: 'b:2', minio: 'c:3'}\nspark: {master: local}\n")
+    with pytest.raises(BadInput, match="spark_state is started beside the embedded services"):
+        measure_beside_engines(FLUID, SMALL, ["spark_state"], str(profile))
+
+
+def test_points_of_all_are_one_study(monkeypatch):
+    def measured(name):
+        spec = spark_spec("spark_state", SMALL)
+        return lambda *told: Study({name: [(small_store.run(1, name), {})]}, {name: spec})
+
+    for name in ("spark_state", "spark_restart"):
+        monkeypatch.setitem(ENGINES, name, Engine(ENGINES[name].spec, measured(name)))
+    given = []
+    ours = Study({"fluid": []}, {}, {"fluid": "it died"})
+    monkeypatch.setattr(engines, "measure", lambda *told, **how: given.append((told, how)) or ours)
+    study = measure_beside_engines(FLUID, SMALL, ["spark_state", "spark_restart"])
+    assert [*study.runs] == ["fluid", "spark_state", "spark_restart"] and study.died == {"fluid": "it died"}
+    assert given[0][1] == {"one_job": False}
+
+
+class Query:
+    """One that only notes what it is told."""
+
+    name, told = "An engine", "a note"
+
+    def __init__(self, rescales):
+        self.rescales, self.asked = rescales, []
+
+    def begin(self, slots, version):
+        self.asked.append(("begin", slots, version))
+
+    def halt(self, finally_=False):
+        self.asked.append(("halt", finally_))
+        return Stopped(1_000_000, 800)
+
+    def final_parts(self):
+        return iter(())
+
+    def require_alive(self):
+        """It lives."""
+
+
+@pytest.mark.parametrize("rescales", [True, False])
+def test_a_job_is_begun_anew_if_its_engine_can(rescales):
+    query = Query(rescales)
+    job = CountingJob(spark_spec("spark_restart", SMALL), query, Topic("k", "in", 2), Topic("k", "out"))
+    job._begin(2)
+    job.request(ScaleTo(4))
+    assert job.busy == rescales
+    job.check()
+    job.stop()
+    again = [("halt", False), ("begin", 4, 2)] if rescales else []
+    assert query.asked == [("begin", 2, 1), *again, ("halt", True)]
+    end = job.final_state()
+    assert [len(stage.records) for stage in end.stages] == [int(rescales)]
+    assert end.notes == ["a note"] and set(end.stages[0].unit_bytes.values()) == {100}
+    with pytest.raises(BadInput, match="An engine chooses the keys of a slot"):
+        job.request(Shuffle(3))
+
+
+def test_the_state_in_sparks_checkpoint_is_that_of_the_oracle():
+    workload = CountedByState(keys=20, state_bytes=64, key_groups=8)
+    events = pd.DataFrame({"key": [3, 3, 5]})
+    results = pd.DataFrame(
+        {
+            "key": [3, 3, 5],
+            "router": 0,
+            "offset": [0, 1, 2],
+            "position": 0,
+            "count": [1, 2, 1],
+            "stamp": [0, 1, 0],
+        }
+    )
+    state = pd.DataFrame({"key": [3, 5, 7], "count": [2, 1, 0], "whole": True})
+    assert list(workload.wrong(events, results, iter([state]))) == []
+    less, torn = state.assign(count=[1, 1, 0]), state.assign(whole=[True, True, False])
+    assert list(workload.wrong(events, results, iter([less]))) == ["count in the final state of key 3: 1; expected 2"]
+    assert list(workload.wrong(events, results, iter([torn]))) == ["the text of key 7 is not whole in the final state"]
+    assert list(workload.wrong(events, results, iter([state[1:]]))) == [
+        "count in the final state of key 3: 0; expected 2"
+    ]
