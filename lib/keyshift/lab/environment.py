@@ -37,7 +37,7 @@ def open_services(profile: str | None = None, say: Say = tell, reach: bool = Tru
     if place.services != "embedded":
         yield _reached(place.endpoints()) if reach else place.endpoints()
         return
-    with Stack().used(say) as endpoints:
+    with Stack(session_ms=place.session_ms).used(say) as endpoints:
         yield endpoints
 
 
@@ -71,7 +71,7 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
         for spec in specs:
             require_memory(spec, psutil.virtual_memory().total)
     require_java()
-    stack = Stack() if place.services == "embedded" else None
+    stack = Stack(session_ms=place.session_ms) if place.services == "embedded" else None
     for spec in specs:
         require_room(spec, place.spark)
         require_possible(spec.scenario.faults(), stack, place.spark)
