@@ -5,8 +5,8 @@ JSON: a dataclass is an object, a tuple is a list. The driver publishes ``ASSIGN
 asks with ``SAVEPOINT``, ``MEASURE``, ``COPIES``, ``LOG`` and ``FAULT``; whoever is asked finds a new ID there, and
 answers in a folder that has the ID in its path. All other nodes are the slots' and routers' own.
 
-Who leads is in ``election`` and ``leader``, which ``Coordination.lead`` looks after, and a value that is too long for
-a node is in ``parts``. Times are in microseconds since the epoch.
+Who leads is in ``election`` and ``leader``, which ``Coordination.lead`` and ``wire.election`` look after, and a value
+that is too long for a node is in ``parts``. Times are in microseconds since the epoch.
 """
 
 from collections.abc import Mapping
@@ -356,6 +356,11 @@ ALL: Folder[Any] = Folder("", {})  # whatever is below the root
 def of_job(job: str) -> str:
     """The root of a job: has a folder for each attempt, and who drives it; see ``epoch``."""
     return f"/keyshift/{job}"
+
+
+def of_order(stage: str, slot: int) -> str:
+    """The root of the election among replicas of a slot, seen from that of their job; see ``election``."""
+    return f"order/{stage}/{slot}"
 
 
 def of_stage(attempt: int, stage: str) -> str:
