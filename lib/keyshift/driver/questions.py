@@ -40,8 +40,10 @@ class Questions:
         """Publish something for the tasks of the stage."""
         self.attempt.participant.publish(node, value)
 
-    def call_savepoint(self, name: str) -> None:
-        """Let the routers of the first stage bring it to all slots."""
+    def call_savepoint(self, name: str, at_us: int = 0) -> int:
+        """Let the routers of the first stage bring it to all slots. Of slots that work in turns it gives the epoch
+        behind which it comes; see ``Appointments.make`` for ``at_us``.
+        """
 
         def tell(appointment: Appointment | None = None) -> None:
             self.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment))
@@ -51,9 +53,10 @@ class Questions:
             return True
 
         if self.attempt.config.in_turns:
-            Appointments(self.attempt.config, self.attempt.participant).make(name, tell, wanted)
-        else:
-            tell()
+            appointments = Appointments(self.attempt.config, self.attempt.participant)
+            return appointments.make(name, tell, wanted, at_us) or 0
+        tell()
+        return 0
 
     def answers(
         self,
