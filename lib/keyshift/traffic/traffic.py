@@ -38,8 +38,8 @@ class Traffic:
     ``events`` are the topics of the sources, in their order, with a partition for each router; ``results`` has one for
     each slot. ``heard`` gets what came out in each second.
     ``as_lines``: records are lines, not frames; see ``traffic.lines``. ``others``: results of replicas 1, 2, … of the
-    job; those that are counted here are first copies. All methods raise ServiceUnavailable if Kafka or
-    a process of ours is not there any more.
+    job; those that are counted here are first copies. ``order``: of the job's order log, if it has one. All methods
+    raise ServiceUnavailable if Kafka or a process of ours is not there any more.
     """
 
     def __init__(
@@ -52,9 +52,11 @@ class Traffic:
         trace: str = "",
         as_lines: bool = False,
         others: Sequence[Topic] = (),
+        order: Topic | None = None,
     ) -> None:
-        self._inputs, self._topics = Inputs(workload, events), [*events, results, *others]
-        self._results, self._others = results, tuple(others)
+        self._inputs = Inputs(workload, events)
+        self._topics = [*events, results, *others, *([order] if order else [])]
+        self._results, self._others, self.order = results, tuple(others), order
         self.replicas = 1 + len(self._others)
         self._output, self._heard_second = output, heard
         self._common: dict[str, Any] = {

@@ -19,7 +19,7 @@ from keyshift.model.keys import Move, Step, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.model.messages import codec
 from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
-from keyshift.ordering import Position
+from keyshift.ordering import Position, Record
 from keyshift.protocol.coordinator import Appointment, PublishAssignment, StepPhase
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.runtime.succession import UnitsMoved
@@ -66,12 +66,12 @@ class Folder(Generic[T]):
 
 
 def make_codecs() -> None:
-    """Make those of nodes, frames and rows now: a process that is forked from this one needs no time for it."""
+    """Make those of all that travels now: a process that is forked from this one needs no time for it."""
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, PhaseDone, UnitsCame, UnitsLeft),
         *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
         *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str, NoneType),
-        *(Facts, SlotMarker, UnitsMoved),
+        *(Facts, SlotMarker, UnitsMoved, Record),
     ):
         codec(kind)
 

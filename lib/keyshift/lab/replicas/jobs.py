@@ -12,9 +12,12 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.replicas.spark import Application
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.notes import Doing
+from keyshift.ordering import orderings
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.traffic import Traffic
+from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
+from keyshift.wire.coordination import Coordination
 
 
 @dataclass(eq=False)
@@ -32,7 +35,8 @@ class Replicas:
     """Those of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
 
     ``configs``: of each. ``open_application``: makes that of a number, which is not begun. ``log`` gets what
-    ``read_log`` reads of all of them. ``differences``: between them, so far.
+    ``read_log`` reads of all of them. ``differences``: between them, so far. ``order``: the topic of
+    their order log, if they have one.
     """
 
     def __init__(
@@ -46,11 +50,14 @@ class Replicas:
         services: ServicesToHit,
         log: list[LogEvent],
     ) -> None:
-        self._log, self.differences = log, traffic.differences
+        self._log, self.differences, self.order = log, traffic.differences, traffic.order
+        self._common: JobConfig | None = None  # of one of them, if there is something that all have together
         # What fails is for all of them, and ``replicas.system`` looks after it.
         calm = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
         self.all: list[LedReplica] = []
         for config in configs:
+            if orderings.get(config.ordering).leads:
+                self._common = config
             application = open_application(config.replica)
             job = Job(application.start_query, config, work, spec.job.batch_s, traffic, say, services)
             self.all.append(LedReplica(config.replica, application, job, KeyshiftJob(calm, job)))
@@ -62,6 +69,9 @@ class Replicas:
 
     def begin(self) -> None:
         """Start their applications, all at once. Raises ServiceUnavailable if one does not start."""
+        if self._common:
+            with _together(self._common) as participant:
+                participant.begin()
         for replica in self.all:
             replica.application.begin()
         for replica in self.all:
@@ -90,9 +100,21 @@ class Replicas:
 
     def clean(self) -> None:
         """Remove what they left in ZooKeeper, MinIO and on disk."""
-        self._each(lambda replica: replica.job.clean())
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._clean_common)
+            self._each(lambda replica: replica.job.clean())
+
+    def _clean_common(self) -> None:
+        if self._common:
+            with _together(self._common) as participant:
+                participant.withdraw(nodes.ALL)
 
     def _each(self, end: Callable[[LedReplica], None]) -> None:
         with contextlib.ExitStack() as stack:
             for replica in self.all:
                 stack.callback(end, replica)
+
+
+def _together(config: JobConfig) -> contextlib.closing[Coordination]:
+    """A place in ZooKeeper, at the root of what all replicas have together."""
+    return contextlib.closing(Coordination(config.endpoints.zookeeper, nodes.of_job(config.shared), config.token))
