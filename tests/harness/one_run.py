@@ -28,6 +28,7 @@ from engine import HERE, Bucket, Engine, Topic
 from flaky_flight import Failures
 from leading import Fate, MortalAttempt
 from nodes import Ensemble, Session
+from order_services import OrderServices
 from shape import Shape, draw
 
 from keyshift import objects
@@ -86,11 +87,17 @@ def run(seed: int, **pinned: Any) -> Outcome:
     failures = Failures(seed, shape.fails, shape.flight_s)
     ensemble, bucket = Ensemble(seed, shape.zookeeper_s), Bucket(seed, shape.store_s, shape.store_fails)
     fate = Fate(ensemble, shape.leader_dies)
-    with _installed(ensemble, bucket, failures, fate), _counted(TurnCore, "deliver", outcome.seen, "turns"):
+    order = OrderServices(seed)
+    with (
+        _installed(ensemble, bucket, failures, fate),
+        order.installed(),
+        _counted(TurnCore, "deliver", outcome.seen, "turns"),
+    ):
         Run(outcome, ensemble, bucket, fate).go()
         for client in failures.clients:
             client.close()
     outcome.seen.update({f"flight: {what}": times for what, times in failures.counted.items()})
+    outcome.seen.update({f"order: {what}": times for what, times in order.seen.items()})
     return outcome
 
 
@@ -142,7 +149,9 @@ class Request:
 class Run:
     """Load, job, migrations, savepoints, verdict: as ``lab.run_loop`` has it. Is the ``Output`` of its job itself."""
 
-    def __init__(self, outcome: Outcome, ensemble: Ensemble, bucket: Bucket, fate: Fate) -> None:
+    def __init__(
+        self, outcome: Outcome, ensemble: Ensemble, bucket: Bucket, fate: Fate, input_of: str = "", replica: int = 0
+    ) -> None:
         self.outcome, self.shape, self.seed, self.seen = outcome, outcome.shape, outcome.seed, outcome.seen
         self._ensemble, self._bucket, self._fate = ensemble, bucket, fate
         shape = self.shape
@@ -171,6 +180,8 @@ class Run:
             snapshot_s=shape.snapshot_s,
             ordering=shape.ordering,
             heartbeat_us=round(shape.heartbeat_s * 1e6),
+            input_of=input_of,
+            replica=replica,
         )
         self._workload = config.make_workload()
         self._topic = Topic(config.routers)

@@ -31,11 +31,12 @@ from keyshift.wire.nodes import PLAN
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.client import StateClients
+from keyshift.worker.order.following import Following
 from keyshift.worker.output import NextStage
 from keyshift.worker.router import RouterTask, Routing
 from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.host import SlotHost
-from keyshift.worker.slot.intake import TurnIntake
+from keyshift.worker.slot.intake import LedIntake, TurnIntake
 from keyshift.worker.slot.snapshots import SlotSnapshots
 from keyshift.worker.slot.task import SlotTask
 from keyshift.worker.state import outbox
@@ -295,6 +296,16 @@ def hands_over_no_place_in_the_order(original, intake):
 def ends_its_batch_with_a_turn_that_waits_for_state(original, intake):
     original(intake)
     return True
+
+
+@mutant(LedIntake, "over", (*LOST, *STUCK), SHORT_BATCHES, ordering="kazoo", slow_s=(0.04, 0.0, 0.0))
+def works_on_what_is_ordered_when_its_batch_is_over(original, intake):
+    return TurnIntake.over(intake)
+
+
+@mutant(Following, "close", STUCK, SHORT_BATCHES, ordering="kazoo")
+def leads_on_when_its_batch_is_over(original, following):
+    following._over.set()
 
 
 @mutant(TurnRouterTask, "hand_over", STUCK, SHORT_BATCHES, ordering="live_robin")

@@ -17,24 +17,30 @@ from typing import Any
 from unittest.mock import patch
 
 import pandas as pd
-from engine import HERE, Bucket, Engine
+from engine import Bucket, Engine
 from flaky_flight import Failures
 from leading import Fate
 from nodes import Ensemble
 from one_run import Outcome, Run, _installed
+from order_services import OrderServices
 from shape import draw
 
 from keyshift.clock import now_us
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import capture
 from keyshift.lab.replicas.returning import Return
+from keyshift.lab.replicas.system import TOGETHER_US
 from keyshift.model import frames
 from keyshift.model.keys import Assignment, SlotId
 from keyshift.planner import make_plan, strategies
+from keyshift.runtime.row import SAVEPOINT
 from keyshift.runtime.turn import Turn
 from keyshift.runtime.turns import TurnCore
 from keyshift.traffic.copies import Chains, Difference
+from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import Savepoint
+from keyshift.worker import tasks
+from keyshift.worker.slot.task import SlotTask
 
 LATE_S, LOAD_S = 0.4, 2.0
 HERE_ONLY = ["version", "slot", "log_offset", "arrived_us"]  # columns of results in which replicas may differ
@@ -42,8 +48,11 @@ HERE_ONLY = ["version", "slot", "log_offset", "arrived_us"]  # columns of result
 
 @dataclass
 class Replica:
-    """By slot: ``turns`` with number and chain, and rows of ``results``, each in their order."""
+    """By slot: ``turns`` with number and chain, and rows of ``results``, each in their order. ``stopped``: the turn
+    behind which the last savepoint was.
+    """
 
+    stopped: dict[int, int] = field(default_factory=dict)
     turns: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     results: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     batches: int = 0
@@ -54,12 +63,17 @@ def run(
 ) -> list[Replica]:
     """Until all of the input has come out of both."""
     ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
-    runs = [Run(Outcome(2 * seed + number, _shape(seed, ordering, workload), {}), ensemble, bucket, Fate(ensemble, 0.0))
-            for number in range(2)]  # fmt: skip
+    outcomes = [Outcome(2 * seed + number, _shape(seed, ordering, workload), {}) for number in range(2)]
+    common, order = (ensemble, bucket, Fate(ensemble, 0.0), "both"), OrderServices(seed)
+    runs = [Run(outcome, *common, number) for number, outcome in enumerate(outcomes)]
     first, second = runs
     second._topic = second._engine.topic = first._topic
     replicas = [Replica() for _ in runs]
-    with _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)), _recorded(runs, replicas):
+    with (
+        _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
+        order.installed(),
+        _recorded(replicas),
+    ):
         try:
             Thread(target=first._load, daemon=True).start()
             assignments = [Assignment.contiguous(8, first.shape.slots)]
@@ -80,6 +94,10 @@ def run(
             for each in runs:
                 each._await("nothing moves", lambda each=each: not each._job.stages[0].busy)
                 each._await("every event has its result", lambda each=each: not each._unanswered())
+            at_us = now_us() + TOGETHER_US
+            for each in runs:
+                each._job.call_savepoint(at_us)
+            for each in runs:
                 each._job.savepoint()
         finally:
             first._over.set()
@@ -116,16 +134,24 @@ def _shape(seed: int, ordering: str, workload: str) -> Any:
 
 
 @contextmanager
-def _recorded(runs: list[Run], replicas: list[Replica]) -> Iterator[None]:
-    original = TurnCore.deliver
+def _recorded(replicas: list[Replica]) -> Iterator[None]:
+    """Turns are worked on in any thread of a slot: whose a core is, is known when it is made."""
+    make_slot, original, of = tasks.make_slot, TurnCore.deliver, dict[Any, int]()
+
+    def made(config: JobConfig, slot: int) -> SlotTask:
+        task = make_slot(config, slot)
+        of[task.shared.core] = config.replica
+        return task
 
     def deliver(core: TurnCore[Any, Any], turn: Turn) -> None:
-        for each, replica in zip(runs, replicas, strict=True):
-            if turn.rows and HERE.process in each._engine.processes:
-                replica.turns[core.machine.slot].append((turn.number, turn.chain))
+        replica, slot = replicas[of[core]], core.machine.slot
+        if turn.rows:
+            replica.turns[slot].append((turn.number, turn.chain))
+        elif turn.control[0].kind == SAVEPOINT:
+            replica.stopped[slot] = turn.number
         original(core, turn)
 
-    with patch.object(TurnCore, "deliver", deliver):
+    with patch.object(tasks, "make_slot", made), patch.object(TurnCore, "deliver", deliver):
         yield
 
 

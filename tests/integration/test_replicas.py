@@ -1,5 +1,6 @@
 """Replicas of a job on real Spark: the first copy of each result counts, a death costs none, and the dead come back."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -43,8 +44,11 @@ def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_t
     assert left() == []
 
 
-def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers(lab, left):
-    manifest = lab.run(spec(workload="windowcount", fault="kill:replica@steady", returns=False, **REPLICATED))
+@pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
+def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers(lab, left, ordering):
+    """Of kazoo it is the one that begins first, so its slots lead."""
+    values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
+    manifest = lab.run(spec(workload="windowcount", fault="kill:replica@steady", returns=False, **values))
     assert manifest.status == "ok", manifest.verdict.examples
     latency = lab.store.get_table(manifest.run_id, "latency")
     assert len(latency) == manifest.summary.events
@@ -52,6 +56,10 @@ def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers
     assert faults["instance"].tolist() == ["kill replica"]
     arrived = latency["created_s"] + latency["latency_ms"] / 1000
     assert set(latency["replica"][arrived > faults["t_s"].max() + 1.0]) == {1}, "the other one was dead"
+    if ordering == "kazoo":
+        led = [re.findall(r"slot \d: ([\d, ]+)", note) for note in manifest.notes if note.startswith("leaders")]
+        assert len(led) == 1 and len(led[0]) == 2
+        assert all(replicas.startswith("0") and replicas.endswith("1") for replicas in led[0])
     assert any(note.startswith("replica 0 died") and "1 of 2 went on" in note for note in manifest.notes)
     assert "1 replicas were judged" in of_replicas(manifest)
     assert left() == []

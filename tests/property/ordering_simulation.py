@@ -565,13 +565,17 @@ class Simulation(VirtualTime):
         bad = shape.fails if not self.over and tries < 5 else 0.0
         late_ms = 100.0 if draw < bad / 3 else shape.append_ms
         if not bad / 3 < draw < bad / 2:
-            self.at(self.delay(late_ms), self.appended, slot.place, record)
+            self.at(self.delay(late_ms), self.appended, slot, record)
         if draw < bad:
             self.seen["append repeated"] += 1
             slot.replica.later(self.delay(20.0), self.append, slot, record, tries + 1)
 
-    def appended(self, place: tuple[int, int], record: Record) -> None:
-        self.logs[place].records.append(record)
+    def appended(self, slot: Slot, record: Record) -> None:
+        place = slot.place
+        log = self.logs[place].records
+        self.seen["came in behind the death of its leader"] += not slot.replica.alive and bool(record.entries)
+        self.seen["came in behind its term"] += any(record.term < other.term for other in log) and bool(record.entries)
+        log.append(record)
         for replica in self.replicas:
             if replica.alive:
                 replica.read_on(replica.slots[place])

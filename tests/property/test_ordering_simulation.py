@@ -23,7 +23,14 @@ OFTEN = (
     "snapshots",
     "stopped",
 )
-OFTEN_WITH_LEADERS = ("append repeated", "elections", "expired", "resigned")
+OFTEN_WITH_LEADERS = (
+    "append repeated",
+    "came in behind its term",
+    "came in behind the death of its leader",
+    "elections",
+    "expired",
+    "resigned",
+)
 
 
 @pytest.mark.parametrize("name", AGREE)

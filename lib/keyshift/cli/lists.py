@@ -80,7 +80,7 @@ def orderings(as_json: Json = False) -> None:
     from keyshift.ordering import orderings as known
 
     rows = [
-        {"ordering": name, "what": entry.summary, "source": entry.source, "in_jobs": entry.in_jobs}
+        {"ordering": name, "what": entry.summary, "source": entry.source}
         | ({"agrees": entry.agrees, "leads": entry.leads} if as_json else {})
         for name, entry in known.items()
     ]

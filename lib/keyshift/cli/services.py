@@ -16,12 +16,14 @@ def up(
     minio_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of MinIO.")] = None,
 ) -> None:
     """Start Kafka, ZooKeeper and MinIO on this machine (loopback only)."""
+    from keyshift.place.profile import load_profile
     from keyshift.services.jars import jars, require_java
     from keyshift.services.stack import Stack
 
+    place = load_profile()
     require_java()
     wanted = {"kafka": kafka_port, "zookeeper": zookeeper_port, "minio": minio_port}
-    stack = Stack(ports={name: port for name, port in wanted.items() if port})
+    stack = Stack(ports={name: port for name, port in wanted.items() if port}, session_ms=place.session_ms)
     stack.up(tell)
     jars("spark", tell)
     print_rows(list(map(asdict, stack.status())), as_json=False)

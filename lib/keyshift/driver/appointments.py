@@ -31,20 +31,25 @@ class Appointments:
         self._config, self._coordination = config, coordination
         self._ahead_us = AHEAD_US
 
-    def make(self, what: str, tell: Callable[[Appointment], None], wanted: Callable[[], bool]) -> None:
-        """``tell`` of an appointment for ``what`` until one holds, or is not ``wanted`` any more.
+    def make(
+        self, what: str, tell: Callable[[Appointment], None], wanted: Callable[[], bool], at_us: int = 0
+    ) -> int | None:
+        """``tell`` of an appointment for ``what`` until one holds, or is not ``wanted`` any more; gives its epoch.
 
-        Raises MigrationFailed if a router does not answer before the deadline.
+        ``at_us``: where it is to be, or later if a router has passed that, in microseconds since the epoch. Raises
+        MigrationFailed if a router does not answer before the deadline.
         """
         heartbeat_us = self._config.heartbeat_us
         while wanted():
-            epoch = (now_us() + self._ahead_us) // heartbeat_us + 1
+            epoch, at_us = max(now_us() + self._ahead_us, at_us) // heartbeat_us + 1, 0
             tell(Appointment(epoch))
             if self._confirmed(what, epoch, wanted):
                 self._ahead_us = max(round(FALLS * self._ahead_us), LEAST_US)
                 tell(Appointment(epoch, holds=True))
-                return self._coordination.withdraw(nodes.confirmed(what))
+                self._coordination.withdraw(nodes.confirmed(what))
+                return epoch
             self._ahead_us = min(2 * self._ahead_us, MOST_US)
+        return None
 
     def _confirmed(self, what: str, epoch: int, wanted: Callable[[], bool]) -> bool:
         routers, deadline_s = self._config.routers, self._config.deadline_s

@@ -66,6 +66,7 @@ class Job:
         self._work, self._output, self._say = work, output, say
         self._begun_from: Savepoint | None = None
         self._first_version = NO_VERSION  # of the last stage in the attempt that began from there
+        self._called = ""  # the name of the savepoint that routers were told of, and nobody has awaited
         self.savepoints: list[Savepoint] = []  # all that were committed
         self.snapshots = CompletedSnapshots()
         self.notes: list[Note] = []  # one for each migration that did not go as planned, and each death
@@ -273,17 +274,22 @@ class Job:
                 events = stage.ask.read_log(self._query.alive)
                 self.log += [event._replace(place=f"{place}{event.place}") for event in events]
 
+    def call_savepoint(self, at_us: int = 0) -> int:
+        """Let routers begin with the next ``savepoint``; see ``Questions.call_savepoint``."""
+        self._called = f"{self.config.attempt}-{secrets.token_hex(3)}"
+        self._say(Doing(Activity.SAVEPOINT))
+        self._query.end_snapshots()  # nothing goes on behind this one
+        return self.stages[0].ask.call_savepoint(self._called, at_us)
+
     def savepoint(self) -> Savepoint:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
 
         The barriers come behind all that is on its way, which may be much: the deadline is for silence, and begins
         anew with each answer and each result. The last result of every slot has come out at the end.
         """
-        config = self.config
-        name = f"{config.attempt}-{secrets.token_hex(3)}"
-        self._say(Doing(Activity.SAVEPOINT))
-        self._query.end_snapshots()  # nothing goes on behind this one
-        self.stages[0].ask.call_savepoint(name)
+        if not self._called:
+            self.call_savepoint()
+        config, name, self._called = self.config, self._called, ""
         manifest = SavepointManifest(config.workload, config.parameters)
         for stage in self.stages:
             wanted = participants(stage.config)

@@ -40,8 +40,10 @@ class Questions:
         """Publish something for the tasks of the stage."""
         self.attempt.participant.publish(node, value)
 
-    def call_savepoint(self, name: str, stops: bool = True) -> None:
-        """Let the routers of the first stage bring it to all slots. ``stops``: see ``SavepointCalled``."""
+    def call_savepoint(self, name: str, at_us: int = 0, stops: bool = True) -> int:
+        """Let the routers of the first stage bring it to all slots. Of slots that work in turns it gives the epoch
+        behind which it comes; see ``Appointments.make`` for ``at_us``. ``stops``: see ``SavepointCalled``.
+        """
 
         def tell(appointment: Appointment | None = None) -> None:
             self.tell(nodes.SAVEPOINT, nodes.SavepointCalled(name, appointment, stops))
@@ -51,9 +53,10 @@ class Questions:
             return True
 
         if not self.attempt.config.in_turns:
-            return tell()
+            tell()
+            return 0
         try:
-            Appointments(self.attempt.config, self.attempt.participant).make(name, tell, wanted)
+            return Appointments(self.attempt.config, self.attempt.participant).make(name, tell, wanted, at_us) or 0
         except Exception:
             with contextlib.suppress(KeyshiftError):  # then nobody is there who waits for it
                 tell()

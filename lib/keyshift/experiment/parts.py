@@ -97,6 +97,13 @@ class JobPart(Part):
         allow_inf_nan=False,
         description="with an ordering: milliseconds of an epoch, which slots wait for",
     )
+    session_ms: int = Field(
+        default=500,
+        ge=20,
+        le=60_000,
+        description="with an ordering that has leaders: milliseconds without a sign of life of a leader, until another "
+        "one is elected",
+    )
     copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
     copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
 

@@ -53,7 +53,7 @@ def _conflicts(
     ordering: str, trigger: str, snapshot_s: float, unsettled: tuple[str, ...], faults: list[Fault]
 ) -> Iterator[str]:
     if not orderings.get(ordering).agrees:
-        known = ", ".join(name for name, each in orderings.items() if each.agrees and each.in_jobs)
+        known = ", ".join(name for name, each in orderings.items() if each.agrees)
         yield f"ordering = {ordering}: replicas would differ; set ordering to one of: {known}"
     if trigger != NOTHING_MOVES:
         yield f"trigger = {trigger}: state of replicas does not move between slots yet; set trigger = {NOTHING_MOVES}"

@@ -121,9 +121,11 @@ class RunSpec:
         protocol = orderings.get(name)
         if not protocol.agrees:
             return
-        if not protocol.in_jobs:
-            known = ", ".join(known for known, each in orderings.items() if each.in_jobs)
-            raise BadInput(f"ordering = {name}: no job can run with it yet; those that can: {known}")
+        if protocol.leads and self.job.snapshot_s:
+            raise BadInput(
+                f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: no job with a leader goes on from a "
+                "snapshot yet; set snapshot_s = 0"
+            )
         if heartbeat_ms < frame_ms:
             raise BadInput(
                 f"heartbeat_ms = {heartbeat_ms:g}: an epoch cannot be shorter than a frame, frame_ms = {frame_ms:g}; "

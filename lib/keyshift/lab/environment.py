@@ -80,7 +80,7 @@ def open_services(profile: str | None = None, say: Say = tell, reach: bool = Tru
     if place.services != "embedded":
         yield _reached(place.endpoints()) if reach else place.endpoints()
         return
-    with Stack().used(say) as endpoints:
+    with Stack(session_ms=place.session_ms).used(say) as endpoints:
         yield endpoints
 
 
@@ -107,7 +107,7 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
-    stack = Stack() if place.services == "embedded" else None
+    stack = Stack(session_ms=place.session_ms) if place.services == "embedded" else None
     with (
         progress(say) as shown,
         open_services(profile, shown) as endpoints,

@@ -36,6 +36,7 @@ from keyshift.lab.scripts.series import Series, job_of, one_job
 from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
+from keyshift.ordering import orderings
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER, SparkProfile
 from keyshift.program import interrupts_wait
@@ -46,6 +47,7 @@ from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores
 from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
+from keyshift.wire.election import require_session
 from keyshift.wire.savepoint import SavepointStore
 
 START_S = 60.0  # in which they must come
@@ -289,6 +291,8 @@ class Lab:
     def _around(
         self, spec: RunSpec, config: JobConfig, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
+        if orderings.get(config.ordering).leads:
+            require_session(config.endpoints.zookeeper, config.session_ms)
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
         traffic = job_traffic(spec.workload, config, results, self._work, reporter.second, configs)

@@ -16,6 +16,7 @@ from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured, Second
+from keyshift.ordering import orderings
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
 from keyshift.traffic.topics import Topic
@@ -118,6 +119,7 @@ def job_config(
         snapshot_s=spec.job.snapshot_s,
         ordering=spec.job.ordering,
         heartbeat_us=round(spec.job.heartbeat_ms * 1000),
+        session_ms=spec.job.session_ms,
         keep_snapshots=spec.run.verify == SNAPSHOTS,
         faults=tuple(fault for fault in spec.scenario.faults() if fault.phase and fault.who != REPLICA),
     )
@@ -139,8 +141,19 @@ def job_traffic(
     events = [Topic.at(config.endpoints, each.topic, each.partitions) for each in config.inputs]
     topics = [Topic.at(each.endpoints, each.results_topic, results) for each in configs or [config]]
     output = work / f"{config.job}.parquet"
+    given = workload, events, topics[0], output, heard, config.trace
     near_us = 2 * config.heartbeat_us + NEAR_US
-    return Traffic(workload, events, topics[0], output, heard, config.trace, others=topics[1:], near_us=near_us)
+    return Traffic(*given, others=topics[1:], near_us=near_us, order=order_log(config, results))
+
+
+def order_log(config: JobConfig, results: int) -> Topic | None:
+    """The topic of the order log of the job of ``config``, if its order comes from leaders. ``results``: see
+    ``job_traffic``.
+    """
+    if not orderings.get(config.ordering).leads:
+        return None
+    *before, _ = config.chain()
+    return Topic.at(config.endpoints, config.order_topic, sum(each.slots for each in before) + results)
 
 
 class KeyshiftJob:
@@ -239,6 +252,10 @@ class KeyshiftJob:
     def notes(self) -> list[Note]:
         """What has not gone as planned so far; for any thread."""
         return self._job.notes_so_far
+
+    def stop_at(self, at_us: int) -> int:
+        """Appoint the last savepoint, which ``stop`` takes then; see ``Job.call_savepoint``."""
+        return self._job.call_savepoint(at_us)
 
     def stop(self) -> None:
         """Measure, then take the last savepoint; once more after ``recover``."""

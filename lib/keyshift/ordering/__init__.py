@@ -40,7 +40,7 @@ class OrderProtocol(NamedTuple):
 
     ``agrees``: whether replicas deliver the same turns at all. ``leads``: whether one of them leads, and the order
     comes from an order log. Otherwise it follows from the channels alone, and then the order of a unit's events does
-    not depend on the slot that owns the unit. ``in_jobs``: whether a job can run with it.
+    not depend on the slot that owns the unit.
     """
 
     open: Callable[[Setting, Position], Ordering]
@@ -48,21 +48,16 @@ class OrderProtocol(NamedTuple):
     source: str
     agrees: bool = True
     leads: bool = False
-    in_jobs: bool = False
 
 
 orderings: Registry[OrderProtocol] = Registry("order protocol")
 orderings.register(
     "none",
-    OrderProtocol(
-        Unordered, "rows are delivered as they come; replicas differ", "no protocol", agrees=False, in_jobs=True
-    ),
+    OrderProtocol(Unordered, "rows are delivered as they come; replicas differ", "no protocol", agrees=False),
 )
 orderings.register(
     "live_robin",
-    OrderProtocol(
-        LiveRobin, "channels take turns, each up to the mark of an epoch; nobody talks", "LiveRobin", in_jobs=True
-    ),
+    OrderProtocol(LiveRobin, "channels take turns, each up to the mark of an epoch; nobody talks", "LiveRobin"),
 )
 orderings.register(
     "time_merge", OrderProtocol(TimeMerge, "as live_robin, with the events of an epoch by their time", "TimeMerge")

@@ -15,6 +15,7 @@ from keyshift.folders import resource
 from keyshift.model.errors import BadInput
 from keyshift.refusals import refusal
 from keyshift.registry import unknown
+from keyshift.services.zookeeper import SESSION_MS
 from keyshift.wire.config import Certificate
 
 VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
@@ -154,6 +155,11 @@ class Profile(BaseModel):
 
     services: ServicesProfile | Literal["embedded"] = Field(
         default="embedded", description="the word embedded, or their addresses"
+    )
+    session_ms: int = Field(
+        default=SESSION_MS,
+        ge=20,
+        description="milliseconds of the shortest session that an embedded ZooKeeper has to hold, when it is started",
     )
     spark: SparkProfile = Field(default_factory=SparkProfile)
     control: ControlProfile = Field(default_factory=ControlProfile)

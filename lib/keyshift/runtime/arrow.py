@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from keyshift.model.keys import Assignment, Version, units_of
 from keyshift.runtime.operator import Origin
+from keyshift.runtime.row import Row
 from keyshift.state import UnitState
 from keyshift.workloads import KeyedStage
 
@@ -27,6 +28,29 @@ def by_slot(
         for slot in range(slots)
         if edges[slot] < edges[slot + 1]
     }
+
+
+def by_time(rows: Sequence[Row], schema: pa.Schema) -> list[Row]:
+    """Data rows of the first stage, cut so that their events are in the order of (t, router, offset, position).
+
+    ``schema``: of what a slot gets. A row whose events stay together is left as it is.
+    """
+    if len(rows) < 2:
+        return list(rows)
+    batches = [pa.ipc.read_record_batch(row.payload, schema) for row in rows]
+    events = pa.concat_batches(batches)
+    places = [(row.router, row.offset) for row in rows]
+    row_of = np.repeat(np.arange(len(rows)), [batch.num_rows for batch in batches])
+    router, offset = np.array(places, np.int64)[row_of].T
+    order = np.lexsort((events["position"].to_numpy(), offset, router, events["t"].to_numpy()))
+    cuts = np.flatnonzero(np.diff(row_of[order])) + 1
+    merged = []
+    for piece in np.split(order, cuts):
+        row, batch = rows[row_of[piece[0]]], batches[row_of[piece[0]]]
+        whole = len(piece) == batch.num_rows and bool((np.diff(piece) == 1).all())
+        cut = row.payload if whole else events.take(pa.array(piece)).serialize().to_pybytes()
+        merged.append(row._replace(payload=cut))
+    return merged
 
 
 class ArrowSplit:

@@ -31,7 +31,7 @@ from keyshift.services.jars import require_java
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import BUCKET, MinIO
 from keyshift.services.users import Users
-from keyshift.services.zookeeper import ZooKeeper
+from keyshift.services.zookeeper import SESSION_MS, ZooKeeper
 from keyshift.waiting import wait_until
 
 DEFAULT_PORTS = Kafka.default_ports | ZooKeeper.default_ports | MinIO.default_ports
@@ -46,10 +46,13 @@ class Stack:
 
     ``home``: the folder (default: $KEYSHIFT_HOME, else the user's state folder). ``ports``: wanted ports by name (see
     DEFAULT_PORTS), used when a service is started; where one is taken by somebody else a free one is chosen.
+    ``session_ms``: the shortest session that ZooKeeper has to hold, if it is started.
     Raises BadInput for an unknown port name or an impossible number.
     """
 
-    def __init__(self, home: Path | None = None, ports: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, home: Path | None = None, ports: Mapping[str, int] | None = None, session_ms: int = SESSION_MS
+    ) -> None:
         for name, port in (ports or {}).items():
             if name not in DEFAULT_PORTS:
                 raise unknown("port", name, list(DEFAULT_PORTS))
@@ -58,7 +61,7 @@ class Stack:
         self.home = folders.state_folder(home)
         self._minio = MinIO(self.home)
         of_all = Ports(self.home, ports or {})
-        services = Kafka(self.home), ZooKeeper(self.home), self._minio
+        services = Kafka(self.home), ZooKeeper(self.home, session_ms=session_ms), self._minio
         self._services = [EmbeddedService(service, of_all) for service in services]
         self._users = Users(self.home)
 

@@ -4,17 +4,20 @@ import os
 import socket
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from keyshift.folders import write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services.jars import pyspark_jars, require_java
-from keyshift.services.service import ANSWER_S, HOST, JVM, Command, Env, Service
+from keyshift.services.service import ANSWER_S, HOST, JVM, LOCAL, Binding, Command, Env, Service
+
+SESSION_MS, TICKS = 500, 5  # the shortest session that somebody wants, and its ticks: ZooKeeper has none below two
 
 
 class ZooKeeper(Service):
-    """A single ZooKeeper server, from the jars of pyspark."""
+    """A single ZooKeeper server, from the jars of pyspark. ``session_ms``: the shortest session that it has to hold."""
 
     name, title, deadline_s = "zookeeper", "ZooKeeper", 60.0
     default_ports: ClassVar = {"zookeeper": 12181}
@@ -29,6 +32,10 @@ class ZooKeeper(Service):
         "snappy-java-*",
     )
 
+    def __init__(self, home: Path, binding: Binding = LOCAL, session_ms: int = SESSION_MS) -> None:
+        super().__init__(home, binding)
+        self._tick_ms = max(1, session_ms // TICKS)
+
     def fetch(self, say: Say, cancel: threading.Event) -> Command:
         """Java and jars of pyspark."""
         found = [str(jar) for pattern in self._jars for jar in sorted(pyspark_jars().glob(f"{pattern}.jar"))]
@@ -40,7 +47,7 @@ class ZooKeeper(Service):
             "clientPortAddress": self.binding.listen,
             "clientPort": ports["zookeeper"],
             "dataDir": self.data,
-            "tickTime": 500,  # a session may be as short as two ticks
+            "tickTime": self._tick_ms,
             "maxSessionTimeout": 60_000,
             "maxClientCnxns": 0,  # no limit: every router, slot and client comes from this one address
             "admin.enableServer": "false",

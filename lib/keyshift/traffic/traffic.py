@@ -39,8 +39,8 @@ class Traffic:
     ``events`` are the topics of the sources, in their order, with a partition for each router; ``results`` has one for
     each slot. ``heard`` gets what came out in each second.
     ``as_lines``: records are lines, not frames; see ``traffic.lines``. ``others``: results of replicas 1, 2, … of the
-    job; those that are counted here are first copies. ``near_us``: see ``copies.Chains``. All methods raise
-    ServiceUnavailable if Kafka or a process of ours is not there any more.
+    job; those that are counted here are first copies. ``near_us``: see ``copies.Chains``. ``order``: of the job's order
+    log, if it has one. All methods raise ServiceUnavailable if Kafka or a process of ours is not there any more.
     """
 
     def __init__(
@@ -54,9 +54,11 @@ class Traffic:
         as_lines: bool = False,
         others: Sequence[Topic] = (),
         near_us: int = 0,
+        order: Topic | None = None,
     ) -> None:
-        self._inputs, self._topics = Inputs(workload, events), [*events, results, *others]
-        self._results, self._others, self._near_us = results, tuple(others), near_us
+        self._inputs = Inputs(workload, events)
+        self._topics = [*events, results, *others, *([order] if order else [])]
+        self._results, self._others, self._near_us, self.order = results, tuple(others), near_us, order
         self.replicas = 1 + len(self._others)
         self._output, self._heard_second = output, heard
         self._common: dict[str, Any] = {

@@ -76,11 +76,14 @@ def _only_for(secret: str) -> dict[str, Any]:
     return {"auth_data": [("digest", f"job:{password}")], "default_acl": [make_digest_acl("job", password, all=True)]}
 
 
-def begin(hosts: str, secret: str) -> tuple[KazooClient, threading.Event]:
-    """A session that begins, and what is set while there is a connection. Does not wait for it."""
+def begin(hosts: str, secret: str, session_s: float = ANSWER_S) -> tuple[KazooClient, threading.Event]:
+    """A session that begins, and what is set while there is a connection. Does not wait for it.
+
+    ``session_s``: without a sign of life of this client for so long, it ends.
+    """
     client = KazooClient(
         hosts=hosts,
-        timeout=ANSWER_S,
+        timeout=session_s,
         handler=_Handler(),
         connection_retry=PATIENT,
         command_retry={**PATIENT, "deadline": 2 * GIVE_UP_S},  # if connections come and go; else it is given up before

@@ -72,6 +72,8 @@ class JobConfig:
     faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
     ordering: str = "none"  # the order protocol in front of each slot
     heartbeat_us: int = 20_000  # from one mark to the next, with an order
+    session_ms: int = 500  # of whoever leads a slot, with an order that has leaders
+    slots_before: int = 0  # of the stages before this one
     input_of: str = ""  # the job whose input this one reads, too, as one of its replicas; empty: its own
     replica: int = 0  # its number among those
     epoch: int = 0  # of the driver; 0: nobody has claimed the job yet
@@ -82,6 +84,16 @@ class JobConfig:
     def in_turns(self) -> bool:
         """Whether slots work in turns, behind an order protocol."""
         return self.ordering != "none"
+
+    @property
+    def shared(self) -> str:
+        """The job that this one is or is a replica of: what all replicas have together has its name."""
+        return self.input_of or self.job
+
+    @property
+    def order_topic(self) -> str:
+        """Kafka topic of the order log, one partition per slot of each stage, from ``slots_before`` on."""
+        return f"{self.shared}-order"
 
     @property
     def replicated(self) -> bool:
@@ -100,7 +112,7 @@ class JobConfig:
     @property
     def inputs(self) -> tuple[InputTopic, ...]:
         """Kafka topics of the input, of each source."""
-        return inputs_of(self.input_of or self.job, self.sources or (("events", self.routers),))
+        return inputs_of(self.shared, self.sources or (("events", self.routers),))
 
     @property
     def results_topic(self) -> str:
@@ -113,7 +125,15 @@ class JobConfig:
         if not self.onward:
             return None
         (stage, slots), *rest = self.onward
-        return replace(self, stage=stage, routers=self.slots, slots=slots, number=self.number + 1, onward=tuple(rest))
+        return replace(
+            self,
+            stage=stage,
+            routers=self.slots,
+            slots=slots,
+            number=self.number + 1,
+            slots_before=self.slots_before + self.slots,
+            onward=tuple(rest),
+        )
 
     def chain(self) -> "list[JobConfig]":
         """The same as seen by this stage and by each one behind it."""

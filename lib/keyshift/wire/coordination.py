@@ -187,7 +187,7 @@ class Coordination(Session):
 
         def elected() -> None:
             self._tree.ensure(f"{self.root}/leader")
-            self._guarded.begin_term(f"{self.root}/election/{election.lock.node}", name)
+            self._guarded.keep_term(f"{self.root}/election/{election.lock.node}", name)
             act()
 
         with self._talking():

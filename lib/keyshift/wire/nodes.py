@@ -5,8 +5,8 @@ JSON: a dataclass is an object, a tuple is a list. The driver publishes ``ASSIGN
 asks with ``SAVEPOINT``, ``MEASURE``, ``COPIES``, ``LOG`` and ``FAULT``; whoever is asked finds a new ID there, and
 answers in a folder that has the ID in its path. All other nodes are the slots' and routers' own.
 
-Who leads is in ``election`` and ``leader``, which ``Coordination.lead`` looks after, and a value that is too long for
-a node is in ``parts``. Times are in microseconds since the epoch.
+Who leads is in ``election`` and ``leader``, which ``Coordination.lead`` and ``wire.election`` look after, and a value
+that is too long for a node is in ``parts``. Times are in microseconds since the epoch.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from keyshift.model.keys import Move, Step, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.model.messages import codec
 from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
-from keyshift.ordering import Position
+from keyshift.ordering import Position, Record
 from keyshift.protocol.coordinator import Appointment, PublishAssignment, StepPhase
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.runtime.succession import UnitsMoved
@@ -66,12 +66,12 @@ class Folder(Generic[T]):
 
 
 def make_codecs() -> None:
-    """Make those of nodes, frames and rows now: a process that is forked from this one needs no time for it."""
+    """Make those of all that travels now: a process that is forked from this one needs no time for it."""
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, PhaseDone, UnitsCame, UnitsLeft),
         *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover, Position),
         *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str, NoneType),
-        *(Facts, SlotMarker, UnitsMoved),
+        *(Facts, SlotMarker, UnitsMoved, Record),
     ):
         codec(kind)
 
@@ -369,6 +369,11 @@ ALL: Folder[Any] = Folder("", {})  # whatever is below the root
 def of_job(job: str) -> str:
     """The root of a job: has a folder for each attempt, and who drives it; see ``epoch``."""
     return f"/keyshift/{job}"
+
+
+def of_order(stage: str, slot: int) -> str:
+    """The root of the election among replicas of a slot, seen from that of their job; see ``election``."""
+    return f"order/{stage}/{slot}"
 
 
 def of_stage(attempt: int, stage: str) -> str:

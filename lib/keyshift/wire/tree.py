@@ -40,10 +40,16 @@ class GuardedWrites:
         self._client, self._leader, self._epoch = client, f"{root}/leader", epoch
         self._term: int | None = None  # the version of ``leader`` while this session leads
 
-    def begin_term(self, candidate: str, name: str) -> None:
-        """From now on ``name`` leads. Raises NoNodeError if its ``candidate`` has gone: its session has expired."""
+    def keep_term(self, candidate: str, name: str) -> None:
+        """See ``begin_term``; one that was begun in this session goes on, and writes are refused when it is over."""
         if self._term is None:
-            self._term = self._client.retry(self._led, candidate, name)
+            self._term = self.begin_term(candidate, name)
+
+    def begin_term(self, candidate: str, name: str) -> int:
+        """From now on ``name`` leads, in the term that is given. Raises NoNodeError if its ``candidate`` has gone: its
+        session has expired.
+        """
+        return self._client.retry(self._led, candidate, name)  # type: ignore[no-any-return]
 
     def _led(self, candidate: str, name: str) -> int:
         transaction = self._transaction()

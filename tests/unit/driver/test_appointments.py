@@ -30,8 +30,8 @@ class World:
             if not appointment.holds and answer is not None:
                 self.nodes.acknowledge(nodes.confirmed("7")[nodes.of_epoch(appointment.epoch, router)], answer)
 
-    def make(self):
-        self.appointments.make("7", self.tell, lambda: True)
+    def make(self, at_us=0):
+        self.epoch = self.appointments.make("7", self.tell, lambda: True, at_us)
         return self.told
 
 
@@ -45,6 +45,15 @@ def test_an_appointment_holds_when_all_routers_have_confirmed_it():
 def test_if_one_has_come_so_far_another_epoch_is_appointed_further_ahead():
     first, second, held = World(lambda router, time: router == 0 or time > 1).make()
     assert first.epoch < second.epoch == held.epoch and held.holds and not second.holds
+
+
+def test_one_may_be_for_later_and_is_for_the_usual_time_if_a_router_has_passed_that():
+    world = World(lambda router, time: True)
+    asked, held = world.make(at_us=10**17)
+    assert asked.epoch == held.epoch == world.epoch == 10**17 // 20_000 + 1
+    world = World(lambda router, time: time > 1)
+    passed, _, held = world.make(at_us=10**17)
+    assert passed.epoch == asked.epoch > held.epoch == world.epoch
 
 
 def test_for_a_router_between_two_batches_it_counts_how_far_it_has_come():

@@ -422,7 +422,8 @@ ORDERED = {"ordering": "live_robin"}
     ("values", "refusal"),
     [
         ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
-        ({"ordering": "kazoo"}, "ordering = kazoo: no job can run with it yet; those that can: none, live_robin$"),
+        ({"ordering": "kazoo", "snapshot_s": 5}, "ordering = kazoo with snapshot_s = 5: .*; set snapshot_s = 0$"),
+        ({"ordering": "kazoo", "session_ms": 19}, "session_ms = 19: .*greater than or equal to 20"),
         (ORDERED | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
         (ORDERED | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
         (ORDERED | {"heartbeat_ms": 2001, "deadline_s": 2}, "heartbeat_ms = 2001: .*deadline_s = 2; lower"),
@@ -449,8 +450,10 @@ TWO = ORDERED | {"replicas": 2}
     [
         ({"replicas": 0}, "replicas = 0: .*greater than or equal to 1"),
         ({"replicas": 9}, "replicas = 9: .*less than or equal to 8"),
-        ({"replicas": 2}, "replicas = 2 with ordering = none: .* would differ; set ordering to one of: live_robin$"),
-        (TWO | {"ordering": "time_merge"}, "ordering = time_merge: no job can run with it yet"),
+        (
+            {"replicas": 2},
+            "replicas = 2 with ordering = none: .* would differ; set ordering to one of: live_robin, time_merge, kazoo",
+        ),
         (TWO | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
         (TWO | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
         (TWO | {"strategy": "lazy"}, "transfer = access: .*set transfer = push or fetch; "),

@@ -149,7 +149,7 @@ def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_need
         (f"spark: {{sockets: /tmp/{'x' * 90}}}", "longer than"),
         ("spark: {sockets: /no/such/folder}", "can be written to"),
         ("spark: {sockets: tmp}", "absolute"),
-        ("- a list", "is no mapping; it has the keys services, spark"),
+        ("- a list", "is no mapping; it has the keys services, session_ms, spark"),
         ("{", "cannot be read"),
     ],
 )

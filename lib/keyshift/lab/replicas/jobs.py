@@ -15,10 +15,13 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.replicas.spark import Application
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.notes import Doing
+from keyshift.ordering import orderings
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.copies import Standing
 from keyshift.traffic.traffic import Traffic
+from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
+from keyshift.wire.coordination import Coordination
 from keyshift.wire.savepoint import Savepoint
 
 
@@ -46,7 +49,7 @@ class Replicas:
 
     ``configs``: of each. ``open_application``: makes that of a number and an incarnation, which is not begun. ``log``
     gets what ``read_log`` reads of all of them. ``differences``: between them, so far. ``before_stop`` is
-    called first when all end.
+    called first when all end. ``order``: the topic of their order log, if they have one.
     """
 
     def __init__(
@@ -61,12 +64,16 @@ class Replicas:
         log: list[LogEvent],
     ) -> None:
         self._log, self.differences, self._traffic, self._open = log, traffic.differences, traffic, open_application
+        self.order = traffic.order
         self._given = work, spec.job.batch_s, traffic, say, services
+        self._common: JobConfig | None = None  # of one of them, if there is something that all have together
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
         self.before_stop: Callable[[], None] = lambda: None
         self.all: list[LedReplica] = []
         for config in configs:
+            if orderings.get(config.ordering).leads:
+                self._common = config
             application = open_application(config.replica, 0)
             self.all.append(LedReplica(config.replica, application, *self._led(application, config)))
 
@@ -100,6 +107,9 @@ class Replicas:
 
     def begin(self) -> None:
         """Start their applications, all at once. Raises ServiceUnavailable if one does not start."""
+        if self._common:
+            with _together(self._common) as participant:
+                participant.begin()
         for replica in self.all:
             replica.application.begin()
         for replica in self.all:
@@ -129,9 +139,21 @@ class Replicas:
 
     def clean(self) -> None:
         """Remove what they left in ZooKeeper, MinIO and on disk."""
-        self._each(lambda replica: replica.job.clean())
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._clean_common)
+            self._each(lambda replica: replica.job.clean())
+
+    def _clean_common(self) -> None:
+        if self._common:
+            with _together(self._common) as participant:
+                participant.withdraw(nodes.ALL)
 
     def _each(self, end: Callable[[LedReplica], None]) -> None:
         with contextlib.ExitStack() as stack:
             for replica in self.all:
                 stack.callback(end, replica)
+
+
+def _together(config: JobConfig) -> contextlib.closing[Coordination]:
+    """A place in ZooKeeper, at the root of what all replicas have together."""
+    return contextlib.closing(Coordination(config.endpoints.zookeeper, nodes.of_job(config.shared), config.token))

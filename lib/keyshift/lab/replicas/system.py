@@ -5,11 +5,13 @@ import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from keyshift.clock import now_us
 from keyshift.experiment.replicas import comes_back
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.replicas.leaders import leaders
 from keyshift.lab.replicas.returning import Returns
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
@@ -18,6 +20,7 @@ from keyshift.wire.faults import REPLICA, Fault
 
 LOOK_S = 0.1  # between two looks at whether the last one that may comes back
 Say = Callable[[str], None]
+TOGETHER_US = 1_000_000  # in which all routers of all replicas answer an appointment
 
 
 class ReplicatedJob:
@@ -125,8 +128,14 @@ class ReplicatedJob:
         self._notes.append(line)
 
     def stop(self) -> None:
-        """Each of them, one after the other."""
+        """Each of them, all behind the same epoch, so that they have had the same turns."""
         self.cancel()
+        at_us, epochs = now_us() + TOGETHER_US, dict[int, int]()
+        for replica in self._replicas.living:
+            with self._surviving(replica):
+                epochs[replica.number] = replica.system.stop_at(at_us)
+        if len({*epochs.values()}) > 1:
+            self.note(f"replicas stopped behind different epochs, {epochs}: their last turns are not the same ones")
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.stop()
@@ -138,6 +147,8 @@ class ReplicatedJob:
         for fault in self._spec.scenario.faults():
             if fault not in self._hit:
                 self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen")
+        if self._replicas.order:
+            self.note(leaders(self._replicas.order))
         notes = [f"replica {number}: {line}" for number, state in states.items() for line in state.notes]
         struck = [each for replica in self._replicas.all for each in replica.job.faults.struck]
         return dataclasses.replace(

@@ -10,11 +10,12 @@ from keyshift.clock import now_us
 from keyshift.model import messages
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.markers import SlotMarker
-from keyshift.ordering import Local, Ordering, Position
+from keyshift.ordering import Effect, Local, Ordering, Position, Propose, Record, Resign
 from keyshift.runtime.row import KINDS, Row
 from keyshift.runtime.slot import SlotCore
 from keyshift.runtime.turns import TurnCore
 from keyshift.wire.spark_rows import MARKER
+from keyshift.worker.order.following import Following
 from keyshift.worker.slot.markers import Markers
 from keyshift.worker.slot.shared import slice_of_time
 
@@ -80,7 +81,8 @@ class TurnIntake(Intake):
         if (waiting := self._order.waiting_bytes) > self._most_bytes:
             raise KeyshiftError(
                 f"slot {self._core.machine.slot}: {waiting >> 20} MiB of rows wait for the marks of routers that are "
-                f"behind the others, or for state, and {self._most_bytes >> 20} MiB may; raise queue_bytes"
+                f"behind the others, for a leader, or for state, and {self._most_bytes >> 20} MiB may; raise "
+                "queue_bytes"
             )
 
     def go_on(self) -> None:  # noqa: D102
@@ -89,7 +91,12 @@ class TurnIntake(Intake):
             for barrier in turn.control[:1]:
                 self.stood[bytes(barrier.payload).decode()] = order.position
             core.deliver(turn)
-        self._pass_on(effect.row for effect in order.take_effects() if isinstance(effect, Local))
+        for effect in order.take_effects():
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Local):
+            self._pass_on([effect.row])
 
     def over(self) -> bool:  # noqa: D102
         if self._early is not None:
@@ -99,3 +106,47 @@ class TurnIntake(Intake):
 
     def left(self) -> tuple[Position | None, Sequence[Row]]:  # noqa: D102
         return self._order.save()
+
+
+class LedIntake(TurnIntake):
+    """Behind an order that comes from a leader, who may be this replica. It is the ``Follower`` of ``following``.
+
+    When the rows of a batch have come, nothing more is worked on in it: what is not ordered by then goes to the next
+    one.
+    """
+
+    def __init__(
+        self, core: TurnCore[Any, Any], markers: Markers, order: Ordering, queue_bytes: int, following: Following
+    ) -> None:
+        super().__init__(core, markers, order, queue_bytes)
+        self._following, self._over = following, False
+
+    def heard(self, records: Sequence[tuple[int, Record]]) -> None:
+        """See ``Follower.heard``."""
+        if not self._over:
+            self._order.heard(records)
+            self.go_on()
+
+    def elected(self, term: int) -> None:
+        """See ``Follower.elected``."""
+        if not self._over:
+            self._order.elected(term)
+            self.go_on()
+
+    def go_on(self) -> None:  # noqa: D102
+        if not self._over:
+            self._order.propose(now_us())
+            super().go_on()
+
+    def over(self) -> bool:  # noqa: D102
+        self._over = super().over()
+        return self._over
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Propose(record):
+                self._following.append(record)
+            case Resign():
+                self._following.resign()
+            case _:
+                super()._carry_out(effect)

@@ -1,29 +1,32 @@
 """Makes a slot at the beginning of a batch: with what it has from whoever held it before, and all its parts."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from keyshift.model.keys import Assignment, Version
 from keyshift.ordering import Position, Setting, orderings
+from keyshift.runtime.arrow import by_time
 from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.runtime.turns import TurnCore
 from keyshift.state import UnitState
 from keyshift.wire import nodes
-from keyshift.wire.config import JobConfig
+from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import FaultPoints
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import KeysDropped
+from keyshift.worker.order.following import Following
 from keyshift.worker.output import make_output
 from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.cores import Shape, make_core
 from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.host import SlotHost, host_for
-from keyshift.worker.slot.intake import Intake, TurnIntake
+from keyshift.worker.slot.intake import Intake, LedIntake, TurnIntake
 from keyshift.worker.slot.markers import Markers
 from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared
@@ -80,7 +83,8 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         background=Background(slot),
         markers=Markers(slot),
     )
-    intake = _intake(shared, handover.position if handover else coordination.read(nodes.POSITIONS[slot]))
+    position = handover.position if handover else coordination.read(nodes.POSITIONS[slot])
+    intake, following = _intake(shared, position)
     measures = Measures(units, handover.measures if handover else None)
     savepoints = partial(SavepointStore, config.endpoints, config.job)
     snapshots = SlotSnapshots(shared, savepoints, places, intake.stood)
@@ -92,6 +96,12 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         with effects.turn():
             intake.begin(left)
 
+    @contextlib.contextmanager
+    def working() -> Iterator[None]:
+        with effects.turn(), measures.working():
+            yield
+
+    works = following.works(intake, working) if following and isinstance(intake, LedIntake) else ()
     if found.fetch is not None:
         shared.background.put(partial(found.fetch, arrivals, begin))
     else:
@@ -108,6 +118,8 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         arrivals=arrivals,
         answers=SlotAnswers(shared, effects, measures),
         output=output,
+        following=following,
+        works=works,
     )
 
 
@@ -136,16 +148,21 @@ def _following(slot: int, host: SlotHost, handover: nodes.Handover) -> _Found:
     return _Found(handover.version, {}, expected=handover.units, fetch=pull)
 
 
-def _intake(shared: Shared, position: Position | None) -> Intake:
+def _intake(shared: Shared, position: Position | None) -> tuple[Intake, Following | None]:
     """``position``: where the slot stood in the order at the end of the batch before, or at a savepoint."""
     config, core = shared.config, shared.core
     if not isinstance(core, TurnCore):
-        return Intake(core, shared.markers)
-    setting = Setting(config.routers, config.heartbeat_us, later=config.number > 0)
+        return Intake(core, shared.markers), None
+    protocol, later, session_us = orderings.get(config.ordering), config.number > 0, config.session_ms * 1000
+    merge = partial(by_time, schema=slot_schema(config.make_stage(), not later))
+    setting = Setting(config.routers, config.heartbeat_us, later, merge, session_us)
     position = position or Position.begin(setting, core.machine.version)
     core.begin([place.version for place in position.places])
-    order = orderings.get(config.ordering).open(setting, position)
-    return TurnIntake(core, shared.markers, order, config.queue_bytes)
+    given = core, shared.markers, protocol.open(setting, position), config.queue_bytes
+    if not protocol.leads:
+        return TurnIntake(*given), None
+    following = Following(config, shared.slot, position.log.offset + 1)
+    return LedIntake(*given, following), following
 
 
 def _warm_up(shared: Shared) -> None:

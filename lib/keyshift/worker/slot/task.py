@@ -20,8 +20,10 @@ from keyshift.model.markers import SlotStarted
 from keyshift.runtime.row import Row
 from keyshift.wire import nodes, protocol_logs
 from keyshift.worker.flight.messages import OfStep, Shipment
+from keyshift.worker.order.following import Following
 from keyshift.worker.output import SlotOutput
 from keyshift.worker.slot.answers import SlotAnswers
+from keyshift.worker.slot.background import Job
 from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.intake import Intake
 from keyshift.worker.slot.measures import Measures
@@ -34,7 +36,9 @@ ASIDE_S = 0.02  # how often what waits is looked at, as long as something does, 
 
 @dataclass(eq=False, kw_only=True)
 class SlotTask:
-    """One slot during one batch, from its parts; ``opening.make_slot`` makes them."""
+    """One slot during one batch, from its parts; ``opening.make_slot`` makes them. ``works``: that are done beside it,
+    each in a thread of its own.
+    """
 
     shared: Shared
     intake: Intake
@@ -44,6 +48,8 @@ class SlotTask:
     arrivals: Arrivals
     answers: SlotAnswers
     output: SlotOutput
+    following: Following | None = None  # of a leader, if there are some
+    works: Sequence[Job] = ()
     deadline: float = field(default=0.0, init=False)  # by the monotonic clock, once the input has ended
     _ended: bool = field(default=False, init=False)  # the core knows that the batch is over
     _progress: tuple[Any, ...] = field(default=(), init=False)  # since then: what changes while something comes or goes
@@ -63,7 +69,7 @@ class SlotTask:
         shared.coordination.watch(nodes.STEPS, self._steps_published)
         shared.coordination.register(nodes.ADDRESSES[self.slot], shared.host.server.address)
         self.shared.markers.say(SlotStarted(config.stage, config.attempt))
-        self.shared.background.start(self.answers.listen, self._go_on)
+        self.shared.background.start(self.answers.listen, self._go_on, *self.works)
 
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
@@ -103,6 +109,8 @@ class SlotTask:
         threading.Thread(target=self._disconnect, name=f"keyshift-slot-{self.slot}-end", daemon=True).start()
 
     def _disconnect(self) -> None:
+        if self.following:
+            self.following.close()
         self.output.close()
         self.effects.close()
         self.shared.coordination.close(prepare_next=True)

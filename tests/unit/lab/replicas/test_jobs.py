@@ -12,6 +12,7 @@ from keyshift.lab.replicas import jobs
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.runtime.protocol_log import LogEvent
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint
 
 
@@ -50,18 +51,20 @@ class Application:
         return lambda: self.did.append(name)
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """Two of them, with what they have in common; ``log`` is that of the run."""
+@pytest.fixture(params=["live_robin"])
+def made(monkeypatch, request):
+    """Two of them, with what they have in common; ``log`` is that of the run. ``memory``: ZooKeeper."""
     monkeypatch.setattr(jobs, "Job", Job)
     monkeypatch.setattr(jobs, "KeyshiftJob", lambda spec, job: SimpleNamespace(spec=spec, job=job))
-    spec = make_spec({"replicas": 2, "ordering": "live_robin", "fault": "kill:replica@steady"})
-    config, log = replace(CONFIG, job="run"), []
+    memory = Memory()
+    monkeypatch.setattr(jobs, "Coordination", lambda _hosts, root, _secret: MemoryCoordination(memory, root))
+    spec = make_spec({"replicas": 2, "ordering": request.param, "fault": "kill:replica@steady"})
+    config, log = replace(CONFIG, job="run", ordering=request.param), []
     configs = [config.of_replica(number) for number in range(2)]
-    traffic = SimpleNamespace(differences=[], standings={})
+    traffic = SimpleNamespace(differences=[], standings={}, order=None)
     given = Path("work"), traffic, "say", "services"
     replicas = Replicas(spec, configs, Application, *given, log)
-    return SimpleNamespace(replicas=replicas, log=log, spec=spec, traffic=traffic)
+    return SimpleNamespace(replicas=replicas, log=log, spec=spec, traffic=traffic, memory=memory)
 
 
 def test_each_is_a_job_of_its_own_whose_query_its_own_application_starts(made):
@@ -72,6 +75,17 @@ def test_each_is_a_job_of_its_own_whose_query_its_own_application_starts(made):
     assert first.system.spec.scenario.fault == "", "what fails is for all of them"
     made.replicas.begin()
     assert first.application.did == ["begin", "await_ready"]
+
+
+@pytest.mark.parametrize(("made", "common"), [("live_robin", []), ("kazoo", ["/keyshift/run"])], indirect=["made"])
+def test_what_all_have_together_is_there_before_they_begin_and_goes_when_they_are_cleaned(made, common):
+    made.replicas.begin()
+    assert [*made.memory.nodes] == common
+    MemoryCoordination(made.memory, "/keyshift/run").memory.put("/keyshift/run/order/counter/0/leader", b"")
+    made.replicas.all[0].job.fails = "clean"
+    with pytest.raises(ServiceUnavailable, match="clean failed"):
+        made.replicas.clean()
+    assert len(made.memory.nodes) == (0 if common else 1)
 
 
 def test_the_log_says_of_which_replica_a_place_is_and_the_dead_are_not_asked(made):

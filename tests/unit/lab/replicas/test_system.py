@@ -49,16 +49,17 @@ class Replica:
         self.application = self.system = self
         self.job = SimpleNamespace(faults=SimpleNamespace(struck=[]), config=SimpleNamespace(attempt=0))
         self.began = [-1]
-        self.owners, self.busy = {"counter": {number}}, False
+        self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
 
     def __getattr__(self, name):
-        if name not in ("start", "check", "stop", "hit"):
+        if name not in ("start", "check", "stop", "stop_at", "hit"):
             raise AttributeError(name)
 
         def do(*given):
             self.did.append((name, *given))
             if self.dies:
                 raise self.dies
+            return self.epoch if name == "stop_at" else None
 
         return do
 
@@ -86,7 +87,7 @@ def made(monkeypatch):
         applications = []
 
         class Replicas:
-            all, differences = every, []
+            all, differences, order = every, [], None
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
 
@@ -113,6 +114,20 @@ def test_who_dies_is_ended_and_told_of_once_and_the_others_go_on(made, error):
     assert job.system.owners == {"counter": {1}} and job.system.measure() == {"counter": {1: None}}
     job.system.stop()
     assert [each.did[-1] for each in job.every] == [("check",), ("stop",), ("stop",)]
+
+
+def test_all_that_live_stop_behind_the_same_epoch_and_if_not_that_is_told(made):
+    job = made()
+    job.every[0].dies = QueryDied("gone")
+    job.system.check()
+    job.system.stop()
+    appointed = {did[1] for each in job.every[1:] for did in each.did if did[0] == "stop_at"}
+    assert len(appointed) == 1 and appointed.pop() > 0
+    assert [[did[0] for did in each.did[-2:]] for each in job.every[1:]] == [["stop_at", "stop"]] * 2
+    assert not any("different epochs" in note for note in job.system.final_state().notes)
+    job.every[2].epoch = 78
+    job.system.stop()
+    assert "replicas stopped behind different epochs, {1: 77, 2: 78}" in job.system.final_state().notes[1]
 
 
 def test_a_difference_is_told_while_the_job_runs_and_once(made):

@@ -1,0 +1,27 @@
+"""Who has led the slots of a replicated job, as its order log has it."""
+
+from collections import defaultdict
+
+from keyshift.model import messages
+from keyshift.ordering import Record
+from keyshift.traffic.topics import Topic
+
+
+def leaders(log: Topic) -> str:
+    """A line: by slot the replicas that have led, one term after the other, and how many records counted for nothing.
+
+    A term behind the first one means that the leader before had died, had come to the end of its batch, or was taken
+    for dead: that one may have written what counts no more.
+    """
+    led: dict[int, list[str]] = defaultdict(list)
+    terms: dict[int, int] = defaultdict(int)
+    late = 0
+    for slot, records in log.records():
+        for each in records:
+            record: Record = messages.decode(Record, each.value)
+            if not record.number and record.term > terms[slot]:
+                terms[slot] = record.term
+                led[slot].append(each.key.decode())
+            late += record.term < terms[slot]
+    by_slot = "; ".join(f"slot {slot}: {', '.join(replicas)}" for slot, replicas in sorted(led.items()))
+    return f"leaders, term by term: {by_slot}; records of terms that were over: {late}"

@@ -1,0 +1,67 @@
+"""Around an order machine that follows a leader: the order log is read, and the replica stands for election.
+
+The machine decides, and the slot's task has it. Here are the threads that tell it what was read and when it leads.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Protocol
+
+from keyshift.ordering import Record
+from keyshift.wire.config import JobConfig
+from keyshift.wire.election import Election
+from keyshift.worker.order.log import OrderLog
+
+READ_S = 0.02  # so often a leader is asked, at the least, whether its record is late
+
+
+class Follower(Protocol):
+    """Who is told, in a turn of the slot."""
+
+    def heard(self, records: Sequence[tuple[int, Record]]) -> None:
+        """Records of the order log with their offsets; perhaps none, as time has passed."""
+
+    def elected(self, term: int) -> None:
+        """The replica leads in this term."""
+
+
+class Following:
+    """Of ``slot`` during one batch, from this ``offset`` of the order log on.
+
+    ``append`` and ``resign`` are for whoever carries out what the machine wants.
+    """
+
+    def __init__(self, config: JobConfig, slot: int, offset: int) -> None:
+        endpoints, replica = config.endpoints, config.replica
+        self._log = OrderLog(endpoints, config.order_topic, config.slots_before + slot, offset, replica)
+        place, session_s = (config.stage, slot), config.session_ms / 1000
+        self._election = Election(endpoints.zookeeper, config.token, config.shared, place, replica, session_s)
+        self._over = threading.Event()
+        self.append, self.resign = self._log.append, self._election.resign
+
+    def works(
+        self, follower: Follower, turn: Callable[[], AbstractContextManager[object]]
+    ) -> tuple[Callable[[], None], ...]:
+        """Each for a thread of its own, until ``close``. ``turn``: in which the ``follower`` is told."""
+
+        def elected(term: int) -> None:
+            with turn():
+                follower.elected(term)
+
+        return partial(self._read, follower, turn), partial(self._election.stand, elected), self._election.keep
+
+    def _read(self, follower: Follower, turn: Callable[[], AbstractContextManager[object]]) -> None:
+        try:
+            while not self._over.is_set():
+                records = self._log.read(READ_S)
+                with turn():
+                    follower.heard(records)
+        finally:
+            self._log.close()
+
+    def close(self) -> None:
+        """The batch is over. Another replica leads at once, if this one has led."""
+        self._over.set()
+        self._election.close()

@@ -1,0 +1,112 @@
+"""The order log in Kafka and elections in ZooKeeper, as replicas of a slot have them."""
+
+import secrets
+import threading
+import time
+
+import pytest
+from kazoo.client import KazooClient
+
+from keyshift.model.errors import BadInput
+from keyshift.ordering import Record
+from keyshift.traffic.topics import Topic
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.election import Election, require_session
+from keyshift.wire.nodes import of_job
+from keyshift.worker.order.log import OrderLog
+
+SESSION_S = 1.0
+DEADLINE_S = 60.0
+
+
+def until(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def read(log, count):
+    found = []
+    until(lambda: found.extend(log.read(0.1)) or len(found) >= count)
+    return found
+
+
+def ends(client):
+    """Somebody's session ends without a word of its owner."""
+    until(lambda: client.client_id)
+    twin = KazooClient(
+        hosts=client.hosts and ",".join(f"{host}:{port}" for host, port in client.hosts), client_id=client.client_id
+    )
+    twin.start()
+    twin.stop()
+    twin.close()
+
+
+class Candidate:
+    """Of one replica; ``terms``: in which it has led."""
+
+    def __init__(self, stack, job, replica):
+        self.terms = []
+        self.election = Election(stack.zookeeper, "secret", job, ("counter", 0), replica, SESSION_S)
+        works = [(self.election.stand, (self.terms.append,)), (self.election.keep, ())]
+        self.threads = [threading.Thread(target=work, args=given, daemon=True) for work, given in works]
+        for thread in self.threads:
+            thread.start()
+
+    def close(self):
+        self.election.close()
+        for thread in self.threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def job(stack):
+    """A job whose root is there."""
+    name = f"test-{secrets.token_hex(4)}"
+    root = Coordination(stack.zookeeper, of_job(name), "secret")
+    root.begin()
+    yield name
+    root.close()
+
+
+def test_one_leads_until_it_resigns_ends_or_has_no_session_and_terms_grow(stack, job):
+    first = Candidate(stack, job, 0)
+    until(lambda: len(first.terms) == 1)
+    second = Candidate(stack, job, 1)
+    time.sleep(2 * SESSION_S)
+    assert (len(first.terms), second.terms) == (1, []), "the first one is alive"
+    first.election.resign()
+    until(lambda: len(second.terms) == 1)
+    ends(second.election._client)
+    until(lambda: len(first.terms) == 2)
+    first.close()
+    until(lambda: len(second.terms) == 2)
+    second.close()
+    [*terms] = first.terms[0], second.terms[0], first.terms[1], second.terms[1]
+    assert terms == sorted(set(terms)) and terms[0] > 0
+
+
+def test_a_session_shorter_than_two_ticks_is_refused(stack):
+    require_session(stack.zookeeper, 60_000)
+    with pytest.raises(BadInput, match=r"session_ms = 1: ZooKeeper at .* has no session below \d+ ms"):
+        require_session(stack.zookeeper, 1)
+
+
+def test_all_read_what_anybody_has_appended_in_one_order_from_any_place_on(stack):
+    topic = Topic.at(stack, f"test-{secrets.token_hex(4)}-order", 2)
+    topic.create()
+    try:
+        logs = [OrderLog(stack, topic.name, 1, 0, replica) for replica in range(2)]
+        records = [Record(1, 0), Record(1, 1, 1_700_000_000_000_000, ((0, 9), (1, 17))), Record(2, 0)]
+        for number, record in enumerate(records):
+            logs[number % 2].append(record)
+            for log in logs:
+                assert read(log, 1) == [(number, record)]
+        later = OrderLog(stack, topic.name, 1, 1, 1)
+        assert read(later, 2) == [(1, records[1]), (2, records[2])] and later.read(0.1) == []
+        for log in (*logs, later):
+            log.close()
+    finally:
+        topic.delete()
