@@ -77,6 +77,6 @@ def test_latencies_before_are_compared_in_words():
     table = interruptions(rows, {"spark_state": [latency(1.0)], "fluid": [latency(1.0)]})
     assert steady_sentences(table, "spark_state") == [
         "spark_state: P50 10 and P99 20 ms before the request.",
-        "fluid has 0.50 times its P50 and 1.5 times its P99.",
+        "fluid has 0.5 times its P50 and 1.5 times its P99.",
     ]
     assert steady_sentences(table, "a") == ["No correct run of a says what its latency is."]
