@@ -27,7 +27,7 @@ from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, OfferedSoFar, Top
 from keyshift.waiting import wait_until
 from keyshift.workloads import Workload, parcel_of
 
-SAY_S = 120.0  # for slots to say what they have to, without any result meanwhile
+SAY_S = 300.0  # for slots to say what they have to, without any result meanwhile: a full machine takes minutes
 LOOK_S = 0.05  # between two looks at what they said
 MARKERS = 8  # of a kind and a slot: nobody asks for what was said so long before
 
