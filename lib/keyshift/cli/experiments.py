@@ -177,12 +177,12 @@ def _metrics(port: int | None, profile: str | None) -> "Iterator[Callable[[Prepa
 
 
 def _forecast(prepared: "list[PreparedBatch]", profile: str | None, again: bool, as_json: bool) -> None:
-    from keyshift.place.needs import Machine
+    from keyshift.place.needs import Resources
     from keyshift.place.profile import use_profile
     from keyshift.studies.dry_run import forecast
 
     use_profile(profile)
-    records, machine = _records(profile), Machine.here()
+    records, machine = _records(profile), Resources.here()
     for each in prepared:
         told = forecast(each, records, machine, again)
         if as_json:

@@ -74,7 +74,8 @@ class Job:
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
         self.stages = [LedStage(each, self.notes, self.check, say) for each in config.chain()]
         self.faults = JobFaults(config.faults, self.stages, say, services)
-        self._query = Query(start_query, work, batch_s, self.stages, self.snapshots, output, self.note)
+        given = output, self.note, self.faults.listen, self.revoked
+        self._query = Query(start_query, work, batch_s, self.stages, self.snapshots, *given)
 
     def stage(self, name: str) -> LedStage:
         """The stage of this name. Raises BadInput if there is none."""
@@ -130,11 +131,8 @@ class Job:
         if not self.config.epoch:
             self.claim(first=True)
         self._begun_from = begin
-        self._start([Unfinished(assignment) for assignment in assignments], begin.offsets if begin else None)
-
-    def _start(self, unfinished: Sequence[Unfinished], offsets: dict[int, int] | None) -> None:
-        """An attempt, with the assignment of each stage and what is left to do there."""
-        self._query.start(self.config, unfinished, offsets, self.faults.listen, self.revoked)
+        unfinished = [Unfinished(assignment) for assignment in assignments]
+        self._query.start(self.config, unfinished, begin.offsets if begin else None)
 
     def check(self) -> None:
         """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator or
@@ -168,7 +166,7 @@ class Job:
         after[name] = Unfinished(restart, (), after[name].requests)
         self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].assignment.version
         self.snapshots.replace([])
-        self._start(list(after.values()), savepoint.offsets)
+        self._query.start(self.config, list(after.values()), savepoint.offsets)
         self._say(Doing(Activity.RESTORING))
         restored = {stage.name: stage.ask.await_restored() for stage in self.stages}
         self._say(Doing(Activity.RESTORED))
@@ -199,7 +197,7 @@ class Job:
         self._output.revoke(self.revoked)
         restore = begin.name if begin else None
         self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
-        self._start(list(map(_next_version, unfinished)), begin.offsets if begin else None)
+        self._query.start(self.config, list(map(_next_version, unfinished)), begin.offsets if begin else None)
 
     def past(self) -> Past:
         """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper.
@@ -223,7 +221,8 @@ class Job:
         """
         self.savepoints, self.notes[:] = past.savepoints, past.notes
         self.snapshots.replace(past.snapshots)
-        self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
+        self.revoked.update(past.revoked)
+        self._begun_from, self._first_version = past.begun_from, past.first_version
         self.snapshots.journaled({snapshot.name for snapshot in past.snapshots})
         config = self.config
         with _at_root(self.config) as participant:

@@ -1,7 +1,7 @@
 """The query of a job, in one attempt after the other: its stages are led and snapshots are taken while it runs."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,7 +37,8 @@ StartQuery = Callable[[JobConfig, Path, float, dict[int, int] | None], RunningQu
 
 class Query:
     """Of ``stages``, started by ``begin``. For one controlling thread; ``check`` is for any. ``note``: of snapshots
-    that failed.
+    that failed. ``started`` is called before the first row is awaited. ``revoked``: versions whose results count for
+    nothing, as they are when an attempt starts.
     """
 
     def __init__(
@@ -49,39 +50,34 @@ class Query:
         completed: CompletedSnapshots,
         output: Traffic,
         note: Callable[[str], None],
+        started: Callable[[], None],
+        revoked: Collection[int],
     ) -> None:
         self._begin, self._work, self._batch_s, self._stages = begin, work, batch_s, stages
         self._completed, self._output, self._note = completed, output, note
+        self._started, self._revoked = started, revoked
         self._query: RunningQuery | None = None
         self._snapshotter: Snapshotter | None = None
         self._ended: list[Snapshotter] = []  # of earlier attempts, that may still write
 
-    def start(
-        self,
-        config: JobConfig,
-        unfinished: Sequence[Unfinished],
-        offsets: dict[int, int] | None,
-        started: Callable[[], None],
-        revoked: Iterable[int],
-    ) -> None:
+    def start(self, config: JobConfig, unfinished: Sequence[Unfinished], offsets: dict[int, int] | None) -> None:
         """An attempt, until every router and slot has put a first row through.
 
         ``unfinished``: the assignment of each stage, and what is left to do there. ``offsets``: where each router
-        begins, None for the beginning of the input. ``started`` is called before the first row is awaited. ``revoked``:
-        versions whose results count for nothing.
+        begins, None for the beginning of the input.
         """
         for stage, each, left in zip(self._stages, config.chain(), unfinished, strict=True):
             stage.publish(each, left)
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
         self._query = self._begin(config, checkpoint, self._batch_s, offsets)
-        started()
+        self._started()
         for stage in self._stages:
             ready = SlotStarted(stage.name, config.attempt)
             self._output.await_slots(range(stage.config.slots), ready, self.check, config.replica)
         for stage in self._stages:  # now: a step has a deadline
             stage.start()
         if config.snapshot_s:
-            given = self._output, self._completed, self._note, revoked
+            given = self._output, self._completed, self._note, self._revoked
             self._snapshotter = Snapshotter(config, self._stages, *given)
 
     @property

@@ -98,22 +98,7 @@ class RunSpec:
             groups = Assignment.contiguous(key_groups, self.slots_of[name])
             for requested in self.changes:
                 groups = target_of(requested, groups, [1.0] * key_groups)
-        self._check_own()
-
-    def _check_own(self) -> None:
-        """Nothing is started with a plan that breaks an invariant, nor with a workload that cannot leave this process.
-
-        Raises PlanRejected, and BadInput.
-        """
-        point = self.point()
-        for name in self.moving if point.propose else ():
-            current = self.start(name)
-            for requested in self.changes:
-                heat = [1.0] * len(current.owner)
-                target = self.target(current, requested, heat)
-                make_plan(point, current, target, heat, self.workload.seed)
-                current = target
-        parcel_of(type(self.workload))
+        _require_plans(self)
 
     def _check_ordering(self) -> None:
         """Raises BadInput for what is not possible where slots work in turns, or is not yet."""
@@ -319,6 +304,22 @@ class RunSpec:
         }
         names = {"workload": self.workload.name, "strategy": self.strategy.name, "backend": self.backend.name}
         return names | flat
+
+
+def _require_plans(spec: RunSpec) -> None:
+    """Nothing is started with a plan that breaks an invariant, nor with a workload that cannot leave this process.
+
+    Raises PlanRejected, and BadInput.
+    """
+    point = spec.point()
+    for name in spec.moving if point.propose else ():
+        current = spec.start(name)
+        for requested in spec.changes:
+            heat = [1.0] * len(current.owner)
+            target = spec.target(current, requested, heat)
+            make_plan(point, current, target, heat, spec.workload.seed)
+            current = target
+    parcel_of(type(spec.workload))
 
 
 def make_spec(values: Mapping[str, Any]) -> RunSpec:

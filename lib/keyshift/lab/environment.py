@@ -14,7 +14,7 @@ from keyshift.lab.load_cost import cost_spec
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import service_errors
-from keyshift.place.needs import Machine, require_needs
+from keyshift.place.needs import Resources, require_needs
 from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
@@ -126,14 +126,14 @@ def require_possible_here(
     """
     place = load_profile(profile)
     _stop_if_asked(Asked(tuple(specs), place, tuple(also), lasts_s))
-    machine = Machine.here()
+    machine = Resources.here()
     require_java()
     for spec in specs:
         require_room(spec, place, machine)
     return place
 
 
-def require_room(spec: RunSpec, place: Profile, machine: Machine) -> None:
+def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:
     """Raises KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
     require_needs(spec, place, machine)
     require_possible(spec.scenario.faults(), Stack() if place.services == "embedded" else None, place.spark)

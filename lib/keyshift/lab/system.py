@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -268,7 +268,8 @@ class KeyshiftJob:
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
-        self._note_missed_faults()
+        for line in missed_faults(self._spec, self._job.faults.done):
+            self.note(line)
         return of_job(
             self._job,
             {
@@ -281,8 +282,9 @@ class KeyshiftJob:
             struck=self._job.faults.struck,
         )
 
-    def _note_missed_faults(self) -> None:
-        """Those that end the query show by its deaths."""
-        for fault in self._spec.scenario.faults():
-            if not fault.ends_query and fault not in self._job.faults.done:
-                self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen, its phase never came")
+
+def missed_faults(spec: RunSpec, done: Collection[Fault]) -> Iterator[str]:
+    """A line for each fault that is not ``done``. Those that end the query show by its deaths."""
+    for fault in spec.scenario.faults():
+        if not fault.ends_query and fault not in done:
+            yield f"fault = {spec.scenario.fault}: {fault} did not happen, its phase never came"

@@ -17,7 +17,7 @@ TASK_BYTES = 150 * MIB  # of a router or a slot, without its state
 REDIS = ("remote", "hybrid")  # backends whose state is in a server
 
 
-class Machine(NamedTuple):
+class Resources(NamedTuple):
     """Where keyshift runs: processors that may be used, bytes of memory, and how many of them are free."""
 
     cpus: int
@@ -25,7 +25,7 @@ class Machine(NamedTuple):
     free: int
 
     @classmethod
-    def here(cls) -> "Machine":
+    def here(cls) -> "Resources":
         """As it is now."""
         memory = psutil.virtual_memory()
         return cls(describe_machine().cpus, memory.total, memory.available)
@@ -72,7 +72,7 @@ def needs_of(spec: RunSpec) -> Needs:
     return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + keys, backend in REDIS)
 
 
-def require_needs(spec: RunSpec, place: Profile, machine: Machine) -> None:
+def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
     """Raises BadInput, with what is needed and what is there, if a run does not fit into ``place``.
 
     On this machine its memory counts, and what is free of it if several replicas are to start at once; elsewhere that

@@ -21,14 +21,15 @@ from pydantic import ValidationError
 
 from keyshift.lab.environment import Asked, NotStarted, nothing_starts, require_room
 from keyshift.model.errors import BadInput, KeyshiftError
-from keyshift.place.needs import Machine, Needs, executors, needs_of, services, size
+from keyshift.place.needs import Needs, Resources, executors, needs_of, services, size
 from keyshift.place.profile import load_profile
 from keyshift.results.files import Files
 from keyshift.services.jars import require_java
 from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, ended
 
 # Of ``keyshift.suite``: behind the last cell that imports one of these, a notebook starts nothing.
-STARTS = {"measure", "measure_beside_engines", "measure_beside_plain", "open_lab", "play", "start_job"}
+STARTS = {"measure", "measure_beside_engines", "measure_beside_plain", "measure_highest_rates"}
+STARTS |= {"open_lab", "play", "start_job"}
 
 
 def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
@@ -138,7 +139,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def forecast(prepared: PreparedBatch, records: Files | None, machine: Machine, again: bool = False) -> Forecast:
+def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources, again: bool = False) -> Forecast:
     """What ``run_batch`` would do, and need. ``records``: of earlier executions, None if they cannot be read.
 
     Executions that failed are no measure: they may have ended early.
@@ -175,7 +176,7 @@ def forecast(prepared: PreparedBatch, records: Files | None, machine: Machine, a
     )
 
 
-def _possible(prepared: PreparedBatch, execution: NotebookExecution, machine: Machine) -> tuple[Asked | None, str]:
+def _possible(prepared: PreparedBatch, execution: NotebookExecution, machine: Resources) -> tuple[Asked | None, str]:
     """What an execution starts; None with the reason if this ``machine`` cannot."""
     try:
         asked = asked_of(prepared.notebook, execution.parameters)

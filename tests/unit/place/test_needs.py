@@ -4,14 +4,14 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput
-from keyshift.place.needs import GIB, MIB, Machine, Needs, executors, needs_of, require_needs, services
+from keyshift.place.needs import GIB, MIB, Needs, Resources, executors, needs_of, require_needs, services
 from keyshift.place.profile import Profile, SparkProfile
 
 ALONE = make_spec({"keys": 1000, "state_bytes": 1024, "routers": 2, "slots": 2, "to_slots": 4})
 SEVERAL = make_spec(
     {"replicas": 3, "ordering": "live_robin", "keys": 1000, "state_bytes": 1024}
 )  # of 2 routers, 2 slots
-HERE, LARGE = Profile(), Machine(cpus=8, memory=64 * GIB, free=64 * GIB)
+HERE, LARGE = Profile(), Resources(cpus=8, memory=64 * GIB, free=64 * GIB)
 PODS = Profile(spark=SparkProfile(master="k8s://https://api", executors=2, cores=4, memory_overhead="512m"))
 
 
@@ -58,9 +58,9 @@ def test_runs_one_after_the_other_need_the_most_of_each():
 def test_what_fits_is_not_refused():
     for spec in (ALONE, SEVERAL):
         needed = needs_of(spec).memory
-        require_needs(spec, HERE, Machine(3, needed, needed))
-    require_needs(ALONE, HERE, Machine(1, needs_of(ALONE).memory, free=0))  # who else has memory now may leave it
-    require_needs(ALONE, PODS, Machine(1, 1, 1))  # it runs elsewhere
+        require_needs(spec, HERE, Resources(3, needed, needed))
+    require_needs(ALONE, HERE, Resources(1, needs_of(ALONE).memory, free=0))  # who else has memory now may leave it
+    require_needs(ALONE, PODS, Resources(1, 1, 1))  # it runs elsewhere
 
 
 @pytest.mark.parametrize(

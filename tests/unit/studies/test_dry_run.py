@@ -8,14 +8,14 @@ import pytest
 from small_batches import Bench, Executor, prepared, write_notebook
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.place.needs import GIB, Machine
+from keyshift.place.needs import GIB, Resources
 from keyshift.studies import dry_run
 from keyshift.studies.batch import prepare
 from keyshift.studies.dry_run import Estimate, asked_of, duration, estimate, forecast
 
 ROOT = Path(__file__).parents[3]
 WITHOUT_RUNS = ("start/01_strategy_space", "compare/02_compare_runs")
-MACHINE = Machine(cpus=2, memory=24 * GIB, free=24 * GIB)
+MACHINE = Resources(cpus=2, memory=24 * GIB, free=24 * GIB)
 DEFAULTS = "skew: float = 0.8  # of keys\nkeys: int = 1000  # distinct ones\nseconds: float = 24.0  # measured"
 MEASURES = """
 from keyshift.suite import measure, named
@@ -141,7 +141,7 @@ def test_executions_of_the_same_set_say_how_long_the_others_take(folder):
     ("file", "runs", "load_s", "also"),
     [
         ("spacker/04_overhead-smoke.yaml", 3, 3 * 13.0, None),  # no support, no copies, all copied
-        ("compare/03_flink_restart-smoke.yaml", 3, 3 * 16.0, "Flink"),
+        ("compare/05_engines-smoke.yaml", 4, 4 * 16.0, None),
         ("start/02_explore-smoke.yaml", 1, 30.0, None),  # a live job, for as long as its script
         ("start/01_strategy_space-smoke.yaml", 0, 0.0, None),
     ],
@@ -156,7 +156,7 @@ def test_sets_that_start_something_else_than_measure_are_understood(folder, file
 
 @pytest.mark.parametrize("file", sorted((ROOT / "data").rglob("*.yaml")), ids=lambda file: file.name)
 def test_every_set_of_the_repository_is_possible_on_a_machine_that_is_large_enough(folder, file):
-    told = forecast(prepare(file, ROOT / "notebooks"), None, Machine(cpus=64, memory=1024 * GIB, free=1024 * GIB))
+    told = forecast(prepare(file, ROOT / "notebooks"), None, Resources(cpus=64, memory=1024 * GIB, free=1024 * GIB))
     refused = [reason for reason in told.refused if "use `--profile local-cluster`" not in reason]
     assert refused == []
     assert bool(told.runs) == (file.parent.name + "/" + file.stem.rpartition("-")[0] not in WITHOUT_RUNS)

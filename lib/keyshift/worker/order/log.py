@@ -5,7 +5,6 @@ of another term: machines drop it.
 """
 
 import logging
-from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -26,7 +25,7 @@ class OrderLog:
 
     def __init__(self, endpoints: Endpoints, topic: str, partition: int, offset: int, replica: int) -> None:
         self._topic, self._partition, self._key = topic, partition, str(replica)
-        common: dict[str, Any] = {
+        common: dict[str, str | int | bool] = {
             "bootstrap.servers": endpoints.kafka,
             "socket.nagle.disable": True,
             "reconnect.backoff.max.ms": 1000,
