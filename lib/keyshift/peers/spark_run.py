@@ -1,17 +1,23 @@
 """The runs of jobs with Spark's own state that are compared with ours: same load, same Kafka, same measures."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
+from keyshift.endpoints import Endpoints
 from keyshift.lab.environment import open_services
 from keyshift.peers.counting import counting_spec
 from keyshift.peers.runs import PeerSpec, counting_run, local_spark, peer_spec, repeated, run_peer
 from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery, SparkQuery
 from keyshift.place.profile import load_profile
-from keyshift.progress import progress
+from keyshift.progress import Say, progress
+from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 from keyshift.services.stack import Stack
 from keyshift.studies.study import Study
+from keyshift.traffic.topics import Topic
 
 QUERIES: dict[str, type[SparkQuery]] = {"spark_state": RealTimeSparkQuery, "spark_restart": SparkQuery}
 """By the name of the point, which is the strategy in what is stored."""
@@ -36,16 +42,15 @@ def measure_spark(name: str, common: Mapping[str, Any], profile: str = "") -> St
         local_spark(cores, home, say, place.spark.options() | SETTINGS) as spark,
     ):
         store = ResultStore(endpoints)
-        return repeated(
-            {name: spec},
-            store,
-            lambda each: run_peer(
-                each,
-                store,
-                home,
-                say,
-                lambda run_id: counting_run(
-                    each, endpoints, run_id, home, say, lambda work, *topics: QUERIES[name](each, spark, work, *topics)
-                ),
-            ),
-        )
+        return repeated({name: spec}, store, lambda each: run_spark(each, spark, endpoints, store, home, say))
+
+
+def run_spark(
+    spec: PeerSpec, spark: SparkSession, endpoints: Endpoints, store: ResultStore, home: Path, say: Say
+) -> Manifest:
+    """One run, stored whatever its verdict, or if it died."""
+
+    def query(work: Path, events: Topic, results: Topic) -> SparkQuery:
+        return QUERIES[spec.peer](spec, spark, work, events, results)
+
+    return run_peer(spec, store, home, say, lambda run_id: counting_run(spec, endpoints, run_id, home, say, query))
