@@ -111,6 +111,11 @@ class RunSpec:
                 f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: no job with a leader goes on from a "
                 "snapshot yet; set snapshot_s = 0"
             )
+        if protocol.leads and self.scenario.trigger != NOTHING_MOVES:
+            raise BadInput(
+                f"ordering = {name} with trigger = {self.scenario.trigger}: slots whose order comes from a leader may "
+                f"wait for each other when a batch ends while state moves; set trigger = {NOTHING_MOVES}"
+            )
         if heartbeat_ms < frame_ms:
             raise BadInput(
                 f"heartbeat_ms = {heartbeat_ms:g}: an epoch cannot be shorter than a frame, frame_ms = {frame_ms:g}; "

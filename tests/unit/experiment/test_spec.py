@@ -423,6 +423,7 @@ ORDERED = {"ordering": "live_robin"}
     [
         ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
         ({"ordering": "kazoo", "snapshot_s": 5}, "ordering = kazoo with snapshot_s = 5: .*; set snapshot_s = 0$"),
+        ({"ordering": "kazoo"}, "ordering = kazoo with trigger = scale: .*; set trigger = none"),
         ({"ordering": "kazoo", "session_ms": 19}, "session_ms = 19: .*greater than or equal to 20"),
         (ORDERED | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
         (ORDERED | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
