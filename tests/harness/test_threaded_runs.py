@@ -66,7 +66,7 @@ def test_so_does_one_whose_stages_have_other_numbers_of_slots(pool, slots, slots
 
 @pytest.mark.parametrize("workload", IN_TURNS)
 def test_so_it_is_if_slots_work_in_turns(pool, seen, workload):
-    """These runs move state, which a spec refuses with an order that comes from a leader (two_replicas has such ones)."""
+    """These runs move state, which a spec refuses with an order that leaders make (two_replicas has such runs)."""
     first = 10_000 + SEEDS * IN_TURNS.index(workload)
     outcomes = list(pool.run(range(first, first + SEEDS), workload=workload, ordering="live_robin"))
     for outcome in outcomes:
