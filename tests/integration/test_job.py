@@ -16,8 +16,10 @@ from keyshift.wire.nodes import ALL
 from spark_workers import workers_of
 
 # A load that one core carries, whoever uses it beside: a migration waits for what is queued.
-SMALL = ["rate=300", "frame_ms=100", "keys=4000", "state_bytes=256", "key_groups=32", "snapshot_s=2"]
-SMALL += ["warmup_s=1", "deadline_s=120"]
+SMALL = [
+    *("rate=300", "frame_ms=100", "keys=4000", "state_bytes=256", "key_groups=32"),
+    *("snapshot_s=2", "warmup_s=1", "deadline_s=120"),
+]
 WAIT_S = 300.0  # the machine may be busy
 
 

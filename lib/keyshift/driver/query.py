@@ -8,7 +8,7 @@ from typing import Protocol
 from keyshift.driver.attempt import Unfinished
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.snapshotter import Snapshotter
-from keyshift.driver.spark import telling_line
+from keyshift.driver.spark import why_ended
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import QueryDied
 from keyshift.model.markers import SlotStarted
@@ -92,8 +92,7 @@ class Query:
         if self._query is None:
             return
         if not self._query.isActive:
-            error = self._query.exception()
-            raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+            raise QueryDied(f"the Spark query has ended: {why_ended(self._query) or 'stopped'}")
         for stage in self._stages:
             stage.check()
         if (snapshotter := self._snapshotter) is not None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 from pyspark import SparkConf, SparkContext
@@ -236,6 +236,19 @@ def start_query(
         .trigger(realTime=f"{batch_s:g} seconds")  # type: ignore[call-overload]
         .start()
     )
+
+
+class Ended(Protocol):
+    """A query that does not run any more."""
+
+    def exception(self) -> object:
+        """What ended it; None: it was stopped."""
+
+
+def why_ended(query: Ended) -> str:
+    """The line that says what happened, empty if ``query`` was stopped."""
+    error = query.exception()
+    return telling_line(str(error)) if error else ""
 
 
 def telling_line(text: str) -> str:

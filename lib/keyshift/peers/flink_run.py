@@ -47,7 +47,7 @@ def measure_flink(common: Mapping[str, Any], profile: str = "") -> Study:
     runs died.
     """
     spec = flink_spec(common)
-    home, slots = Stack().home, max(*spec.slots_of.values(), spec.scenario.to_slots)
+    home, slots = Stack().home, max(spec.tasks.values())
     with progress(None) as say, open_services(profile, say) as endpoints, flink(home, slots, say) as client:
         store = ResultStore(endpoints)
         return repeated({NAME: spec}, store, lambda each: run_flink(each, client, endpoints, store, home, say))

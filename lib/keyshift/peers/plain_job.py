@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from keyshift.driver.spark import start_query, telling_line
+from keyshift.driver.spark import start_query, why_ended
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import NO_VERSION, Assignment, SlotId, Version, units_of
@@ -153,8 +153,7 @@ class PlainJob:
     def check(self) -> None:
         """Raises ServiceUnavailable if it has ended."""
         if self._query is not None and not self._query.isActive:
-            error = self._query.exception()
-            raise ServiceUnavailable(f"the plain query has ended: {telling_line(str(error)) if error else 'stopped'}")
+            raise ServiceUnavailable(f"the plain query has ended: {why_ended(self._query) or 'stopped'}")
 
     def stop(self) -> None:
         """End it, if it runs."""

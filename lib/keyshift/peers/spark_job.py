@@ -7,7 +7,7 @@ repartitions no state of an aggregation in that mode (``UNSUPPORTED_STATEFUL_OPE
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.clock import now_us
-from keyshift.driver.spark import telling_line
+from keyshift.driver.spark import why_ended
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import units_of
@@ -72,7 +72,8 @@ class SparkQuery:
         self._events, self._results = events, results
         self._query: StreamingQuery | None = None
         self._final = pd.DataFrame()
-        self.trigger: Mapping[str, str] = {"processingTime": "0 seconds"}
+        real_time = {"realTime": f"{spec.job.batch_s:g} seconds"}
+        self._trigger = {"processingTime": "0 seconds"} if self.in_batches else real_time
 
     def open(self) -> None:
         """Nothing has to be there."""
@@ -98,7 +99,7 @@ class SparkQuery:
         counts = _counted(rows.load(), self._workload.state_bytes, version, self.in_batches)
         sink = counts.writeStream.format("kafka").options(**kafka).option("topic", self._results.name)
         sink = sink.option("kafka.linger.ms", 0).option("checkpointLocation", str(self._checkpoint))
-        return sink.outputMode("update").trigger(**self.trigger).start()  # type: ignore[call-overload, no-any-return]
+        return sink.outputMode("update").trigger(**self._trigger).start()  # type: ignore[call-overload, no-any-return]
 
     def halt(self, finally_: bool = False) -> Stopped:
         """See ``CountingQuery``. Right behind the end of a batch: the next one has no results yet that would come once
@@ -137,8 +138,7 @@ class SparkQuery:
     def require_alive(self) -> None:
         """See ``CountingQuery``."""
         if self._query is not None and not self._query.isActive:
-            error = self._query.exception()
-            raise ServiceUnavailable(f"Spark's query has ended: {telling_line(str(error)) if error else 'stopped'}")
+            raise ServiceUnavailable(f"Spark's query has ended: {why_ended(self._query) or 'stopped'}")
 
     def final_parts(self) -> Iterator[pd.DataFrame]:
         """All of it."""
@@ -163,10 +163,6 @@ class RealTimeSparkQuery(SparkQuery):
     rescales = False
     counted = CountedByResults
     in_batches = False
-
-    def __init__(self, spec: RunSpec, spark: SparkSession, work: Path, events: Topic, results: Topic) -> None:
-        super().__init__(spec, spark, work, events, results)
-        self.trigger = {"realTime": f"{spec.job.batch_s:g} seconds"}
 
     def halt(self, finally_: bool = False) -> Stopped:
         """Where it is: everything was answered before."""

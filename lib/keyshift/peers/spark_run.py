@@ -35,11 +35,11 @@ def measure_spark(name: str, common: Mapping[str, Any], profile: str = "") -> St
     ``common``: as for ``measure``. Raises BadInput before anything is started, KeyshiftError if all runs died.
     """
     spec, place = spark_spec(name, common), load_profile(profile)
-    home, cores = Stack().home, spec.job.routers + max(*spec.slots_of.values(), spec.scenario.to_slots)
+    home = Stack().home
     with (
         progress(None) as say,
         open_services(profile, say) as endpoints,
-        local_spark(cores, home, say, place.spark.options() | SETTINGS) as spark,
+        local_spark(spec.cores, home, say, place.spark.options() | SETTINGS) as spark,
     ):
         store = ResultStore(endpoints)
         return repeated({name: spec}, store, lambda each: run_spark(each, spark, endpoints, store, home, say))

@@ -28,8 +28,10 @@ from keyshift.services.jars import require_java
 from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, ended
 
 # Of ``keyshift.suite``: behind the last cell that imports one of these, a notebook starts nothing.
-STARTS = {"measure", "measure_beside_engines", "measure_beside_plain", "measure_highest_rates"}
-STARTS |= {"open_lab", "play", "start_job"}
+STARTS = {
+    *("measure", "measure_beside_engines", "measure_beside_plain", "measure_highest_rates"),
+    *("open_lab", "play", "start_job"),
+}
 
 
 def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:

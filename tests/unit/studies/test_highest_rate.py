@@ -1,9 +1,8 @@
 """What a notebook gets of searches for the highest rate, with runs that were never made."""
 
-from contextlib import contextmanager
-
 import pytest
 import small_store
+from small_lab import opens
 
 from keyshift.analysis.rates import RATE_MEASURES, rate_sentences
 from keyshift.lab.scripts.highest_rate import Burst, Tried
@@ -36,14 +35,7 @@ class Lab:
 
 @pytest.fixture
 def lab(monkeypatch):
-    made = Lab()
-
-    @contextmanager
-    def opened(specs, profile, say):
-        yield made
-
-    monkeypatch.setattr(studies, "open_lab", opened)
-    return made
+    return opens(monkeypatch, studies, Lab())
 
 
 def points(*slots):

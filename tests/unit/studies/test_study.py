@@ -1,10 +1,10 @@
 """What a notebook gets of its runs, with runs that were never made."""
 
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from small_lab import opens
 
 from keyshift.lab.run import run_all
 from keyshift.model.errors import BadInput, KeyshiftError
@@ -55,15 +55,8 @@ class Lab:
 
 @pytest.fixture
 def lab(monkeypatch):
-    made = Lab()
-
-    @contextmanager
-    def opened(specs, profile, say):
-        yield made
-
-    monkeypatch.setattr(studies, "open_lab", opened)
     monkeypatch.setattr(studies, "run_in_one_job", run_all)
-    return made
+    return opens(monkeypatch, studies, Lab())
 
 
 def test_points_have_names_and_their_repetitions(lab):

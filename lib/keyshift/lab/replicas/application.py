@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from keyshift.driver.spark import session, start_query, telling_line
+from keyshift.driver.spark import session, start_query, why_ended
 from keyshift.traffic.entry import CommandLines, run
 from keyshift.traffic.messages import Ready, Stop
 from keyshift.traffic.process import say
@@ -106,8 +106,7 @@ def serve(config: ApplicationConfig, commands: CommandLines) -> None:
             case GiveWayNoMore():
                 _be_nice(0)
         if query and not query.isActive:
-            error = query.exception()
-            say(QueryEnded(telling_line(str(error)) if error else ""))
+            say(QueryEnded(why_ended(query)))
             query = None
     if query:
         query.stop()

@@ -217,12 +217,18 @@ def test_one_that_dies_again_comes_back_again_and_not_for_ever(made):
     assert len(begun) == returning.MOST_RETURNS and all(way.ended for way in begun)
 
 
-def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
+def on_its_way_back(made, ends):
+    """A job whose first replica has died and needs no other one any more; soon its way ``ends``."""
     job = made()
     job.every[0].kill()
     job.system.check()
     begun[0].written = True
-    threading.Timer(0.05, begun[0].full).start()
+    threading.Timer(0.05, lambda: ends(begun[0])).start()
+    return job
+
+
+def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
+    job = on_its_way_back(made, Return.full)
     for each in job.every[1:]:
         each.kill()
     job.system.check()
@@ -230,11 +236,7 @@ def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
 
 
 def test_if_the_one_on_its_way_back_fails_too_the_run_ends(made):
-    job = made()
-    job.every[0].kill()
-    job.system.check()
-    begun[0].written = True
-    threading.Timer(0.05, begun[0].fails).start()
+    job = on_its_way_back(made, Return.fails)
     job.every[1].kill()
     job.system.check()
     begun[1].fails()
