@@ -101,7 +101,7 @@ def test_a_job_survives_what_fails_around_it(lab, session_stack):
     before = {status.service: status.pid for status in session_stack.status()}
     manifest = lab.run(spec(strategy="fluid", workload="windowcount", snapshot_s=1.0, fault=",".join(FAULTS)))
     assert manifest.status == "ok", manifest.verdict.examples
-    assert manifest.summary.units_moved == 16
+    assert manifest.summary.units_moved == 16, manifest.notes
     assert not [note for note in manifest.notes if "happen" in note or "died" in note]
     assert [note for note in manifest.notes if "does not answer" in note and "the one before counts" in note]
     after = {status.service: status.pid for status in session_stack.status()}

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import queue
 import socket
 import threading
 import time
@@ -172,6 +173,7 @@ class StateClients:
     ) -> None:
         begun: Greeting = {}  # what has come of units in streams that broke
         greeted = threading.Event()
+        under_way: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for each chunk, False behind the last one
         trouble: list[BaseException] = []
 
         def fragments() -> Iterator[messages.Fragment]:
@@ -186,12 +188,19 @@ class StateClients:
 
         with self._stream(address, request) as stream:
 
+            def write_all() -> bool:
+                for chunk in messages.chunks(fragments(), self._chunk_bytes):
+                    under_way.put(True)
+                    if not stream.write(*chunk):
+                        return False
+                return True
+
             def listen() -> None:
                 try:
                     answers = stream.answers()
                     begun.update(decode(Greeting, next(answers, b"{}")))
                     greeted.set()
-                    for answer in answers:
+                    while under_way.get() and (answer := next(answers, None)) is not None:
                         self.moved_at = time.monotonic()
                         acknowledged(decode(Acknowledged, answer))
                 except BaseException as error:
@@ -203,15 +212,18 @@ class StateClients:
             listener = threading.Thread(target=listen, name="keyshift-acks", daemon=True)
             listener.start()
             try:
-                went = all(stream.write(*chunk) for chunk in messages.chunks(fragments(), self._chunk_bytes))
-                stream.done_writing()
+                went = write_all()
             except BaseException:
                 stream.end()
                 raise
             finally:
+                under_way.put(False)
                 listener.join()  # nothing is acknowledged once this has returned
-        if trouble:
-            raise trouble[0]
+            if trouble:
+                raise trouble[0]
+            # Not before: Flight ends the process if a call fails for its reader while the writer says that it is done.
+            stream.done_writing()
+            stream.read()  # why it has ended, if it broke
         if not went:
             raise ServiceUnavailable(f"{address} takes no more")
 

@@ -8,6 +8,7 @@ from small_flight import CALLS, SCHEMA, Slow, Wire, content, hold_up, push, rest
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
 from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.stream import Stream
 
 
 def test_units_that_take_longer_than_the_deadline_arrive(holder, server, hasty):
@@ -61,6 +62,36 @@ def test_a_unit_that_could_not_be_installed_comes_again_without_its_parts(holder
     assert push(clients, server, Shipment(3, state=state(*range(20))))[0] == {3: True}
     assert content(holder.shipments[0][1].batches) == {key: value(key) for key in range(20)}
     assert 20 < wire.rows < 24, "the last part"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nobody_reads_while_the_end_of_writing_is_said(fails, holder, server, clients, monkeypatch):
+    """Flight ends the process if the reader learns at that moment that the call has failed."""
+    reading, found = [], []
+    plain_read, plain_done = Stream.read, Stream.done_writing
+
+    def read(stream):
+        reading.append(stream)
+        try:
+            return plain_read(stream)
+        finally:
+            reading.remove(stream)
+
+    def done_writing(stream):
+        time.sleep(0.05)  # for a reader to come, if there is one
+        found.append(len(reading))
+        plain_done(stream)
+
+    monkeypatch.setattr(Stream, "read", read)
+    monkeypatch.setattr(Stream, "done_writing", done_writing)
+    if fails:
+        holder.receive = lambda *_: 1 / 0
+        with pytest.raises(ServiceUnavailable, match="division by zero"):
+            push(clients, server, Shipment(3, state=state(*range(20))))
+        assert found == [], "the call is over"
+    else:
+        assert push(clients, server, Shipment(3, state=state(*range(20))))[0] == {3: True}
+        assert found == [0]
 
 
 def test_parts_of_another_journey_of_the_same_unit_do_not_count(holder, server, clients, monkeypatch):
