@@ -10,7 +10,7 @@ from many_runs import Pool
 
 SEEDS = settings.default.max_examples // 12  # of each kind: 32 runs, or 1664 at night
 MUTANT_SEEDS = 24
-MUTANT_S = 500.0
+MUTANT_S = 1500.0
 HUNTED = list(mutant.by_name) if SEEDS > 100 else list(mutant.by_name)[::4]
 
 # What the runs of a kind draw; see ``driver_shape.draw_chain``.
@@ -62,6 +62,7 @@ def hunts(pool):
     return {name: pool.submit(hunt, name, MUTANT_SEEDS, seconds=MUTANT_S) for name in HUNTED}
 
 
+@pytest.mark.timeout(1.2 * MUTANT_S)
 @pytest.mark.parametrize("name", HUNTED)
 def test_a_bug_in_the_driver_is_found(hunts, name):
     assert hunts[name].result() is not None, f"{MUTANT_SEEDS} runs went well with it"
