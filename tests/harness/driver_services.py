@@ -83,7 +83,11 @@ class DrivenSession(Session):
         super().check()
 
     def close(self, prepare_next: bool = False) -> None:
-        self.place.check()
+        try:
+            self.place.check()
+        except KeyboardInterrupt:  # while it confirms: it ends all the same
+            super().close(prepare_next)
+            raise
         super().close(prepare_next)
 
     def _arrive(self) -> None:

@@ -42,10 +42,14 @@ class Coordination(Session):
         self._held: dict[str, bytes] = {}  # registrations
         self._holding = threading.Lock()
         self._acknowledgements = ConfirmedWrites(self._client, root, self._refused)
-        self._start()
-        if secret and self._first:
-            with self._talking():
-                self._client.ensure_path(root[: root.index("/", 1)], acl=[OF_ALL_JOBS])
+        try:
+            self._start()
+            if secret and self._first:
+                with self._talking():
+                    self._client.ensure_path(root[: root.index("/", 1)], acl=[OF_ALL_JOBS])
+        except BaseException:  # Ctrl-C, too
+            self._end()
+            raise
 
     def _renewed(self, expired: bool) -> None:
         """What went with the session, and what may not have arrived; kazoo itself sees to the watches."""
@@ -68,9 +72,11 @@ class Coordination(Session):
         """
         if prepare_next:
             self._begin_next()
-        with contextlib.suppress(ServiceUnavailable):  # then it never will be
-            self._confirm()
-        self._end()
+        try:
+            with contextlib.suppress(ServiceUnavailable):  # then it never will be
+                self._confirm()
+        finally:  # after Ctrl-C, too
+            self._end()
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

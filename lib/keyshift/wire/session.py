@@ -63,8 +63,8 @@ class Session:
         self._renews = False  # a thread does
 
     def _start(self) -> None:
+        """Wait for the session. Who calls this ends it if an error is raised."""
         if not self._there.wait(ANSWER_S):
-            end(self._client)
             raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {ANSWER_S:g} s: is it running?")
         self._client.add_listener(self._connection_changed)
 

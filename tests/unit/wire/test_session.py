@@ -8,6 +8,7 @@ from kazoo.client import KazooState
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.waiting import wait_until
 from keyshift.wire import session as zookeeper_session
+from keyshift.wire.coordination import Coordination
 from keyshift.wire.session import Session
 
 DEADLINE_S = 60.0
@@ -82,5 +83,25 @@ def test_a_session_that_was_begun_ahead_and_has_no_connection_is_not_waited_for(
     zookeeper_session._ahead.begin("nowhere:1", "")
     client, _ = zookeeper_session._ahead._begun
     with pytest.raises(ServiceUnavailable, match=r"nowhere:1 did not answer within 0\.05 s"):
-        Renewed()
+        Coordination("nowhere:1", "/keyshift/job")
     assert client.stopped and zookeeper_session._ahead._begun is None
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_session_ends_though_somebody_is_interrupted_who_begins_or_ends_it(there, monkeypatch):
+    there.set()
+    with monkeypatch.context() as patched:
+        patched.setattr(Coordination, "_start", interrupt)
+        zookeeper_session._ahead.begin("nowhere:1", "")
+        client, _ = zookeeper_session._ahead._begun
+        with pytest.raises(KeyboardInterrupt):
+            Coordination("nowhere:1", "/keyshift/job")
+        assert client.stopped
+    session = Coordination("nowhere:1", "/keyshift/job")
+    monkeypatch.setattr(session, "_confirm", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    assert session._client.stopped
