@@ -72,6 +72,12 @@ _STYLES = {
     "replicated": Style(_WINE, "--", "*", "replicated"),
     "lazy": Style(_INDIGO, "-", "8", "lazy"),
     "hybrid": Style(_INDIGO, "--", "x", "hybrid"),
+    "none": Style(_BLACK, "-", "o", "no order"),
+    "live_robin": Style(_GREEN, "-", "s", "LiveRobin"),
+    "kazoo": Style(_BLUE, "-", "^", "KaZoo"),
+    "time_merge": Style(_PINK, "-", "D", "time merge"),
+    "passive": Style(_VERMILLION, "-", "X", "passive, from a snapshot"),
+    "moved away": Style(_ORANGE, "-", "v", "moved away in time"),
 }
 _EXTRA_COLOURS = ("#999933", "#117733", "#AA4499", "#661100", "#6699CC")
 _LINES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")

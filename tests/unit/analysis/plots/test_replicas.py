@@ -1,0 +1,67 @@
+"""Figures of replicas: what happens around a death, what it costs, and how latency is distributed."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from keyshift.analysis.plots import style
+from keyshift.analysis.plots.replicas import cost_figure, latency_boxes, masking_panels
+from keyshift.model.errors import BadInput
+
+
+def tables(silent_from=None):
+    """Ten seconds around a fault at 0.25 s, a result each 10 ms, 20 ms late; two processes at half a processor."""
+    created = np.arange(-5, 5, 0.01)
+    if silent_from is not None:
+        created = created[(created < silent_from) | (created >= silent_from + 2)]
+    latency = pd.DataFrame({"created_s": created, "latency_ms": 20.0})
+    seconds = np.arange(-5, 5) + 0.5
+    cpu = [
+        pd.DataFrame({"t_s": seconds, "metric": "cpu_cores", "instance": name, "value": 0.5})
+        for name in ("spark_jvm", "python_workers")
+    ]
+    fault = pd.DataFrame({"t_s": [0.25], "metric": "fault", "instance": "kill replica", "value": 0.0})
+    return {"latency": latency, "metrics": pd.concat([*cpu, fault], ignore_index=True)}
+
+
+def test_each_run_has_its_latency_and_below_it_the_cpu_so_far():
+    figure = masking_panels({"passive": tables(silent_from=1.0), "live_robin": tables()}, title="a death at 0")
+    passive, masked, *cpu = figure.axes
+    assert [ax.get_title(loc="left") for ax in figure.axes[:2]] == ["passive, from a snapshot", "LiveRobin"]
+    silent = passive.lines[0]
+    gap = np.isnan(silent.get_ydata())
+    assert silent.get_xdata()[gap].tolist() == [1.5, 2.5], "a second without a result is no line"
+    assert masked.lines[0].get_ydata().tolist() == pytest.approx([20.0] * 10)
+    for ax in cpu:
+        assert ax.lines[0].get_ydata().tolist() == pytest.approx(range(1, 11)), "one processor, second by second"
+    assert [ax.lines[1].get_xdata()[0] for ax in figure.axes] == [0.25] * 4
+    assert cpu[0].get_ylabel() == "CPU so far (s)" and passive.get_ylabel() == "P99 (ms)"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fault"]
+    with pytest.raises(BadInput, match="no run given"):
+        masking_panels({}, title="")
+
+
+def test_silence_stands_against_the_cpu_that_was_paid():
+    table = pd.DataFrame(
+        {"point": ["kazoo", "kazoo", "passive", "lost"], "cpu": [1.5, 1.6, 0.8, None], "silence_s": [0.5, 0.4, 1.5, 9]}
+    )
+    ax = cost_figure(table)
+    kazoo, passive = ax.lines
+    assert kazoo.get_xdata().tolist() == [150, 160] and kazoo.get_ydata().tolist() == [500, 400]
+    assert passive.get_xdata().tolist() == [80] and passive.get_marker() == style.style_of("passive").marker
+    assert ax.get_yscale() == "log" and ax.get_xlim()[0] == 0
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["KaZoo", "passive, from a snapshot"]
+    with pytest.raises(BadInput, match="no run with both CPU and silence"):
+        cost_figure(table[3:])
+
+
+def test_a_box_is_of_all_runs_of_a_point_and_its_whiskers_are_the_first_and_last_percent():
+    runs = [pd.DataFrame({"latency_ms": np.arange(1.0, 51.0)}), pd.DataFrame({"latency_ms": np.arange(51.0, 102.0)})]
+    ax = latency_boxes({"20.0, kazoo": runs, "none": runs[:1]}, title="over the heartbeat")
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["20.0, kazoo", "none"]
+    whiskers = [sorted(line.get_ydata().tolist()) for line in ax.lines if len(line.get_ydata()) == 2]
+    assert [2.0, 26.0] in whiskers and [76.0, 100.0] in whiskers
+    assert ax.get_ylabel() == "latency (ms), whiskers at P1 and P99"
+    for nothing, said in (({}, "no point given"), ({"none": []}, "none has no result")):
+        with pytest.raises(BadInput, match=said):
+            latency_boxes(nothing, title="")
