@@ -142,8 +142,8 @@ def _means(of_point: Mapping[str, Sequence[Row]], column: str) -> dict[str, floa
 
 _REPLICAS = "KaZoo and LiveRobin: active replication"
 _ONE_COPY = (
-    "Theirs is of a cluster, with several replicas. Ours is one job whose slots work in turns, on the machine of the "
-    "runs: it has the latency of the order, and not that of the network between replicas."
+    "Theirs is of a cluster, with several replicas. Ours is on the machine of the runs: a job with one replica has the "
+    "latency of the order alone, and replicas of one machine share its processors and have no network between them."
 )
 _PASSIVE = {"ordering": "none", "snapshot_s": 30.0}
 _ACTIVE = {name: {"ordering": name, "snapshot_s": 0.0} for name in ("live_robin", "kazoo")}
@@ -171,7 +171,7 @@ CURVES = (
             measure,
             dict(zip(_OVER_HEARTBEAT, _HEARTBEATS[measure], strict=True)),
             _ONE_COPY,
-            "keyshift run --set ordering=live_robin --set frame_ms=5 --set heartbeat_ms=5, then 10, 50 and 100",
+            "notebook replication/02_orders, with frame_ms=5 and values=[5.0, 10.0, 50.0, 100.0]",
             _AtPoints(column, _OVER_HEARTBEAT),
         )
         for measure, column in _BEFORE.items()
@@ -183,8 +183,7 @@ CURVES = (
             measure,
             dict(zip(_OVER_RATE, _RATES[measure], strict=True)),
             _ONE_COPY,
-            "keyshift run --set rate=10 --set snapshot_s=30, and with ordering=live_robin --set snapshot_s=0; "
-            "then rate=10000",
+            "notebook replication/02_orders, with over=rate, values=[10.0, 10000.0] and snapshot_s=30",
             _AtPoints(column, _OVER_RATE),
         )
         for measure, column in _BEFORE.items()
