@@ -20,7 +20,7 @@ IMAGE = keyshift:$$(PYTHONPATH=lib $(PYTHON) -m keyshift.place.image)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run lab up down test nightly lint format bench bench-state bench-strategies faults soak lock clean image kind test-kubernetes
+.PHONY: help run lab up down test nightly lint format bench bench-state bench-strategies bench-peers bench-replication faults soak lock clean image kind test-kubernetes
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,12 @@ soak: $(READY) ## a job for two hours, with faults and migrations: its verdict, 
 
 bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes, ARGS="--set slots=4")
 	@$(BIN)/python -m bench.strategies $(ARGS)
+
+bench-peers: $(READY) ## ours beside the state of Spark and Flink, and their restarts, at two rates, five times; an hour
+	@$(BIN)/keyshift batch data/compare/05_engines-peers.yaml $(ARGS)
+
+bench-replication: $(READY) ## 50 deaths under each of two orders, and without replicas: silence and its cost; two hours
+	@$(BIN)/keyshift batch data/replication/01_deaths-kills.yaml $(ARGS)
 
 lock: ## pin the dependencies after a change in pyproject.toml (all anew: make lock ARGS=--upgrade)
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && \
