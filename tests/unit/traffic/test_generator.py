@@ -11,7 +11,8 @@ from small_kafka import Broker
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.model.frames import MOST_BYTES, Facts
-from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
+from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig
+from keyshift.traffic.load import Schedule
 from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.writer import ON_THE_WAY_BYTES
