@@ -13,8 +13,8 @@ from keyshift.clock import SECOND_US
 
 class SourceLoad(NamedTuple):
     """``rate`` events per second, and from each of ``steps`` (seconds since the start of the load, ascending) on
-    another number of them. ``injectors``: generators that share the partitions of the source. ``file``: that the events
-    are in; empty: they are drawn.
+    another number of them. ``injectors``: generators that share the partitions of the source. ``file``: that the
+    events are in; empty: they are drawn.
     """
 
     rate: float

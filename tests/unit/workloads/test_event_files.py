@@ -321,7 +321,10 @@ def test_events_that_are_none_of_a_source_are_refused_and_leave_no_file(path, ar
 
 def test_no_file_is_written_over(path, tmp_path):
     path.write_text("mine")
-    with pytest.raises(BadInput, match=r"cannot be written .File exists"), event_writer(path, KeyCount(), {"events": 1}):
+    with (
+        pytest.raises(BadInput, match=r"cannot be written .File exists"),
+        event_writer(path, KeyCount(), {"events": 1}),
+    ):
         pass
     assert path.read_text() == "mine"
 

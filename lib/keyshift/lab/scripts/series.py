@@ -55,7 +55,7 @@ class Lap:
 def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
     """The job in which each of ``specs`` can be a lap, or None if they need several, or runs of their own.
 
-    They may differ in strategy, trigger and measured time. Faults, several migrations in a run, changes of the rate, the
+    They may differ in strategy, trigger and measured time. Faults, several migrations in a run, changes of the rate,
     events of a file and the autoscaler belong to a run of its own.
     """
     first = specs[0]
