@@ -182,6 +182,16 @@ class DrawsByChance(KeyCount):
         return (replace(plain, partition=lambda router: plain.partition(next(again))),)
 
 
+def with_source(base, **changes):
+    class Changed(base):
+        @property
+        def sources(self):
+            [plain] = super().sources
+            return (replace(plain, **changes),)
+
+    return Changed
+
+
 class Twins(KeyCount):
     @property
     def sources(self):
@@ -208,6 +218,10 @@ BROKEN = {
     "map": (with_stage(KeyCount, map=lambda events: events), "its map belongs to the source"),
     "twins": (Twins, "two sources or stages have the same name"),
     "strangers": (Strangers, "slots of stage counter get"),
+    "times": (with_source(WindowCount, times=()), "column at of source events moves by .* it belongs to its times"),
+    "no times": (with_source(WindowCount, times=("at", "key")), "column key .*, and it is one of its times"),
+    "times of t": (with_source(WindowCount, times=("at", "t")), "times .'t'. must be columns beside t"),
+    "drawn with": (with_source(KeyCount, drawn_with=("seeds",)), "is drawn with .'seeds'., which are no parameters"),
     "chance": (DrawsByChance, "gives other events if they are taken in other parts"),
 }
 

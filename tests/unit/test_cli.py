@@ -70,6 +70,7 @@ def test_help_names_every_command(tmp_path):
         "notebook",
         "lab",
         "tape",
+        "events",
         "simulate",
         "calibrate",
         "artifact",
@@ -126,6 +127,12 @@ def test_help_names_every_command(tmp_path):
             "resting = 100000: with securities = 200 that are 20000000",
         ),
         (["tape", "write", "/"], "cannot be written"),
+        (["events", "write", "/"], "cannot be written"),
+        (["events", "write", "a", "--set", "events=pyproject.toml"], "is no Parquet file"),
+        (["events", "write", "a", "--set", "rate=auto"], "rate = auto: is chosen when a run begins"),
+        (["events", "show", "nowhere.parquet"], "events = 'nowhere.parquet': cannot be read"),
+        (["run", "--set", "events=pyproject.toml"], "is no Parquet file, or not a whole one; `keyshift events write`"),
+        (["job", "start", "--set", "events=a"], "events is of a run with a scenario and an end"),
         (["run", "--workload", "stock", "--set", "on_bad_line=ignore"], "should be 'stop' or 'skip'"),
         (["run", "--workload", "stock", "--set", "keyed_by=order"], "should be 'security' or 'account'"),
         (["plan", "--set", "size"], "--set 'size': expected name=value"),
@@ -247,6 +254,24 @@ def test_a_tape_can_be_written_and_checked(tmp_path):
     assert bad.returncode == 1
     assert bad.stderr == f"line {facts['lines'] + 1} has 2 columns, expected 23\n"
     again = keyshift("tape", "write", str(file), home=tmp_path)
+    assert again.returncode == 2 and "File exists" in again.stderr
+
+
+def test_events_of_a_run_can_be_written_and_shown(tmp_path):
+    file = tmp_path / "a.parquet"
+    load = ("rate=100", "rates=control:10", "seconds=2", "warmup_s=1", "trigger_s=1", "routers=3")
+    settings = [part for each in load for part in ("--set", each)]
+    done = keyshift("events", "write", str(file), "--workload", "saas", *settings, "--json", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert (row["events"], row["bytes"], row["load_s"]) == (330, file.stat().st_size, 3.0)
+    shown = keyshift("events", "show", str(file), "--json", home=tmp_path)
+    assert [json.loads(line) for line in shown.stdout.splitlines()] == [
+        {"workload": "saas", "source": "consumer", "partitions": 3, "events": 300, "least": 100},
+        {"workload": "saas", "source": "control", "partitions": 3, "events": 30, "least": 10},
+    ]
+    assert "workload=saas" in shown.stderr and "customers=250" in shown.stderr
+    again = keyshift("events", "write", str(file), home=tmp_path)
     assert again.returncode == 2 and "File exists" in again.stderr
 
 

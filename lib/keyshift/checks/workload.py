@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import require
@@ -23,6 +24,7 @@ from keyshift.wire.config import result_schema
 from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload
 from keyshift.workloads.alone import StageAlone
 
+_LATER_US = 7_000_003
 _FRAME = ("router", "offset")  # which frame of the input an event comes of
 
 
@@ -44,6 +46,10 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
         require(good, f"name {part!r}: must be of lower-case letters, digits and hyphens")
     for source in workload.sources:
         _check_source(source)
+        _check_times(source)
+        known = type(workload).model_fields  # type: ignore[attr-defined]  # of pydantic
+        strange = set(source.drawn_with or ()) - set(known)
+        require(not strange, f"source {source.name} is drawn with {sorted(strange)}, which are no parameters")
         _check_stages(workload, source)
     _check_moves(workload, examples, seed)
     assignments = _assignments(workload)
@@ -78,6 +84,21 @@ def _check_source(source: Source) -> None:
     same = pa.Table.from_batches(parts) == pa.Table.from_batches([whole])
     require(same, f"source {source.name} gives other events if they are taken in other parts")
     require(source.partition(0).take(times) != whole, f"source {source.name} gives two routers the same events")
+
+
+def _check_times(source: Source) -> None:
+    """Columns that are points in time move with ``t``, and no others do."""
+    times = np.arange(100, dtype=np.int64)
+    before, after = (source.partition(1).take(times + moved) for moved in (0, _LATER_US))
+    possible = {field.name for field in source.schema if field.type == pa.int64()} - {"t"}
+    strange = set(source.times) - possible
+    require(not strange, f"source {source.name}: times {sorted(strange)} must be columns beside t, of type int64")
+    for field in source.schema:
+        if field.name != "t" and field.type == pa.int64():
+            by = set(pc.subtract(after[field.name], before[field.name]).drop_null().to_pylist())
+            moves = f"column {field.name} of source {source.name} moves by {sorted(by)[:3]} if t does by {_LATER_US}"
+            require(field.name in source.times or by != {_LATER_US}, f"{moves}: it belongs to its times")
+            require(field.name not in source.times or by <= {_LATER_US}, f"{moves}, and it is one of its times")
 
 
 def _check_stages(workload: Workload, source: Source) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from keyshift.cli import artifacts, experiments, jobs, lists, services, simulations, stored, tapes
+from keyshift.cli import artifacts, event_files, experiments, jobs, lists, services, simulations, stored, tapes
 from keyshift.experiment.commands import COMMANDS
 from keyshift.program import run_program
 
@@ -44,6 +44,8 @@ job = typer.Typer(
 app.add_typer(job, name="job")
 tape = typer.Typer(help="Tapes for the workload stock.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tape, name="tape")
+events = typer.Typer(help="Events of a run in a file, for other runs.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(events, name="events")
 
 for command in (
     *(services.up, services.down, services.status),
@@ -60,6 +62,8 @@ results.command("compare")(stored.compare_results)
 results.command("share")(stored.share_results)
 results.command("export")(stored.export_results)
 results.command("import")(stored.import_results)
+for of_events in (event_files.write, event_files.show):
+    events.command()(of_events)
 for of_a_tape in (tapes.write, tapes.check):
     tape.command()(of_a_tape)
 job.command("list")(jobs.list_jobs)

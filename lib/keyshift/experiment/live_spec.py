@@ -11,7 +11,7 @@ from keyshift.model.errors import BadInput
 
 DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
 ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
-NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps"} - {"to_slots", "trigger"}
+NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps", "events"} - {"to_slots", "trigger"}
 
 
 def live_spec(values: Mapping[str, Any]) -> RunSpec:
@@ -19,7 +19,8 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
     names = {name.rpartition(".")[2] for name in values}
     if not_live := sorted(names & NOT_LIVE):
         raise BadInput(
-            f"{not_live[0]} is of a run with a scenario: a job lasts until it is stopped, and is scaled while it runs"
+            f"{not_live[0]} is of a run with a scenario and an end: a job lasts until it is stopped, and is scaled "
+            "while it runs"
         )
     trigger = values.get("trigger", values.get("scenario.trigger", "scale"))
     if trigger not in ("auto", "scale"):

@@ -1,12 +1,13 @@
 """What is offered of each source, and how many routers read it, from parameters that name sources."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from keyshift.model.errors import BadInput
 from keyshift.registry import by_name, require_new
-from keyshift.traffic.load import SourceLoad
+from keyshift.traffic.load import Schedule, SourceLoad
 from keyshift.workloads import Source, Workload
+from keyshift.workloads.event_files import EventFile
 
 MOST_ROUTERS = 64  # of a source
 
@@ -19,6 +20,7 @@ def loads_of(
     injectors: int,
     warmup_s: float,
     seconds: float,
+    events: str = "",
 ) -> list[SourceLoad]:
     """The load of each of ``sources``; see the parameters of these names. Raises BadInput."""
     first, *others = [source.name for source in sources]
@@ -30,7 +32,7 @@ def loads_of(
         for name, pairs in _steps(rate_steps, [first, *others], seconds).items()
     }
     rate_of = {source.name: rate if source.rate is None else source.rate for source in sources[1:]} | given
-    return [SourceLoad(rate_of.get(name, rate), steps.get(name, []), injectors) for name in (first, *others)]
+    return [SourceLoad(rate_of.get(name, rate), steps.get(name, []), injectors, events) for name in (first, *others)]
 
 
 def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> dict[str, int]:
@@ -58,6 +60,26 @@ def check_injectors(injectors: int, routers: int) -> None:
             f"injectors = {injectors}: each has partitions of its own, and no source has more than {routers}; lower "
             "injectors or raise routers"
         )
+
+
+def schedules_of(
+    workload: Workload, routers: Mapping[str, int], loads: Sequence[SourceLoad], load_s: float
+) -> Iterator[tuple[Source, Schedule]]:
+    """When the events of each source are due, in microseconds since the start of a load of ``load_s`` seconds."""
+    for source, load in zip(workload.sources, loads, strict=True):
+        yield source, Schedule(0, load_s, load.rate, routers[source.name], load.steps)
+
+
+def check_events(
+    path: str, workload: Workload, routers: Mapping[str, int], loads: Sequence[SourceLoad], load_s: float | None
+) -> None:
+    """Raises BadInput if the events of this file cannot be offered to these ``routers``, or are not enough for
+    ``load_s`` seconds of ``loads``; None: how many are needed is not known yet.
+    """
+    file = EventFile(path)
+    file.require(workload, routers)
+    for source, schedule in () if load_s is None else schedules_of(workload, routers, loads, load_s):
+        file.require_enough(source.name, list(map(int, schedule.total)))
 
 
 def _rate(text: str) -> float:

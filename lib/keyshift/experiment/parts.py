@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.experiment.scenario import Text
+from keyshift.workloads.files import InputFile
 
 AUTO, OF_AUTO = "auto", ("rate", "frame_ms")  # a value that is chosen for the machine, and of which parameters
 _AUTO = "auto: the default, or what half of the processors can take"
@@ -33,6 +34,9 @@ class RunPart(Part):
     injectors: int = Field(
         default=1, ge=1, le=16, description="processes that offer a source, each with partitions of its own"
     )
+    events: InputFile = Field(
+        default="", description="event file whose events are offered (keyshift events write); empty: they are drawn"
+    )
     seconds: float = Field(default=24.0, gt=0, description="measured time in seconds, after the warm-up")
     warmup_s: float = Field(default=4.0, ge=0, description="load before the measured time, in seconds")
     frame_ms: float = Field(
@@ -53,7 +57,12 @@ class RunPart(Part):
     verify: Literal["end", "snapshots"] = Field(
         default="end", description="state that is compared with the oracle: at the end, or at each snapshot, too"
     )
-    repetitions: int = Field(default=1, ge=1, le=1000, description="runs with seeds seed, seed + 1, …")
+    repetitions: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="runs with seeds seed, seed + 1, …; those with an event file have the same events",
+    )
 
     @property
     def load_s(self) -> float:

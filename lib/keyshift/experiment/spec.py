@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from keyshift.experiment.loads import check_injectors, check_sources, loads_of, routers_of
+from keyshift.experiment.loads import check_events, check_injectors, check_sources, loads_of, routers_of
 from keyshift.experiment.parameters import DEFAULTS, declared, place_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
 from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, nothing_moves
@@ -58,6 +58,9 @@ class RunSpec:
                 )
         check_sources(self.workload, run.rate_steps, sum(load.events(run.load_s) for load in self.loads))
         check_injectors(run.injectors, max(self.routers_of.values()))
+        if run.events:
+            load_s = None if "rate" in self.unsettled else run.load_s
+            check_events(run.events, self.workload, self.routers_of, self.loads, load_s)
         if scenario.trigger_s >= run.seconds:
             raise BadInput(f"trigger_s = {scenario.trigger_s:g}: must be less than seconds = {run.seconds:g}")
         if scenario.then_slots and (scenario.trigger != "scale" or point.restarts):
@@ -237,7 +240,8 @@ class RunSpec:
         """What is offered of each source. Raises BadInput."""
         run = self.run
         return loads_of(
-            self.workload.sources, run.rate, run.rates, run.rate_steps, run.injectors, run.warmup_s, run.seconds
+            *(self.workload.sources, run.rate, run.rates, run.rate_steps),
+            *(run.injectors, run.warmup_s, run.seconds, run.events),
         )
 
     @cached_property
@@ -276,7 +280,9 @@ class RunSpec:
         return in_units(self.point(), target_of(change or self.changes[0], groups, load))
 
     def repeated(self, number: int) -> "RunSpec":
-        """The same for the ``number``-th repetition, which has other events."""
+        """The same for the ``number``-th repetition, which has other events if they are drawn."""
+        if self.run.events:
+            return self
         workload = self.workload
         again = workload.model_dump() | {"seed": workload.seed + number}
         return replace(self, workload=type(workload)(**again))
@@ -291,10 +297,10 @@ class RunSpec:
 
     def parameters(self) -> dict[str, Any]:
         """All parameters by name, as ``make_spec`` takes them; None for what is the strategy's own."""
-        values: dict[str, dict[str, Any]] = {
-            "run": self.run.model_dump() | dict.fromkeys(self.unsettled, AUTO),
+        values: dict[str, dict[str, Any]] = {  # in JSON mode without paths of this machine
+            "run": self.run.model_dump(mode="json") | dict.fromkeys(self.unsettled, AUTO),
             "job": self.job.model_dump(),
-            "workload": self.workload.model_dump(mode="json"),  # without paths of this machine
+            "workload": self.workload.model_dump(mode="json"),
             "strategy": self.strategy.settings,
             "backend": self.backend.settings,
             "scenario": self.scenario.model_dump(),

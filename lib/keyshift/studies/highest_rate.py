@@ -69,10 +69,11 @@ def measure_highest_rates(
     """
     specs = specs_of(points, {**NOTHING_MOVES, **(common or {})})
     for name, spec in specs.items():
-        if spec.scenario.trigger != NOTHING_MOVES["trigger"] or spec.run.rate_steps or spec.unsettled:
+        once = spec.run.rate_steps or spec.run.events or spec.unsettled
+        if spec.scenario.trigger != NOTHING_MOVES["trigger"] or once:
             raise BadInput(
                 f"{name}: the rate is searched while nothing moves: trigger must be none (it is "
-                f"{spec.scenario.trigger}), rate a number to begin with, and rate_steps empty"
+                f"{spec.scenario.trigger}), rate a number to begin with, events empty and rate_steps empty"
             )
     study = RateStudy({name: [] for name in specs}, specs, searches={name: [] for name in specs})
     with open_lab([*specs.values()], profile, None) as lab:

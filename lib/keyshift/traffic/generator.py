@@ -14,10 +14,10 @@ never offered.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import Producer
 from pydantic import Field
@@ -28,10 +28,12 @@ from keyshift.model.errors import BadInput, Deposed
 from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
+from keyshift.traffic.load import Schedule
 from keyshift.traffic.messages import Begin, EndLoad, LoadDone, OfLoad, Ready, SetRate, SkipEvents, SoFar, Stop
 from keyshift.traffic.process import say
 from keyshift.traffic.writer import Writer, connect
 from keyshift.workloads import Partition, results_due
+from keyshift.workloads.event_files import EventFile
 
 OVERTIME_S = 3.0  # to send what is late at the end of the load: a pause is made good, a rate that is too high is not
 TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one frame
@@ -49,65 +51,9 @@ class GeneratorConfig(TrafficConfig):
     rate_steps: list[tuple[float, float]] = Field(
         default=[], description="seconds since the start of the load, ascending, and the events per second from then on"
     )
+    events: str = Field(default="", description="event file that they are in; empty: they are drawn")
     frame_ms: float = Field(gt=0, description="time between frames, per partition")
     epoch: int = Field(default=frames.FIRST_EPOCH, ge=frames.FIRST_EPOCH, description="of its driver")
-
-
-class Schedule:
-    """When each event of a source is due: event i of partition r is the (i * routers + r)-th of all, if so many routers
-    read the source. They come at equal distances as long as the rate is the same: ``rate``, and from each of ``steps``
-    (seconds since the start) on another. Without ``seconds`` there is no end until ``end`` says one.
-    """
-
-    def __init__(
-        self, start_us: int, seconds: float | None, rate: float, routers: int, steps: Sequence[tuple[float, float]] = ()
-    ) -> None:
-        self.start_us = start_us
-        self._routers = routers
-        begins, rates = zip((0.0, rate), *steps, strict=True)
-        self._begins_us, self._rates = np.array(begins) * SECOND_US, np.array(rates)  # of each stretch, since the start
-        self._before = np.append(0.0, np.cumsum(np.diff(begins) * self._rates[:-1]))  # events before each stretch
-        self.end_us: float = math.inf
-        self.total: list[float] = [math.inf] * routers
-        if seconds is not None:
-            whole = self._before[-1] + (seconds - begins[-1]) * rates[-1]
-            self._end(start_us + round(seconds * SECOND_US), whole)
-
-    def _end(self, end_us: int, whole: float) -> None:
-        self.end_us = end_us
-        self.total = [max(0, math.ceil((whole - router) / self._routers)) for router in range(self._routers)]
-
-    def end(self, at_us: int) -> None:
-        """The load is over at ``at_us``; what is due by then is still of it."""
-        self._end(at_us, self._events(at_us - self.start_us))
-
-    def change(self, at_us: int, rate: float) -> None:
-        """From ``at_us`` on events come at ``rate``, whatever was planned for later. Nothing before that changes."""
-        passed_us = max(0, at_us - self.start_us)
-        events, kept = self._events(passed_us), self._begins_us < passed_us
-        self._begins_us = np.append(self._begins_us[kept], passed_us)
-        self._rates = np.append(self._rates[kept], rate)
-        self._before = np.append(self._before[kept], events)
-
-    def _events(self, passed_us: float) -> float:
-        """How many events, not rounded, all routers together have until so long after the start."""
-        stretch = max(0, int(np.searchsorted(self._begins_us, passed_us, side="right")) - 1)
-        if not self._rates[stretch]:  # an event that is due just when a pause begins comes behind the pause
-            return float(np.nextafter(self._before[stretch], 0.0))
-        since_us = passed_us - self._begins_us[stretch]
-        return float(self._before[stretch] + since_us * self._rates[stretch] / SECOND_US)
-
-    def due(self, router: int, now_us: int) -> int:
-        """How many events of ``router`` are due at ``now_us``, since the start."""
-        passed = self._events(now_us - self.start_us)
-        return int(min(self.total[router], max(0, math.floor((passed - router) / self._routers) + 1)))
-
-    def times(self, router: int, begin: int, end: int) -> npt.NDArray[np.int64]:
-        """Microseconds since the epoch at which events ``begin`` to ``end - 1`` of ``router`` are due."""
-        numbers = np.arange(begin, end, dtype=np.int64) * self._routers + router
-        stretch = np.searchsorted(self._before, numbers, side="right") - 1
-        since_us = (numbers - self._before[stretch]) * SECOND_US / self._rates[stretch]
-        return self.start_us + (self._begins_us[stretch] + since_us).astype(np.int64)
 
 
 class Generator:
@@ -120,7 +66,8 @@ class Generator:
         self._config, self._topic = config, config.topic
         self.routers = config.partitions or list(range(self._topic.partitions))
         self._empty = frames.empty(source.schema)
-        self._partitions: dict[int, Partition] = {router: source.partition(router) for router in self.routers}
+        made = partial(EventFile(config.events).partition, source) if config.events else source.partition
+        self._partitions: dict[int, Partition] = {router: made(router) for router in self.routers}
         self._next_offset: dict[int, int] = {}  # of each router's partition, if nobody else writes there
         self._others: dict[int, int] = {}  # routers, and the offset of what somebody else has written there last
         self._sent = dict.fromkeys(self.routers, 0)

@@ -112,6 +112,7 @@ class Traffic:
                     partitions=partitions,
                     rate=load.rate,
                     rate_steps=list(load.steps),
+                    events=load.file,
                     **common,
                 ),
                 [each.first + partition for partition in partitions],

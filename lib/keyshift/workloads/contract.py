@@ -71,6 +71,10 @@ class Source:
     give the same whenever it is called: the verdict calls it, too. None: the events are those of the stage.
 
     ``rate``: events per second if nobody says how many; None: as many as the first source.
+
+    ``times``: columns beside ``t`` that are points in time, too (int64, microseconds since the epoch); ``drawn_with``:
+    parameters that the events depend on, None: all. With both, events of a file are offered at other times, to a run
+    that has the same of these parameters (``event_files``).
     """
 
     name: str
@@ -79,6 +83,8 @@ class Source:
     require: Callable[[], object] = lambda: None
     map: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     rate: float | None = None
+    times: tuple[str, ...] = ()
+    drawn_with: tuple[str, ...] | None = None
 
     def mapped(self, events: pa.RecordBatch) -> pa.RecordBatch:
         """The first stage's events from those of a frame."""

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.workloads.contract import KeyedStage, Operator, Source
-from keyshift.workloads.keyed import WORD, KeyDraw, Keyed, UniformDraw
+from keyshift.workloads.keyed import DRAWN_WITH, WORD, KeyDraw, Keyed, UniformDraw
 from keyshift.workloads.operators import Work
 from keyshift.workloads.times import Times
 
@@ -131,7 +131,7 @@ class KeyCount(Keyed):
     @property
     def sources(self) -> tuple[Source, ...]:
         """Events that are nothing but a key."""
-        return (Source("events", EVENTS, partial(KeyCountPartition, self)),)
+        return (Source("events", EVENTS, partial(KeyCountPartition, self), drawn_with=(*DRAWN_WITH, "exist")),)
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.model.keys import hash_keys, units_of
 
+DRAWN_WITH = ("key_groups", "seed", "keys", "skew")  # what the keys of ``Keyed`` depend on
 WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
 INDEX_BYTES = 32  # of a key, in each process that has to know which keys there are
 _SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a time

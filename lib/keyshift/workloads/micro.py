@@ -19,6 +19,7 @@ from keyshift.model.frames import EVENT_FIELDS
 from keyshift.model.keys import units_of
 from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage, Source
 from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, KeyCounts, StateCheck, wrong_results
+from keyshift.workloads.keyed import DRAWN_WITH
 from keyshift.workloads.tables import RESULT, lines
 from keyshift.workloads.times import Times
 
@@ -78,7 +79,8 @@ class Micro(KeyCount):
     @property
     def sources(self) -> tuple[Source, ...]:
         """Events with a key, that write or only read."""
-        return (Source("events", EVENTS, partial(MicroPartition, self)),)
+        drawn_with = *DRAWN_WITH, "exist", "active_share", "later_events", "later_skew"
+        return (Source("events", EVENTS, partial(MicroPartition, self), drawn_with=drawn_with),)
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:

@@ -239,8 +239,10 @@ class WordCount(Grouped):
     def sources(self) -> tuple[Source, ...]:
         """Words, one per event."""
         if self.text:
-            return (Source("words", WORDS, partial(TextWords, self), partial(read_words, self.text), map=with_keys),)
-        return (Source("words", WORDS, partial(DrawnWords, self), map=with_keys),)
+            read, of_text = partial(read_words, self.text), ("seed", "text")
+            return (Source("words", WORDS, partial(TextWords, self), read, map=with_keys, drawn_with=of_text),)
+        drawn_with = "seed", "text", "words", "skew", "key_groups"
+        return (Source("words", WORDS, partial(DrawnWords, self), map=with_keys, drawn_with=drawn_with),)
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:

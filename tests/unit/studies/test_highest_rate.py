@@ -5,6 +5,8 @@ import small_store
 from small_lab import opens
 
 from keyshift.analysis.rates import RATE_MEASURES, rate_sentences
+from keyshift.experiment.events import write_events
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.scripts.highest_rate import Burst, Tried
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.studies import highest_rate as studies
@@ -80,3 +82,11 @@ def test_a_rate_is_searched_while_nothing_moves_or_changes_it(lab, given, words)
     with pytest.raises(BadInput) as refused:
         measure_highest_rates(points(1), {"seconds": 9} | given)
     assert words in str(refused.value) and not lab.asked
+
+
+def test_a_rate_is_not_searched_with_a_file_which_ends(lab, tmp_path):
+    path = tmp_path / "events.parquet"
+    write_events(make_spec({"seconds": 9}), path)
+    with pytest.raises(BadInput, match="events empty"):
+        measure_highest_rates(points(1), {"seconds": 9, "events": str(path)})
+    assert not lab.asked

@@ -11,11 +11,14 @@ from small_kafka import Broker
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.model.frames import MOST_BYTES, Facts
-from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
+from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig
+from keyshift.traffic.load import Schedule
 from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.writer import ON_THE_WAY_BYTES
 from keyshift.waiting import wait_until
+from keyshift.workloads.event_files import event_writer
+from keyshift.workloads.keycount import KeyCount
 
 RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
 START_US = 1_700_000_000_000_000
@@ -377,3 +380,24 @@ def test_a_source_may_fall_silent_and_go_on():
     passed = np.sort(times - START_US)
     assert len(passed) == 20 + 200 and staircase.finished
     assert (passed < 200_000).sum() == 20 and (passed >= 800_000).sum() == 200
+
+
+def test_a_generator_offers_the_events_of_a_file_as_it_does_those_that_it_draws(tmp_path):
+    """Also one of several that share a source, and behind what another one has offered."""
+    workload, path = KeyCount(**PARAMETERS), tmp_path / "events.parquet"
+    [source] = workload.sources
+    with event_writer(path, workload, {"events": 2}) as out:
+        for number in range(2):
+            out.write("events", number, source.partition(number).take(np.arange(600)))
+    for more in ({}, {"partitions": [1]}, {"skip": (70, 80)}, {"partitions": [1], "skip": (50,)}):
+        sent = []
+        for events in ("", str(path)):
+            broker = Broker()
+            made = generator(broker, rate=1000, events=events, **more)
+            for frame_us in (START_US + 300_000, START_US + 1_000_000):
+                for router in made.routers:
+                    assert made.send(router, frame_us)
+            assert made.finished and made.events == 500 * len(made.routers)
+            sent.append(broker.values)
+        drawn, replayed = sent
+        assert replayed == drawn and drawn

@@ -79,7 +79,16 @@ class Nexmark(Grouped):
     @property
     def sources(self) -> tuple[Source, ...]:
         """Persons, auctions and bids."""
-        return (Source("events", EVENTS, partial(NexmarkPartition, self), map=MAPS[self.query]),)
+        return (
+            Source(
+                "events",
+                EVENTS,
+                partial(NexmarkPartition, self),
+                map=MAPS[self.query],
+                times=("at", "expires"),
+                drawn_with=("seed", "delay_ms", "auction_ms", "dilation"),
+            ),
+        )
 
     @cached_property
     def stages(self) -> tuple[KeyedStage, ...]:  # type: ignore[override]

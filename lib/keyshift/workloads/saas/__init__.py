@@ -50,8 +50,21 @@ class Saas(Grouped):
     def sources(self) -> tuple[Source, ...]:
         """What consumers do, and the rules. The rate of the latter is the published one of a second source."""
         return (
-            Source("consumer", CONSUMER, partial(ConsumerPartition, self), map=documents),
-            Source("control", CONTROL, partial(ControlPartition, self), map=partial(rules, self.spread), rate=5.0),
+            Source(
+                "consumer",
+                CONSUMER,
+                partial(ConsumerPartition, self),
+                map=documents,
+                drawn_with=("seed", "customers", "employees", "document_share"),
+            ),
+            Source(
+                "control",
+                CONTROL,
+                partial(ControlPartition, self),
+                map=partial(rules, self.spread),
+                rate=5.0,
+                drawn_with=("seed", "customers", "global_share", "alerts"),
+            ),
         )
 
     @cached_property

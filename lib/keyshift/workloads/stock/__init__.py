@@ -108,7 +108,8 @@ class Stock(Grouped):
     def sources(self) -> tuple[Source, ...]:
         """Orders and deletions."""
         map_ = partial(with_keys, self.keyed_by)
-        return (Source("orders", OFFERED, self.partition, self.require, map=map_),)
+        drawn_with = tuple(name for name in type(self).model_fields if name not in ("key_groups", "keyed_by"))
+        return (Source("orders", OFFERED, self.partition, self.require, map=map_, drawn_with=drawn_with),)
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.workloads.contract import KeyedStage, Source
-from keyshift.workloads.keyed import Keyed
+from keyshift.workloads.keyed import DRAWN_WITH, Keyed
 from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount import oracle
 from keyshift.workloads.windowcount.operator import RESULT_FIELDS, WindowCountOperator
@@ -79,7 +79,9 @@ class WindowCount(Keyed):
     @property
     def sources(self) -> tuple[Source, ...]:
         """Events with a key and an event time."""
-        return (Source("events", EVENTS, partial(WindowCountPartition, self)),)
+        drawn_with = *DRAWN_WITH, "window_ms", "delay_ms", "late_share"
+        partition = partial(WindowCountPartition, self)
+        return (Source("events", EVENTS, partition, times=("at",), drawn_with=drawn_with),)
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:
