@@ -44,7 +44,7 @@ def run(seed: int, **pinned: Any) -> Outcome:
     failures = Failures(seed, chain.shape.fails, chain.shape.flight_s)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         world = World(seed, chain.shape, Path(folder).resolve())
-        with installed(world, failures, chain.answer_s):
+        with outcome.measured(), installed(world, failures, chain.answer_s):
             Run(outcome, chain, world).go()
             for client in failures.clients:
                 client.close()

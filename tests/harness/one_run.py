@@ -60,6 +60,7 @@ WITHIN_S = 5.0  # beyond the deadline of a phase, for whatever has to come in th
 LOOK_S = 0.05  # between two looks at whether the job lives
 COPY_EVERY_S, COPY_LAG_KEYS = 0.05, 1000
 LAST_EVENTS = 200  # of the protocol, that are shown of a bad run
+TICK_S = 0.02  # a thread sleeps again and again, to see how late it wakes
 
 
 @dataclass
@@ -72,12 +73,31 @@ class Outcome:
     problems: dict[str, str] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
     log: list[LogEvent] = field(default_factory=list)
+    late_s: float = 0.0  # how much later than it should a thread woke, at the most: what a full machine takes from all
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[None]:
+        """Inside, it is measured how late threads wake."""
+        over = threading.Event()
+
+        def tick() -> None:
+            while not over.is_set():
+                due = time.monotonic() + TICK_S
+                over.wait(TICK_S)
+                self.late_s = max(self.late_s, time.monotonic() - due)
+
+        threading.Thread(target=tick, name="harness-ticks", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def __str__(self) -> str:
         pinned = "".join(f", {name}={value!r}" for name, value in self.pinned.items())
         problems = "\n".join(f"  {check}: {what}" for check, what in self.problems.items())
         log = f"the last events:\n{to_lines(self.log[-LAST_EVENTS:])}"
-        return f"replay: run({self.seed}{pinned})\n{self.shape}\nseen: {dict(self.seen)}\nproblems:\n{problems}\n{log}"
+        seen = f"seen: {dict(self.seen)}\na thread that slept woke up to {self.late_s:.2f} s late"
+        return f"replay: run({self.seed}{pinned})\n{self.shape}\n{seen}\nproblems:\n{problems}\n{log}"
 
 
 def run(seed: int, **pinned: Any) -> Outcome:
@@ -89,6 +109,7 @@ def run(seed: int, **pinned: Any) -> Outcome:
     fate = Fate(ensemble, shape.leader_dies)
     order = OrderServices(seed)
     with (
+        outcome.measured(),
         _installed(ensemble, bucket, failures, fate),
         order.installed(),
         _counted(TurnCore, "deliver", outcome.seen, "turns"),

@@ -116,8 +116,8 @@ class RunSpec:
             )
         if protocol.leads and self.scenario.trigger != NOTHING_MOVES:
             raise BadInput(
-                f"ordering = {name} with trigger = {self.scenario.trigger}: slots whose order comes from a leader may "
-                f"wait for each other when a batch ends while state moves; set trigger = {NOTHING_MOVES}"
+                f"ordering = {name} with trigger = {self.scenario.trigger}: state does not move yet where the order "
+                f"comes from a leader; set trigger = {NOTHING_MOVES}"
             )
         if heartbeat_ms < frame_ms:
             raise BadInput(

@@ -106,6 +106,13 @@ class Ordering:
         return min(channel.closed for channel in self.channels)
 
     @property
+    def owes_control(self) -> bool:
+        """Whether a barrier waits on every channel. Other slots may have come to theirs, and wait for what this one does
+        at it: its state.
+        """
+        return all(channel.barriers for channel in self.channels)
+
+    @property
     def waiting_bytes(self) -> int:
         """Memory of the rows that wait."""
         return sum(channel.bytes for channel in self.channels)
