@@ -107,9 +107,7 @@ class Ordering:
 
     @property
     def owes_control(self) -> bool:
-        """Whether a barrier waits on every channel. Other slots may have come to theirs, and wait for what this one does
-        at it: its state.
-        """
+        """Whether a barrier waits on every channel. Other slots may have come to theirs, and wait for this one's state."""
         return all(channel.barriers for channel in self.channels)
 
     @property

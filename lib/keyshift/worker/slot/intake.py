@@ -111,9 +111,9 @@ class TurnIntake(Intake):
 class LedIntake(TurnIntake):
     """Behind an order that comes from a leader, who may be this replica. It is the ``Follower`` of ``following``.
 
-    When the rows of a batch have come, and every barrier that all channels have was worked on, nothing more is worked on
-    in it: what is not ordered by then goes to the next one. A barrier may not: a slot that has come to it waits in its
-    own batch for the state of this one.
+    When the rows of a batch have come, and every barrier that all channels have was worked on, nothing more is worked
+    on in it: what is not ordered by then goes to the next one. A barrier may not: a slot that has come to its own waits
+    in this batch for the state of the others.
     """
 
     def __init__(
