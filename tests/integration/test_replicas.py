@@ -10,7 +10,8 @@ from keyshift.services.jars import jars
 from small_run import at_night, spec
 from spark_workers import commands
 
-REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 40.0, "heartbeat_ms": 40.0, "rate": 500.0}
+# As little as shows all: two Sparks may share one core.
+REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 100.0, "heartbeat_ms": 100.0, "rate": 200.0}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_t
     assert len(latency) == manifest.summary.events and set(latency["replica"]) <= {0, 1}
     assert "2 replicas were judged, each as if it had been alone: 0 bad" in of_replicas(manifest)
     compared = int(of_replicas(manifest).split(" turns that two")[0].split()[-1])
-    assert compared > 300, "of two slots, 25 turns a second"
+    assert compared > 120, "of two slots, 10 turns a second"
     assert left() == []
 
 

@@ -107,7 +107,7 @@ class Ordering:
 
     @property
     def owes_control(self) -> bool:
-        """Whether a barrier waits on every channel. Other slots may have come to theirs, and wait for this one's state."""
+        """Whether a barrier waits on every channel. Slots that have come to theirs wait for state of this one."""
         return all(channel.barriers for channel in self.channels)
 
     @property

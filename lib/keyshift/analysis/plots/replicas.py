@@ -1,6 +1,7 @@
 """What replicas of a job are for, and what they cost: around a death, under a load without one, in one figure."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,7 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
         every = per_second(tables["latency"]).set_index("second").sort_index()
         every = every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1))  # a second of silence is a gap
         used = resources(tables["metrics"], "cpu_cores")["total"].reindex(every.index).fillna(0.0).cumsum()
-        how = {"color": looks[name].colour, "drawstyle": "steps-mid", "linewidth": 1.8, "zorder": 3}
+        how: dict[str, Any] = {"color": looks[name].colour, "drawstyle": "steps-mid", "linewidth": 1.8, "zorder": 3}
         above.plot(every.index + 0.5, every["p99_ms"], **how)
         below.plot(every.index + 0.5, used, **how)
         for ax in (above, below):
