@@ -106,11 +106,6 @@ class Ordering:
         return min(channel.closed for channel in self.channels)
 
     @property
-    def owes_control(self) -> bool:
-        """Whether a barrier waits on every channel. Slots that have come to theirs wait for state of this one."""
-        return all(channel.barriers for channel in self.channels)
-
-    @property
     def waiting_bytes(self) -> int:
         """Memory of the rows that wait."""
         return sum(channel.bytes for channel in self.channels)

@@ -111,9 +111,8 @@ class TurnIntake(Intake):
 class LedIntake(TurnIntake):
     """Behind an order that comes from a leader, who may be this replica. It is the ``Follower`` of ``following``.
 
-    When the rows of a batch have come, and every barrier that all channels have was worked on, nothing more is worked
-    on in it: what is not ordered by then goes to the next one. A barrier may not: a slot that has come to its own waits
-    in this batch for the state of the others.
+    When the rows of a batch have come, nothing more is worked on in it: what is not ordered by then goes to the next
+    one.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class LedIntake(TurnIntake):
             super().go_on()
 
     def over(self) -> bool:  # noqa: D102
-        self._over = super().over() and not self._order.owes_control
+        self._over = super().over()
         return self._over
 
     def _carry_out(self, effect: Effect) -> None:

@@ -5,8 +5,7 @@ import pytest
 from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.ordering import Record
-from keyshift.ordering.model import sequence_of
-from keyshift.runtime.row import CAPTURE, DATA, Row
+from keyshift.runtime.row import DATA, Row
 from keyshift.wire import nodes
 from keyshift.worker.slot import opening
 
@@ -116,22 +115,3 @@ def test_what_was_not_ordered_in_a_batch_is_in_the_next_one_and_the_log_is_read_
     until(lambda: not task.intake._early)
     log.hear((2, Record(1, 2, BEGIN_US, ((1, 1),))))
     until(lambda: given(job, task.wait()) == [(1, 0, second)])
-
-
-def test_a_batch_does_not_end_before_a_barrier_that_all_channels_have_for_others_may_have_come_to_theirs(job):
-    task, log = opened(job)
-    first, second = job.keys_of(0)[0], job.keys_of(1)[0]
-    rows(job, task, 0, 0, first)
-    barriers = [Row(CAPTURE, router, 1, 0, BEGIN_US, b"name") for router in range(2)]
-    task.on_rows(barriers[:1])
-    with log.turn():
-        assert task.intake.over(), "one router has ended before it says its barrier: then nobody has come to that"
-    task.intake._over = False
-    rows(job, task, 1, 0, second)
-    task.on_rows(barriers[1:])
-    with log.turn():
-        assert not task.intake.over()
-    log.hear((0, Record(1, 0)), (1, Record(1, 1, BEGIN_US, tuple((n, sequence_of(barriers[n])) for n in range(2)))))
-    with log.turn():
-        assert task.intake.over()
-    assert "name" in task.intake.stood
