@@ -142,7 +142,7 @@ class Slot:
         self.turn = turn.number
         following = self.stage + 1 < len(self.world.shape.slots)
         if turn.control:
-            kind, _, self.version, *_, payload = turn.control[0]
+            kind, _, self.version, *_, payload, _ = turn.control[0]
             if following:
                 self.send_on(
                     [[Row(kind, self.number, self.version, turn.number, 0, payload)]] * self.world.slots_behind(self)

@@ -15,7 +15,8 @@ from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT
 from keyshift.wire.spark_rows import received
 from keyshift.worker import router as routing
-from keyshift.worker.output import NextStage, make_output
+from keyshift.worker.output import NextStage
+from keyshift.worker.turn_output import make_output
 from keyshift.workloads import workloads
 
 CHAIN = workloads.get("chain")(**CONFIG.parameters, chain="counter,counter")
@@ -39,7 +40,7 @@ def onward(monkeypatch):
     driver = MemoryCoordination(memory, FIRST.next.root)
     driver.begin()
     driver.publish(ASSIGNMENT, published(1))
-    made = make_output(FIRST, 0)
+    made = make_output(FIRST, 0, None)
     assert isinstance(made, NextStage)
     made.publish = lambda *said: driver.publish(ASSIGNMENT, published(*said))
     return made

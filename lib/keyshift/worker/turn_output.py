@@ -1,0 +1,57 @@
+"""Where the turns of a slot go: out to Kafka, or on to the next stage."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from keyshift.model import frames
+from keyshift.model.markers import SlotMarker
+from keyshift.ordering import Position
+from keyshift.runtime.turn_sender import Sender, TurnSender
+from keyshift.wire import nodes
+from keyshift.wire.config import JobConfig
+from keyshift.worker.output import NextStage, Results, Sink, SlotOutput, in_batch, passed_on
+from keyshift.worker.router import Routing
+from keyshift.workloads import ORIGIN
+
+
+class NextTurns(Routing, SlotOutput):
+    """To the stage of ``config``, turn by turn. ``sender``: of the slot, as it begins the batch."""
+
+    _core: TurnSender[pa.RecordBatch, pa.RecordBatch]
+
+    def __init__(self, config: JobConfig, sender: Sender) -> None:
+        self._sender, self._marked = sender, sender.slot % config.slots
+        super().__init__(config)
+
+    def _open(self, config: JobConfig) -> TurnSender[pa.RecordBatch, pa.RecordBatch]:
+        nothing = frames.empty(pa.schema([*self.stage.events, *ORIGIN]))
+
+        def together(results: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+            return self.stage.from_results(pa.concat_batches(results)) if results else nothing
+
+        told = self.coordination.require(nodes.ASSIGNMENT)
+        shape = config.slots, config.queue_bytes, self._split, config.heartbeat_us
+        return TurnSender(self._sender, told, *shape, together)
+
+    def give(  # noqa: D102
+        self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
+    ) -> list[pa.RecordBatch]:
+        self.coordination.check()
+        with self._lock:
+            rows = self._out(self._sender.slot, self._core.give(results))
+        return in_batch(passed_on(self._marked, markers) + rows)
+
+    @property
+    def holds(self) -> bool:  # noqa: D102
+        return self._core.holds
+
+
+def make_output(config: JobConfig, slot: int, position: Position | None) -> SlotOutput:
+    """Of a slot of the stage of ``config``. ``position``: of one that works in turns, if it has had any."""
+    following = config.next
+    if following is None:
+        return Sink(config)
+    if not config.in_turns:
+        return NextStage(following, slot)
+    return NextTurns(following, Sender(slot, position.turn, position.time) if position else Sender(slot))
