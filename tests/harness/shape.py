@@ -65,6 +65,7 @@ class Shape:
     timed: bool  # wordcount has windows; stock, which knows no time, is keyed by account
     ordering: str = "none"  # the order protocol in front of slots
     heartbeat_s: float = 0.02
+    chain: str = "counter,counter"  # the stages of chain
     slots_behind: int = 0  # of each stage behind the first; 0: as many as that has
     seconds: float = 2.0  # of load
     deadline_s: float = 30.0
@@ -82,7 +83,7 @@ class Shape:
         own: dict[str, dict[str, Any]] = {
             "keycount": keyed,
             "windowcount": keyed | {"window_ms": 60, "delay_ms": 20, "late_share": 0.05, "idle_ms": 80},
-            "chain": keyed | {"chain": "counter,counter"},
+            "chain": keyed | {"chain": self.chain},
             "wordcount": {"words": self.keys, "skew": 0.3, "window_ms": 60 * self.timed},
             "nexmark": {
                 **{"query": self.query, "window_ms": 200, "slide_ms": 50, "gap_ms": 30, "session_bids": 3},

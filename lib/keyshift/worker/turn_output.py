@@ -11,36 +11,46 @@ from keyshift.runtime.turn_sender import Sender, TurnSender
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.worker.output import NextStage, Results, Sink, SlotOutput, in_batch, passed_on
-from keyshift.worker.router import Routing
+from keyshift.worker.turn_router import TurnRouting
 from keyshift.workloads import ORIGIN
 
 
-class NextTurns(Routing, SlotOutput):
-    """To the stage of ``config``, turn by turn. ``sender``: of the slot, as it begins the batch."""
+class NextTurns(TurnRouting, SlotOutput):
+    """To the stage of ``config``, turn by turn. ``sender``: of the slot, as it begins the batch.
+
+    A turn waits here until it is known whether what is appointed before its end holds.
+    """
 
     _core: TurnSender[pa.RecordBatch, pa.RecordBatch]
 
     def __init__(self, config: JobConfig, sender: Sender) -> None:
         self._sender, self._marked = sender, sender.slot % config.slots
         super().__init__(config)
+        self.listen(sender.slot)
 
-    def _open(self, config: JobConfig) -> TurnSender[pa.RecordBatch, pa.RecordBatch]:
+    def _begun(self, watermark: int) -> TurnSender[pa.RecordBatch, pa.RecordBatch]:
+        config = self._config
         nothing = frames.empty(pa.schema([*self.stage.events, *ORIGIN]))
 
         def together(results: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
             return self.stage.from_results(pa.concat_batches(results)) if results else nothing
 
-        told = self.coordination.require(nodes.ASSIGNMENT)
+        self._begin = self.coordination.require(nodes.ASSIGNMENT)
         shape = config.slots, config.queue_bytes, self._split, config.heartbeat_us
-        return TurnSender(self._sender, told, *shape, together)
+        return TurnSender(self._sender, self._begin, *shape, together)
 
     def give(  # noqa: D102
         self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
     ) -> list[pa.RecordBatch]:
         self.coordination.check()
         with self._lock:
+            self._require_good()
             rows = self._out(self._sender.slot, self._core.give(results))
         return in_batch(passed_on(self._marked, markers) + rows)
+
+    def rest(self) -> list[pa.RecordBatch]:  # noqa: D102
+        self.hand_over()
+        return []
 
     @property
     def holds(self) -> bool:  # noqa: D102
