@@ -25,7 +25,9 @@ Result = TypeVar("Result")
 
 
 class Sender(NamedTuple):
-    """The ``slot``, whose last ``turn`` has come to this ``watermark`` in microseconds, in the batch before."""
+    """The ``slot``, whose last ``turn`` was in the batch before; its channels had come to this ``watermark`` then, in
+    microseconds.
+    """
 
     slot: int
     turn: int = 0
@@ -50,7 +52,8 @@ class TurnSender(TurnRouter[Events], Generic[Events, Result]):
         heartbeat_us: int,
         together: Callable[[Sequence[Result]], Events],
     ) -> None:
-        super().__init__(told, slots, queue_bytes, split, heartbeat_us, sender.watermark)
+        reached = sender.watermark // heartbeat_us * heartbeat_us  # by its last turn, which said no other time
+        super().__init__(told, slots, queue_bytes, split, heartbeat_us, reached)
         self._slot, self._turn = sender.slot, sender.turn
         self._together = together
         self._of_turn: list[Result] = []  # which has not ended

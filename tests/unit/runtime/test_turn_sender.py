@@ -71,6 +71,11 @@ def test_in_the_next_batch_it_stands_there_too_though_nothing_was_said_in_that()
     assert say(again, Cut("s", False)) == [[(BARRIER, 1, 9), (SAVEPOINT, 1, 9)]] * 2
 
 
+def test_a_turn_says_the_time_that_it_has_reached_also_if_channels_had_come_further_in_the_batch_before():
+    again = TurnSender(Sender(3, 9, 9 * H + 5), PublishAssignment(FIRST), 2, 1 << 20, lambda *_: {}, H, list)
+    assert {row.watermark for _, row in again.give([TurnEnd(10, 9 * H, 5)]) if row.kind == TICK} == {9 * H}
+
+
 def test_units_that_move_need_no_word():
     core = sender()
     assert say(core, Moved(0, 2, 0, True), Moved(1, 2, 0, False), TurnEnd(2, 2 * H, 5)) == [[(TICK, 1, 2)]] * 2
