@@ -13,6 +13,7 @@ WORKLOADS = ("keycount", "windowcount", "chain", "wordcount", "nexmark", "stock"
 OF_TWO_SOURCES = "saas"  # is not drawn: each of its sources has all the routers of a shape
 QUERIES = ("q3", "q4", "q5", "q6", "q7", "q8", "q11")  # of nexmark: those with state
 IN_TURNS = ("keycount", "windowcount", "wordcount", "nexmark", "stock")  # workloads of one stage
+OF_STAGES_IN_TURNS = "chain"  # is drawn without turns only
 SIMPLE = ("all_at_once", "fluid", "fluid_per_source")  # batches, carried out in any mode
 MODES = {
     "push": (Mode(), Mode(gate="slots"), Mode(gate="router")),
@@ -149,4 +150,6 @@ def draw(
     if in_turns:  # what waits there is no reason to stop reading
         query = rng.choice([query for query in QUERIES if len(Nexmark(query=query).stages) == 1])
         pinned = {"queue_bytes": 1 << 26, "query": query} | pinned
+        if shape.workload == OF_STAGES_IN_TURNS:  # they do not come to a snapshot at one epoch
+            pinned |= {"snapshot_s": 0.0}
     return replace(shape, ordering=ordering, **pinned)
