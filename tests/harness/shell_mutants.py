@@ -305,7 +305,10 @@ def says_nothing_of_a_turn_without_results(original, sender, end):
     return original(sender, end) if any(each.num_rows for each in sender._of_turn) else []
 
 
-@mutant(NextTurns, "hand_over", STUCK, SHORT_BATCHES, ordering="live_robin", workload="chain")
+@mutant(
+    NextTurns, "hand_over", STUCK, SHORT_BATCHES,
+    ordering="live_robin", workload="chain", strategy="fluid", zookeeper_s=0.15, slots=4, begin_slots=4,
+)  # fmt: skip
 def does_not_leave_how_far_the_turns_of_a_slot_have_come(original, output):
     with patch.object(output.coordination, "publish"):
         original(output)

@@ -127,8 +127,8 @@ def _captured(first: Run, second: Run) -> Savepoint:
 
 
 def _move(run: Run) -> None:
-    """All units of the last stage change their slots: in another one, whoever is behind it would get the events of a key
-    from other senders, and in another order.
+    """All units of the last stage change their slots: of another one, whoever is behind it would get the events of a
+    key from other senders, and in another order.
     """
     stage = run._job.stages[-1]
     target = Assignment(stage.assignment.version, tuple(SlotId(1 - owner) for owner in stage.assignment.owner))

@@ -296,7 +296,7 @@ for _protocol, _what, _mutant, _check in [
     ("kazoo", "ordering", WritesWithoutWaiting, "violation"),
     ("kazoo", "ordering", HasAClockOfItsOwn, "order"),
     ("kazoo", "ordering", DeliversWhatIsHere, "order"),
-    ("kazoo", "ordering", JoinsWhatIsLeftBehindABarrier, "order"),
+    ("kazoo", "ordering", JoinsWhatIsLeftBehindABarrier, "appointed"),
     ("kazoo", "ordering", SaysHowFarItHasRead, "order"),
     ("kazoo", "ordering", ForgetsWhatTheLeaderMayNotRepeat, "ordered twice"),
 ]:

@@ -38,8 +38,8 @@ def received(batch: pa.RecordBatch) -> Iterator[Row]:
     for value in batch.column(0):
         if value.is_valid:
             raw = value.as_buffer()
-            *place, chain = _HEADER.unpack_from(raw)
-            yield Row(*place, raw.slice(_HEADER.size), chain)
+            kind, router, version, offset, watermark, chain = _HEADER.unpack_from(raw)
+            yield Row(kind, router, version, offset, watermark, raw.slice(_HEADER.size), chain)
 
 
 def in_batches(rows: Iterable[Row], most_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from keyshift.worker.router import Routed, Routing
 from keyshift.workloads import ORIGIN
 
 Results = Sequence[pa.RecordBatch | Mark | TurnEnd]
-TELL_TURNS = 10  # one of so many turns is told if it has no results, to be compared with that of other replicas
+TELL_TURNS = 10  # one of so many turns is told without results, to be compared with that of other replicas
 CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
 
 

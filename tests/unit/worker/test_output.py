@@ -7,6 +7,8 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.model.keys import Assignment
+from keyshift.model.markers import SlotMarker, TurnTold
+from keyshift.model.messages import decode
 from keyshift.ordering import Position
 from keyshift.ordering.model import Place
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
@@ -17,7 +19,7 @@ from keyshift.wire import nodes
 from keyshift.wire.config import result_schema
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT
-from keyshift.wire.spark_rows import received
+from keyshift.wire.spark_rows import MARKER, received
 from keyshift.worker import router as routing
 from keyshift.worker.output import NextStage
 from keyshift.worker.turn_output import NextTurns, make_output
@@ -134,8 +136,8 @@ def turns(onward):
     """``onward`` of a slot that works in turns, at the turn and epoch that it has come to."""
     config = replace(FIRST, ordering="live_robin", heartbeat_us=H)
 
-    def begin(turn):
-        made = make_output(config, 0, Position((Place(0, turn * H, 1),), turn) if turn else None)
+    def begin(turn, **changes):
+        made = make_output(replace(config, **changes), 0, Position((Place(0, turn * H, 1),), turn) if turn else None)
         assert isinstance(made, NextTurns)
         return made
 
@@ -181,3 +183,14 @@ def test_it_confirms_what_is_appointed_in_the_next_stage_and_its_turns_wait_for_
     output.rest()
     appoint(5)
     assert nodes.of_epoch(5, 0) not in turns.driver.read_below(nodes.confirmed("2"))
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_one_of_ten_turns_of_a_stage_before_the_last_one_is_told_to_be_compared(turns, replicated):
+    output = turns(18, **({"input_of": "all"} if replicated else {}))
+    ends = [TurnEnd(number, number * H, number + 100) for number in range(19, 32)]
+    batches = output.give([*ends, TurnEnd(40, 40 * H, None)], [], 0, 0)
+    rows = [row for batch in batches for row in received(batch.select(["value"])) if row.kind == MARKER]
+    said = [decode(SlotMarker, bytes(row.payload)) for row in rows]
+    wanted = [SlotMarker(0, TurnTold("counter-1", number, number, number + 100)) for number in (20, 30)]
+    assert said == (wanted if replicated else [])
