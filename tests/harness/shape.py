@@ -150,6 +150,8 @@ def draw(
     if in_turns:  # what waits there is no reason to stop reading
         query = rng.choice([query for query in QUERIES if len(Nexmark(query=query).stages) == 1])
         pinned = {"queue_bytes": 1 << 26, "query": query} | pinned
-        if shape.workload == OF_STAGES_IN_TURNS:  # they do not come to a snapshot at one epoch
-            pinned |= {"snapshot_s": 0.0}
+        if shape.workload == OF_STAGES_IN_TURNS:
+            # They do not come to a snapshot at one epoch. And a batch has to last longer than it takes to begin: a job
+            # that falls behind comes late to its savepoint, which is appointed.
+            pinned = {"snapshot_s": 0.0, "flight_s": min(shape.flight_s, 0.02)} | pinned
     return replace(shape, ordering=ordering, **pinned)
