@@ -153,5 +153,6 @@ def draw(
         if shape.workload == OF_STAGES_IN_TURNS:
             # They do not come to a snapshot at one epoch. And a batch has to last longer than it takes to begin: a job
             # that falls behind comes late to its savepoint, which is appointed.
-            pinned = {"snapshot_s": 0.0, "flight_s": min(shape.flight_s, 0.02)} | pinned
+            batches = {"batch_s": shape.batch_s and 0.7, "flight_s": min(shape.flight_s, 0.02)}
+            pinned = {"snapshot_s": 0.0} | batches | pinned
     return replace(shape, ordering=ordering, **pinned)

@@ -88,6 +88,7 @@ class TurnSender(TurnRouter[Events], Generic[Events, Result]):
         return [(slot, row._replace(chain=end.chain or 0)) for slot, row in rows]
 
     def _cut(self, cut: Cut) -> list[Routed]:
+        # A snapshot is a capture: one that is a step has another version in each stage, and is refused in turns.
         request = self.machine.request_capture if cut.snapshot else self.machine.request_savepoint
         request(cut.name)
         rows, _ = self._barriers(self._slot, self._turn, self.watermark)
