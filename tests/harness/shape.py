@@ -13,6 +13,7 @@ WORKLOADS = ("keycount", "windowcount", "chain", "wordcount", "nexmark", "stock"
 OF_TWO_SOURCES = "saas"  # is not drawn: each of its sources has all the routers of a shape
 QUERIES = ("q3", "q4", "q5", "q6", "q7", "q8", "q11")  # of nexmark: those with state
 IN_TURNS = ("keycount", "windowcount", "wordcount", "nexmark", "stock")  # workloads of one stage
+OF_STAGES_IN_TURNS = "chain"  # is drawn without turns only
 SIMPLE = ("all_at_once", "fluid", "fluid_per_source")  # batches, carried out in any mode
 MODES = {
     "push": (Mode(), Mode(gate="slots"), Mode(gate="router")),
@@ -65,6 +66,7 @@ class Shape:
     timed: bool  # wordcount has windows; stock, which knows no time, is keyed by account
     ordering: str = "none"  # the order protocol in front of slots
     heartbeat_s: float = 0.02
+    chain: str = "counter,counter"  # the stages of chain
     slots_behind: int = 0  # of each stage behind the first; 0: as many as that has
     seconds: float = 2.0  # of load
     deadline_s: float = 30.0
@@ -82,7 +84,7 @@ class Shape:
         own: dict[str, dict[str, Any]] = {
             "keycount": keyed,
             "windowcount": keyed | {"window_ms": 60, "delay_ms": 20, "late_share": 0.05, "idle_ms": 80},
-            "chain": keyed | {"chain": "counter,counter"},
+            "chain": keyed | {"chain": self.chain},
             "wordcount": {"words": self.keys, "skew": 0.3, "window_ms": 60 * self.timed},
             "nexmark": {
                 **{"query": self.query, "window_ms": 200, "slide_ms": 50, "gap_ms": 30, "session_bids": 3},
@@ -148,4 +150,9 @@ def draw(
     if in_turns:  # what waits there is no reason to stop reading
         query = rng.choice([query for query in QUERIES if len(Nexmark(query=query).stages) == 1])
         pinned = {"queue_bytes": 1 << 26, "query": query} | pinned
+        if shape.workload == OF_STAGES_IN_TURNS:
+            # They do not come to a snapshot at one epoch. And a batch has to last longer than it takes to begin: a job
+            # that falls behind comes late to its savepoint, which is appointed.
+            batches = {"batch_s": shape.batch_s and 0.7, "flight_s": min(shape.flight_s, 0.02)}
+            pinned = {"snapshot_s": 0.0} | batches | pinned
     return replace(shape, ordering=ordering, **pinned)

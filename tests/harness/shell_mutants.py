@@ -25,6 +25,7 @@ from keyshift.runtime.row import BARRIER
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.runtime.succession import Succession
 from keyshift.runtime.turn_router import TurnRouter
+from keyshift.runtime.turn_sender import TurnSender
 from keyshift.state.timers import Timers
 from keyshift.wire import savepoint
 from keyshift.wire.nodes import PLAN
@@ -43,6 +44,7 @@ from keyshift.worker.state import outbox
 from keyshift.worker.state.arrivals import Arrivals
 from keyshift.worker.state.departures import Departures
 from keyshift.worker.state.outbox import Outbox
+from keyshift.worker.turn_output import NextTurns
 from keyshift.worker.turn_router import TurnRouterTask
 from mutation import Mutants
 
@@ -290,6 +292,31 @@ def leaves_the_rows_of_an_open_turn_out_of_its_handover(original, intake):
 def hands_over_no_place_in_the_order(original, intake):
     _, left = original(intake)
     return None, left
+
+
+@mutant(TurnIntake, "left", ("wrong", *STUCK), SHORT_BATCHES, ordering="live_robin", workload="chain")
+def hands_over_no_place_in_the_order_of_a_later_stage(original, intake):
+    position, left = original(intake)
+    return None if intake._order.setting.later else position, left
+
+
+@mutant(TurnSender, "_ended", STUCK, SHORT_BATCHES, ordering="live_robin", workload="chain")
+def says_nothing_of_a_turn_without_results(original, sender, end):
+    return original(sender, end) if any(each.num_rows for each in sender._of_turn) else []
+
+
+@mutant(
+    NextTurns, "hand_over", STUCK, SHORT_BATCHES,
+    ordering="live_robin", workload="chain", strategy="fluid", zookeeper_s=0.15, slots=4, begin_slots=4,
+)  # fmt: skip
+def does_not_leave_how_far_the_turns_of_a_slot_have_come(original, output):
+    with patch.object(output.coordination, "publish"):
+        original(output)
+
+
+@mutant(TurnSender, "_may_go", STUCK, CALM, ordering="live_robin", workload="chain", zookeeper_s=0.2)
+def says_a_turn_of_which_it_does_not_know_whether_a_switch_comes_before(original, sender, each):
+    return True
 
 
 @mutant(TurnIntake, "over", STUCK, SHORT_BATCHES, ordering="live_robin", kind="push", flight_s=0.1, strategy="fluid")

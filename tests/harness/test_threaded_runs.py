@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 from many_runs import Pool
-from shape import IN_TURNS, KINDS, OF_TWO_SOURCES, WORKLOADS
+from shape import IN_TURNS, KINDS, OF_STAGES_IN_TURNS, OF_TWO_SOURCES, WORKLOADS
 from shell_mutants import hunt, mutant
 
 SEEDS = settings.default.max_examples // 40  # of each kind and workload: 48 runs, or 3000 at night
@@ -64,10 +64,10 @@ def test_so_does_one_whose_stages_have_other_numbers_of_slots(pool, slots, slots
     assert not bad, "\n\n".join(map(str, bad))
 
 
-@pytest.mark.parametrize("workload", IN_TURNS)
+@pytest.mark.parametrize("workload", [*IN_TURNS, OF_STAGES_IN_TURNS])
 def test_so_it_is_if_slots_work_in_turns(pool, seen, workload):
     """These runs move state, which a spec refuses with an order that leaders make (two_replicas has such runs)."""
-    first = 10_000 + SEEDS * IN_TURNS.index(workload)
+    first = 10_000 + SEEDS * [*IN_TURNS, OF_STAGES_IN_TURNS].index(workload)
     outcomes = list(pool.run(range(first, first + SEEDS), workload=workload, ordering="live_robin"))
     for outcome in outcomes:
         seen.update(outcome.seen)

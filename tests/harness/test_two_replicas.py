@@ -24,35 +24,45 @@ def results_agree(replicas: list[Replica]) -> bool:
 AGREE = [name for name, protocol in orderings.items() if protocol.agrees]
 
 
-@pytest.mark.parametrize("workload", ["keycount", "windowcount"])
+SHAPES = {
+    "keycount": {},
+    "windowcount": {},
+    "chain": {},
+    "four stages": {"workload": "chain", "chain": "counter,map,counter,counter"},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("ordering", AGREE)
-def test_replicas_with_an_order_do_the_same_turns_and_give_the_same_results(ordering, workload):
-    replicas = run(1, ordering, workload)
+def test_replicas_with_an_order_do_the_same_turns_and_give_the_same_results(ordering, shape):
+    replicas = run(1, ordering, **({"workload": shape} | SHAPES[shape]))
     first, second = (replica.turns for replica in replicas)
-    for slot in range(2):
-        stopped = min(replica.stopped[slot] for replica in replicas)
-        assert agreed(first[slot], second[slot]) >= stopped > 20, "behind it chains differ: its name is in them"
-        assert [number for number, _ in first[slot]] == list(range(1, 1 + len(first[slot])))
+    assert len(first) == 2 * (4 if shape == "four stages" else 1 + (shape == "chain"))
+    for place in first:
+        stopped = min(replica.stopped[place] for replica in replicas)
+        assert agreed(first[place], second[place]) >= stopped > 20, "behind it chains differ: its name is in them"
+        assert [number for number, _ in first[place]] == list(range(1, 1 + len(first[place])))
     assert results_agree(replicas)
     assert all(replica.batches > 3 for replica in replicas)
 
 
-@pytest.mark.parametrize("workload", ["keycount", "windowcount"])
+@pytest.mark.parametrize("workload", ["keycount", "windowcount", "chain"])
 def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_the_same_turns(workload):
     lives, returns = run(1, "live_robin", workload, returns=True)
-    for slot in range(2):
-        first, *_ = later = returns.turns[slot]
-        begin = lives.turns[slot].index(first)
+    for place, later in returns.turns.items():
+        begin = lives.turns[place].index(later[0])
         assert begin > 20, "it has not begun from the beginning"
-        assert agreed(lives.turns[slot][begin:], later) > 20, "behind the savepoint of one of them chains differ"
+        assert agreed(lives.turns[place][begin:], later) > 20, "behind the savepoint of one of them chains differ"
+    for slot in range(2):
         mine, theirs = returns.results[slot], lives.results[slot]
         assert len(mine) > 50
         at = theirs.index(mine[0])
         assert agreed(theirs[at:], mine) == min(len(theirs) - at, len(mine))
 
 
-def test_a_replica_dies_comes_back_and_is_full_when_it_keeps_up_with_the_other_one():
-    dead, way, replicas = dies_and_returns(1)
+@pytest.mark.parametrize("workload", ["keycount", "chain"])
+def test_a_replica_dies_comes_back_and_is_full_when_it_keeps_up_with_the_other_one(workload):
+    dead, way, replicas = dies_and_returns(1, workload)
     assert way.told.startswith("replica 1 was full again ") and way.full_at is not None
     assert dead.lives and dead.application.did == ["ready", "important"]
     assert replicas.differences == [] and replicas.chains.compared > 50
@@ -67,8 +77,9 @@ def by_key(replica: Replica) -> dict[int, list[tuple]]:
     return {key: sorted(results) for key, results in found.items()}
 
 
-def test_what_comes_of_a_key_does_not_depend_on_the_slots_that_it_moves_between_meanwhile():
-    stays, moves = run(1, "live_robin", moves=True)
+@pytest.mark.parametrize("workload", ["keycount", "chain"])
+def test_what_comes_of_a_key_does_not_depend_on_the_slots_that_it_moves_between_meanwhile(workload):
+    stays, moves = run(1, "live_robin", workload, moves=True)
     assert by_key(stays) == by_key(moves)
     homes = [[{key for key, *_ in rows} for rows in replica.results.values()] for replica in (stays, moves)]
     assert not set.intersection(*homes[0]) and len(set.intersection(*homes[1])) > 5, "they have moved in one"

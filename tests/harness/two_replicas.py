@@ -44,26 +44,32 @@ from keyshift.worker.slot.task import SlotTask
 
 LATE_S, LOAD_S = 0.4, 2.0
 HERE_ONLY = ["version", "slot", "log_offset", "arrived_us"]  # columns of results in which replicas may differ
+Place = tuple[int, int]
 
 
 @dataclass
 class Replica:
-    """By slot: ``turns`` with number and chain, and rows of ``results``, each in their order. ``stopped``: the turn
-    behind which the last savepoint was.
+    """By stage and slot: ``turns`` with number and chain, in their order, and ``stopped``: the turn behind which the
+    last savepoint was. By slot of the last stage: rows of ``results``, in their order.
     """
 
-    stopped: dict[int, int] = field(default_factory=dict)
-    turns: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    stopped: dict[Place, int] = field(default_factory=dict)
+    turns: dict[Place, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     results: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     batches: int = 0
 
 
 def run(
-    seed: int, ordering: str, workload: str = "keycount", moves: bool = False, returns: bool = False
+    seed: int,
+    ordering: str,
+    workload: str = "keycount",
+    moves: bool = False,
+    returns: bool = False,
+    **pinned: Any,
 ) -> list[Replica]:
-    """Until all of the input has come out of both."""
+    """Until all of the input has come out of both. ``pinned``: more of their shape."""
     ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
-    outcomes = [Outcome(2 * seed + number, _shape(seed, ordering, workload), {}) for number in range(2)]
+    outcomes = [Outcome(2 * seed + number, _shape(seed, ordering, workload, **pinned), {}) for number in range(2)]
     common, order = (ensemble, bucket, Fate(ensemble, 0.0), "both"), OrderServices(seed)
     runs = [Run(outcome, *common, number) for number, outcome in enumerate(outcomes)]
     first, second = runs
@@ -76,7 +82,7 @@ def run(
     ):
         try:
             Thread(target=first._load, daemon=True).start()
-            assignments = [Assignment.contiguous(8, first.shape.slots)]
+            assignments = [Assignment.contiguous(8, stage.config.slots) for stage in first._job.stages]
             first._job.start(assignments)
             time.sleep(LATE_S)
             begin = _captured(first, second) if returns else None
@@ -92,7 +98,7 @@ def run(
                 answered = set().union(*first._engine.answered.values())
                 second._due -= sum(offset < begin.offsets[router] for router, offset, _ in answered)
             for each in runs:
-                each._await("nothing moves", lambda each=each: not each._job.stages[0].busy)
+                each._await("nothing moves", lambda each=each: not any(stage.busy for stage in each._job.stages))
                 each._await("every event has its result", lambda each=each: not each._unanswered())
             at_us = now_us() + TOGETHER_US
             for each in runs:
@@ -121,34 +127,37 @@ def _captured(first: Run, second: Run) -> Savepoint:
 
 
 def _move(run: Run) -> None:
-    """All units change their slots."""
-    [stage] = run._job.stages
+    """All units of the last stage change their slots: of another one, whoever is behind it would get the events of a
+    key from other senders, and in another order.
+    """
+    stage = run._job.stages[-1]
     target = Assignment(stage.assignment.version, tuple(SlotId(1 - owner) for owner in stage.assignment.owner))
     stage.request(lambda current: make_plan(strategies.get("fluid"), current, target).steps)
 
 
-def _shape(seed: int, ordering: str, workload: str) -> Any:
+def _shape(seed: int, ordering: str, workload: str, **pinned: Any) -> Any:
     calm = {"moves": 1.0, "batch_s": 0.3, "expires_s": None, "fails": 0.0, "leader_dies": 0.0, "snapshot_s": 0.0}
     fixed = {"routers": 2, "slots": 2, "begin_slots": 2, "strategy": "all_at_once", "slow_s": (0.04, 0.01)}
-    return draw(seed, kind="push", workload=workload, ordering=ordering, queue_bytes=1 << 26, **calm, **fixed)
+    return draw(seed, kind="push", workload=workload, ordering=ordering, queue_bytes=1 << 26, **calm, **fixed, **pinned)
 
 
 @contextmanager
 def _recorded(replicas: list[Replica]) -> Iterator[None]:
     """Turns are worked on in any thread of a slot: whose a core is, is known when it is made."""
-    make_slot, original, of = tasks.make_slot, TurnCore.deliver, dict[Any, int]()
+    make_slot, original, of = tasks.make_slot, TurnCore.deliver, dict[Any, tuple[int, int]]()
 
     def made(config: JobConfig, slot: int) -> SlotTask:
         task = make_slot(config, slot)
-        of[task.shared.core] = config.replica
+        of[task.shared.core] = config.replica, config.number
         return task
 
     def deliver(core: TurnCore[Any, Any], turn: Turn) -> None:
-        replica, slot = replicas[of[core]], core.machine.slot
+        number, stage = of[core]
+        replica, place = replicas[number], (stage, core.machine.slot)
         if turn.rows:
-            replica.turns[slot].append((turn.number, turn.chain))
+            replica.turns[place].append((turn.number, turn.chain))
         elif turn.control[0].kind == SAVEPOINT:
-            replica.stopped[slot] = turn.number
+            replica.stopped[place] = turn.number
         original(core, turn)
 
     with patch.object(tasks, "make_slot", made), patch.object(TurnCore, "deliver", deliver):
@@ -220,12 +229,12 @@ class Replicas:
             yield
 
 
-def dies_and_returns(seed: int) -> tuple[Any, Return, Replicas]:
-    """One of two replicas dies, and comes back from what the other one has written."""
+def dies_and_returns(seed: int, workload: str = "keycount", **pinned: Any) -> tuple[Any, Return, Replicas]:
+    """One of two replicas dies, and comes back from what the other one has written. ``pinned``: see ``run``."""
     ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
     runs = [
         Run(
-            Outcome(3 * seed + number, _shape(seed, "live_robin", "keycount"), {}),
+            Outcome(3 * seed + number, _shape(seed, "live_robin", workload, **pinned), {}),
             ensemble,
             bucket,
             Fate(ensemble, 0.0),
@@ -242,7 +251,7 @@ def dies_and_returns(seed: int) -> tuple[Any, Return, Replicas]:
         try:
             Thread(target=first._load, daemon=True).start()
             for each in (first, second):
-                each._job.start([Assignment.contiguous(8, each.shape.slots)])
+                each._job.start([Assignment.contiguous(8, stage.config.slots) for stage in each._job.stages])
             time.sleep(LOAD_S / 2)
             second._engine.query.die(RuntimeError("injected: the replica was killed"))
             time.sleep(LOAD_S / 2)

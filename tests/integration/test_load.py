@@ -19,7 +19,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, units_of
-from keyshift.model.markers import SlotMarker, SlotStarted
+from keyshift.model.markers import SlotMarker, SlotStarted, TurnTold
 from keyshift.results.verdict import Ownership, judge
 from keyshift.state.memory import MemoryState
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
@@ -359,6 +359,9 @@ def test_of_replicas_first_copies_count_a_difference_is_said_and_markers_say_who
     for replica, answered in enumerate(topics):
         marker = frames.encode(frames.empty(RESULTS), frames.Facts(said=started(1)))
         producer.send(answered.name, marker, partition=1)
+        for number in (10, 20):
+            told = SlotMarker(1, TurnTold("map", number, 70, number + replica * (number > 10)))
+            producer.send(answered.name, frames.encode(frames.empty(RESULTS), frames.Facts(said=told)), partition=0)
         for number in range(1, 6):
             chain = 99 if replica and number > 3 else number
             batch = pa.RecordBatch.from_pylist([row | {"position": number}], schema=RESULTS)
@@ -368,10 +371,14 @@ def test_of_replicas_first_copies_count_a_difference_is_said_and_markers_say_who
     producer.close()
     for replica in range(2):
         collector.hear(lambda report, replica=replica: report == replace(started(1), replica=replica))
-    assert collector.has_said(Diverged) == Diverged("counter", 1, (0, 1), epoch=74, turn=4, same=3)
     collector.tell(Stop())
     assert collector.has_said(Collected) == Collected(10, compared=4)
     assert collector.wait() == (0, "")
+    differences = {report.stage: report for report in collector.said if isinstance(report, Diverged)}
+    assert differences == {
+        "counter": Diverged("counter", 1, (0, 1), epoch=74, turn=4, same=3),
+        "map": Diverged("map", 1, (0, 1), epoch=70, turn=20, same=10),
+    }
     results = pq.read_table(output).to_pandas()
     assert results[results["first"]]["position"].tolist() == [1, 2, 3, 4, 5]
     assert sum(report.second.results for report in collector.said if isinstance(report, SecondDone)) == 5

@@ -1,5 +1,7 @@
 """Order machines and what is around them, with one bug each, and the check of the simulation that finds it."""
 
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from keyshift.ordering import LogPlace, Record
@@ -8,7 +10,8 @@ from keyshift.ordering.kazoo import Kazoo
 from keyshift.ordering.live_robin import LiveRobin
 from keyshift.ordering.model import CONTROL
 from keyshift.ordering.time_merge import TimeMerge
-from keyshift.runtime.row import TICK, Row
+from keyshift.runtime.row import DATA, TICK, Row
+from keyshift.runtime.turn_sender import TurnSender
 
 # -- live_robin --------------------------------------------------------------------------------------------------------
 
@@ -233,6 +236,38 @@ class ForgetsWhatTheLeaderMayNotRepeat(Kazoo):
         return tuple(waiting)
 
 
+class SendsBeforeItsTurnEnds(TurnSender[Any, Any]):
+    def give(self, results: Any) -> Any:
+        early = [self.frame(self._slot, self._turn + 1, each, self.watermark)[0] for each in results[:-1] if each]
+        return [*chain.from_iterable(early), *super().give(results)]
+
+
+class SaysNothingOfATurnWithoutResults(TurnSender[Any, Any]):
+    def _ended(self, end: Any) -> Any:
+        if any(self._of_turn):
+            return super()._ended(end)
+        self._turn = end.number
+        return []
+
+
+class SaysATurnOnlyToWhoGetsResults(TurnSender[Any, Any]):
+    def _part(self, *frame: Any, **to_all: bool) -> Any:
+        return [each for each in super()._part(*frame, **to_all) if each[1].kind == DATA]
+
+
+class SaysNoChain(TurnSender[Any, Any]):
+    def _ended(self, end: Any) -> Any:
+        return super()._ended(replace(end, chain=0))
+
+
+class StopsWithItsNextTurn(TurnSender[Any, Any]):
+    """As a router does whose slots do not work in turns: at the end there is none."""
+
+    def _cut(self, cut: Any) -> Any:
+        self.machine.request_savepoint(cut.name)
+        return []
+
+
 MUTANTS: dict[str, tuple[str, dict[str, Any], str]] = {}
 for _protocol, _what, _mutant, _check in [
     ("live_robin", "ordering", DeliversOnArrival, "order"),
@@ -249,6 +284,11 @@ for _protocol, _what, _mutant, _check in [
     ("live_robin", "channel", TakesWhatComesTwice, "violation"),
     ("live_robin", "channel", TakesTheBarrierOfABatchForAnother, "violation"),
     ("live_robin", "channel", ForgetsItsWatermark, "order"),
+    ("live_robin", "sender", SendsBeforeItsTurnEnds, "vouch"),
+    ("live_robin", "sender", SaysNothingOfATurnWithoutResults, "violation"),
+    ("live_robin", "sender", SaysATurnOnlyToWhoGetsResults, "violation"),
+    ("live_robin", "sender", SaysNoChain, "vouch"),
+    ("live_robin", "sender", StopsWithItsNextTurn, "appointed"),
     ("kazoo", "ordering", DeliversOnSending, "order"),
     ("kazoo", "ordering", ObeysALowerTerm, "term"),
     ("kazoo", "ordering", GoesOnOverAGap, "gap"),
@@ -256,7 +296,7 @@ for _protocol, _what, _mutant, _check in [
     ("kazoo", "ordering", WritesWithoutWaiting, "violation"),
     ("kazoo", "ordering", HasAClockOfItsOwn, "order"),
     ("kazoo", "ordering", DeliversWhatIsHere, "order"),
-    ("kazoo", "ordering", JoinsWhatIsLeftBehindABarrier, "order"),
+    ("kazoo", "ordering", JoinsWhatIsLeftBehindABarrier, "appointed"),
     ("kazoo", "ordering", SaysHowFarItHasRead, "order"),
     ("kazoo", "ordering", ForgetsWhatTheLeaderMayNotRepeat, "ordered twice"),
 ]:
@@ -266,6 +306,7 @@ for _protocol, _bug, _check in [
     ("kazoo", "loses_rows", "lost"),
     ("live_robin", "forgets_positions", "order"),
     ("kazoo", "forgets_positions", "order"),
+    ("live_robin", "forgets_later_places", "violation"),
     ("live_robin", "passes_on", "violation"),
     ("live_robin", "switches_when_told", "violation"),
 ]:

@@ -1,5 +1,7 @@
 """Replicas of a chain of stages in one event loop, with one seed and virtual time. ``simulate(seed, name)`` replays it.
 
+Each slot is a router of the next stage as in a job, by ``TurnSender``: its stage switches where the first one does.
+
 All replicas read the same frames. Each has delays of its own on each channel, batches that end, and deaths: it comes
 back from a snapshot of any of them. Each slot has the order machine and a made-up core, whose state is a number per
 key. For a protocol with leaders each slot has an order log: appends come late, twice or not, answers get lost, sessions
@@ -10,6 +12,7 @@ import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
@@ -17,10 +20,15 @@ from virtual_time import Outcome, VirtualTime
 
 from keyshift.checks.replicas import BEGIN_US, H_US, Input, SourceEvent, by_time, events_of, payload_of
 from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Assignment
 from keyshift.ordering import Local, Ordering, Position, Propose, Record, Resign, Setting, machine, orderings
 from keyshift.ordering.channels import Channel
+from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.runtime.slot import Cut
 from keyshift.runtime.turn import Turn
+from keyshift.runtime.turn_sender import Sender, TurnSender
+from keyshift.runtime.turns import TurnEnd
 
 SESSION_MS, ORDER_MS = 50.0, 2.0
 CALM_MS = 200.0  # from the last frame until nothing goes wrong any more
@@ -33,6 +41,20 @@ Rows = list[Row]
 def owner(version: int, key: int, slots: int) -> int:
     """Each version has another owner for each key."""
     return (key + version) % slots
+
+
+def results(turn: Turn) -> list[SourceEvent]:
+    """What the core makes of a turn."""
+    events = enumerate(event for _, _, event in events_of(turn.rows))
+    return [SourceEvent(event.t, (event.key * 5 + 1) % KEYS, position) for position, event in events]
+
+
+def routed(events: list[SourceEvent], version: int, slots: int) -> dict[int, bytes]:
+    """What each slot gets of them, if it gets any."""
+    parts: dict[int, list[SourceEvent]] = defaultdict(list)
+    for event in events:
+        parts[owner(version, event.key, slots)].append(event)
+    return {slot: payload_of(part) for slot, part in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -107,6 +129,7 @@ class Slot:
         self.machine = self.world.machine(self.setting, position)
         self.read = position.log.offset + 1  # in the order log
         self.turn = position.turn
+        self.sender = self.world.sender(self.place, position)
         self.machine.arrived(waiting)
         self.busy_until = 0.0  # state is on its way until then
         self.wait_for_state()
@@ -140,13 +163,10 @@ class Slot:
     def deliver(self, turn: Turn) -> None:
         self.world.check_turn(self, turn)
         self.turn = turn.number
-        following = self.stage + 1 < len(self.world.shape.slots)
         if turn.control:
-            kind, _, self.version, *_, payload = turn.control[0]
-            if following:
-                self.send_on(
-                    [[Row(kind, self.number, self.version, turn.number, 0, payload)]] * self.world.slots_behind(self)
-                )
+            kind, _, self.version, *_, payload, _ = turn.control[0]
+            if kind == SAVEPOINT:
+                self.send_on(Cut("end", False))
             if kind == SNAPSHOT:
                 self.replica.captured(self, bytes(payload))
             if kind == BARRIER:
@@ -155,24 +175,11 @@ class Slot:
             return
         for _, _, event in events_of(turn.rows):
             self.state[event.key] = hash((self.state.get(event.key, 0), event, turn.met, turn.clock))
-        if following:
-            self.send_on([[row] for row in self.results(turn)])
+        self.send_on(results(turn), TurnEnd(turn.number, turn.reached, turn.chain))
 
-    def results(self, turn: Turn) -> Rows:
-        """One row for each slot of the next stage."""
-        slots = self.world.slots_behind(self)
-        parts: list[list[SourceEvent]] = [[] for _ in range(slots)]
-        for position, (_, _, event) in enumerate(events_of(turn.rows)):
-            result = SourceEvent(event.t, (event.key * 5 + 1) % KEYS, position)
-            parts[owner(self.version, result.key, slots)].append(result)
-        return [
-            Row(DATA if part else TICK, self.number, self.version, turn.number, turn.reached, payload_of(part))
-            for part in parts
-        ]
-
-    def send_on(self, rows: list[Rows]) -> None:
-        for slot, some in enumerate(rows):
-            self.replica.send(self.stage + 1, self.number, slot, some)
+    def send_on(self, *given: Any) -> None:
+        for slot, row in self.sender.give(given) if self.sender else ():
+            self.replica.send(self.stage + 1, self.number, slot, [row])
 
     def go_on(self) -> None:
         """In the next batch: what is saved goes to the next holder."""
@@ -314,10 +321,9 @@ class Replica:
         for slot in self.slots.values():
             slot.go_on()
         for (stage, number), slot in self.slots.items():
-            for sender in range(self.world.senders(stage)):
-                behind = self.slots[stage - 1, sender].turn + 1 if stage else self.next_offset(sender)
-                version = self.slots[stage - 1, sender].version if stage else self.router_version(sender)
-                self.send(stage, sender, number, [Row(BARRIER, sender, version, behind, 0)])
+            for router in range(0 if stage else self.world.senders(stage)):
+                begins = Row(BARRIER, router, self.router_version(router), self.next_offset(router), 0)
+                self.send(stage, router, number, [begins])
             self.read_on(slot)
         assert self.world.shape.batch_ms
         if not self.world.over:
@@ -406,15 +412,20 @@ class Simulation(VirtualTime):
         passes_on: bool = False,
         switches_when_told: bool = False,
         loses_rows: bool = False,
+        forgets_later_places: bool = False,
+        sender: type[TurnSender[Any, Any]] = TurnSender,
     ) -> None:
-        """``ordering``, ``channel``: in place of those of ``name``. The others are bugs around a machine."""
+        """``ordering``, ``channel``: in place of those of ``name``; ``sender``: of a slot's own. The others are bugs
+        around a machine.
+        """
         protocol = orderings.get(name)
         rng = random.Random(seed)
         self.leaderless, self.agrees = not protocol.leads, protocol.agrees
         self.shape = Shape.draw(rng, calm=not protocol.agrees)
         self.given = self.shape.given if protocol.agrees else Input(self.shape.given.frames, (), False)
         self.machine: Callable[[Setting, Position], Ordering] = ordering or protocol.open
-        self.channel, self.name = channel, name
+        self.channel, self.name, self.sender_of = channel, name, sender
+        self.forgets_later_places = forgets_later_places
         self.forgets_positions, self.passes_on, self.loses_rows = forgets_positions, passes_on, loses_rows
         self.outcome: OrderOutcome
         super().__init__(rng, OrderOutcome(seed, f"simulate({seed}, {name!r})", self.shape))
@@ -456,11 +467,35 @@ class Simulation(VirtualTime):
     def senders(self, stage: int) -> int:
         return self.shape.slots[stage - 1] if stage else len(self.given.frames)
 
-    def slots_behind(self, slot: Slot) -> int:
-        return self.shape.slots[slot.stage + 1]
+    def sender(self, place: tuple[int, int], position: Position) -> TurnSender[Any, Any] | None:
+        """The slot as a router of the next stage, if there is one, from where it stands."""
+        stage, number = place
+        if stage + 1 == len(self.shape.slots):
+            return None
+        slots = self.shape.slots[stage + 1]
+
+        def split(events: list[SourceEvent], assignment: Assignment) -> dict[int, bytes]:
+            return routed(events, assignment.version, slots)
+
+        def together(parts: Iterable[list[SourceEvent]]) -> list[SourceEvent]:
+            return [*chain.from_iterable(parts)]
+
+        def told(version: int, snapshot: str = "", epoch: int = 0) -> PublishAssignment:
+            return PublishAssignment(Assignment(version, ()), frozenset(), snapshot, Appointment(epoch, holds=True))
+
+        switches = [each for each in self.given.appointments if each.kind != SAVEPOINT]
+        ahead = [each for each in switches if each.epoch > position.time // H_US]
+        version = max((each.version for each in switches if each not in ahead), default=1)
+        begins = Sender(number, position.turn, position.time)
+        sender = self.sender_of(begins, told(version), slots, 1 << 30, split, H_US, together)
+        for each in ahead:
+            sender.switch(told(each.version, str(each.version) if each.kind == SNAPSHOT else "", each.epoch))
+        return sender
 
     def saved(self, machine: Ordering) -> tuple[Position, Rows]:
         position, waiting = machine.save()
+        if self.forgets_later_places and machine.setting.later:
+            position = Position.begin(machine.setting, position.places[0].version)
         return position, [] if self.loses_rows else waiting
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -591,6 +626,10 @@ class Simulation(VirtualTime):
                 self.problem("order", f"slot {slot.place} of replica {slot.replica.number}: {turn} instead of {first}")
         if not self.agrees:
             return
+        for row in turn.rows if slot.stage else ():
+            sent = self.turns[slot.stage - 1, row.router][row.offset, 0]
+            if (row.watermark, row.chain) != (sent.reached, sent.chain):
+                self.problem("vouch", f"slot {slot.place} has {row} of {sent}")
         if turn.number != slot.turn + (not turn.control):
             self.problem("number", f"slot {slot.place} delivers turn {turn.number} behind {slot.turn}")
         if turn.met % H_US or turn.reached % H_US or turn.met > turn.reached:
@@ -616,6 +655,7 @@ class Simulation(VirtualTime):
             return
         for place in self.replicas[0].slots:
             self.check_complete(place)
+            self.check_control(place)
             self.check_log(place)
         states = [{place: slot.state for place, slot in replica.slots.items()} for replica in self.replicas]
         if any(state != states[0] for state in states):
@@ -645,15 +685,23 @@ class Simulation(VirtualTime):
                 self.problem("reordered", f"slot {place}, channel {channel}")
 
     def sent_by(self, stage: int, number: int, slot: int) -> Iterable[Row]:
-        sender = self.replicas[0].slots[stage, number]
-        now = sender.version
-        sender.version = 1
-        for _, turn in sorted(self.turns[stage, number].items()):
-            if turn.control:
-                sender.version = turn.control[0].version
-            else:
-                yield sender.results(turn)[slot]
-        sender.version = now
+        """What the slot ``number`` of ``stage`` sends to a ``slot`` of the next one, whose assignment changes behind
+        the turn that closes an appointed epoch.
+        """
+        version, slots = 1, self.shape.slots[stage + 1]
+        for (turn_number, kind), turn in sorted(self.turns[stage, number].items()):
+            if not kind:
+                part = routed(results(turn), version, slots).get(slot, b"")
+                yield Row(DATA if part else TICK, number, version, turn_number, turn.reached, part)
+                closed = [each for each in self.given.appointments if each.epoch * H_US <= turn.reached]
+                version = max((each.version for each in closed), default=1)
+
+    def check_control(self, place: tuple[int, int]) -> None:
+        """What was appointed has come to each slot, once."""
+        came = [turn.control[0] for _, turn in sorted(self.turns[place].items()) if turn.control]
+        found, wanted = [(row.kind, row.version) for row in came], [each[1:] for each in self.given.appointments]
+        if found != wanted:
+            self.problem("appointed", f"slot {place} has come to {found} instead of {wanted}")
 
     def check_log(self, place: tuple[int, int]) -> None:
         """No record orders what one before it has ordered, and behind a gap a machine ends."""

@@ -107,7 +107,7 @@ class StageAttempt:
             if config.number == 0:
                 for router, watermark in manifest.watermarks.items():
                     self.participant.publish(nodes.ROUTERS[router], watermark)
-            for slot, position in manifest.stages[config.stage].placed(config.slots).items():
+            for slot, position in manifest.stages[config.stage].placed(config.slots, config.routers).items():
                 self.participant.publish(nodes.POSITIONS[slot], position.under(version))
 
     # -- leading ------------------------------------------------------------------------------------------------------

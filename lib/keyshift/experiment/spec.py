@@ -130,10 +130,11 @@ class RunSpec:
                 f"{deadline_ms / 1000:g}; lower heartbeat_ms"
             )
         self.require_possible(self.strategy.name, self.point())
-        if len(stages := [stage.name for stage in self.workload.stages]) > 1:
+        stages = [stage.name for stage in self.workload.stages]
+        if self.job.snapshot_s and len(stages) > 1:
             raise BadInput(
-                f"ordering = {name}: workload = {self.workload.name} has the stages {', '.join(stages)}, and only one "
-                "is possible yet"
+                f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: workload = {self.workload.name} has the "
+                f"stages {', '.join(stages)}, which do not come to a snapshot at one epoch yet; set snapshot_s = 0"
             )
 
     def require_possible(self, name: str, point: Strategy) -> None:

@@ -24,7 +24,20 @@ class StateWritten:
     kind: Literal["sealed"] = "sealed"
 
 
-Marker = SlotStarted | StateWritten
+@dataclass(frozen=True, slots=True)
+class TurnTold:
+    """A slot of ``stage``, which is not the last one, has this ``chain`` behind its ``number``-th turn, and is in
+    ``epoch`` of its order there.
+    """
+
+    stage: str
+    number: int
+    epoch: int
+    chain: int
+    kind: Literal["turn"] = "turn"
+
+
+Marker = SlotStarted | StateWritten | TurnTold
 
 
 @dataclass(frozen=True, slots=True)

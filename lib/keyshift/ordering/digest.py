@@ -1,6 +1,6 @@
 """Digests of turns, and chains of digests: two replicas with the same chain have delivered the same.
 
-A row between stages carries its sender's chain in its payload, so the chains of the last stage vouch for all stages.
+A row between stages carries its sender's chain, so the chains of the last stage vouch for all stages.
 64 bits: two replicas that differ are taken for equal once in 2^64 turns. Nobody forges rows here.
 """
 
@@ -13,7 +13,7 @@ from keyshift.ordering.model import sequence_of
 from keyshift.runtime.row import Row
 
 _TURN = struct.Struct("<QqqqQ")  # the chain before, number, met, clock, rows of control
-_ROW = struct.Struct("<iqiqqqI")  # channel, sequence, kind, version, watermark, length, checksum
+_ROW = struct.Struct("<iqiqqQqI")  # channel, sequence, kind, version, watermark, chain of the sender, length, checksum
 _BYTES = 8
 
 
@@ -23,6 +23,6 @@ def chained(chain: int, number: int, met: int, clock: int, control: Iterable[Row
     parts = [_TURN.pack(chain, number, met, clock, len(control))]
     for row in (*control, *rows):
         payload = row.payload
-        place = row.router, sequence_of(row), row.kind, row.version, row.watermark
+        place = row.router, sequence_of(row), row.kind, row.version, row.watermark, row.chain
         parts.append(_ROW.pack(*place, len(payload), crc32(payload)))
     return int.from_bytes(blake2b(b"".join(parts), digest_size=_BYTES).digest(), "little")

@@ -92,6 +92,11 @@ class Position:
         """The same place, from which on everything is routed under ``version``."""
         return replace(self, places=tuple(place._replace(version=version) for place in self.places))
 
+    def of_channels(self, channels: int) -> "Position":
+        """The same, if there are so many channels: those that were not there stand where the first one does."""
+        first, *_ = self.places
+        return replace(self, places=(*self.places, *(first,) * channels)[:channels])
+
     @property
     def time(self) -> int:
         """The least watermark of the channels."""

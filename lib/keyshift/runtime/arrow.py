@@ -31,7 +31,7 @@ def by_slot(
 
 
 def by_time(rows: Sequence[Row], schema: pa.Schema) -> list[Row]:
-    """Data rows of the first stage, cut so that their events are in the order of (t, router, offset, position).
+    """Data rows, cut so that their events are in the order of (t, router, offset, place in the row).
 
     ``schema``: of what a slot gets. A row whose events stay together is left as it is.
     """
@@ -42,7 +42,7 @@ def by_time(rows: Sequence[Row], schema: pa.Schema) -> list[Row]:
     places = [(row.router, row.offset) for row in rows]
     row_of = np.repeat(np.arange(len(rows)), [batch.num_rows for batch in batches])
     router, offset = np.array(places, np.int64)[row_of].T
-    order = np.lexsort((events["position"].to_numpy(), offset, router, events["t"].to_numpy()))
+    order = np.lexsort((offset, router, events["t"].to_numpy()))  # which is stable
     cuts = np.flatnonzero(np.diff(row_of[order])) + 1
     merged = []
     for piece in np.split(order, cuts):

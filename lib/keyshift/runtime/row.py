@@ -15,7 +15,8 @@ class Row(NamedTuple):
     """One row: of ``router``, routed under ``version``, made from the frame at ``offset`` of its partition.
 
     ``watermark``: microseconds, of that frame; 0 says nothing. ``payload``: events, the name of the savepoint or
-    snapshot as bytes, or a message ``succession.UnitsMoved``.
+    snapshot as bytes, or a message ``succession.UnitsMoved``. ``chain``: of a slot that works in turns, and is a router
+    of the next stage: behind the turn that the row is of, see ``turn.Turn``.
     """
 
     kind: int
@@ -24,3 +25,4 @@ class Row(NamedTuple):
     offset: int
     watermark: int
     payload: Any = b""
+    chain: int = 0

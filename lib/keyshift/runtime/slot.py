@@ -204,7 +204,7 @@ class SlotCore(Generic[Events, Result]):
             self.results += self.computation.timers_due(self._met, now_us)
 
     def _take(self, row: Row) -> None:
-        kind, router, version, offset, watermark, payload = row
+        kind, router, version, offset, watermark, payload, _ = row
         machine = self.machine
         if self._succession.keep(row):
             return

@@ -29,6 +29,7 @@ class TurnRouter(RouterCore[Events]):
     """
 
     behind = 1  # a barrier stands behind its frame
+    each_counts = False  # whether each slot gets a row of each frame, and not only of one that marks an epoch
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class TurnRouter(RouterCore[Events]):
         self.watermark = max(self.watermark, watermark)
         time_us = self.watermark if time_us is None else time_us
         marks = self.epoch > closed
-        rows = self._part(router, offset, events, time_us, to_all=marks)
+        rows = self._part(router, offset, events, time_us, to_all=marks or self.each_counts)
         if not marks:
             return rows, []
         for name, (appointment, act) in list(self._due.items()):

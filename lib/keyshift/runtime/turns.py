@@ -18,7 +18,7 @@ from keyshift.model.keys import NO_VERSION, Version
 from keyshift.protocol.slot import Skip, TurnMachine
 from keyshift.runtime.operator import Record
 from keyshift.runtime.row import CAPTURE, DATA, Row
-from keyshift.runtime.slot import SlotCore
+from keyshift.runtime.slot import Cut, SlotCore
 from keyshift.runtime.turn import Turn
 
 Events = TypeVar("Events")
@@ -63,7 +63,7 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
         if not self.ready:
             missing = sorted(self.machine.expected)
             raise ProtocolViolation(f"turn {turn.number} is delivered, and state of units {missing[:5]} is elsewhere")
-        for kind, router, version, offset, _, payload in turn.rows:
+        for kind, router, version, offset, _, payload, _ in turn.rows:
             if kind == DATA:
                 self._admit(self.operator.events(payload), (router, version, offset, turn.met))
         stands = self.machine.stopping or bool(self.savepoint)  # behind one no time passes, until the attempt ends
@@ -80,4 +80,5 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
             return
         name = bytes(first.payload).decode()
         self.log.note("at capture", version=first.version)
+        self.results.append(Cut(name, True))  # the next stage comes to it, whether it could be written here or not
         self._effects.append(self._captured(name, NO_VERSION) if self.machine.settled else Skip(name, NO_VERSION))

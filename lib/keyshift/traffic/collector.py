@@ -16,6 +16,7 @@ is known when a second is told: what is read later than that is a repeat. Only f
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from pydantic import Field
 from keyshift.clock import SECOND_US, now_us
 from keyshift.model import frames
 from keyshift.model.errors import BadInput
+from keyshift.model.markers import TurnTold
 from keyshift.model.records import Second
 from keyshift.trace import Trace
 from keyshift.traffic import lines
@@ -203,6 +205,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         {each.name: number for number, each in enumerate(topics)},
         Chains(topic.partitions, config.near_us),
     )
+    before = defaultdict[str, Chains](Chains)  # of the stages before the last one
     results = ResultsFile(stage.result_fields, config.output, FirstCopies() if config.others else None)
     columns = ["slot", "router", "offset", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
@@ -217,6 +220,10 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
             second += 1
             if config.others:
                 say(KeepingUp(chains.standings()))
+
+    def compare(known: Chains, name: str, replica: int, slot: int, turn: frames.OfTurn, at_us: int) -> None:
+        if found := known.told(replica, slot, turn, at_us):
+            say(Diverged(name, slot, found.replicas, found.epoch, found.turn, found.same))
 
     stopped_at: float | None = None
     heard_at = time.monotonic()
@@ -238,10 +245,13 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
                         for router, offset in set(origins):
                             trace.add(slot, router, offset, arrived_us)
+                elif facts.said and isinstance(told := facts.said.marker, TurnTold):
+                    turn = frames.OfTurn(told.number, told.epoch, told.chain)
+                    compare(before[told.stage], told.stage, replica, facts.said.slot, turn, arrived_us)
                 elif facts.said:
                     say(replace(facts.said, replica=replica))
-                if config.others and facts.turn and (found := chains.told(replica, slot, facts.turn, arrived_us)):
-                    say(Diverged(stage.name, slot, found.replicas, found.epoch, found.turn, found.same))
+                if config.others and facts.turn:
+                    compare(chains, stage.name, replica, slot, facts.turn, arrived_us)
         tell()
     while results.waiting:  # of the last seconds
         report(second, *results.roll((second + 1) * SECOND_US))

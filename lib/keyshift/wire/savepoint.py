@@ -64,14 +64,16 @@ class SavedStage:
     places: dict[int, list[Location]]
     positions: dict[int, Position] = field(default_factory=dict)
 
-    def placed(self, slots: int) -> dict[int, Position]:
+    def placed(self, slots: int, routers: int) -> dict[int, Position]:
         """Where each of so many slots goes on, if they work in turns: all stand behind the same turn. One that was not
-        there has no turns to be compared with those of other replicas, so its chain begins anew.
+        there has no turns to be compared with those of other replicas, so its chain begins anew. Of the stage before
+        there may be another number of slots now: they are so many ``routers``, and stand behind one turn, too.
         """
         known = next(iter(self.positions.values()), None)
         if known is None:
             return {}
-        return {slot: self.positions.get(slot, replace(known, chain=0)) for slot in range(slots)}
+        placed = {slot: self.positions.get(slot, replace(known, chain=0)) for slot in range(slots)}
+        return {slot: position.of_channels(routers) for slot, position in placed.items()}
 
     def by_unit(self) -> dict[int, list[Location]]:
         """The places of the parts of each unit, whoever wrote them, in their order."""

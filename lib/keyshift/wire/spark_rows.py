@@ -17,14 +17,14 @@ PRIMER, MARKER = 7, 8
 ROUTED = "slot int, value binary"  # what the router's task gives, and
 ANSWERED = "value binary"  # what the slot's task gives: a result frame or a marker, for the partition of the slot
 VALUES = pa.schema([pa.field("value", pa.binary())])
-_HEADER = struct.Struct("<iiqqq")
+_HEADER = struct.Struct("<iiqqqQ")
 _KIND = struct.Struct("<i")  # with which a header begins
 KIND_BYTES, PRIMER_KIND = _KIND.size, _KIND.pack(PRIMER)
 
 
 def packed(row: Row) -> bytes:
     """The value of a row whose payload is bytes."""
-    return _HEADER.pack(*row[:5]) + row.payload  # type: ignore[no-any-return]
+    return _HEADER.pack(*row[:5], row.chain) + row.payload  # type: ignore[no-any-return]
 
 
 def routed(rows: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
@@ -38,8 +38,8 @@ def received(batch: pa.RecordBatch) -> Iterator[Row]:
     for value in batch.column(0):
         if value.is_valid:
             raw = value.as_buffer()
-            kind, router, version, offset, watermark = _HEADER.unpack_from(raw)
-            yield Row(kind, router, version, offset, watermark, raw.slice(_HEADER.size))
+            kind, router, version, offset, watermark, chain = _HEADER.unpack_from(raw)
+            yield Row(kind, router, version, offset, watermark, raw.slice(_HEADER.size), chain)
 
 
 def in_batches(rows: Iterable[Row], most_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from keyshift.worker.router import Routed, Routing
 from keyshift.workloads import ORIGIN
 
 Results = Sequence[pa.RecordBatch | Mark | TurnEnd]
-TELL_TURNS = 10  # one of so many turns is told if it has no results, to be compared with that of other replicas
+TELL_TURNS = 10  # one of so many turns is told without results, to be compared with that of other replicas
 CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
 
 
@@ -145,12 +145,12 @@ class NextStage(Routing, SlotOutput):
         self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
     ) -> list[pa.RecordBatch]:
         self._pending += (each for each in results if not isinstance(each, TurnEnd))
-        rows = [(self._slot % self._slots, spark_rows.packed(_row(said))) for said in markers]
+        rows = passed_on(self._slot % self._slots, markers)
         marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
         if marked or now_us - self._given_us >= self._hop_us:
             self._given_us = now_us
             rows += self._up_to_date(watermark, now_us)
-        return _batch(rows)
+        return in_batch(rows)
 
     def _up_to_date(self, watermark: int, now_us: int) -> list[Routed]:
         rows: list[Routed] = []
@@ -216,22 +216,19 @@ class NextStage(Routing, SlotOutput):
         return rows
 
     def rest(self) -> list[pa.RecordBatch]:  # noqa: D102
-        return _batch(self._up_to_date(0, self._given_us) + self.resume())
+        return in_batch(self._up_to_date(0, self._given_us) + self.resume())
 
     @property
     def holds(self) -> bool:  # noqa: D102
         return bool(self._waits_since)
 
 
-def make_output(config: JobConfig, slot: int) -> SlotOutput:
-    """Of a slot of the stage of ``config``."""
-    following = config.next
-    return NextStage(following, slot) if following else Sink(config)
+def passed_on(slot: int, markers: Sequence[SlotMarker]) -> list[Routed]:
+    """What is said to the job, by way of a ``slot`` of the next stage."""
+    rows = (Row(spark_rows.MARKER, 0, NO_VERSION, 0, 0, messages.encode(said)) for said in markers)
+    return [(slot, spark_rows.packed(row)) for row in rows]
 
 
-def _batch(rows: list[Routed]) -> list[pa.RecordBatch]:
+def in_batch(rows: list[Routed]) -> list[pa.RecordBatch]:
+    """As Spark takes them: one batch, or none."""
     return [spark_rows.routed(rows)] if rows else []
-
-
-def _row(said: SlotMarker) -> Row:
-    return Row(spark_rows.MARKER, 0, NO_VERSION, 0, 0, messages.encode(said))

@@ -94,11 +94,15 @@ class Routing:
     ) -> tuple[list[Routed], list[str]]:
         """Under the lock."""
         rows, savepoints = self._core.frame(router, offset, events, watermark, time_us)
+        return self._out(router, rows), savepoints
+
+    def _out(self, router: int, rows: list[tuple[int, Row]]) -> list[Routed]:
+        """What the core has said, as it goes out; under the lock."""
         if self._core.log.new:
             self._core.log.stamp(now_us())
         if router == 0 and self._primers:
             rows, self._primers = self._primers + rows, []
-        return _packed(rows), savepoints
+        return _packed(rows)
 
     def moved(self, router: int, offset: int, said: UnitsMoved) -> list[Routed]:
         """Rows for all slots about units that move in the stage before."""

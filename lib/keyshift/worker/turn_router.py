@@ -1,4 +1,4 @@
-"""A router of the first stage in Spark whose slots work in turns: it answers for what is appointed, and waits for it.
+"""A router in Spark whose slots work in turns: it answers for what is appointed, and waits for it.
 
 Batches of routers end one by one, and what was appointed has to be confirmed all the same, or one router would wait for
 another one that begins its next batch only when the first has ended its own. So between two batches a router has left
@@ -18,13 +18,13 @@ from keyshift.runtime.router import RouterCore
 from keyshift.runtime.turn_router import TurnRouter
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
-from keyshift.worker.router import Routed, RouterTask
+from keyshift.worker.router import Routed, RouterTask, Routing
 
 LOOK_S = 0.002  # between two looks whether an appointment holds
 
 
-class TurnRouterTask(RouterTask):
-    """See the module. Which router it is it knows with its first frame."""
+class TurnRouting(Routing):
+    """A router of any stage, from ``listen`` on."""
 
     _core: TurnRouter[pa.RecordBatch]
 
@@ -32,35 +32,68 @@ class TurnRouterTask(RouterTask):
         self._config = config
         self._router: int | None = None
         self._ended = False
-        self._violation: ProtocolViolation | None = None  # of what was told; the task ends with its next frame
+        self._violation: ProtocolViolation | None = None  # of what was told; the task ends with what it says next
         super().__init__(config)
 
     def _open(self, config: JobConfig) -> RouterCore[pa.RecordBatch]:
         return self._begun(0)
 
     def _begun(self, watermark: int) -> TurnRouter[pa.RecordBatch]:
+        """The core of a router that has come to this ``watermark``, in microseconds."""
         config = self._config
         self._begin = self.coordination.require(nodes.ASSIGNMENT)
-        shape = config.slots, config.queue_bytes, self._split, config.heartbeat_us, watermark
-        return TurnRouter(self._begin, *shape)
+        return TurnRouter(self._begin, config.slots, config.queue_bytes, self._split, config.heartbeat_us, watermark)
 
-    def _find_out(self, router: int) -> None:
-        """Where this router stands, and what was appointed."""
+    def listen(self, router: int) -> None:
+        """Find out where this router stands, and what was appointed."""
         left = nodes.ROUTERS[router]
         watermark = self.coordination.read(left) or 0
         self.coordination.withdraw(left)
         self._router, self._core = router, self._begun(watermark)
         self._announced(self._begin)  # now: a watch may tell it later
-        if called := self.coordination.read(nodes.SAVEPOINT):
-            self._core.said_before(called.id, called.appointment, called.stops)
-            self._savepoint_called(called)
         self.coordination.watch(nodes.ASSIGNMENT, self._announced)
-        self.coordination.watch(nodes.SAVEPOINT, self._savepoint_called)
 
     def _announce(self, told: PublishAssignment) -> None:
         if not self._ended:
             with self._kept():
                 self._answer(str(told.assignment.version), told.appointment, self._core.switch(told))
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """For the task's thread: nobody else would say it."""
+        try:
+            yield
+        except ProtocolViolation as violation:
+            self._violation = violation
+
+    def _answer(self, what: str, appointment: Appointment | None, answer: bool | None) -> None:
+        if appointment is not None and answer is not None:
+            assert self._router is not None  # nothing is heard before
+            name = nodes.of_epoch(appointment.epoch, self._router)
+            self.coordination.acknowledge(nodes.confirmed(what)[name], answer)
+
+    def _require_good(self) -> None:
+        """Raises ProtocolViolation; under the lock."""
+        if self._violation is not None:
+            raise self._violation
+
+    def hand_over(self) -> None:
+        """How far this router has come: from now on that answers for it."""
+        with self._lock:
+            self._ended = True
+        if self._router is not None:
+            self.coordination.publish(nodes.ROUTERS[self._router], self.watermark)
+
+
+class TurnRouterTask(TurnRouting, RouterTask):
+    """Of the first stage. Which router it is it knows with its first frame."""
+
+    def listen(self, router: int) -> None:  # noqa: D102
+        super().listen(router)
+        if called := self.coordination.read(nodes.SAVEPOINT):
+            self._core.said_before(called.id, called.appointment, called.stops)
+            self._savepoint_called(called)
+        self.coordination.watch(nodes.SAVEPOINT, self._savepoint_called)
 
     def _savepoint_called(self, called: nodes.SavepointCalled) -> None:
         with self._lock:
@@ -73,40 +106,18 @@ class TurnRouterTask(RouterTask):
                     answer = self._core.savepoint(called.id, called.appointment, called.stops)
                     self._answer(called.id, called.appointment, answer)
 
-    @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
-        """For the task's thread: nobody else would say it."""
-        try:
-            yield
-        except ProtocolViolation as violation:
-            self._violation = violation
-
-    def _answer(self, what: str, appointment: Appointment | None, answer: bool | None) -> None:
-        if appointment is not None and answer is not None:
-            assert self._router is not None  # nothing is heard before the first frame
-            name = nodes.of_epoch(appointment.epoch, self._router)
-            self.coordination.acknowledge(nodes.confirmed(what)[name], answer)
-
     def routed(  # noqa: D102
         self, router: int, offset: int, events: pa.RecordBatch, watermark: int, time_us: int | None = None
     ) -> tuple[list[Routed], list[str]]:
         if self._router is None:
-            self._find_out(router)
+            self.listen(router)
         while True:
             with self._lock:  # nothing may be confirmed between the look and the frame
-                if self._violation is not None:
-                    raise self._violation
+                self._require_good()
                 if self._core.may_take(watermark):
                     return self._routed(router, offset, events, watermark, time_us)
             self.coordination.check()
             time.sleep(LOOK_S)
-
-    def hand_over(self) -> None:
-        """How far this router has come: from now on that answers for it."""
-        with self._lock:
-            self._ended = True
-        if self._router is not None:
-            self.coordination.publish(nodes.ROUTERS[self._router], self.watermark)
 
 
 def make_router(config: JobConfig) -> RouterTask:

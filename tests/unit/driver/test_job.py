@@ -53,7 +53,7 @@ from keyshift.wire.nodes import (
     of_stage,
     saved,
 )
-from keyshift.wire.savepoint import SavedStage, Savepoint, SavepointManifest, SavepointStore
+from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 
 START = Assignment.contiguous(4, 2)
 MOVED = tuple(SlotId(slot) for slot in (0, 1, 1, 1))
@@ -593,13 +593,6 @@ def test_what_another_job_has_written_is_where_routers_and_slots_go_on_in_their_
     nodes = in_zookeeper(job, other)
     assert nodes.read_below(ROUTERS) == {"0": 70_000}
     assert nodes.read_below(POSITIONS) == {"0": stood[0], "1": stood[1]}
-
-
-def test_slots_of_which_nothing_was_written_stand_behind_the_same_turn_without_a_chain():
-    stood = Position((Place(81, 60_000, 1),), turn=9, clock=60_000, chain=5)
-    stage = SavedStage(START, {}, {0: stood})
-    assert stage.placed(2) == {0: stood, 1: replace(stood, chain=0)}
-    assert SavedStage(START, {}).placed(2) == {}
 
 
 def test_a_savepoint_that_is_gone_keeps_no_attempt_from_beginning(job):

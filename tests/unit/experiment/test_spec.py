@@ -435,7 +435,10 @@ ORDERED = {"ordering": "live_robin"}
         (ORDERED | {"strategy": "stop_restart"}, "gate = query: .*set gate = none; "),
         (ORDERED | {"strategy": "pause_resume"}, "gate = router: "),
         (ORDERED | {"strategy": "lazy"}, "transfer = access: .*set transfer = push or fetch; "),
-        (ORDERED | {"workload": "chain"}, "workload = chain has the stages counter-1, counter-2, and only one"),
+        (
+            ORDERED | {"workload": "chain", "snapshot_s": 5},
+            "snapshot_s = 5: workload = chain has the stages counter-1, counter-2, .*; set snapshot_s = 0$",
+        ),
     ],
 )
 def test_what_is_not_possible_with_an_order_is_refused_and_what_is_possible_is_named(values, refusal):
@@ -469,7 +472,7 @@ TWO = ORDERED | {"replicas": 2}
         (TWO | {"fault": "kill:replica@transfer"}, "replica has the phases steady, or seconds"),
         (TWO | {"fault": "stop:replica@3:1s"}, "what can happen to replica is kill"),
         (TWO | {"replicas": 8, "routers": 8, "slots": 8}, "makes 25600 rows/s between them in all replicas"),
-        (TWO | {"workload": "chain"}, "workload = chain has the stages counter-1, counter-2, and only one"),
+        (TWO | {"workload": "chain", "to_slots": 3}, "replicas = 2 with trigger = scale: state of replicas does not"),
     ],
 )
 def test_what_is_not_possible_with_replicas_is_refused_in_one_line(values, refusal):
@@ -497,6 +500,15 @@ def test_replicas_read_one_input_and_write_under_names_of_their_own():
     assert [each.results_topic for each in (first, second)] == ["run-r0-results", "run-r1-results"]
     assert first.root != second.root and second.replica == 1 and second.replicated
     assert second.chain()[0].replicated
+
+
+@pytest.mark.parametrize("ordering", ["live_robin", "time_merge", "kazoo"])
+def test_replicas_may_have_several_stages(ordering):
+    given = TWO | {"ordering": ordering, "workload": "chain", "chain": "counter,map,counter,counter"}
+    spec = make_spec(given)
+    assert spec.tasks == {"counter-1": 2, "map": 2, "counter-2": 2, "counter-3": 2}
+    config = job_config(spec, "run", Endpoints("k", "z", "m", "", ""), None).of_replica(1)
+    assert all(each.in_turns and each.replica == 1 and each.replicated for each in config.chain())
 
 
 def test_a_job_that_lasts_has_one_replica():

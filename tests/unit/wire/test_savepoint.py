@@ -13,12 +13,13 @@ from small_bucket import KEYED, VALUE, state, store_of, write
 
 from keyshift.model.errors import BadInput, Damaged, NotThere, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment
+from keyshift.ordering import Place, Position
 from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire import savepoint
 from keyshift.wire.nodes import RouterSaved, SlotSaved
-from keyshift.wire.savepoint import SavepointManifest
+from keyshift.wire.savepoint import SavedStage, SavepointManifest
 from keyshift.workloads.chain import Chain
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.windowcount import WindowCount
@@ -295,3 +296,14 @@ def test_what_is_made_and_what_is_sent_is_told_while_it_is_written(monkeypatch):
 
 def part_of(place, unit):
     return place._replace(unit=unit)
+
+
+def test_slots_and_senders_that_were_not_there_stand_where_the_others_stood():
+    places = Place(8 << 3, 7, 2), Place(8 << 3, 9, 2)
+    saved = SavedStage(Assignment.contiguous(4, 2), {}, {n: Position(places, 8, chain=n + 1) for n in range(2)})
+    assert saved.placed(2, 2) == saved.positions
+    more = saved.placed(3, 3)
+    assert more[0].places == (*places, places[0]) and [more[slot].chain for slot in range(3)] == [1, 2, 0]
+    assert {(position.turn, position.time) for position in more.values()} == {(8, 7)}
+    assert saved.placed(1, 1)[0].places == places[:1]
+    assert SavedStage(Assignment.contiguous(4, 2), {}).placed(2, 2) == {}

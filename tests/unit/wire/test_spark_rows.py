@@ -12,7 +12,7 @@ def seen_by_python(rows: list[bool]) -> int:
 
 
 def test_a_row_says_to_the_slot_what_the_router_said():
-    rows = [Row(DATA, 1, 7, 2**40, 2**50, b"events"), Row(BARRIER, 0, 8, 3, 0)]
+    rows = [Row(DATA, 1, 7, 2**40, 2**50, b"events"), Row(BARRIER, 0, 8, 3, 0, chain=2**64 - 1)]
     batch = spark_rows.routed([(3, spark_rows.packed(rows[0])), (5, spark_rows.packed(rows[1]))])
     assert batch["slot"].to_pylist() == [3, 5]
     found = [row._replace(payload=bytes(row.payload)) for row in spark_rows.received(batch.select(["value"]))]

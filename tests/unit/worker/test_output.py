@@ -7,15 +7,22 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.model.keys import Assignment
-from keyshift.protocol.coordinator import PublishAssignment
-from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT
+from keyshift.model.markers import SlotMarker, TurnTold
+from keyshift.model.messages import decode
+from keyshift.ordering import Position
+from keyshift.ordering.model import Place
+from keyshift.protocol.coordinator import Appointment, PublishAssignment
+from keyshift.runtime.row import BARRIER, DATA, KINDS, MOVED, SAVEPOINT, SNAPSHOT, TICK
 from keyshift.runtime.slot import Cut, Moved
+from keyshift.runtime.turns import TurnEnd
+from keyshift.wire import nodes
 from keyshift.wire.config import result_schema
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT
-from keyshift.wire.spark_rows import received
+from keyshift.wire.spark_rows import MARKER, received
 from keyshift.worker import router as routing
-from keyshift.worker.output import NextStage, make_output
+from keyshift.worker.output import NextStage
+from keyshift.worker.turn_output import NextTurns, make_output
 from keyshift.workloads import workloads
 
 CHAIN = workloads.get("chain")(**CONFIG.parameters, chain="counter,counter")
@@ -39,9 +46,9 @@ def onward(monkeypatch):
     driver = MemoryCoordination(memory, FIRST.next.root)
     driver.begin()
     driver.publish(ASSIGNMENT, published(1))
-    made = make_output(FIRST, 0)
+    made = make_output(FIRST, 0, None)
     assert isinstance(made, NextStage)
-    made.publish = lambda *said: driver.publish(ASSIGNMENT, published(*said))
+    made.driver, made.publish = driver, lambda *said: driver.publish(ASSIGNMENT, published(*said))
     return made
 
 
@@ -119,3 +126,71 @@ def test_a_snapshot_begins_where_the_results_of_the_slot_are_cut(onward):
     rows = given(onward, [result(1), Cut("snapshot-1", True), result(1)], 104)
     assert [kind_version for kind_version in rows if kind_version[0] == DATA] == [(DATA, 1), (DATA, 2)]
     assert (SNAPSHOT, 2) in rows
+
+
+H = 20_000
+
+
+@pytest.fixture
+def turns(onward):
+    """``onward`` of a slot that works in turns, at the turn and epoch that it has come to."""
+    config = replace(FIRST, ordering="live_robin", heartbeat_us=H)
+
+    def begin(turn, **changes):
+        made = make_output(replace(config, **changes), 0, Position((Place(0, turn * H, 1),), turn) if turn else None)
+        assert isinstance(made, NextTurns)
+        return made
+
+    begin.driver = onward.driver
+    return begin
+
+
+def rows_of(batches):
+    """Kind, version, offset and chain of what one of the slots gets, without primers."""
+    slots = [
+        row
+        for batch in batches
+        for row in zip(batch["slot"].to_pylist(), received(batch.select(["value"])), strict=True)
+    ]
+    return [(row.kind, row.version, row.offset, row.chain) for slot, row in slots if slot == 0 and row.kind in KINDS]
+
+
+def test_a_slot_that_works_in_turns_says_each_of_them_and_none_is_gathered(turns):
+    output = turns(4)
+    assert rows_of(output.give([TurnEnd(5, 5 * H, 9)], [], 0, 0)) == [(TICK, 1, 5, 9), (BARRIER, 1, 5, 9)]
+    assert rows_of(output.give([result(1), result(1)], [], 0, 0)) == []
+    assert [row[2:] for row in rows_of(output.give([TurnEnd(6, 6 * H, 8)], [], 0, 0))] == [(6, 8)]
+    assert output.rest() == [] and turns.driver.read(nodes.ROUTERS[0]) == 6 * H
+    assert rows_of(turns(6).give([Cut("s", False)], [], 0, 0)) == [(BARRIER, 1, 6, 0), (SAVEPOINT, 1, 6, 0)]
+    assert turns.driver.read(nodes.ROUTERS[0]) is None, "it answers for itself"
+
+
+def test_it_confirms_what_is_appointed_in_the_next_stage_and_its_turns_wait_for_the_outcome(turns):
+    output, second = turns(0), replace(Assignment.contiguous(4, 2), version=2)
+    output.give([TurnEnd(1, H, 9)], [], 0, 0)
+
+    def appoint(epoch, holds=False):
+        told = PublishAssignment(second, appointment=Appointment(epoch, holds), before=Assignment.contiguous(4, 2))
+        turns.driver.publish(ASSIGNMENT, told)
+
+    appoint(1)
+    appoint(3)
+    said = turns.driver.read_below(nodes.confirmed("2"))
+    assert {nodes.epoch_and_router(name): answer for name, answer in said.items()} == {(1, 0): False, (3, 0): True}
+    assert rows_of(output.give([TurnEnd(2, 4 * H, 8)], [], 0, 0)) == [] and output.holds
+    appoint(3, holds=True)
+    assert rows_of(output.give([], [], 0, 0)) == [(TICK, 1, 2, 8), (BARRIER, 2, 2, 8)] and not output.holds
+    output.rest()
+    appoint(5)
+    assert nodes.of_epoch(5, 0) not in turns.driver.read_below(nodes.confirmed("2"))
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_one_of_ten_turns_of_a_stage_before_the_last_one_is_told_to_be_compared(turns, replicated):
+    output = turns(18, **({"input_of": "all"} if replicated else {}))
+    ends = [TurnEnd(number, number * H, number + 100) for number in range(19, 32)]
+    batches = output.give([*ends, TurnEnd(40, 40 * H, None)], [], 0, 0)
+    rows = [row for batch in batches for row in received(batch.select(["value"])) if row.kind == MARKER]
+    said = [decode(SlotMarker, bytes(row.payload)) for row in rows]
+    wanted = [SlotMarker(0, TurnTold("counter-1", number, number, number + 100)) for number in (20, 30)]
+    assert said == (wanted if replicated else [])

@@ -13,38 +13,27 @@ What a new workload is tried with before it meets a cluster, and what the tests 
 """
 
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
-from keyshift.model.frames import RESULT_FIELDS, empty
-from keyshift.model.keys import Assignment, Step
-from keyshift.protocol.router import RouterMachine
+from keyshift.lab.judge.driven import DrivenStage, DrivenTurns, End
+from keyshift.model.errors import BadInput
+from keyshift.model.frames import RESULT_FIELDS
+from keyshift.model.keys import Assignment
+from keyshift.ordering import orderings
 from keyshift.results.verdict import Ownership
-from keyshift.runtime.arrow import ArrowSplit
-from keyshift.runtime.router import RouterCore
-from keyshift.runtime.slot import Cut, Leave, Moved
 from keyshift.state import Store, backends
 from keyshift.traffic.topics import positions
-from keyshift.wire.config import slot_schema
-from keyshift.worker.slot.cores import ArrowCore, Shape, make_core
-from keyshift.workloads import ORIGIN, KeyedStage, Workload
+from keyshift.workloads import KeyedStage, Workload
 from keyshift.workloads.times import Times
 
 _FRAME_US = 10_000
 _BYTES = 1 << 20  # of a piece of state
-_QUEUE_BYTES = 1 << 30
-
-
-def _in_time() -> bool:
-    """Nothing is urgent: all that has waited is worked off at once."""
-    return True
 
 
 @dataclass(frozen=True)
@@ -58,11 +47,12 @@ class SequentialRun:
     frames: pd.DataFrame
     timers: list[pd.DataFrame]  # of the first stage
     ownership: list[Ownership]  # of each stage
+    heartbeat_us: int = 0  # see ``Times``
 
     @property
     def times(self) -> Times:
         """What frames and timers say."""
-        return Times(self.frames, self.timers, self.assignments)
+        return Times(self.frames, self.timers, self.assignments, heartbeat_us=self.heartbeat_us)
 
 
 def run_sequentially(
@@ -72,13 +62,18 @@ def run_sequentially(
     frames: int = 10,
     events_per_frame: int = 20,
     backend: str = "memory",
+    ordering: str = "none",
 ) -> SequentialRun:
     """Put ``frames`` frames of each router through slots, under each assignment in turn for an equal share of them.
 
     Each source has as many ``routers``. Routers and slots are those of a job, ``RouterCore`` and ``SlotCore``, with one
     frame under way at a time; state and timers are handed over by export and install, or by reference. At the end all
-    routers stand at a savepoint: timers that are not due by then stay. Raises BadInput for an unknown backend.
+    routers stand at a savepoint: timers that are not due by then stay. With an ``ordering`` slots work in turns, an
+    epoch as long as a frame. Raises BadInput for an unknown backend, and for an order that comes from a leader.
     """
+    if orderings.get(ordering).leads:
+        possible = ", ".join(name for name, each in orderings.items() if not each.leads)
+        raise BadInput(f"ordering = {ordering}: nobody leads in a sequential run; possible are {possible}")
     kind = backends.get(backend)
     with ExitStack() as stack:
         settings = stack.enter_context(kind.served(kind.settings(), "sequential", Path(tempfile.gettempdir())))
@@ -86,7 +81,7 @@ def run_sequentially(
             stack.enter_context(closing(kind.open(f"sequential/{each.name}", each.operator().state_schema, settings)))
             for each in workload.stages
         ]
-        return _run_in(stores, workload, assignments, routers, frames, events_per_frame)
+        return _run_in(stores, workload, assignments, routers, frames, events_per_frame, ordering)
 
 
 def _run_in(
@@ -96,11 +91,12 @@ def _run_in(
     routers: int,
     frames: int,
     events_per_frame: int,
+    ordering: str,
 ) -> SequentialRun:
     partitions = [(source, source.partition(number)) for source in workload.sources for number in range(routers)]
-    chain = _chain(workload, workload.stages, stores, assignments, len(partitions))
+    chain = _chain(workload, workload.stages, stores, assignments, len(partitions), ordering)
     events: list[pd.DataFrame] = []
-    ends: list[tuple[int, int, int]] = []  # of frames: router, offset, watermark
+    ends: list[End] = []
     now_us = 0
     for offset in range(frames):
         for each in chain:
@@ -113,7 +109,7 @@ def _run_in(
             events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
             chain[0].frame(router, offset, batch, watermark, now_us)
             ends.append((router, offset, watermark))
-    chain[0].end(now_us)
+    ends += chain[0].end(now_us)
     for store in stores:
         store.checkpoint()
     units = [
@@ -139,6 +135,7 @@ def _run_in(
             if number == 0
         ],
         [Ownership(assignments)] * len(chain),
+        _FRAME_US if orderings.get(ordering).agrees else 0,
     )
 
 
@@ -148,129 +145,15 @@ def _chain(
     stores: Sequence[Store],
     assignments: list[Assignment],
     routers: int,
-) -> list["_DrivenStage"]:
+    ordering: str,
+) -> list[DrivenStage]:
     """The stages, each of which knows the next one."""
-    chain: list[_DrivenStage] = []
+    chain: list[DrivenStage] = []
     slots = 1 + max(max(each.owner) for each in assignments)
     for number in reversed(range(len(stages))):
         senders = slots if number else routers
         following = chain[0] if chain else None
-        chain.insert(
-            0, _DrivenStage(workload, stages[number], stores[number], assignments[0], senders, slots, following, number)
-        )
+        stage = workload, stages[number], stores[number], assignments[0], senders, slots, following, number
+        in_turns = orderings.get(ordering).agrees
+        chain.insert(0, DrivenTurns(ordering, _FRAME_US, *stage) if in_turns else DrivenStage(*stage))
     return chain
-
-
-class _DrivenStage:
-    """Drives the cores of all routers and slots of a stage: what one of them says to another has arrived before
-    anything else.
-    """
-
-    def __init__(
-        self,
-        workload: Workload,
-        stage: KeyedStage,
-        store: Store,
-        first: Assignment,
-        routers: int,
-        slots: int,
-        following: "_DrivenStage | None",
-        number: int,
-    ) -> None:
-        placed = number > 0
-        split = ArrowSplit(slot_schema(stage, not placed), slots, workload.key_groups, workload.bins, placed)
-        self._assignment, self._store, self._stage = first, store, stage
-        self._following, self._frames = following, 0
-        self._routers = [RouterCore(RouterMachine(first), slots, _QUEUE_BYTES, split) for _ in range(routers)]
-        self.nothing = empty(pa.schema([*stage.events, *(ORIGIN if placed else ())]))
-        shape = Shape(routers, workload.key_groups * workload.bins, _QUEUE_BYTES, not placed)
-        self.slots = [
-            make_core(slot, stage, store, shape, {}, first.units_of(slot), [], first.version) for slot in range(slots)
-        ]
-        self.results = _Results()
-
-    def migrate(self, assignment: Assignment) -> None:
-        """Everybody hears of one step that leads to ``assignment``; it begins with the next frame."""
-        if assignment == self._assignment:
-            return
-        step = Step(tuple(self._assignment.moves_to(assignment)))
-        for core in self.slots:
-            core.published(assignment.version, [(assignment.version, step)])
-        for router in self._routers:
-            router.machine.announce(assignment)
-        self._assignment = assignment
-
-    def frame(self, router: int, offset: int, events: pa.RecordBatch, watermark: int, now_us: int) -> None:
-        """A frame, until nothing more follows from it."""
-        rows, _ = self._routers[router].frame(router, offset, events, watermark)
-        for slot, row in rows:
-            self.slots[slot].on_rows([row], now_us, _in_time)
-            while any(self._carry_out(core, now_us) for core in self.slots):
-                pass
-        for slot, core in enumerate(self.slots):
-            self._give(slot, core, now_us)
-
-    def _give(self, slot: int, core: ArrowCore, now_us: int) -> None:
-        """The results of a slot: to the next stage, or to those who read them."""
-        for result in core.take_results():
-            if isinstance(result, Moved):
-                continue  # what its old slot has sent has arrived
-            if isinstance(result, Cut):
-                if self._following:
-                    self._following.stop(slot, result.name, now_us)
-            elif self._following:
-                self._following.from_slot(slot, result, 0, now_us)
-            else:
-                self.results.add(result, slot, now_us)
-        if self._following:
-            self._following.from_slot(slot, None, core.watermark, now_us)
-
-    def from_slot(self, slot: int, results: pa.RecordBatch | None, watermark: int, now_us: int) -> None:
-        """Results of a slot of the stage before, or only how far time has come there."""
-        self._frames += 1
-        events = self.nothing if results is None else self._stage.from_results(results)
-        self.frame(slot, self._frames, events, watermark, now_us)
-
-    def stop(self, router: int, savepoint: str, now_us: int) -> None:
-        """A router comes to a savepoint."""
-        self._routers[router].machine.request_savepoint(savepoint)
-        self.frame(router, self._frames, self.nothing, 0, now_us)
-
-    def _carry_out(self, core: ArrowCore, now_us: int) -> bool:
-        """What follows for other slots, and for records that have waited. False if nothing did."""
-        effects = core.take_effects()
-        for effect in effects:
-            if isinstance(effect, Leave):  # a step of plain pushes has no other effect that somebody else must hear of
-                send = effect.send
-                if reference := effect.state.hand_over():
-                    state = self._store.adopt(send.unit, reference)
-                else:
-                    state = self._store.unit(send.unit)
-                    state.install(effect.state.export(_BYTES))
-                state.timers.install(effect.state.timers.export())
-                self.slots[send.destination].arrived(send.unit, send.version, send.hop, send.routers, state, None)
-                core.acknowledged(send.unit)
-        core.drain(now_us, _in_time)
-        return bool(effects)
-
-    def end(self, now_us: int) -> None:
-        """All routers come to a savepoint, and no event follows."""
-        for number in range(len(self._routers)):
-            self.stop(number, "end", now_us)
-
-
-class _Results:
-    """What all slots gave, one log per slot."""
-
-    def __init__(self) -> None:
-        self._parts: list[pd.DataFrame] = []
-        self._log_ends: Counter[int] = Counter()
-
-    def add(self, result: pa.RecordBatch, slot: int, arrived_us: int) -> None:
-        where = {"slot": np.int32(slot), "log_offset": self._log_ends[slot], "arrived_us": arrived_us}
-        self._parts.append(result.to_pandas().assign(**where))
-        self._log_ends[slot] += 1
-
-    def table(self, fields: Iterable[pa.Field]) -> pd.DataFrame:
-        columns = [*(field.name for field in fields), "slot", "log_offset", "arrived_us"]
-        return pd.concat(self._parts, ignore_index=True)[columns]

@@ -1,14 +1,16 @@
 """Who has led the slots of a replicated job, as its order log has it."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from keyshift.model import messages
 from keyshift.ordering import Record
 from keyshift.traffic.topics import Topic
 
 
-def leaders(log: Topic) -> str:
+def leaders(log: Topic, slots: Mapping[str, int]) -> str:
     """A line: by slot the replicas that have led, one term after the other, and how many records counted for nothing.
+    ``slots``: of each stage by its name, in the order of the chain.
 
     A term behind the first one means that the leader before had died, had come to the end of its batch, or was taken
     for dead: that one may have written what counts no more.
@@ -23,5 +25,8 @@ def leaders(log: Topic) -> str:
                 terms[slot] = record.term
                 led[slot].append(each.key.decode())
             late += record.term < terms[slot]
-    by_slot = "; ".join(f"slot {slot}: {', '.join(replicas)}" for slot, replicas in sorted(led.items()))
+    places = [f"{name} slot {slot}" for name, number in slots.items() for slot in range(number)]
+    if len(slots) == 1:
+        places = [f"slot {slot}" for slot in range(len(places))]
+    by_slot = "; ".join(f"{places[slot]}: {', '.join(replicas)}" for slot, replicas in sorted(led.items()))
     return f"leaders, term by term: {by_slot}; records of terms that were over: {late}"

@@ -148,7 +148,7 @@ class ReplicatedJob:
             if fault not in self._hit:
                 self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen")
         if self._replicas.order:
-            self.note(leaders(self._replicas.order))
+            self.note(leaders(self._replicas.order, self._spec.tasks))
         notes = [f"replica {number}: {line}" for number, state in states.items() for line in state.notes]
         struck = [each for replica in self._replicas.all for each in replica.job.faults.struck]
         return dataclasses.replace(

@@ -20,7 +20,6 @@ from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import KeysDropped
 from keyshift.worker.order.following import Following
-from keyshift.worker.output import make_output
 from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.cores import Shape, make_core
@@ -33,6 +32,7 @@ from keyshift.worker.slot.shared import Shared
 from keyshift.worker.slot.snapshots import SlotSnapshots
 from keyshift.worker.slot.task import SlotTask
 from keyshift.worker.state.arrivals import Arrivals
+from keyshift.worker.turn_output import make_output
 
 Begin = Callable[[Sequence[Row]], None]
 
@@ -88,7 +88,7 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
     measures = Measures(units, handover.measures if handover else None)
     savepoints = partial(SavepointStore, config.endpoints, config.job)
     snapshots = SlotSnapshots(shared, savepoints, places, intake.stood)
-    output = make_output(config, slot)
+    output = make_output(config, slot, position)
     effects = SlotEffects(shared, snapshots, output.promise)
     arrivals = Arrivals(shared, effects.turn, effects.incoming)
 

@@ -42,3 +42,25 @@ def test_timers_that_fire_only_if_a_record_comes_are_missed(monkeypatch):
     monkeypatch.setattr(Computation, "timers_due", lambda *_, **__: [])
     found, _ = verdict("windowcount")
     assert not found.ok
+
+
+CHAINS = {
+    "counter,counter": workloads.get("chain")(**SMALL),
+    "map,counter": workloads.get("chain")(**SMALL, chain="map,counter"),
+    "counter,map,counter": workloads.get("chain")(**SMALL, chain="counter,map,counter"),
+    "counter,counter,counter,counter": workloads.get("chain")(**SMALL, chain="counter,counter,counter,counter"),
+    "q4": workloads.get("nexmark")(key_groups=8, query="q4", seed=1),
+    "saas": workloads.get("saas")(key_groups=8, seed=1),
+    "keycount": WORKLOADS["keycount"],
+    "windowcount": WORKLOADS["windowcount"],
+}
+
+
+@pytest.mark.parametrize("ordering", ["live_robin", "time_merge"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_stages_that_work_in_turns_give_what_the_oracle_wants_while_units_move_in_all_of_them(name, ordering):
+    workload = CHAINS[name]
+    run = run_sequentially(workload, TWO, frames=20, ordering=ordering)
+    found = judge(workload, run.events, run.results, run.final, run.ownership, times=run.times)
+    assert found.ok, found
+    assert len(run.results) > 100 and set(run.results["version"]) == {1, 2}

@@ -124,7 +124,7 @@ def test_from_a_capture_another_replica_goes_on_with_the_same_turns_and_results(
         assert (manifest.time_us, manifest.watermarks) == (BEGIN + H, {0: BEGIN + H, 1: BEGIN + H})
         job.config = replace(alone.of_replica(1), restore="c", restore_of="job-r0")
         job.publish_assignment()
-        [place] = store.manifest("c").stages["counter"].placed(1).values()
+        [place] = store.manifest("c").stages["counter"].placed(1, 2).values()
         job.nodes.publish(nodes.POSITIONS[0], place.under(1))
         returns = job.opened(0, job.process())
         until(lambda: returns.shared.core.machine.settled)

@@ -1,0 +1,235 @@
+"""Drives the cores of all routers and slots of a stage, as rows come or in turns behind an order protocol: what one of
+them says to another has arrived before anything else.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from keyshift.model.frames import empty
+from keyshift.model.keys import Assignment, Step
+from keyshift.ordering import Position, Setting, orderings
+from keyshift.protocol.coordinator import Appointment, PublishAssignment
+from keyshift.protocol.router import RouterMachine
+from keyshift.runtime.arrow import ArrowSplit, by_time
+from keyshift.runtime.router import Routed, RouterCore
+from keyshift.runtime.slot import Cut, Leave, Moved
+from keyshift.runtime.turn_router import TurnRouter
+from keyshift.runtime.turn_sender import Sender, TurnSender
+from keyshift.runtime.turns import TurnCore
+from keyshift.state import Store
+from keyshift.wire.config import slot_schema
+from keyshift.worker.slot.cores import ArrowCore, Shape, make_core
+from keyshift.workloads import ORIGIN, KeyedStage, Workload
+
+End = tuple[int, int, int]  # of a frame: router, offset, watermark
+_PIECE_BYTES = 1 << 20  # of state
+_QUEUE_BYTES = 1 << 30
+
+
+def _in_time() -> bool:
+    """Nothing is urgent: all that has waited is worked off at once."""
+    return True
+
+
+class DrivenStage:
+    """The ``number``-th stage. ``store``: of its slots; ``routers``: how many; ``following``: the next stage."""
+
+    in_turns = False
+
+    def __init__(
+        self,
+        workload: Workload,
+        stage: KeyedStage,
+        store: Store,
+        first: Assignment,
+        routers: int,
+        slots: int,
+        following: "DrivenStage | None",
+        number: int,
+    ) -> None:
+        placed = self._later = number > 0
+        split = ArrowSplit(slot_schema(stage, not placed), slots, workload.key_groups, workload.bins, placed)
+        self._assignment, self._store, self._stage = first, store, stage
+        self._following, self._frames = following, 0
+        self._routers = [self._router(number, first, slots, split) for number in range(routers)]
+        self.nothing = empty(pa.schema([*stage.events, *(ORIGIN if placed else ())]))
+        shape = Shape(routers, workload.key_groups * workload.bins, _QUEUE_BYTES, not placed, self.in_turns)
+        self.slots = [
+            make_core(slot, stage, store, shape, {}, first.units_of(slot), [], first.version) for slot in range(slots)
+        ]
+        self.results = Results()
+
+    def _router(self, number: int, first: Assignment, slots: int, split: ArrowSplit) -> RouterCore[pa.RecordBatch]:
+        return RouterCore(RouterMachine(first), slots, _QUEUE_BYTES, split)
+
+    def migrate(self, assignment: Assignment) -> None:
+        """Everybody hears of one step that leads to ``assignment``; it begins with the next frame."""
+        if assignment == self._assignment:
+            return
+        step = Step(tuple(self._assignment.moves_to(assignment)))
+        for core in self.slots:
+            core.published(assignment.version, [(assignment.version, step)])
+        for router in self._routers:
+            self._announce(router, assignment)
+        self._assignment = assignment
+
+    def _announce(self, router: Any, assignment: Assignment) -> None:
+        router.machine.announce(assignment)
+
+    def frame(self, router: int, offset: int, events: pa.RecordBatch, watermark: int, now_us: int) -> None:
+        """A frame, until nothing more follows from it."""
+        rows, _ = self._routers[router].frame(router, offset, events, watermark)
+        for slot, row in rows:
+            self.slots[slot].on_rows([row], now_us, _in_time)
+            while any(self._carry_out(core, now_us) for core in self.slots):
+                pass
+        for slot, core in enumerate(self.slots):
+            self._give(slot, core, now_us)
+
+    def _give(self, slot: int, core: ArrowCore, now_us: int) -> None:
+        """The results of a slot: to the next stage, or to those who read them."""
+        for result in core.take_results():
+            if isinstance(result, Moved):
+                continue  # what its old slot has sent has arrived
+            if isinstance(result, Cut):
+                if self._following:
+                    self._following.stop(slot, result.name, now_us)
+            elif self._following:
+                self._following.from_slot(slot, result, 0, now_us)
+            else:
+                self.results.add(result, slot, now_us)
+        if self._following:
+            self._following.from_slot(slot, None, core.watermark, now_us)
+
+    def from_slot(self, slot: int, results: pa.RecordBatch | None, watermark: int, now_us: int) -> None:
+        """Results of a slot of the stage before, or only how far time has come there."""
+        self._frames += 1
+        events = self.nothing if results is None else self._stage.from_results(results)
+        self.frame(slot, self._frames, events, watermark, now_us)
+
+    def stop(self, router: int, savepoint: str, now_us: int) -> None:
+        """A router comes to a savepoint."""
+        self._routers[router].machine.request_savepoint(savepoint)
+        self.frame(router, self._frames, self.nothing, 0, now_us)
+
+    def _carry_out(self, core: ArrowCore, now_us: int) -> bool:
+        """What follows for other slots, and for records that have waited. False if nothing did."""
+        effects = core.take_effects()
+        for effect in effects:
+            if isinstance(effect, Leave):  # a step of plain pushes has no other effect that somebody else must hear of
+                send = effect.send
+                if reference := effect.state.hand_over():
+                    state = self._store.adopt(send.unit, reference)
+                else:
+                    state = self._store.unit(send.unit)
+                    state.install(effect.state.export(_PIECE_BYTES))
+                state.timers.install(effect.state.timers.export())
+                self.slots[send.destination].arrived(send.unit, send.version, send.hop, send.routers, state, None)
+                core.acknowledged(send.unit)
+        core.drain(now_us, _in_time)
+        return bool(effects)
+
+    def end(self, now_us: int) -> list[End]:
+        """All routers come to a savepoint, and no event follows. Gives the frames with which time went on."""
+        for number in range(len(self._routers)):
+            self.stop(number, "end", now_us)
+        return []
+
+
+class DrivenTurns(DrivenStage):
+    """In turns, behind the order protocol of this name, which has no leader; epochs are so long.
+
+    Of a step the barriers stand behind the next epoch, in each stage.
+    """
+
+    in_turns = True
+    _following: "DrivenTurns | None"
+
+    def __init__(self, ordering: str, heartbeat_us: int, *stage: Any) -> None:
+        self._heartbeat_us = heartbeat_us
+        super().__init__(*stage)
+        merge = partial(by_time, schema=slot_schema(self._stage, not self._later))
+        setting = Setting(len(self._routers), heartbeat_us, self._later, merge)
+        begin = Position.begin(setting, self._assignment.version)
+        self._orders = [orderings.get(ordering).open(setting, begin) for _ in self.slots]
+        for core in self.slots:
+            assert isinstance(core, TurnCore)  # as ``in_turns`` says
+            core.begin([self._assignment.version] * setting.channels)
+
+    def _router(self, number: int, first: Assignment, slots: int, split: ArrowSplit) -> RouterCore[pa.RecordBatch]:
+        given = PublishAssignment(first), slots, _QUEUE_BYTES, split, self._heartbeat_us
+        return TurnSender(Sender(number), *given, self._together) if self._later else TurnRouter(*given)
+
+    def _together(self, results: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        return self._stage.from_results(pa.concat_batches(results)) if results else self.nothing
+
+    def _announce(self, router: Any, assignment: Assignment) -> None:
+        appointment = Appointment(router.epoch + 1, holds=True)
+        router.switch(PublishAssignment(assignment, appointment=appointment, before=self._assignment))
+
+    def frame(self, router: int, offset: int, events: pa.RecordBatch, watermark: int, now_us: int) -> None:
+        """A frame, until nothing more follows from it."""
+        self._frames = offset
+        rows, _ = self._routers[router].frame(router, offset, events, watermark)
+        self._come(rows, now_us)
+
+    def _come(self, rows: Sequence[Routed], now_us: int) -> None:
+        for slot, row in rows:
+            self._orders[slot].arrived([row])
+        while any(self._turn(slot, core, now_us) for slot, core in enumerate(self.slots)):
+            pass
+
+    def _turn(self, slot: int, core: Any, now_us: int) -> bool:
+        """The next turn of a slot. False if there is none, and nothing follows from what was."""
+        turn = self._orders[slot].take(core.ready)
+        if turn is not None:
+            core.deliver(turn)
+        follows = self._carry_out(core, now_us)
+        self._give(slot, core, now_us)
+        return follows or turn is not None
+
+    def _give(self, slot: int, core: ArrowCore, now_us: int) -> None:
+        results = core.take_results()
+        if self._following:
+            sender: Any = self._following._routers[slot]
+            self._following._come(sender.give(results), now_us)
+            return
+        for result in results:
+            if isinstance(result, pa.RecordBatch):
+                self.results.add(result, slot, now_us)
+
+    def end(self, now_us: int) -> list[End]:
+        """All routers close one more epoch, behind which they come to a savepoint."""
+        ends = []
+        offset = self._frames + 1
+        for number, router in enumerate(self._routers):
+            assert isinstance(router, TurnRouter)  # see ``_router``
+            router.savepoint("end", Appointment(router.epoch + 1, holds=True))
+            ends.append((number, offset, (router.epoch + 1) * self._heartbeat_us))
+            self.frame(*ends[-1][:2], self.nothing, ends[-1][2], now_us)
+        return ends
+
+
+class Results:
+    """What all slots gave, one log per slot."""
+
+    def __init__(self) -> None:
+        self._parts: list[pd.DataFrame] = []
+        self._log_ends: Counter[int] = Counter()
+
+    def add(self, result: pa.RecordBatch, slot: int, arrived_us: int) -> None:
+        """Of a ``slot``."""
+        where = {"slot": np.int32(slot), "log_offset": self._log_ends[slot], "arrived_us": arrived_us}
+        self._parts.append(result.to_pandas().assign(**where))
+        self._log_ends[slot] += 1
+
+    def table(self, fields: Iterable[pa.Field]) -> pd.DataFrame:
+        """All of them, in columns of these ``fields`` and of where they are."""
+        columns = [*(field.name for field in fields), "slot", "log_offset", "arrived_us"]
+        return pd.concat(self._parts, ignore_index=True)[columns]
