@@ -67,8 +67,8 @@ def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers
 
 
 def test_so_it_is_with_several_stages(lab, left):
-    values = REPLICATED | {"frame_ms": 100.0, "heartbeat_ms": 100.0, "rate": 200.0, "seconds": 6.0, "trigger_s": 2.0}
-    manifest = lab.run(spec(workload="chain", fault="kill:replica@steady", returns=False, **values))
+    of_a_chain = {"workload": "chain", "seconds": 6.0, "trigger_s": 2.0}
+    manifest = lab.run(spec(fault="kill:replica@steady", returns=False, **of_a_chain, **REPLICATED))
     assert manifest.status == "ok", manifest.verdict.examples
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     assert [stage.name for stage in manifest.stages] == ["counter-1", "counter-2"]
