@@ -2,7 +2,7 @@
 
 A row is an event: ``source`` and ``partition`` say whose, all other columns are those of the sources, null where a
 source has no such column. A row group has events of one partition, in their order, so each partition is read by itself,
-and never more of it than a few thousand events at once. What the events are of is in the metadata (``Head``).
+and never more of it than a few thousand events at once. What the events are of is in the metadata (``FileHead``).
 """
 
 from collections import defaultdict
@@ -23,13 +23,13 @@ from keyshift.model.frames import empty
 from keyshift.registry import unknown
 from keyshift.workloads.contract import Partition, Source, Workload
 
-HEAD = b"keyshift.events"  # in the metadata: a ``Head``, as JSON
+HEAD = b"keyshift.events"  # in the metadata: a ``FileHead``, as JSON
 WHOSE = pa.schema([pa.field("source", pa.string()), pa.field("partition", pa.int32())])
 READ_EVENTS = 1 << 13  # at once, by each partition
 REMEDY = "`keyshift events write` makes one"
 
 
-class Head(BaseModel):
+class FileHead(BaseModel):
     """``parameters``: of the workload, those that its events depend on. ``partitions``: of each source, how many."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,7 +60,7 @@ class EventFile:
         raw = (self._schema.metadata or {}).get(HEAD)
         self._require(raw is not None, f"is no event file: there is no {HEAD.decode()!r} in its metadata; {REMEDY}")
         try:
-            self.head = Head.model_validate_json(raw or b"")
+            self.head = FileHead.model_validate_json(raw or b"")
         except ValidationError as error:
             [first, *_] = error.errors()
             where = ".".join(map(str, first["loc"]))
@@ -190,7 +190,7 @@ class Replayed:
 class EventWriter:
     """Into ``out``, the events of ``sources``."""
 
-    def __init__(self, out: BinaryIO, head: Head, sources: Sequence[Source]) -> None:
+    def __init__(self, out: BinaryIO, head: FileHead, sources: Sequence[Source]) -> None:
         self._sources = {source.name: source for source in sources}
         self._head = head
         self._schema = _schema_of(sources).with_metadata({HEAD: head.model_dump_json()})
@@ -242,7 +242,7 @@ def event_writer(path: Path, workload: Workload, partitions: Mapping[str, int]) 
     """Writes a new file of events of ``workload``, with so many ``partitions`` of each source. Nothing is left of one
     that was not completed. Raises BadInput if there is such a file, or none can be there.
     """
-    head = Head(workload=workload.name, parameters=parameters_of(workload), partitions=dict(partitions))
+    head = FileHead(workload=workload.name, parameters=parameters_of(workload), partitions=dict(partitions))
     _schema_of(workload.sources)
     with ExitStack() as stack:
         try:
