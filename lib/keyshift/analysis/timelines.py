@@ -81,6 +81,12 @@ def resources(metrics: pd.DataFrame, metric: str) -> pd.DataFrame:
     return frame.assign(total=frame.sum(axis=1, min_count=1)).rename_axis(columns=None)
 
 
+def mean_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
+    """The mean of the ``total`` of ``resources`` over so many seconds before the trigger; NaN if it is not known."""
+    total = resources(metrics, metric)["total"]
+    return float(total[(total.index < 0) & (total.index >= -seconds)].mean())
+
+
 def faults(metrics: pd.DataFrame) -> list[tuple[float, str]]:
     """When something failed, or was made to, and what: seconds relative to the trigger, ascending."""
     need(metrics, ["t_s", "metric", "instance"], "faults")

@@ -66,7 +66,7 @@ class TurnSender(TurnRouter[Events], Generic[Events, Result]):
 
     def give(self, results: Sequence[Result | Mark | TurnEnd]) -> list[Routed]:
         """Rows for all slots: of the turns that have ended with these ``results``, and of what waited."""
-        self._waiting += (each for each in results if not isinstance(each, Moved))
+        self._waiting += results
         rows: list[Routed] = []
         while self._waiting and self._may_go(self._waiting[0]):
             each = self._waiting.popleft()

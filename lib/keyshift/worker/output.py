@@ -17,7 +17,6 @@ from keyshift.runtime.turns import TurnEnd
 from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.worker.router import Routed, Routing
-from keyshift.workloads import ORIGIN
 
 Results = Sequence[pa.RecordBatch | Mark | TurnEnd]
 TELL_TURNS = 10  # one of so many turns is told without results, to be compared with that of other replicas
@@ -122,7 +121,6 @@ class NextStage(Routing, SlotOutput):
         self._waits_since = 0.0  # for the assignment that the mark which is pending first needs
         self._frames = 0
         self._given_us = 0
-        self._nothing = frames.empty(pa.schema([*self.stage.events, *ORIGIN]))
 
     def _announced(self, told: PublishAssignment) -> None:
         with self._lock:
@@ -211,8 +209,7 @@ class NextStage(Routing, SlotOutput):
 
     def _frame(self, results: list[pa.RecordBatch], watermark: int, now_us: int) -> list[Routed]:
         self._frames += 1
-        events = self.stage.from_results(pa.concat_batches(results)) if results else self._nothing
-        rows, _ = self.routed(self._slot, self._frames, events, watermark, now_us)
+        rows, _ = self.routed(self._slot, self._frames, self.stage.from_all(results), watermark, now_us)
         return rows
 
     def rest(self) -> list[pa.RecordBatch]:  # noqa: D102

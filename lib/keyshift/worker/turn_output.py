@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from keyshift.model import frames
 from keyshift.model.markers import SlotMarker, TurnTold
 from keyshift.ordering import Position
 from keyshift.runtime.turn_sender import Sender, TurnSender
@@ -13,7 +12,6 @@ from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.worker.output import TELL_TURNS, NextStage, Results, Sink, SlotOutput, in_batch, passed_on
 from keyshift.worker.turn_router import TurnRouting
-from keyshift.workloads import ORIGIN
 
 
 class NextTurns(TurnRouting, SlotOutput):
@@ -32,14 +30,9 @@ class NextTurns(TurnRouting, SlotOutput):
 
     def _begun(self, watermark: int) -> TurnSender[pa.RecordBatch, pa.RecordBatch]:
         config = self._config
-        nothing = frames.empty(pa.schema([*self.stage.events, *ORIGIN]))
-
-        def together(results: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-            return self.stage.from_results(pa.concat_batches(results)) if results else nothing
-
         self._begin = self.coordination.require(nodes.ASSIGNMENT)
         shape = config.slots, config.queue_bytes, self._split, config.heartbeat_us
-        return TurnSender(self._sender, self._begin, *shape, together)
+        return TurnSender(self._sender, self._begin, *shape, self.stage.from_all)
 
     def give(  # noqa: D102
         self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int

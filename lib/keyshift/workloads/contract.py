@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from keyshift.model.frames import empty
 from keyshift.state import UnitState
 from keyshift.workloads.times import Times
 
@@ -117,6 +119,15 @@ class KeyedStage:
         """The stage's events, and their ``ORIGIN``, from results of the stage before."""
         columns = [*self.events.names, *ORIGIN_NAMES]
         return (results if self.map is None else self.map(results)).select(columns)
+
+    @cached_property
+    def nothing(self) -> pa.RecordBatch:
+        """No event, with the columns of ``from_results``."""
+        return empty(pa.schema([*self.events, *ORIGIN]))
+
+    def from_all(self, results: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """As ``from_results``, of several batches together; of none there are no events."""
+        return self.from_results(pa.concat_batches(results)) if results else self.nothing
 
 
 def due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> npt.NDArray[np.bool_]:

@@ -63,3 +63,12 @@ def test_resources_are_averaged_by_second_and_added_up():
 def test_faults_are_told_in_their_order():
     assert timelines.faults(METRICS) == [(1.5, "kill coordinator"), (4.5, "kill slot")]
     assert timelines.faults(METRICS[:3]) == []
+
+
+def test_the_mean_before_the_trigger_is_of_the_seconds_right_before_it():
+    rows = [
+        (t_s + 0.5, "cpu_cores", name, 1.0 + t_s) for t_s in range(-4, 3) for name in ("spark_jvm", "python_workers")
+    ]
+    metrics = pd.DataFrame(rows, columns=["t_s", "metric", "instance", "value"])
+    assert timelines.mean_before(metrics, "cpu_cores", 2) == -1.0, "of seconds -2 and -1, two processes"
+    assert np.isnan(timelines.mean_before(metrics[metrics["t_s"] > 0], "cpu_cores", 2))

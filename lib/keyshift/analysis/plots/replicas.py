@@ -8,14 +8,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from keyshift.analysis.interruptions import LEAST_S
 from keyshift.analysis.metrics import need, per_second
 from keyshift.analysis.plots.style import finish, heading, legend_below, legend_line, new_axes, panel_grid, plain_log
 from keyshift.analysis.plots.style import styles as looks_of
+from keyshift.analysis.plots.timelines import FAULT, every_second
 from keyshift.analysis.timelines import faults, resources
 from keyshift.model.errors import BadInput
 
 WHISKERS = 1.0, 99.0  # percentiles, as in the publications
-_LEAST_S = 1e-3  # of a silence, on a log axis
 
 
 def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str) -> Figure:
@@ -30,15 +31,14 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
     looks = looks_of(list(runs))
     for column, (name, tables) in enumerate(runs.items()):
         above, below = axes[column], axes[column + len(runs)]
-        every = per_second(tables["latency"]).set_index("second").sort_index()
-        every = every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1))  # a second of silence is a gap
+        every = every_second(per_second(tables["latency"]))
         used = resources(tables["metrics"], "cpu_cores")["total"].reindex(every.index).fillna(0.0).cumsum()
         how: dict[str, Any] = {"color": looks[name].colour, "drawstyle": "steps-mid", "linewidth": 1.8, "zorder": 3}
         above.plot(every.index + 0.5, every["p99_ms"], **how)
         below.plot(every.index + 0.5, used, **how)
         for ax in (above, below):
             for at_s, _ in faults(tables["metrics"]):
-                ax.axvline(at_s, color="#D55E00", linewidth=1.6, linestyle=":", zorder=2)
+                ax.axvline(at_s, zorder=2, **FAULT)
         heading(above, looks[name].label)
         below.set_xlabel("time since the trigger (s)")
     axes[0].set_ylabel("P99 (ms)")
@@ -47,7 +47,7 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
     plain_log(axes[0], "y")
     axes[len(runs)].autoscale(axis="y")
     axes[len(runs)].set_ylim(bottom=0)
-    return finish(figure, title, [legend_line("fault", color="#D55E00", linewidth=1.6, linestyle=":")])
+    return finish(figure, title, [legend_line("fault", **FAULT)])
 
 
 def cost_figure(table: pd.DataFrame) -> Axes:
@@ -63,7 +63,7 @@ def cost_figure(table: pd.DataFrame) -> Axes:
     ax = new_axes((6.5, 4.2))
     looks = looks_of(list(known["point"].unique()))
     for name, mine in known.groupby("point", sort=False):
-        ax.plot(mine["cpu"] * 100, mine["silence_s"].clip(lower=_LEAST_S) * 1000, **looks[name].sign)
+        ax.plot(mine["cpu"] * 100, mine["silence_s"].clip(lower=LEAST_S) * 1000, **looks[name].sign)
     ax.set_xlim(left=0)
     plain_log(ax, "y")
     ax.set(xlabel="CPU of the job before the fault (% of a processor)", ylabel="longest silence (ms)")

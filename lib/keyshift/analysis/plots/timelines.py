@@ -48,7 +48,7 @@ _RESOURCES = (("cpu_cores", "CPU (%)", 100.0), ("rss_mib", "RSS (MiB)", 1.0))  #
 
 _PAUSE_S = 1.0  # shorter pauses are those between steps, and not to be seen beside latency per second
 _TRIGGER: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": "--"}
-_FAULT: dict[str, Any] = {"color": "#D55E00", "linewidth": 1.6, "linestyle": ":"}
+FAULT: dict[str, Any] = {"color": "#D55E00", "linewidth": 1.6, "linestyle": ":"}
 _MIGRATION: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.45, "linewidth": 1.2}  # its edge shows a short one
 _DISTURBED: dict[str, Any] = {
     "facecolor": "none",
@@ -108,11 +108,15 @@ def panels(
     return finish(figure, title, signs)
 
 
+def every_second(seconds: pd.DataFrame) -> pd.DataFrame:
+    """Latency per second by its second; one without results is there, too, and breaks a line."""
+    every = seconds.set_index("second").sort_index()
+    return every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1)) if len(every) else every
+
+
 def _draw_latency(ax: Axes, seconds: pd.DataFrame, colour: str) -> tuple[float, float]:
     """P50 and P99 of each second, as steps; gives from when to when, the trigger included."""
-    every = seconds.set_index("second").sort_index()
-    if len(every):  # a second without results breaks the line
-        every = every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1))
+    every = every_second(seconds)
     # Steps, not slopes: a line from second to second would rise before the trigger.
     middle = every.index.to_numpy("float64") + 0.5
     for column, how in (("p50_ms", _P50), ("p99_ms", _P99)):
@@ -207,7 +211,7 @@ def _mark(
         for span in of_panel:
             ax.axvspan(*span, zorder=0, **_MIGRATION)
         for at_s in moments:
-            ax.axvline(at_s, zorder=2, **_FAULT)
+            ax.axvline(at_s, zorder=2, **FAULT)
         for begin, end in _stretches(seconds):
             ax.axvspan(begin, end, 0, _BAND, zorder=0, **_DISTURBED)
         ax.label_outer()
@@ -216,7 +220,7 @@ def _mark(
     if any(spans):
         found.append(Patch(label="migration", **_MIGRATION))
     if any(faults):
-        found.append(legend_line("fault", **_FAULT))
+        found.append(legend_line("fault", **FAULT))
     if any(len(seconds) for seconds in hatched):
         found.append(Patch(label="disturbed by others", **_DISTURBED))
     return found

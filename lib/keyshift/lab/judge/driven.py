@@ -25,7 +25,7 @@ from keyshift.runtime.turns import TurnCore
 from keyshift.state import Store
 from keyshift.wire.config import slot_schema
 from keyshift.worker.slot.cores import ArrowCore, Shape, make_core
-from keyshift.workloads import ORIGIN, KeyedStage, Workload
+from keyshift.workloads import KeyedStage, Workload
 
 End = tuple[int, int, int]  # of a frame: router, offset, watermark
 _PIECE_BYTES = 1 << 20  # of state
@@ -58,7 +58,7 @@ class DrivenStage:
         self._assignment, self._store, self._stage = first, store, stage
         self._following, self._frames = following, 0
         self._routers = [self._router(number, first, slots, split) for number in range(routers)]
-        self.nothing = empty(pa.schema([*stage.events, *(ORIGIN if placed else ())]))
+        self.nothing = stage.nothing if placed else empty(stage.events)
         shape = Shape(routers, workload.key_groups * workload.bins, _QUEUE_BYTES, not placed, self.in_turns)
         self.slots = [
             make_core(slot, stage, store, shape, {}, first.units_of(slot), [], first.version) for slot in range(slots)
@@ -164,10 +164,7 @@ class DrivenTurns(DrivenStage):
 
     def _router(self, number: int, first: Assignment, slots: int, split: ArrowSplit) -> RouterCore[pa.RecordBatch]:
         given = PublishAssignment(first), slots, _QUEUE_BYTES, split, self._heartbeat_us
-        return TurnSender(Sender(number), *given, self._together) if self._later else TurnRouter(*given)
-
-    def _together(self, results: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        return self._stage.from_results(pa.concat_batches(results)) if results else self.nothing
+        return TurnSender(Sender(number), *given, self._stage.from_all) if self._later else TurnRouter(*given)
 
     def _announce(self, router: Any, assignment: Assignment) -> None:
         appointment = Appointment(router.epoch + 1, holds=True)
