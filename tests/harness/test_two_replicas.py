@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import pytest
-from two_replicas import Replica, dies_and_returns, run
+from two_replicas import Replica, dies_and_returns, moves_and_dies, run
 
 from keyshift.ordering import orderings
 
@@ -79,10 +79,37 @@ def by_key(replica: Replica) -> dict[int, list[tuple]]:
 
 @pytest.mark.parametrize("workload", ["keycount", "chain"])
 def test_what_comes_of_a_key_does_not_depend_on_the_slots_that_it_moves_between_meanwhile(workload):
-    stays, moves = run(1, "live_robin", workload, moves=True)
+    stays, moves = run(1, "live_robin", workload, moves="one")
     assert by_key(stays) == by_key(moves)
     homes = [[{key for key, *_ in rows} for rows in replica.results.values()] for replica in (stays, moves)]
     assert not set.intersection(*homes[0]) and len(set.intersection(*homes[1])) > 5, "they have moved in one"
+
+
+MOVE = [name for name in AGREE if not orderings.get(name).leads]
+
+
+@pytest.mark.parametrize("workload", ["keycount", "windowcount", "chain"])
+@pytest.mark.parametrize("ordering", MOVE)
+def test_replicas_that_move_their_state_together_do_the_same_turns_and_give_the_same_results(ordering, workload):
+    replicas = run(1, ordering, workload, moves="both")
+    first, second = (replica.turns for replica in replicas)
+    for place in first:
+        stopped = min(replica.stopped[place] for replica in replicas)
+        assert agreed(first[place], second[place]) >= stopped > 20
+    assert results_agree(replicas)
+    for replica in replicas:
+        homes = [{key for key, *_ in rows} for rows in replica.results.values()]
+        assert len(set.intersection(*homes)) > 5, "they have moved"
+
+
+@pytest.mark.parametrize("dies_after_s", [0.1, 0.6])
+def test_a_replica_dies_while_both_move_and_the_other_one_goes_on_with_all_of_it(dies_after_s):
+    lives, dead, (replica, gone) = moves_and_dies(1, "keycount", dies_after_s)
+    history = lives._job.stages[-1].history
+    assert len(history.records) == 80 and {record.outcome for record in history.records} == {"complete"}
+    assert len(dead._job.stages[-1].history.records) < 80, "it has died meanwhile"
+    for place, turns in gone.turns.items():
+        assert agreed(replica.turns[place], turns) == len(turns) > 2, "until it died it did the same"
 
 
 def test_replicas_without_an_order_give_their_results_in_different_orders():

@@ -8,12 +8,12 @@ second alone, unit by unit. If it ``returns``, the second begins from what the f
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import pandas as pd
@@ -26,12 +26,12 @@ from order_services import OrderServices
 from shape import draw
 
 from keyshift.clock import now_us
-from keyshift.driver.job import Job
+from keyshift.driver.agreement import Agreement
 from keyshift.driver.snapshotter import capture
 from keyshift.lab.replicas.returning import Return
 from keyshift.lab.replicas.system import TOGETHER_US
 from keyshift.model import frames
-from keyshift.model.keys import Assignment, SlotId
+from keyshift.model.keys import Assignment, SlotId, Step
 from keyshift.planner import make_plan, strategies
 from keyshift.runtime.row import SAVEPOINT
 from keyshift.runtime.turn import Turn
@@ -63,11 +63,13 @@ def run(
     seed: int,
     ordering: str,
     workload: str = "keycount",
-    moves: bool = False,
+    moves: Literal["", "one", "both"] = "",
     returns: bool = False,
     **pinned: Any,
 ) -> list[Replica]:
-    """Until all of the input has come out of both. ``pinned``: more of their shape."""
+    """Until all of the input has come out of both. ``moves``: all units change their slots in the second one, or in
+    both together. ``pinned``: more of their shape.
+    """
     ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
     outcomes = [Outcome(2 * seed + number, _shape(seed, ordering, workload, **pinned), {}) for number in range(2)]
     common, order = (ensemble, bucket, Fate(ensemble, 0.0), "both"), OrderServices(seed)
@@ -75,6 +77,8 @@ def run(
     first, second = runs
     second._topic = second._engine.topic = first._topic
     replicas = [Replica() for _ in runs]
+    if moves == "both":
+        _agree(runs, lambda: {*range(2)})
     with (
         _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
         order.installed(),
@@ -88,8 +92,8 @@ def run(
             begin = _captured(first, second) if returns else None
             second._job.start(assignments, begin)
             time.sleep(LATE_S)
-            if moves:
-                _move(second)
+            for each in {"": [], "one": [second], "both": runs}[moves]:
+                _move(each)
             time.sleep(LOAD_S)
             with first._loading:
                 first._loaded, second._due = True, first._due
@@ -131,8 +135,56 @@ def _move(run: Run) -> None:
     key from other senders, and in another order.
     """
     stage = run._job.stages[-1]
-    target = Assignment(stage.assignment.version, tuple(SlotId(1 - owner) for owner in stage.assignment.owner))
-    stage.request(lambda current: make_plan(strategies.get("fluid"), current, target).steps)
+
+    def steps(current: Assignment) -> Sequence[Step]:
+        target = Assignment(current.version, tuple(SlotId(1 - owner) for owner in current.owner))
+        return make_plan(strategies.get("fluid"), current, target).steps
+
+    stage.request(steps)
+
+
+def _agree(runs: list[Run], living: Callable[[], Collection[int]]) -> None:
+    """They switch behind the same epochs, as long as their numbers are among ``living``."""
+    for stages in zip(*(each._job.stages for each in runs), strict=True):
+        agreement = Agreement(lambda: [(number, 0) for number in living()])
+        for number, stage in enumerate(stages):
+            stage.agrees = agreement.of((number, 0))
+
+
+def moves_and_dies(seed: int, workload: str, dies_after_s: float) -> tuple[Run, Run, list[Replica]]:
+    """Both move their state together, over and over, and the second one dies meanwhile."""
+    ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
+    runs = [
+        Run(Outcome(2 * seed + number, _shape(seed, "live_robin", workload), {}), ensemble, bucket, Fate(ensemble, 0.0))
+        for number in range(2)
+    ]
+    first, second = runs
+    for number, each in enumerate(runs):
+        each._topic = each._engine.topic = first._topic
+        each._job.config = each._job.config.of_replica(number)
+    replicas, living = [Replica() for _ in runs], {0, 1}
+    _agree(runs, lambda: set(living))
+    with _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)), _recorded(replicas):
+        try:
+            Thread(target=first._load, daemon=True).start()
+            for each in runs:
+                each._job.start([Assignment.contiguous(8, stage.config.slots) for stage in each._job.stages])
+            for each in runs:
+                for _ in range(10):
+                    _move(each)
+            time.sleep(dies_after_s)
+            second._engine.query.die(RuntimeError("injected: the replica was killed"))
+            living.remove(1)
+            first._await("nothing moves", lambda: not any(stage.busy for stage in first._job.stages))
+            with first._loading:
+                first._loaded = True
+            first._await("every event has its result", lambda: not first._unanswered())
+        finally:
+            first._over.set()
+            for each in runs:
+                each._job.stop()
+                each._engine.end()
+    return first, second, replicas
 
 
 def _shape(seed: int, ordering: str, workload: str, **pinned: Any) -> Any:
@@ -196,7 +248,8 @@ class Replicas:
 
     @property
     def living(self) -> list[Any]:
-        return [SimpleNamespace(job=self.lives._job)]
+        still = SimpleNamespace(plans=SimpleNamespace(busy=False))
+        return [SimpleNamespace(job=self.lives._job, system=still)]
 
     @property
     def standings(self) -> Any:
@@ -205,10 +258,10 @@ class Replicas:
     def begin_next(self, replica: Any) -> None:
         replica.application = Application()
 
-    def lead_next(self, replica: Any, saved: Savepoint, of: Job) -> None:
+    def lead_next(self, replica: Any, saved: Savepoint, of: Any) -> None:
         replica.job = self.following._job
-        replica.job.config = dataclasses.replace(replica.job.config, restore=saved.name, restore_of=of.config.job)
-        replica.job.start([stage.assignment for stage in of.stages], saved)
+        replica.job.config = dataclasses.replace(replica.job.config, restore=saved.name, restore_of=of.job.config.job)
+        replica.job.start([stage.assignment for stage in of.job.stages], saved)
         replica.lives = True
 
     @contextmanager

@@ -4,13 +4,17 @@ The epoch lies a little ahead, where no frame can be yet. Each router answers wh
 If none has, the appointment holds, and they are told so: none of them passes the epoch before. Otherwise another epoch
 is appointed, further ahead. A router between two batches has left how far it has come, and so has answered.
 
+Replicas of a job appoint the same epoch for the same switch: it holds if the routers of all of them have confirmed it.
+
 How far ahead is learnt: what was too little costs another round, and what is too much is waited for in each step.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 from keyshift.clock import now_us
+from keyshift.driver.agreement import ALONE, Agrees
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.keys import Assignment
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
@@ -25,10 +29,12 @@ LOOK_S = 0.005  # between two looks for answers: ZooKeeper needs about a millise
 
 
 class Appointments:
-    """Of one attempt of the stage of ``config``, which has a watermark for each of its routers."""
+    """Of one attempt of the stage of ``config``, which has a watermark for each of its routers. ``agrees``: with other
+    replicas.
+    """
 
-    def __init__(self, config: JobConfig, coordination: Coordination) -> None:
-        self._config, self._coordination = config, coordination
+    def __init__(self, config: JobConfig, coordination: Coordination, agrees: Agrees = ALONE) -> None:
+        self._config, self._coordination, self._agrees = config, coordination, agrees
         self._ahead_us = AHEAD_US
 
     def make(
@@ -39,17 +45,25 @@ class Appointments:
         ``at_us``: where it is to be, or later if a router has passed that, in microseconds since the epoch. Raises
         MigrationFailed if a router does not answer before the deadline.
         """
-        heartbeat_us = self._config.heartbeat_us
-        while wanted():
-            epoch, at_us = max(now_us() + self._ahead_us, at_us) // heartbeat_us + 1, 0
+        heartbeat_us, decide = self._config.heartbeat_us, self._agrees.decide
+        for attempt in count():
+            earliest, at_us = max(now_us() + self._ahead_us, at_us) // heartbeat_us + 1, 0
+            epoch = decide((what, attempt, "epoch"), earliest, max, wanted)
+            if epoch is None or not wanted():
+                break
             tell(Appointment(epoch))
-            if self._confirmed(what, epoch, wanted):
+            confirmed = self._confirmed(what, epoch, wanted)
+            if decide((what, attempt, "holds"), confirmed, all, wanted):
                 self._ahead_us = max(round(FALLS * self._ahead_us), LEAST_US)
                 tell(Appointment(epoch, holds=True))
                 self._coordination.withdraw(nodes.confirmed(what))
                 return epoch
             self._ahead_us = min(2 * self._ahead_us, MOST_US)
         return None
+
+    def leave(self) -> bool:
+        """Let other replicas go on without this one, if there are some: gives that."""
+        return self._agrees.leave()
 
     def _confirmed(self, what: str, epoch: int, wanted: Callable[[], bool]) -> bool:
         routers, deadline_s = self._config.routers, self._config.deadline_s

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from keyshift.driver.agreement import ALONE, Agrees
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps
 from keyshift.model.errors import Damaged, NotThere
@@ -36,11 +37,13 @@ class StageAttempt:
 
     It leads from ``start`` to ``end``, with another coordinator if one dies, and is in ZooKeeper until ``leave``.
     ``request``, ``cancel`` and ``check`` are for any thread. ``say`` and ``at_phase`` (where a step begins) are called
-    by the leader's thread.
+    by the leader's thread. ``agrees``: with other replicas of the job.
     """
 
-    def __init__(self, config: JobConfig, left: Unfinished, say: Say, at_phase: Callable[[str], None]) -> None:
-        self.config, self._say, self._at_phase = config, say, at_phase
+    def __init__(
+        self, config: JobConfig, left: Unfinished, say: Say, at_phase: Callable[[str], None], agrees: Agrees = ALONE
+    ) -> None:
+        self.config, self._say, self._at_phase, self._agrees = config, say, at_phase, agrees
         self.participant = self._new_session(leads=False)
         with contextlib.ExitStack() as stack:
             stack.callback(self.participant.close)
@@ -119,7 +122,7 @@ class StageAttempt:
 
     def _elected_next(self, assignment: Assignment) -> tuple[Coordinator, Coordination]:
         config, session = self.config, self._new_session(leads=True)
-        appointments = Appointments(config, session) if config.in_turns else None
+        appointments = Appointments(config, session, self._agrees) if config.in_turns else None
         given = session, config.job, assignment, config.deadline_s, config.slots, self._say, self._at_phase
         return Coordinator(*given, appointments), session
 

@@ -8,11 +8,11 @@ from keyshift.clock import SECOND_US, now_us
 from keyshift.driver.stage import LedStage
 from keyshift.model.notes import Activity, Doing
 from keyshift.wire import nodes
-from keyshift.wire.faults import SERVICES, Fault
+from keyshift.wire.faults import REPLICA, SERVICES, Fault
 
 
 class ServicesToHit(Protocol):
-    """What a job uses, and may be hit."""
+    """What a job uses, and may be hit; of a replica its own processes, too."""
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""
@@ -92,7 +92,7 @@ class JobFaults:
 
     def _carry_out(self, fault: Fault, stage: LedStage) -> None:
         self._say(Doing(Activity.STRUCK, f"fault: {fault.what}"))
-        if fault.who in SERVICES:
+        if fault.who in (REPLICA, *SERVICES):
             assert self._services is not None
             self._services.hit(fault)
         elif fault.who == "coordinator":

@@ -15,6 +15,7 @@ from keyshift.clock import now_us
 from keyshift.driver.appointments import Appointments, publish
 from keyshift.driver.published import read_published
 from keyshift.driver.step_log import StepLog
+from keyshift.model.errors import MigrationFailed
 from keyshift.model.keys import Assignment, Step, Version
 from keyshift.model.notes import Activity, Doing
 from keyshift.protocol import coordinator as protocol
@@ -277,6 +278,11 @@ class Coordinator:
                 log.taken_back(dropped)
                 say(Doing(Activity.MIGRATED if self._completed else Activity.STEADY))
             case protocol.StepLate():
+                if self._appointments and self._appointments.leave():
+                    who = ", ".join(f"slot {slot}" for slot in effect.missing)
+                    raise MigrationFailed(
+                        f"a step is late in phase {effect.phase} ({who}), and other replicas go on without this one"
+                    )
                 log.late(effect, self._machine.deadline_ms / 1000)
                 say(Doing(Activity.ROLLED_BACK if effect.rolled_back else Activity.LATE))
 

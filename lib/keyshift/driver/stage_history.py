@@ -33,6 +33,11 @@ class StageHistory:
         history, records = (log.history, list(log.records.values())) if log else (Assignments(), [])
         return StageHistory(self.assignments + history, list(self.begins), [*self.records, *records])
 
+    def before_the_newest(self) -> "StageHistory":
+        """Without the newest assignment, with which another attempt is to begin."""
+        before = [each for each in self.assignments if each.version < self.assignments[-1].version]
+        return StageHistory(Assignments(before), list(self.begins), list(self.records))
+
     def cancel_behind(self, version: Version) -> None:
         """Steps of later versions come again in the next attempt, under other ones."""
         for record in self.records:

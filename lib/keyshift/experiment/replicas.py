@@ -3,11 +3,16 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from keyshift.experiment.parts import JobPart
+from keyshift.experiment.scenario import ScenarioPart
 from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
-from keyshift.wire.faults import REPLICA, SERVICES, STEADY, Fault
+from keyshift.planner import Strategy
+from keyshift.wire.faults import MOVING, REPLICA, SERVICES, STEADY, Fault
 
 NOTHING_MOVES = "none"  # of ``trigger``
+PLANNED_ALIKE = ("scale", "shuffle", "zipf", "map")  # triggers whose plan follows from the assignment alone
+_AT_A_TIME = (REPLICA, *SERVICES)
 _BESIDE_MOVES = {"fault", "trigger_s"}  # of a scenario: what says nothing of moves
 
 
@@ -21,18 +26,14 @@ def comes_back(ordering: str, returns: bool) -> bool:
     return returns and not orderings.get(ordering).leads
 
 
-def check_replicas(
-    replicas: int,
-    ordering: str,
-    returns: bool,
-    trigger: str,
-    snapshot_s: float,
-    unsettled: tuple[str, ...],
-    faults: list[Fault],
-) -> None:
-    """Raises BadInput for what is not possible with so many replicas, or with a single one, or is not yet."""
+def check_replicas(job: JobPart, scenario: ScenarioPart, point: Strategy, unsettled: tuple[str, ...]) -> None:
+    """Raises BadInput for what is not possible with so many replicas, or with a single one, or is not yet.
+
+    ``point``: of the strategy. ``unsettled``: values that are still to be measured.
+    """
+    replicas, faults = job.replicas, scenario.faults()
     hits = [fault for fault in faults if fault.who == REPLICA]
-    if comes_back(ordering, returns):  # then one after the other may die
+    if comes_back(job.ordering, job.returns):  # then one after the other may die
         hits = max(([each for each in hits if _moment(each) == _moment(hit)] for hit in hits), key=len, default=[])
     if hits and len(hits) >= replicas:
         raise BadInput(
@@ -41,7 +42,7 @@ def check_replicas(
         )
     if replicas == 1:
         return
-    for line in _conflicts(ordering, trigger, snapshot_s, unsettled, faults):
+    for line in (*_conflicts(job, unsettled), *_of_moves(scenario, point), *_of_faults(scenario, faults)):
         raise BadInput(f"replicas = {replicas} with {line}")
 
 
@@ -49,24 +50,46 @@ def _moment(fault: Fault) -> tuple[str, float | None]:
     return fault.phase, fault.at_s
 
 
-def _conflicts(
-    ordering: str, trigger: str, snapshot_s: float, unsettled: tuple[str, ...], faults: list[Fault]
-) -> Iterator[str]:
-    if not orderings.get(ordering).agrees:
+def _conflicts(job: JobPart, unsettled: tuple[str, ...]) -> Iterator[str]:
+    if not orderings.get(job.ordering).agrees:
         known = ", ".join(name for name, each in orderings.items() if each.agrees)
-        yield f"ordering = {ordering}: replicas would differ; set ordering to one of: {known}"
-    if trigger != NOTHING_MOVES:
-        yield f"trigger = {trigger}: state of replicas does not move between slots yet; set trigger = {NOTHING_MOVES}"
-    if snapshot_s:
+        yield f"ordering = {job.ordering}: replicas would differ; set ordering to one of: {known}"
+    if job.snapshot_s:
         yield (
-            f"snapshot_s = {snapshot_s:g}: replicas write their state down only when another one comes back, and then "
-            "by themselves; set snapshot_s = 0"
+            f"snapshot_s = {job.snapshot_s:g}: replicas write their state down only when another one comes back, and "
+            "then by themselves; set snapshot_s = 0"
         )
     for name in unsettled:
         yield f"{name} = auto: what a load costs was not measured with replicas; give a number"
+
+
+def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
+    """All replicas make the same plan, each by itself, and do all of it."""
+    trigger, known = scenario.trigger, ", ".join((NOTHING_MOVES, *PLANNED_ALIKE))
+    if trigger == NOTHING_MOVES:
+        return
+    if trigger not in PLANNED_ALIKE:
+        yield (
+            f"trigger = {trigger}: each replica would plan by what it has measured itself; set trigger to one of: "
+            f"{known}"
+        )
+    if scenario.on_overlap != "queue":
+        yield (
+            f"on_overlap = {scenario.on_overlap}: one replica may have begun what is to be taken back, and another one "
+            "not; set on_overlap = queue"
+        )
+    if any(point.phase(number).order == "hottest" for number in range(max(1, len(point.phases)))):
+        yield "order = hottest: each replica would order its steps by what it has measured itself; set another order"
+
+
+def _of_faults(scenario: ScenarioPart, faults: list[Fault]) -> Iterator[str]:
+    phases = (STEADY,) if scenario.trigger == NOTHING_MOVES else (STEADY, *MOVING)
     for fault in faults:
-        if fault.who not in (REPLICA, *SERVICES) or fault.phase not in ("", STEADY):
+        if fault.who == REPLICA and fault.of_migration and scenario.trigger == NOTHING_MOVES:
+            yield f"fault = {fault}: nothing moves; set trigger to one of: {', '.join(PLANNED_ALIKE)}"
+        possible = (fault.who == REPLICA and fault.phase in phases) or (not fault.phase and fault.who in _AT_A_TIME)
+        if not possible:
             yield (
-                f"fault = {fault}: not possible yet; what is: kill:{REPLICA}@{STEADY}, or {REPLICA} and "
-                f"{', '.join(SERVICES)} at a time, as kill:{REPLICA}@4"
+                f"fault = {fault}: not possible yet; what is: kill:{REPLICA} in the phases {', '.join(phases)}, or "
+                f"{', '.join(_AT_A_TIME)} at a time, as kill:{REPLICA}@4"
             )

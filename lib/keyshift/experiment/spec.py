@@ -87,8 +87,7 @@ class RunSpec:
                 )
         self._check_script()
         self._check_faults()
-        replicated = job.replicas, job.ordering, job.returns
-        check_replicas(*replicated, scenario.trigger, job.snapshot_s, self.unsettled, scenario.faults())
+        check_replicas(job, scenario, point, self.unsettled)
         self._check_ordering()
         tasks = [self.routers, *self.tasks.values()]
         rows = job.replicas * sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms

@@ -22,7 +22,7 @@ from keyshift.state import Settings, backends
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire.config import Certificate, JobConfig
-from keyshift.wire.faults import REPLICA, Fault
+from keyshift.wire.faults import STEADY, Fault
 from keyshift.workloads import Workload, parcel_of
 
 NEAR_US = 100_000  # beside two epochs: a replica that is not later than that keeps up
@@ -121,7 +121,7 @@ def job_config(
         heartbeat_us=round(spec.job.heartbeat_ms * 1000),
         session_ms=spec.job.session_ms,
         keep_snapshots=spec.run.verify == SNAPSHOTS,
-        faults=tuple(fault for fault in spec.scenario.faults() if fault.phase and fault.who != REPLICA),
+        faults=tuple(fault for fault in spec.scenario.faults() if fault.phase not in ("", STEADY)),
     )
 
 

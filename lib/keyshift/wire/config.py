@@ -101,8 +101,11 @@ class JobConfig:
         return bool(self.input_of)
 
     def of_replica(self, number: int) -> "JobConfig":
-        """The same as a replica of this job: what it writes has another name, what it reads has not."""
-        return replace(self, job=f"{self.job}-r{number}", input_of=self.job, replica=number)
+        """The same as a replica of this job: what it writes has another name, what it reads has not. What fails in a
+        phase is the first one.
+        """
+        faults = () if number else self.faults
+        return replace(self, job=f"{self.job}-r{number}", input_of=self.job, replica=number, faults=faults)
 
     @property
     def root(self) -> str:

@@ -27,7 +27,7 @@ PHASES = {
     "destination": ("prepare", "install", "drain"),
     "slot": BESIDE,  # the first one
     "flight": ("transfer",),  # the connections of a source
-    REPLICA: (STEADY,),
+    REPLICA: (STEADY, *MOVING),
     **dict.fromkeys(("coordinator", *PROCESSES, *SERVICES), AROUND),
 }
 AT_REST = ("slot", "coordinator", *PROCESSES, *SERVICES)  # who may be hit now, and at a time

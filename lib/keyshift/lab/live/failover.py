@@ -1,4 +1,4 @@
-"""How another process goes on with a job whose driver is gone."""
+"""How another process goes on with a job whose driver is gone, or one replica where another one stands."""
 
 from dataclasses import dataclass, replace
 
@@ -56,6 +56,17 @@ class Failover:
             plans.past = replace(journal.plans[name])
         self._job.config = replace(self._config_of(journal), epochs=epochs)
         self._job.resume(journal.past)
+
+    def follow(self, other: "Failover") -> None:
+        """Have the past of another replica, and go on in ``start`` under the assignments that it has come to."""
+        for stage in other._job.stages:
+            if stage.log is not None:
+                stage.log.read_acknowledgements(stage.participant)
+        past = other._job.past()
+        for stage in self._job.stages:
+            stage.history = past.stages[stage.name].before_the_newest()
+        for name, plans in self._plans.of.items():
+            plans.past = replace(other._plans.of[name].past)
 
     def _config_of(self, journal: SystemJournal) -> JobConfig:
         """As in the attempt that was under way."""

@@ -5,10 +5,12 @@ A replica that comes back is another incarnation of it: the next attempt of its 
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from keyshift.driver.agreement import Agreement, Member
 from keyshift.driver.job import Job
 from keyshift.driver.job_faults import ServicesToHit
 from keyshift.experiment.spec import RunSpec
@@ -22,6 +24,7 @@ from keyshift.traffic.traffic import Traffic
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.faults import REPLICA, Fault
 from keyshift.wire.savepoint import Savepoint
 
 
@@ -65,10 +68,12 @@ class Replicas:
     ) -> None:
         self._log, self.differences, self._traffic, self._open = log, traffic.differences, traffic, open_application
         self.order = traffic.order
-        self._given = work, spec.job.batch_s, traffic, say, services
+        self._given, self._services = (work, spec.job.batch_s, traffic, say), services
+        self.struck: list[tuple[float, Fault]] = []  # replicas, in phases of a migration; seconds since the epoch
         self._common: JobConfig | None = None  # of one of them, if there is something that all have together
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
+        self._agreements = {stage.name: Agreement(self._members) for stage in spec.workload.stages}
         self.before_stop: Callable[[], None] = lambda: None
         self.all: list[LedReplica] = []
         for config in configs:
@@ -78,21 +83,30 @@ class Replicas:
             self.all.append(LedReplica(config.replica, application, *self._led(application, config)))
 
     def _led(self, application: Application, config: JobConfig) -> tuple[Job, KeyshiftJob]:
-        job = Job(application.start_query, config, *self._given)
+        struck = _MayStrike(application, self._services, self.struck)
+        job = Job(application.start_query, config, *self._given, struck)
+        for stage in job.stages:
+            stage.agrees = self._agreements[stage.name].of((config.replica, config.attempt))
         return job, KeyshiftJob(self._spec, job)
+
+    def _members(self) -> list[Member]:
+        """Those that move together; from any thread. One that was killed is not among them at once."""
+        every = (each for each in self.all if each.lives and each.application.running)
+        return [(each.number, each.job.config.attempt) for each in every]
 
     def begin_next(self, replica: LedReplica) -> None:
         """Start an application for the next incarnation of a ``replica`` that has died, without waiting."""
         replica.application = self._open(replica.number, replica.job.config.attempt + 1)
         replica.application.begin()
 
-    def lead_next(self, replica: LedReplica, begin: Savepoint, of: Job) -> None:
+    def lead_next(self, replica: LedReplica, begin: Savepoint, of: LedReplica) -> None:
         """Its job goes on from what another one has written; waits until each router and slot has put a row through."""
         before = replica.job.config
-        config = dataclasses.replace(before, restore=begin.name, restore_of=of.config.job)
+        config = dataclasses.replace(before, restore=begin.name, restore_of=of.job.config.job)
         config = dataclasses.replace(config, attempt=before.attempt + 1, epoch=0, faults=())
         replica.job, replica.system = self._led(replica.application, config)
-        replica.job.start([stage.assignment for stage in of.stages], begin)
+        replica.system.failover.follow(of.system.failover)
+        replica.job.start([stage.assignment for stage in of.job.stages], begin)
         replica.lives_from(begin.time_us)
 
     @property
@@ -152,6 +166,26 @@ class Replicas:
         with contextlib.ExitStack() as stack:
             for replica in self.all:
                 stack.callback(end, replica)
+
+
+class _MayStrike:
+    """Services that all replicas have, and the ``application`` of one: what hits that is ``struck``."""
+
+    def __init__(self, application: Application, services: ServicesToHit, struck: list[tuple[float, Fault]]) -> None:
+        self._application, self._services, self._struck = application, services, struck
+
+    def require(self, fault: Fault) -> None:
+        self._services.require(fault)
+
+    def hit(self, fault: Fault) -> None:
+        if fault.who != REPLICA:
+            return self._services.hit(fault)
+        self._struck.append((time.time(), fault))
+        self._application.strike()
+
+    @property
+    def away(self) -> bool:
+        return self._services.away
 
 
 def _together(config: JobConfig) -> contextlib.closing[Coordination]:

@@ -1,7 +1,8 @@
 """The way back of a replica that has died, in a thread of its own: the output goes on meanwhile.
 
-A new process starts its Spark. When it is there another replica writes down its state, as it is then. The query begins
-from that, and replays what has come since. From its first row on the replica lives: it could go on alone. It is *full*
+A new process starts its Spark. When it is there another replica writes down its state, as it is then; migrations wait
+until the way is over, and the way waits for one that is under way. The query begins from that, and replays what has
+come since. From its first row on the replica lives: it could go on alone. It is *full*
 when it has done the same as the others, and not much later than they, for ``KEEPS_UP_S``.
 """
 
@@ -10,7 +11,6 @@ import time
 from collections.abc import Callable
 
 from keyshift.clock import SECOND_US
-from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import capture
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
@@ -97,20 +97,23 @@ class Return:
             f"state were written in {written - started:.1f} s"
         )
 
-    def _captured(self) -> tuple[Job, Savepoint]:
-        """By the one that lives longest."""
+    def _captured(self) -> tuple[LedReplica, Savepoint]:
+        """By the one that lives longest, when its state has come to rest: nothing begins to move meanwhile."""
         until = time.monotonic() + WRITE_S
         while True:
             if not (living := self._replicas.living):
                 raise ServiceUnavailable("no other replica is left that could write its state down")
-            source = living[0].job
+            source = living[0]
 
-            def check(source: Job = source) -> None:
+            def check(source: LedReplica = source) -> None:
                 self._check()
-                source.check()
+                source.job.check()
 
             try:
-                return source, capture(source.config, source.stages, check)
+                if source.system.plans.busy:
+                    until = time.monotonic() + WRITE_S
+                else:
+                    return source, capture(source.job.config, source.job.stages, check)
             except (MigrationFailed, QueryDied, ServiceUnavailable):
                 if time.monotonic() > until:
                     raise

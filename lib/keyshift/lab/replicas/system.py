@@ -1,9 +1,16 @@
-"""A job with replicas as the system under test: one dies, the others go on, and it comes back."""
+"""A job with replicas as the system under test: one dies, the others go on, and it comes back.
+
+State moves in all of them alike: each makes the same plan, and switches behind the same epochs, see
+``driver.agreement``. A request waits while a replica is on its way back.
+"""
 
 import contextlib
 import dataclasses
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from keyshift.clock import now_us
 from keyshift.experiment.replicas import comes_back
@@ -13,7 +20,7 @@ from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.lab.replicas.leaders import leaders
 from keyshift.lab.replicas.returning import Returns
-from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.wire.faults import REPLICA, Fault
@@ -23,8 +30,13 @@ Say = Callable[[str], None]
 TOGETHER_US = 1_000_000  # in which all routers of all replicas answer an appointment
 
 
+class _Request(NamedTuple):
+    change: Change
+    stage: str | None
+
+
 class ReplicatedJob:
-    """See ``SystemUnderTest``. Nothing of it moves.
+    """See ``SystemUnderTest``.
 
     What is asked of a job is asked of the replica that has lived for longest, as all of them do the same.
     """
@@ -32,9 +44,10 @@ class ReplicatedJob:
     def __init__(self, spec: RunSpec, replicas: Replicas, say: Say) -> None:
         self._spec, self._replicas, self._say = spec, replicas, say
         self._notes: list[str] = []
-        self._hit: list[Fault] = []
-        self._struck: list[tuple[float, str]] = []
+        self._struck: list[tuple[float, Fault]] = []
         self._told = 0  # differences
+        self._requests: deque[_Request] = deque()  # that nobody was told of
+        self._telling = threading.Lock()  # of a request, or of a death behind which nothing begins to move
         self._returns = Returns(replicas, self._tell)
 
     @property
@@ -59,7 +72,8 @@ class ReplicatedJob:
                 self._returns.look()
             self._returns.count()
             if comes_back(self._spec.job.ordering, self._spec.job.returns):
-                self._returns.begin(replica)
+                with self._telling:
+                    self._returns.begin(replica)
 
     def _tell(self, line: str) -> None:
         self.note(line)
@@ -83,21 +97,38 @@ class ReplicatedJob:
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.check()
+        self._request_next()
 
     def recover(self) -> str:
         """It is never started anew: no death but the last one is an error."""
         raise KeyshiftError("a job with replicas is not started anew")
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """Raises BadInput."""
-        raise BadInput("state of replicas does not move between slots yet")
+        """To each of them."""
+        for replica in self._replicas.living:
+            with self._surviving(replica):
+                replica.system.announce(change, point)
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
-        """Raises BadInput."""
-        self.announce(change)
+        """Of all of them, in the same order. Raises BadInput for ``replace``: one might have begun by then, and another
+        one not.
+        """
+        if replace:
+            raise BadInput("replicas do not take back what has not begun, as one of them may have begun it")
+        self._requests.append(_Request(change, stage))
+        self._request_next()
+
+    def _request_next(self) -> None:
+        with self._telling:
+            while self._requests and not self._returns.under_way:
+                change, stage = self._requests.popleft()
+                for replica in self._replicas.living:
+                    with contextlib.suppress(ServiceUnavailable):  # it has died, and nobody has looked since
+                        replica.system.request(change, stage=stage)
 
     def cancel(self) -> None:
-        """Nobody has to come back any more."""
+        """Nobody has to come back any more, and nothing that has not begun moves."""
+        self._requests.clear()
         self._returns.close()
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
@@ -111,17 +142,17 @@ class ReplicatedJob:
 
     @property
     def busy(self) -> bool:
-        """Whether a replica is on its way back, or a service is away."""
-        return self._returns.under_way or self._first.system.busy
+        """Whether something is to move, a replica is on its way back, or a service is away."""
+        waits = bool(self._requests) or self._returns.under_way
+        return waits or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:
         """A replica that is killed is the one that has lived for longest."""
+        self._struck.append((time.time(), fault))
         if fault.who == REPLICA:
-            self._struck.append((time.time(), fault.what))
             self._first.application.kill()
         else:
             self._first.system.hit(fault)
-        self._hit.append(fault)
 
     def note(self, line: str) -> None:
         """Behind those until now."""
@@ -144,18 +175,18 @@ class ReplicatedJob:
         """That of the replica that has come furthest, with those of all that live: each has had an end of its own."""
         states = {replica.number: replica.system.final_state() for replica in self._replicas.living}
         furthest = max(states.values(), key=lambda state: sum(state.offsets.values()))
+        struck = [*self._struck, *self._replicas.struck]
         for fault in self._spec.scenario.faults():
-            if fault not in self._hit:
+            if fault not in [each for _, each in struck]:
                 self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen")
         if self._replicas.order:
             self.note(leaders(self._replicas.order, self._spec.tasks))
         notes = [f"replica {number}: {line}" for number, state in states.items() for line in state.notes]
-        struck = [each for replica in self._replicas.all for each in replica.job.faults.struck]
         return dataclasses.replace(
             furthest,
             replicas=states,
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,
             notes=[*self._notes, *notes],
-            struck=[*self._struck, *struck],
+            struck=[(at, fault.what) for at, fault in struck],
         )
