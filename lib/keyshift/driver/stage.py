@@ -152,3 +152,10 @@ class LedStage:
         if self._asked:
             self._asked.attempt.leave()
             self._asked = None
+
+
+def follow(stage: LedStage, other: LedStage) -> None:
+    """Let ``stage`` have the past of another replica, before it begins under the assignment that that has come to."""
+    if other.log is not None:
+        other.log.read_acknowledgements(other.participant)
+    stage.history = other.history.with_attempt(other.log).before_the_newest()

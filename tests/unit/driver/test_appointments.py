@@ -1,10 +1,12 @@
 """The driver agrees with routers on an epoch, whether they are in a batch or between two."""
 
+import threading
 from dataclasses import replace
 
 import pytest
 from small_job import CONFIG
 
+from keyshift.driver.agreement import ALONE, Agreement
 from keyshift.driver.appointments import Appointments
 from keyshift.model.errors import MigrationFailed
 from keyshift.protocol.coordinator import Appointment
@@ -18,10 +20,10 @@ CONFIG = replace(CONFIG, routers=ROUTERS, ordering="live_robin", heartbeat_us=20
 class World:
     """Routers answer what ``says`` gives for their number and the epoch, if anything; ``told``: what they heard."""
 
-    def __init__(self, says, config=CONFIG):
+    def __init__(self, says, config=CONFIG, agrees=ALONE):
         self.nodes = MemoryCoordination(Memory(), config.root)
         self.nodes.begin()
-        self.says, self.told, self.appointments = says, [], Appointments(config, self.nodes)
+        self.says, self.told, self.appointments = says, [], Appointments(config, self.nodes, agrees)
 
     def tell(self, appointment):
         self.told.append(appointment)
@@ -70,3 +72,44 @@ def test_a_router_that_does_not_answer_is_named():
     world = World(lambda router, time: True if router == 0 else None, replace(CONFIG, deadline_s=0.1))
     with pytest.raises(MigrationFailed, match=r"7 is appointed: router 1 did not answer within 0.1 s"):
         world.make()
+
+
+def together(*worlds):
+    """All of them appoint the same thing, each in a thread of its own."""
+    threads = [threading.Thread(target=world.make, daemon=True) for world in worlds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_replicas_appoint_the_same_epoch_and_it_holds_if_the_routers_of_all_have_confirmed_it():
+    agreement = Agreement(lambda: [(0, 0), (1, 0)])
+    always = World(lambda router, time: True, agrees=agreement.of((0, 0)))
+    later = World(lambda router, time: router == 0 or time > 1, agrees=agreement.of((1, 0)))
+    together(always, later)
+    assert always.told == later.told and [each.holds for each in always.told] == [False, False, True]
+    assert always.told[0].epoch < always.told[1].epoch == always.epoch == later.epoch
+
+
+def test_one_that_has_died_is_told_nothing_and_the_other_one_goes_on():
+    living = [(0, 0), (1, 0)]
+    agreement = Agreement(lambda: living)
+
+    def dies(router, time):
+        living[:] = [(0, 0)]
+        return True
+
+    lives = World(lambda router, time: True, agrees=agreement.of((0, 0)))
+    dead = World(dies, agrees=agreement.of((1, 0)))
+    together(lives, dead)
+    assert lives.told[-1].holds and lives.epoch is not None
+    assert dead.epoch is None and not any(each.holds for each in dead.told)
+
+
+def test_one_that_leaves_does_so_once_and_a_job_without_replicas_does_not():
+    agreement = Agreement(lambda: [(0, 0), (1, 0)])
+    first, second = (World(lambda router, time: True, agrees=agreement.of((number, 0))) for number in range(2))
+    assert first.appointments.leave() and not second.appointments.leave()
+    assert not World(lambda router, time: True).appointments.leave()

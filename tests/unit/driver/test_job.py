@@ -16,6 +16,7 @@ from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK, capture
+from keyshift.driver.stage import follow
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
@@ -457,6 +458,22 @@ def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
     job.stop()
     resumed(job, past)
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+
+
+def test_a_replica_goes_on_with_the_past_of_another_one_and_begins_where_that_stands(job):
+    job.counter.request(plan_of)
+    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
+    other = Job(lambda *given: None, replace(job.config, job="run-r1", attempt=1), Path("work"), 1.0, None)
+    [stage] = other.stages
+    follow(stage, job.counter)
+    now = job.counter.assignment
+    assert [each.version for each in stage.history.assignments] == list(range(START.version, now.version))
+    assert stage.history.begins == job.counter.history.begins
+    assert [record.step for record in stage.history.records] == [
+        record.step for record in job.counter.log.records.values()
+    ]
+    log = StepLog(now)
+    assert stage.history.with_attempt(log).assignments[-1] == now, "with which its own attempt begins"
 
 
 def test_what_a_journal_on_disk_may_have_is_not_removed(job):

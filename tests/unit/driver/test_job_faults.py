@@ -104,3 +104,11 @@ def test_what_cannot_happen_here_is_refused_and_has_not_happened(struck):
     with pytest.raises(BadInput, match="kill:executor cannot happen"):
         made.faults.hit(parse_now("kill:executor"))
     assert (made.faults.done, made.faults.struck, made.stages[0].told) == ([], [], [])
+
+
+def test_a_replica_is_hit_as_services_are(struck):
+    made = struck("kill:replica@transfer, kill:replica@switch")
+    first, _ = made.stages
+    first.watched["faults"](["0"])
+    first.at_phase(first, "switch")
+    assert made.services.hits == ["kill:replica@transfer", "kill:replica@switch"]

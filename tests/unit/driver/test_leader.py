@@ -4,8 +4,12 @@ import threading
 from dataclasses import replace
 
 import pytest
+from small_job import CONFIG
 
+from keyshift.driver.agreement import Agreement
+from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied
+from keyshift.model.errors import MigrationFailed
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
@@ -247,6 +251,19 @@ def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads
     leader = lead(coordinator(nodes, deadline_s=0.05), (PAUSING,))
     assert outcomes_of(leader) == {START.version + 1: "late"}
     assert nodes.read(ASSIGNMENT) == PublishAssignment(leader.assignment)
+
+
+@pytest.mark.parametrize(("others", "ends"), [([(1, 0)], True), ([], False)])
+def test_a_replica_that_is_late_with_a_step_ends_if_there_are_others(others, ends):
+    nodes = Nodes()
+    agrees = Agreement(lambda: [(0, 0), *others]).of((0, 0))
+    config = replace(CONFIG, ordering="live_robin", heartbeat_us=20_000)
+    leader = coordinator(nodes, deadline_s=0.05, appointments=Appointments(config, nodes, agrees))
+    if ends:
+        with pytest.raises(MigrationFailed, match=r"late in phase prepare \(slot 0, slot 1\), and other repl"):
+            lead(leader, (FIRST,))
+    else:
+        assert outcomes_of(lead(leader, (FIRST,))) == {START.version + 1: "rolled back"}
 
 
 def test_what_was_dropped_because_a_step_was_late_is_told():

@@ -461,18 +461,25 @@ TWO = ORDERED | {"replicas": 2}
         (TWO | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
         (TWO | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
         (TWO | {"strategy": "lazy"}, "transfer = access: .*set transfer = push or fetch; "),
-        (TWO | {"to_slots": 3}, "replicas = 2 with trigger = scale: state of replicas does not move .* trigger = none"),
-        (TWO | {"trigger": "shuffle"}, "replicas = 2 with trigger = shuffle: "),
+        (TWO | {"trigger": "balance"}, "trigger = balance: .* measured itself; set trigger to one of: none, scale,"),
+        (TWO | {"trigger": "auto"}, "replicas = 2 with trigger = auto: "),
+        (TWO | {"trigger": "script", "script": "4: scale 3"}, "replicas = 2 with trigger = script: "),
+        (TWO | {"to_slots": 3, "on_overlap": "cancel"}, "on_overlap = cancel: .* set on_overlap = queue"),
+        (TWO | {"to_slots": 3, "strategy": "fluid", "strategy.order": "hottest"}, "replicas = 2 with order = hottest"),
         (TWO | {"snapshot_s": 5}, "replicas = 2 with snapshot_s = 5: replicas write their .*; set snapshot_s = 0"),
         (TWO | {"rate": "auto"}, "replicas = 2 with rate = auto: .*; give a number"),
         (TWO | {"fault": "kill:slot@3"}, "replicas = 2 with fault = kill:slot@3: not possible yet; .*kill:replica@"),
         (TWO | {"fault": "kill:replica@3, kill:replica@3"}, "none would be left; raise replicas to 3"),
         (TWO | {"fault": "kill:replica@3, kill:replica@5", "returns": False}, "none would be left; .* replicas to 3"),
         ({"fault": "kill:replica@steady"}, "replicas = 1: none would be left; raise replicas to 2"),
-        (TWO | {"fault": "kill:replica@transfer"}, "replica has the phases steady, or seconds"),
+        (
+            TWO | {"fault": "kill:replica@transfer"},
+            "nothing moves; set trigger to one of: scale, ",
+        ),
+        (TWO | {"fault": "kill:replica@batch"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
+        (TWO | {"to_slots": 3, "fault": "kill:source@transfer"}, "not possible yet; .* phases steady, prepare, "),
         (TWO | {"fault": "stop:replica@3:1s"}, "what can happen to replica is kill"),
         (TWO | {"replicas": 8, "routers": 8, "slots": 8}, "makes 25600 rows/s between them in all replicas"),
-        (TWO | {"workload": "chain", "to_slots": 3}, "replicas = 2 with trigger = scale: state of replicas does not"),
     ],
 )
 def test_what_is_not_possible_with_replicas_is_refused_in_one_line(values, refusal):
@@ -487,6 +494,8 @@ def test_with_replicas_nothing_moves_unless_it_is_asked_for():
     [kill] = spec.scenario.actions(spec.changes)
     assert (kill.at_s, str(kill.action)) == (3, "kill:replica@steady")
     assert make_spec(spec.parameters()).parameters() == spec.parameters()
+    moves = make_spec(TWO | {"fault": "kill:replica@transfer", "to_slots": 3})
+    assert moves.scenario.trigger == "scale" and moves.tasks == {"counter": 3}
     assert make_spec(ORDERED).scenario.trigger == make_spec({"replicas": 1}).scenario.trigger == "scale"
 
 
@@ -495,6 +504,9 @@ def test_replicas_read_one_input_and_write_under_names_of_their_own():
         make_spec(TWO | {"fault": "kill:replica@steady"}), "run", Endpoints("k", "z", "m", "", ""), None
     )
     assert config.faults == () and not config.replicated
+    in_a_phase = TWO | {"fault": "kill:replica@transfer", "to_slots": 3}
+    config = job_config(make_spec(in_a_phase), "run", Endpoints("k", "z", "m", "", ""), None)
+    assert [len(config.of_replica(number).faults) for number in range(2)] == [1, 0], "the first one fails"
     first, second = (config.of_replica(number) for number in range(2))
     assert first.inputs == second.inputs == config.inputs
     assert [each.results_topic for each in (first, second)] == ["run-r0-results", "run-r1-results"]

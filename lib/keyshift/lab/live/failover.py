@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from keyshift.driver.job import Job, Past
+from keyshift.driver.stage import follow
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.traffic.topics import Epochs
@@ -58,13 +59,9 @@ class Failover:
         self._job.resume(journal.past)
 
     def follow(self, other: "Failover") -> None:
-        """Have the past of another replica, and go on in ``start`` under the assignments that it has come to."""
-        for stage in other._job.stages:
-            if stage.log is not None:
-                stage.log.read_acknowledgements(stage.participant)
-        past = other._job.past()
-        for stage in self._job.stages:
-            stage.history = past.stages[stage.name].before_the_newest()
+        """Have the past of another replica, before ``start``."""
+        for mine, theirs in zip(self._job.stages, other._job.stages, strict=True):
+            follow(mine, theirs)
         for name, plans in self._plans.of.items():
             plans.past = replace(other._plans.of[name].past)
 

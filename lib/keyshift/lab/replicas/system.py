@@ -148,11 +148,12 @@ class ReplicatedJob:
 
     def hit(self, fault: Fault) -> None:
         """A replica that is killed is the one that has lived for longest."""
-        self._struck.append((time.time(), fault))
+        at = time.time()
         if fault.who == REPLICA:
             self._first.application.kill()
         else:
             self._first.system.hit(fault)
+        self._struck.append((at, fault))
 
     def note(self, line: str) -> None:
         """Behind those until now."""

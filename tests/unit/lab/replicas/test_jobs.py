@@ -1,5 +1,6 @@
 """The jobs of a replicated one: what each is made of, and that all of them end, whatever fails."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from keyshift.lab.replicas import jobs
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.runtime.protocol_log import LogEvent
+from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint
 
@@ -21,7 +23,7 @@ class Job:
 
     def __init__(self, start_query, config, *given):
         self.start_query, self.config, self.given, self.log, self.asked = start_query, config, given, [], []
-        self.stages = [SimpleNamespace(assignment="assigned")]
+        self.stages = [SimpleNamespace(name="counter", assignment="assigned", agrees=None)]
         self.fails = ""
 
     def __getattr__(self, name):
@@ -45,33 +47,55 @@ class Job:
 class Application:
     def __init__(self, number, incarnation):
         self.number, self.did, self.start_query = number, [], f"starts {number}"
-        self.incarnation = incarnation
+        self.incarnation, self.running = incarnation, True
 
     def __getattr__(self, name):
         return lambda: self.did.append(name)
+
+
+class System:
+    """``followed``: by whom."""
+
+    def __init__(self, spec, job):
+        self.spec, self.job, self.followed, self.failover = spec, job, [], self
+
+    def follow(self, other):
+        other.followed.append(self)
+
+
+class Services:
+    def __init__(self):
+        self.did, self.away = [], False
+
+    def require(self, fault):
+        self.did.append(("require", fault))
+
+    def hit(self, fault):
+        self.did.append(("hit", fault))
 
 
 @pytest.fixture(params=["live_robin"])
 def made(monkeypatch, request):
     """Two of them, with what they have in common; ``log`` is that of the run. ``memory``: ZooKeeper."""
     monkeypatch.setattr(jobs, "Job", Job)
-    monkeypatch.setattr(jobs, "KeyshiftJob", lambda spec, job: SimpleNamespace(spec=spec, job=job))
+    monkeypatch.setattr(jobs, "KeyshiftJob", System)
     memory = Memory()
     monkeypatch.setattr(jobs, "Coordination", lambda _hosts, root, _secret: MemoryCoordination(memory, root))
     spec = make_spec({"replicas": 2, "ordering": request.param, "fault": "kill:replica@steady"})
     config, log = replace(CONFIG, job="run", ordering=request.param), []
     configs = [config.of_replica(number) for number in range(2)]
     traffic = SimpleNamespace(differences=[], standings={}, order=None)
-    given = Path("work"), traffic, "say", "services"
+    services = Services()
+    given = Path("work"), traffic, "say", services
     replicas = Replicas(spec, configs, Application, *given, log)
-    return SimpleNamespace(replicas=replicas, log=log, spec=spec, traffic=traffic, memory=memory)
+    return SimpleNamespace(replicas=replicas, log=log, spec=spec, traffic=traffic, memory=memory, services=services)
 
 
 def test_each_is_a_job_of_its_own_whose_query_its_own_application_starts(made):
     first, second = made.replicas.all
     assert [each.job.config.job for each in (first, second)] == ["run-r0", "run-r1"]
     assert [each.job.start_query for each in (first, second)] == ["starts 0", "starts 1"]
-    assert first.job.given == (Path("work"), made.spec.job.batch_s, made.traffic, "say", "services")
+    assert first.job.given[:-1] == (Path("work"), made.spec.job.batch_s, made.traffic, "say")
     assert first.system.spec.scenario.fault == "", "what fails is for all of them"
     made.replicas.begin()
     assert first.application.did == ["begin", "await_ready"]
@@ -118,11 +142,12 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     made.replicas.begin_next(first)
     assert first.application is not old and first.application.incarnation == 1 and first.application.did == ["begin"]
     saved = Savepoint("capture-1", {0: 7}, {}, time_us=5_000_000)
-    made.replicas.lead_next(first, saved, second.job)
+    made.replicas.lead_next(first, saved, second)
     config = first.job.config
     assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
     assert first.job.asked == [(["assigned"], saved)] and first.job.start_query == "starts 0"
     assert first.lives and first.began == [-1, 5_000_000] and first.system.job is first.job
+    assert second.system.followed == [first.system], "it has the past and the plans of the other one"
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
 
 
@@ -131,3 +156,42 @@ def test_who_is_on_its_way_back_does_not_go_on_when_all_end(made):
     made.replicas.before_stop = lambda: did.append("all end")
     made.replicas.stop()
     assert did == ["all end", "end"]
+
+
+def decided(made, *numbers):
+    """What replicas of these numbers say together about the same thing."""
+    said = [made.replicas.all[number].job.stages[0].agrees for number in numbers]
+    results, threads = {}, []
+    for number, each in zip(numbers, said, strict=True):
+
+        def decide(number=number, each=each):
+            results[number] = each.decide(("what", numbers), number, max, lambda: True)
+
+        threads.append(threading.Thread(target=decide))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_those_that_live_agree_and_the_dead_have_no_say(made):
+    assert decided(made, 0, 1) == {0: 1, 1: 1}
+    first, second = made.replicas.all
+    first.application.running = False
+    assert decided(made, 1) == {1: 1}
+    made.replicas.begin_next(first)
+    assert decided(made, 1) == {1: 1}, "its application runs, and its job has not begun"
+    first.lives = False
+    made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, time_us=5_000_000), second)
+    assert decided(made, 1, 0) == {0: 1, 1: 1}
+
+
+def test_what_hits_a_replica_in_a_phase_hits_its_own_application_and_all_else_the_services(made):
+    kill, restart = parse("kill:replica@transfer, restart:kafka@switch")
+    own = made.replicas.all[1].job.given[-1]
+    own.require(restart)
+    own.hit(restart)
+    own.hit(kill)
+    assert made.services.did == [("require", restart), ("hit", restart)] and own.away is False
+    assert [each.application.did for each in made.replicas.all] == [[], ["strike"]]
+    assert [fault for _, fault in made.replicas.struck] == [kill]

@@ -43,6 +43,7 @@ class Replica:
     def __init__(self, number, lives):
         self.number, self.lives, self.application, self.stops = number, lives, Application(), 0
         self.job = SimpleNamespace(stop=self.stop, check=self.check, config=f"config {number}", stages=f"of {number}")
+        self.system = SimpleNamespace(plans=SimpleNamespace(busy=False))
         self.dies = None
 
     def stop(self):
@@ -96,7 +97,7 @@ def test_it_begins_from_what_another_one_writes_and_is_full_when_it_has_kept_up_
     dead, lives = replicas.all
     way = Return(dead, replicas)
     assert wait_until(lambda: dead.lives, 60, 0.002)
-    assert dead.stops == 1 and dead.application.did == ["begun"] and replicas.led == [(SAVED, lives.job)]
+    assert dead.stops == 1 and dead.application.did == ["begun"] and replicas.led == [(SAVED, lives)]
     keeps_up(replicas, 10_000)
     time.sleep(0.05)
     assert not way.over and way.full_at is None, "what was before its first row counts for nothing"
@@ -113,6 +114,18 @@ def test_who_cannot_write_now_is_asked_again(replicas):
     replicas.captures = [fails, fails, lambda check: SAVED]
     keeps_up(replicas, 60_000_000)
     assert over(Return(replicas.all[0], replicas)).startswith("replica 0 was full again")
+
+
+def test_nobody_writes_while_its_state_moves_however_long_that_takes(replicas, monkeypatch):
+    monkeypatch.setattr(returning, "WRITE_S", 0.0)
+    dead, lives = replicas.all
+    lives.system.plans.busy = True
+    keeps_up(replicas, 60_000_000)
+    way = Return(dead, replicas)
+    time.sleep(0.05)
+    assert replicas.led == []
+    lives.system.plans.busy = False
+    assert over(way).startswith("replica 0 was full again")
 
 
 def test_if_nobody_can_write_it_does_not_come_back_and_nothing_of_it_is_left(replicas, monkeypatch):

@@ -10,7 +10,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas import returning, system
 from keyshift.lab.replicas.system import ReplicatedJob
-from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.wire.faults import parse
 
 REPLICATED = {"replicas": 3, "ordering": "live_robin"}
@@ -47,16 +47,16 @@ class Replica:
     def __init__(self, number, offset):
         self.number, self.offset, self.lives, self.dies, self.killed, self.did = number, offset, True, None, 0, []
         self.application = self.system = self
-        self.job = SimpleNamespace(faults=SimpleNamespace(struck=[]), config=SimpleNamespace(attempt=0))
+        self.job = SimpleNamespace(config=SimpleNamespace(attempt=0))
         self.began = [-1]
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
 
     def __getattr__(self, name):
-        if name not in ("start", "check", "stop", "stop_at", "hit"):
+        if name not in ("start", "check", "stop", "stop_at", "hit", "announce", "request"):
             raise AttributeError(name)
 
-        def do(*given):
-            self.did.append((name, *given))
+        def do(*given, **named):
+            self.did.append((name, *given, *named.values()))
             if self.dies:
                 raise self.dies
             return self.epoch if name == "stop_at" else None
@@ -87,12 +87,15 @@ def made(monkeypatch):
         applications = []
 
         class Replicas:
-            all, differences, order = every, [], None
+            all, differences, order, struck = every, [], None, []
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
 
         job, differences = ReplicatedJob(spec, Replicas(), said.append), Replicas.differences
-        return SimpleNamespace(system=job, every=every, said=said, begun=applications, differences=differences)
+        struck = Replicas.struck
+        return SimpleNamespace(
+            system=job, every=every, said=said, begun=applications, differences=differences, struck=struck
+        )
 
     return make
 
@@ -261,7 +264,63 @@ def test_services_are_hit_once(made):
     assert [each.did for each in job.every] == [[("hit", fault)], [], []]
 
 
-def test_nothing_moves(made):
-    for ask in (made().system.request, made().system.announce):
-        with pytest.raises(BadInput, match="state of replicas does not move between slots yet"):
-            ask(ScaleTo(3))
+def asked(job):
+    """What each replica was asked to move to, in that order."""
+    return [[did[1].slots for did in each.did if did[0] == "request"] for each in job.every]
+
+
+def test_all_of_them_are_asked_to_move_in_the_same_order_and_told_before(made):
+    job = made()
+    job.system.announce(ScaleTo(3))
+    for slots in (3, 2):
+        job.system.request(ScaleTo(slots))
+    assert asked(job) == [[3, 2]] * 3
+    assert [each.did[0] for each in job.every] == [("announce", ScaleTo(3), None)] * 3
+    assert not job.system.busy
+    job.every[2].busy = True
+    assert job.system.busy, "one of them is late"
+
+
+def test_nothing_is_taken_back_by_another_request(made):
+    with pytest.raises(BadInput, match="replicas do not take back what has not begun"):
+        made().system.request(ScaleTo(3), replace=True)
+
+
+def test_a_request_waits_until_the_dead_are_back(made):
+    job = made()
+    job.every[0].kill()
+    job.system.check()
+    [way] = begun
+    job.system.request(ScaleTo(3))
+    job.system.check()
+    way.lives()
+    assert asked(job) == [[], [], []] and job.system.busy
+    way.full()
+    job.system.check()
+    assert asked(job) == [[3], [3], [3]]
+
+
+def test_one_that_has_died_and_nobody_has_looked_since_is_no_hindrance(made):
+    job = made()
+    job.every[1].dies = ServiceUnavailable("job run-r1 is not running now")
+    job.system.request(ScaleTo(3))
+    assert asked(job) == [[3], [3], [3]], "it was asked all the same"
+
+
+def test_what_was_not_begun_does_not_happen_if_it_is_cancelled(made):
+    job = made()
+    job.every[0].kill()
+    job.system.check()
+    job.system.request(ScaleTo(3))
+    job.system.cancel()
+    assert not job.system.busy
+    job.system.check()
+    assert asked(job) == [[], [], []]
+
+
+def test_a_replica_that_was_struck_in_a_phase_was_struck(made):
+    job = made("kill:replica@transfer", trigger="scale")
+    [fault] = parse("kill:replica@transfer")
+    job.struck.append((5.0, fault))
+    final = job.system.final_state()
+    assert final.struck == [(5.0, "kill replica")] and not any("did not happen" in note for note in final.notes)

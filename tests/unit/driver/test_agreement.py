@@ -1,0 +1,127 @@
+"""Replicas that agree: nobody waits for the dead, a decision is the same for all, and the last one goes on alone."""
+
+import threading
+
+import pytest
+
+from keyshift.driver import agreement
+from keyshift.driver.agreement import ALONE, Agreement
+from keyshift.waiting import wait_until
+
+
+class Group:
+    """Threads of members that decide about something; ``results``: by member."""
+
+    def __init__(self, *members):
+        self.living, self.wanted, self.results, self.threads = list(members), True, {}, []
+        self.agreement = Agreement(lambda: self.living)
+
+    def decide(self, member, what, mine, of_all):
+        def run():
+            say = self.agreement.of(member)
+            self.results[member] = say.decide(what, mine, of_all, lambda: self.wanted)
+
+        self.threads.append(threading.Thread(target=run, daemon=True))
+        self.threads[-1].start()
+
+    def over(self):
+        for thread in self.threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        return self.results
+
+
+FIRST, SECOND, THIRD = (0, 0), (1, 0), (2, 0)
+
+
+def test_a_job_without_replicas_decides_at_once_and_stays():
+    assert ALONE.decide("epoch", 7, max, lambda: True) == 7
+    assert not ALONE.leave()
+
+
+def test_what_follows_from_all_that_they_say_is_the_same_for_all():
+    group = Group(FIRST, SECOND, THIRD)
+    for member, mine in ((FIRST, 5), (SECOND, 9), (THIRD, 7)):
+        group.decide(member, "epoch", mine, max)
+    assert group.over() == {FIRST: 9, SECOND: 9, THIRD: 9}
+
+
+def test_each_question_is_decided_by_itself():
+    group = Group(FIRST, SECOND)
+    group.decide(FIRST, "one", True, all)
+    group.decide(SECOND, "another", True, all)
+    assert not wait_until(lambda: group.results, 0.05, 0.005)
+    group.decide(SECOND, "one", False, all)
+    group.decide(FIRST, "another", True, all)
+    for thread in group.threads:
+        thread.join(60)
+    assert set(group.results) == {FIRST, SECOND} and not any(thread.is_alive() for thread in group.threads)
+
+
+def test_nobody_waits_for_the_dead_and_what_they_said_counts_for_nothing():
+    group = Group(FIRST, SECOND, THIRD)
+    group.decide(FIRST, "holds", True, all)
+    group.decide(SECOND, "holds", False, all)
+    assert not wait_until(lambda: group.results, 0.05, 0.005)
+    group.living = [FIRST]
+    assert group.over() == {FIRST: True, SECOND: None}
+
+
+def test_a_decision_counts_for_whoever_asks_for_it_later():
+    group = Group(FIRST, SECOND)
+    group.living = [FIRST]
+    group.decide(FIRST, "epoch", 5, max)
+    group.over()
+    group.living = [FIRST, SECOND]
+    group.decide(SECOND, "epoch", 9, max)
+    assert group.over() == {FIRST: 5, SECOND: 5}
+
+
+def test_old_decisions_are_forgotten(monkeypatch):
+    monkeypatch.setattr(agreement, "KEPT", 2)
+    group = Group(FIRST)
+    say = group.agreement.of(FIRST)
+    for number in range(4):
+        say.decide(number, number, max, lambda: True)
+    assert say.decide(3, 9, max, lambda: True) == 3
+    assert say.decide(0, 9, max, lambda: True) == 9
+
+
+def test_whoever_does_not_want_it_any_more_waits_no_more():
+    group = Group(FIRST, SECOND)
+    group.decide(FIRST, "epoch", 5, max)
+    group.wanted = False
+    assert group.over() == {FIRST: None}
+
+
+def test_one_leaves_the_others_and_the_last_one_does_not():
+    group = Group(FIRST, SECOND)
+    group.decide(FIRST, "epoch", 5, max)
+    assert group.agreement.of(SECOND).leave()
+    assert group.over() == {FIRST: 5}
+    assert not group.agreement.of(FIRST).leave()
+    group.decide(SECOND, "epoch", 9, max)
+    assert group.over()[SECOND] is None, "nobody counts on it any more"
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_of_all_that_leave_at_once_one_stays(number):
+    group, left = Group(*((each, 0) for each in range(number))), []
+    threads = [
+        threading.Thread(target=lambda each=each: left.append(group.agreement.of((each, 0)).leave()))
+        for each in range(number)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(left) == [False, *[True] * (number - 1)]
+
+
+def test_the_next_attempt_of_one_that_has_left_has_a_say_again():
+    group = Group(FIRST, SECOND)
+    group.agreement.of(SECOND).leave()
+    group.living = [FIRST, (1, 1)]
+    group.decide(FIRST, "epoch", 5, max)
+    group.decide((1, 1), "epoch", 9, max)
+    assert group.over() == {FIRST: 9, (1, 1): 9}
