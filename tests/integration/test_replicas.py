@@ -76,6 +76,31 @@ def test_so_it_is_with_several_stages(lab, left):
     assert left() == []
 
 
+OTHERS = [(phase, False) for phase in ("", "prepare", "switch", "align", "install", "drain")]
+
+
+@pytest.mark.parametrize(
+    ("phase", "returns"),
+    [
+        ("transfer", False),
+        *(at_night(*values) for values in OTHERS),
+        at_night("install", True),
+    ],
+)
+def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, phase, returns):
+    fault = phase and f"kill:replica@{phase}"
+    moves = {"strategy": "fluid", "to_slots": 3, "workload": "windowcount"}
+    manifest = lab.run(spec(fault=fault, returns=returns, **moves, **REPLICATED))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+    migration = lab.store.get_table(manifest.run_id, "migration")
+    assert len(migration) and migration["drained_s"].notna().all()
+    assert not any("did not happen" in note for note in manifest.notes), manifest.notes
+    lives = "1 replicas were" if fault and not returns else "2 replicas were"
+    assert of_replicas(manifest).startswith(lives) and "and of all results, 0 differences" in of_replicas(manifest)
+    assert left() == []
+
+
 def full(lab, manifest):
     """How many replicas were full, one after the other."""
     metrics = lab.store.get_table(manifest.run_id, "metrics")
