@@ -72,7 +72,7 @@ def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
         for note in manifest.notes
         if note.endswith("snapshots were judged, each as if the job had ended there: 0 bad")
     ]
-    assert int(note.split()[0]) >= len(snapshots) > fault.count("kill")
+    assert int(note.split()[0]) >= len(snapshots)
     deaths = [note for note in manifest.notes if "the query died" in note]
     assert len(deaths) == fault.count("kill")
     assert all(re.search("since its (snapshot|beginning) was done again", note) for note in deaths), manifest.notes
