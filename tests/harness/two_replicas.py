@@ -26,7 +26,7 @@ from order_services import OrderServices
 from shape import draw
 
 from keyshift.clock import now_us
-from keyshift.driver.agreement import Agreement
+from keyshift.driver.agreement import Agreement, Say
 from keyshift.driver.snapshotter import capture
 from keyshift.lab.replicas.returning import Return
 from keyshift.lab.replicas.system import TOGETHER_US
@@ -148,7 +148,7 @@ def _agree(runs: list[Run], living: Callable[[], Collection[int]]) -> None:
     for stages in zip(*(each._job.stages for each in runs), strict=True):
         agreement = Agreement(lambda: [(number, 0) for number in living()])
         for number, stage in enumerate(stages):
-            stage.agrees = agreement.of((number, 0))
+            stage.agrees = Say(agreement, (number, 0))
 
 
 def moves_and_dies(seed: int, workload: str, dies_after_s: float) -> tuple[Run, Run, list[Replica]]:

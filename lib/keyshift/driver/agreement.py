@@ -8,7 +8,7 @@ ask for it, however late they do.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 Member = tuple[int, int]  # a replica, and its attempt
@@ -16,100 +16,65 @@ LOOK_S = 0.005  # between two looks at who lives, and whether anybody waits
 KEPT = 100  # decisions: whoever asks for one has been there for all before
 
 
-class Agrees(Protocol):
-    """The say of one replica, or of a job that has none."""
-
-    def decide(
-        self, what: Hashable, mine: T, of_all: Callable[[Iterable[T]], T], wanted: Callable[[], bool]
-    ) -> T | None:
-        """What follows ``of_all`` that they say about ``what``, of which this is ``mine``. Waits for all that live.
-
-        None if that is not ``wanted`` any more, or nobody counts on this replica any more.
-        """
-
-    def leave(self) -> bool:
-        """Have no say any more, and say whether that is so: the last one has to go on."""
-
-
-class Alone:
-    """A job without replicas decides at once, and nobody goes on without it."""
-
-    def decide(
-        self, what: Hashable, mine: T, of_all: Callable[[Iterable[T]], T], wanted: Callable[[], bool]
-    ) -> T | None:
-        """See ``Agrees``."""
-        return of_all([mine])
-
-    def leave(self) -> bool:
-        """See ``Agrees``."""
-        return False
-
-
-ALONE = Alone()
-
-
 class Agreement:
-    """Of one stage of all replicas. ``living``: those that live now; for any thread."""
+    """Of one stage of all replicas; ``Say`` is how they use it. ``living``: those that live now; for any thread."""
 
     def __init__(self, living: Callable[[], Collection[Member]]) -> None:
+        self.changed = threading.Condition()
+        self.left: set[Member] = set()
+        self.said: dict[Hashable, dict[Member, Any]] = {}  # about what is not decided
+        self.decided: OrderedDict[Hashable, Any] = OrderedDict()
         self._living = living
-        self._changed = threading.Condition()
-        self._left: set[Member] = set()
-        self._said: dict[Hashable, dict[Member, Any]] = {}  # about what is not decided
-        self._decided: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def of(self, member: Member) -> Agrees:
-        """The say of this one."""
-        return _Say(self, member)
-
-    def _members(self) -> set[Member]:
-        return {*self._living()} - self._left
-
-    def decide(
-        self,
-        member: Member,
-        what: Hashable,
-        mine: T,
-        of_all: Callable[[Iterable[T]], T],
-        wanted: Callable[[], bool],
-    ) -> T | None:
-        """See ``Agrees``."""
-        with self._changed:
-            if what not in self._decided:
-                self._said.setdefault(what, {})[member] = mine
-            while wanted() and member in (members := self._members()):
-                if what in self._decided:
-                    decided: T = self._decided[what]
-                    return decided
-                said = self._said[what]
-                if members <= said.keys():
-                    del self._said[what]
-                    self._decided[what] = of_all(said[each] for each in members)
-                    if len(self._decided) > KEPT:
-                        self._decided.popitem(last=False)
-                    self._changed.notify_all()
-                else:
-                    self._changed.wait(LOOK_S)
-            return None
-
-    def leave(self, member: Member) -> bool:
-        """See ``Agrees``."""
-        with self._changed:
-            others = self._members() - {member}
-            if others:
-                self._left.add(member)
-                self._changed.notify_all()
-            return bool(others)
+    @property
+    def members(self) -> set[Member]:
+        """Who is waited for."""
+        return {*self._living()} - self.left
 
 
-class _Say:
+class Say:
+    """That of one ``member`` of an ``agreement``. For its own thread."""
+
     def __init__(self, agreement: Agreement, member: Member) -> None:
         self._agreement, self._member = agreement, member
 
     def decide(
         self, what: Hashable, mine: T, of_all: Callable[[Iterable[T]], T], wanted: Callable[[], bool]
     ) -> T | None:
-        return self._agreement.decide(self._member, what, mine, of_all, wanted)
+        """What follows ``of_all`` that they say about ``what``, of which this is ``mine``. Waits for all that live.
+
+        None if that is not ``wanted`` any more, or nobody counts on this member any more.
+        """
+        of = self._agreement
+        with of.changed:
+            if what not in of.decided:
+                of.said.setdefault(what, {})[self._member] = mine
+            while wanted() and self._member in (members := of.members):
+                if what in of.decided:
+                    decided: T = of.decided[what]
+                    return decided
+                if members <= of.said[what].keys():
+                    said = of.said.pop(what)
+                    of.decided[what] = of_all(said[each] for each in members)
+                    if len(of.decided) > KEPT:
+                        of.decided.popitem(last=False)
+                    of.changed.notify_all()
+                else:
+                    of.changed.wait(LOOK_S)
+            return None
 
     def leave(self) -> bool:
-        return self._agreement.leave(self._member)
+        """Have no say any more, and say whether that is so: the last one has to go on."""
+        of = self._agreement
+        with of.changed:
+            others = of.members - {self._member}
+            if others:
+                of.left.add(self._member)
+                of.changed.notify_all()
+            return bool(others)
+
+
+def alone() -> Say:
+    """That of a job without replicas: it decides at once, and nobody goes on without it."""
+    only = (0, 0)
+    return Say(Agreement(lambda: [only]), only)

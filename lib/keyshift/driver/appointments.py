@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import count
 
 from keyshift.clock import now_us
-from keyshift.driver.agreement import ALONE, Agrees
+from keyshift.driver.agreement import Say, alone
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.keys import Assignment
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
@@ -30,11 +30,11 @@ LOOK_S = 0.005  # between two looks for answers: ZooKeeper needs about a millise
 
 class Appointments:
     """Of one attempt of the stage of ``config``, which has a watermark for each of its routers. ``agrees``: with other
-    replicas.
+    replicas, if there are some.
     """
 
-    def __init__(self, config: JobConfig, coordination: Coordination, agrees: Agrees = ALONE) -> None:
-        self._config, self._coordination, self._agrees = config, coordination, agrees
+    def __init__(self, config: JobConfig, coordination: Coordination, agrees: Say | None = None) -> None:
+        self._config, self._coordination, self._agrees = config, coordination, agrees or alone()
         self._ahead_us = AHEAD_US
 
     def make(

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from keyshift.driver.agreement import ALONE, Agrees
+from keyshift.driver import agreement
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps
 from keyshift.model.errors import Damaged, NotThere
@@ -41,7 +41,12 @@ class StageAttempt:
     """
 
     def __init__(
-        self, config: JobConfig, left: Unfinished, say: Say, at_phase: Callable[[str], None], agrees: Agrees = ALONE
+        self,
+        config: JobConfig,
+        left: Unfinished,
+        say: Say,
+        at_phase: Callable[[str], None],
+        agrees: agreement.Say | None = None,
     ) -> None:
         self.config, self._say, self._at_phase, self._agrees = config, say, at_phase, agrees
         self.participant = self._new_session(leads=False)

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable
 
-from keyshift.driver.agreement import ALONE, Agrees
+from keyshift.driver import agreement
 from keyshift.driver.attempt import Say, StageAttempt, Unfinished
 from keyshift.driver.leader import Coordinator, MakeSteps
 from keyshift.driver.questions import Questions
@@ -35,7 +35,7 @@ class LedStage:
         self.history = StageHistory()  # of the attempts before
         self._asked: Questions | None = None  # of the attempt, from ``publish`` to ``leave``
         self.at_phase: AtPhase = lambda stage, phase: None  # hears from the leader's thread where a step begins
-        self.agrees: Agrees = ALONE  # with other replicas of the job, in the next attempt
+        self.agrees: agreement.Say | None = None  # with other replicas of the job, in the next attempt
 
     def note(self, text: str) -> Note:
         """``text`` about this stage."""

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from keyshift.driver import agreement
-from keyshift.driver.agreement import ALONE, Agreement
+from keyshift.driver.agreement import Agreement, Say, alone
 from keyshift.waiting import wait_until
 
 
@@ -18,7 +18,7 @@ class Group:
 
     def decide(self, member, what, mine, of_all):
         def run():
-            say = self.agreement.of(member)
+            say = Say(self.agreement, member)
             self.results[member] = say.decide(what, mine, of_all, lambda: self.wanted)
 
         self.threads.append(threading.Thread(target=run, daemon=True))
@@ -35,8 +35,9 @@ FIRST, SECOND, THIRD = (0, 0), (1, 0), (2, 0)
 
 
 def test_a_job_without_replicas_decides_at_once_and_stays():
-    assert ALONE.decide("epoch", 7, max, lambda: True) == 7
-    assert not ALONE.leave()
+    say = alone()
+    assert say.decide("epoch", 7, max, lambda: True) == 7
+    assert not say.leave() and say.decide("another", 8, max, lambda: True) == 8
 
 
 def test_what_follows_from_all_that_they_say_is_the_same_for_all():
@@ -80,7 +81,7 @@ def test_a_decision_counts_for_whoever_asks_for_it_later():
 def test_old_decisions_are_forgotten(monkeypatch):
     monkeypatch.setattr(agreement, "KEPT", 2)
     group = Group(FIRST)
-    say = group.agreement.of(FIRST)
+    say = Say(group.agreement, FIRST)
     for number in range(4):
         say.decide(number, number, max, lambda: True)
     assert say.decide(3, 9, max, lambda: True) == 3
@@ -97,9 +98,9 @@ def test_whoever_does_not_want_it_any_more_waits_no_more():
 def test_one_leaves_the_others_and_the_last_one_does_not():
     group = Group(FIRST, SECOND)
     group.decide(FIRST, "epoch", 5, max)
-    assert group.agreement.of(SECOND).leave()
+    assert Say(group.agreement, SECOND).leave()
     assert group.over() == {FIRST: 5}
-    assert not group.agreement.of(FIRST).leave()
+    assert not Say(group.agreement, FIRST).leave()
     group.decide(SECOND, "epoch", 9, max)
     assert group.over()[SECOND] is None, "nobody counts on it any more"
 
@@ -108,7 +109,7 @@ def test_one_leaves_the_others_and_the_last_one_does_not():
 def test_of_all_that_leave_at_once_one_stays(number):
     group, left = Group(*((each, 0) for each in range(number))), []
     threads = [
-        threading.Thread(target=lambda each=each: left.append(group.agreement.of((each, 0)).leave()))
+        threading.Thread(target=lambda each=each: left.append(Say(group.agreement, (each, 0)).leave()))
         for each in range(number)
     ]
     for thread in threads:
@@ -120,7 +121,7 @@ def test_of_all_that_leave_at_once_one_stays(number):
 
 def test_the_next_attempt_of_one_that_has_left_has_a_say_again():
     group = Group(FIRST, SECOND)
-    group.agreement.of(SECOND).leave()
+    Say(group.agreement, SECOND).leave()
     group.living = [FIRST, (1, 1)]
     group.decide(FIRST, "epoch", 5, max)
     group.decide((1, 1), "epoch", 9, max)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from small_job import CONFIG
 
-from keyshift.driver.agreement import ALONE, Agreement
+from keyshift.driver.agreement import Agreement, Say
 from keyshift.driver.appointments import Appointments
 from keyshift.model.errors import MigrationFailed
 from keyshift.protocol.coordinator import Appointment
@@ -20,7 +20,7 @@ CONFIG = replace(CONFIG, routers=ROUTERS, ordering="live_robin", heartbeat_us=20
 class World:
     """Routers answer what ``says`` gives for their number and the epoch, if anything; ``told``: what they heard."""
 
-    def __init__(self, says, config=CONFIG, agrees=ALONE):
+    def __init__(self, says, config=CONFIG, agrees=None):
         self.nodes = MemoryCoordination(Memory(), config.root)
         self.nodes.begin()
         self.says, self.told, self.appointments = says, [], Appointments(config, self.nodes, agrees)
@@ -86,8 +86,8 @@ def together(*worlds):
 
 def test_replicas_appoint_the_same_epoch_and_it_holds_if_the_routers_of_all_have_confirmed_it():
     agreement = Agreement(lambda: [(0, 0), (1, 0)])
-    always = World(lambda router, time: True, agrees=agreement.of((0, 0)))
-    later = World(lambda router, time: router == 0 or time > 1, agrees=agreement.of((1, 0)))
+    always = World(lambda router, time: True, agrees=Say(agreement, (0, 0)))
+    later = World(lambda router, time: router == 0 or time > 1, agrees=Say(agreement, (1, 0)))
     together(always, later)
     assert always.told == later.told and [each.holds for each in always.told] == [False, False, True]
     assert always.told[0].epoch < always.told[1].epoch == always.epoch == later.epoch
@@ -101,8 +101,8 @@ def test_one_that_has_died_is_told_nothing_and_the_other_one_goes_on():
         living[:] = [(0, 0)]
         return True
 
-    lives = World(lambda router, time: True, agrees=agreement.of((0, 0)))
-    dead = World(dies, agrees=agreement.of((1, 0)))
+    lives = World(lambda router, time: True, agrees=Say(agreement, (0, 0)))
+    dead = World(dies, agrees=Say(agreement, (1, 0)))
     together(lives, dead)
     assert lives.told[-1].holds and lives.epoch is not None
     assert dead.epoch is None and not any(each.holds for each in dead.told)
@@ -110,6 +110,6 @@ def test_one_that_has_died_is_told_nothing_and_the_other_one_goes_on():
 
 def test_one_that_leaves_does_so_once_and_a_job_without_replicas_does_not():
     agreement = Agreement(lambda: [(0, 0), (1, 0)])
-    first, second = (World(lambda router, time: True, agrees=agreement.of((number, 0))) for number in range(2))
+    first, second = (World(lambda router, time: True, agrees=Say(agreement, (number, 0))) for number in range(2))
     assert first.appointments.leave() and not second.appointments.leave()
     assert not World(lambda router, time: True).appointments.leave()

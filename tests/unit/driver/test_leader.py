@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from small_job import CONFIG
 
-from keyshift.driver.agreement import Agreement
+from keyshift.driver.agreement import Agreement, Say
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied
 from keyshift.model.errors import MigrationFailed
@@ -256,7 +256,7 @@ def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads
 @pytest.mark.parametrize(("others", "ends"), [([(1, 0)], True), ([], False)])
 def test_a_replica_that_is_late_with_a_step_ends_if_there_are_others(others, ends):
     nodes = Nodes()
-    agrees = Agreement(lambda: [(0, 0), *others]).of((0, 0))
+    agrees = Say(Agreement(lambda: [(0, 0), *others]), (0, 0))
     config = replace(CONFIG, ordering="live_robin", heartbeat_us=20_000)
     leader = coordinator(nodes, deadline_s=0.05, appointments=Appointments(config, nodes, agrees))
     if ends:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keyshift.driver.agreement import Agreement, Member
+from keyshift.driver.agreement import Agreement, Member, Say
 from keyshift.driver.job import Job
 from keyshift.driver.job_faults import ServicesToHit
 from keyshift.experiment.spec import RunSpec
@@ -86,7 +86,7 @@ class Replicas:
         struck = _MayStrike(application, self._services, self.struck)
         job = Job(application.start_query, config, *self._given, struck)
         for stage in job.stages:
-            stage.agrees = self._agreements[stage.name].of((config.replica, config.attempt))
+            stage.agrees = Say(self._agreements[stage.name], (config.replica, config.attempt))
         return job, KeyshiftJob(self._spec, job)
 
     def _members(self) -> list[Member]:
