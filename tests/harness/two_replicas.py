@@ -43,7 +43,8 @@ from keyshift.worker import tasks
 from keyshift.worker.slot.task import SlotTask
 
 LATE_S, LOAD_S = 0.4, 2.0
-HERE_ONLY = ["version", "slot", "log_offset", "arrived_us"]  # columns of results in which replicas may differ
+HERE_ONLY = ["version", "slot", "log_offset", "arrived_us"]  # columns in which replicas differ if one moves
+MOVED_ALIKE = ["log_offset", "arrived_us"]  # otherwise
 Place = tuple[int, int]
 
 
@@ -117,7 +118,8 @@ def run(
     for each, replica in zip(runs, replicas, strict=True):
         table, replica.batches = pd.concat(each._engine.results), each._engine.batches
         for slot, rows in table.groupby("slot", sort=False):
-            replica.results[slot] = list(rows.drop(columns=HERE_ONLY).itertuples(index=False, name=None))
+            own = HERE_ONLY if moves == "one" else MOVED_ALIKE
+            replica.results[slot] = list(rows.drop(columns=own).itertuples(index=False, name=None))
     return replicas
 
 

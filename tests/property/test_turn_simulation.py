@@ -66,6 +66,20 @@ class LetsTimePassForWhatCameEarly(TurnMachine[Any]):
         return SlotMachine.idle(self, units)
 
 
+class FiresUnderTheVersionOfTheStepThatHasEnded(TurnMachine[Any]):
+    """Which is another one as long as state is on its way; what is due comes by version."""
+
+    def version_of(self, unit: int) -> Any:
+        return SlotMachine.version_of(self, unit)
+
+
+class EndsAStepWhenAllStateIsHere(TurnMachine[Any]):
+    """Although its barriers were not delivered in this slot."""
+
+    def _installed(self, step: Any) -> bool:
+        return SlotMachine._installed(self, step)
+
+
 class GoesOnWithoutState(TurnMachine[Any]):
     all_here = True
 
@@ -84,6 +98,8 @@ BUGS = [
     ("live_robin", {"core": FiresWhenAllRowsHaveTold}, "a key's results depend on its owner"),
     ("live_robin", {"machine": StopsTheTimeOfWhatLeaves}, "replicas differ"),
     ("kazoo", {"machine": LetsTimePassForWhatCameEarly}, "replicas differ"),
+    ("live_robin", {"machine": FiresUnderTheVersionOfTheStepThatHasEnded}, "replicas differ"),
+    ("kazoo", {"machine": EndsAStepWhenAllStateIsHere}, "replicas differ"),
     ("live_robin", {"machine": GoesOnWithoutState}, "AssertionError: something of a turn waits"),
     ("live_robin", {"machine": WaitsForStateFromThePreparationOn}, "AssertionError: stuck"),
 ]

@@ -89,7 +89,7 @@ class Counting:
         for state in states:
             for kind, until in ((EVENT, state.timers.watermark), (PROCESSING, state.timers.clock)):
                 for due, key in state.timers.due(kind, until):
-                    results.append((key, kind, due, until, self.count(state, key)))
+                    results.append((key, kind, due, until, self.count(state, key), version))
         return results
 
     def count(self, state: State, key: int) -> tuple[int, int, int]:
@@ -98,7 +98,8 @@ class Counting:
 
 
 def owner(version: int, unit: int, slots: int) -> int:
-    return (unit + version) % slots
+    """Some units stay where they are."""
+    return (unit + (version if unit % 3 else 0)) % slots
 
 
 class Slot:
@@ -192,9 +193,9 @@ class Replica:
         appointed = version in (each.version for each in self.run.given.appointments)
         if appointed and all(slot.core.machine.version == self.prepared or slots == 1 for slot in self.slots):
             moves = [
-                Move(UnitId(unit), SlotId(owner(version - 1, unit, slots)), SlotId(owner(version, unit, slots)))
+                Move(UnitId(unit), SlotId(before), SlotId(after))
                 for unit in range(UNITS)
-                if slots > 1
+                if (before := owner(version - 1, unit, slots)) != (after := owner(version, unit, slots))
             ]
             for each in self.slots:
                 each.core.published(version, [(version, Step(tuple(moves), Mode()))])

@@ -7,8 +7,10 @@ barriers of its step were not delivered here, even if other slots have theirs.
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
+from keyshift.model.keys import Version
 from keyshift.protocol.slot.machine import SlotMachine
 from keyshift.protocol.slot.queues import Record
+from keyshift.protocol.slot.situation import ActiveStep
 
 
 class TurnMachine(SlotMachine[Record]):
@@ -25,6 +27,12 @@ class TurnMachine(SlotMachine[Record]):
         step = self._step
         return step.arriving if step and step.version not in self._heard.values() else frozenset()
 
+    def version_of(self, unit: int) -> Version:
+        """That of the barriers which were delivered last: what is here then belongs here. When a step ends in a slot is
+        up to how quickly state travels.
+        """
+        return Version(max(self._heard.values()))
+
     def idle(self, units: Iterable[int]) -> list[int]:
         """See ``Situation.idle``. No time passes for what came early: it left a slot that may be behind this one."""
         later = self._of_later
@@ -37,3 +45,7 @@ class TurnMachine(SlotMachine[Record]):
         leaves.
         """
         return False
+
+    def _installed(self, step: ActiveStep) -> bool:
+        """Not before the barriers: a step that has ended says nothing of what came early."""
+        return self._ready(step) and super()._installed(step)
