@@ -43,6 +43,7 @@ from keyshift.worker import tasks
 from keyshift.worker.slot.task import SlotTask
 
 LATE_S, LOAD_S = 0.4, 2.0
+OF_MOVES = {"batch_s": 1.5}  # in which state comes some way on a machine that is busy, too
 HERE_ONLY = ["version", "slot", "log_offset", "arrived_us"]  # columns in which replicas differ if one moves
 MOVED_ALIKE = ["log_offset", "arrived_us"]  # otherwise
 Place = tuple[int, int]
@@ -72,6 +73,7 @@ def run(
     both together. ``pinned``: more of their shape.
     """
     ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
+    pinned = (OF_MOVES if moves else {}) | pinned
     outcomes = [Outcome(2 * seed + number, _shape(seed, ordering, workload, **pinned), {}) for number in range(2)]
     common, order = (ensemble, bucket, Fate(ensemble, 0.0), "both"), OrderServices(seed)
     runs = [Run(outcome, *common, number) for number, outcome in enumerate(outcomes)]
@@ -157,7 +159,12 @@ def moves_and_dies(seed: int, workload: str, dies_after_s: float) -> tuple[Run, 
     """Both move their state together, over and over, and the second one dies meanwhile."""
     ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
     runs = [
-        Run(Outcome(2 * seed + number, _shape(seed, "live_robin", workload), {}), ensemble, bucket, Fate(ensemble, 0.0))
+        Run(
+            Outcome(2 * seed + number, _shape(seed, "live_robin", workload, **OF_MOVES), {}),
+            ensemble,
+            bucket,
+            Fate(ensemble, 0.0),
+        )
         for number in range(2)
     ]
     first, second = runs
@@ -192,7 +199,8 @@ def moves_and_dies(seed: int, workload: str, dies_after_s: float) -> tuple[Run, 
 def _shape(seed: int, ordering: str, workload: str, **pinned: Any) -> Any:
     calm = {"moves": 1.0, "batch_s": 0.3, "expires_s": None, "fails": 0.0, "leader_dies": 0.0, "snapshot_s": 0.0}
     fixed = {"routers": 2, "slots": 2, "begin_slots": 2, "strategy": "all_at_once", "slow_s": (0.04, 0.01)}
-    return draw(seed, kind="push", workload=workload, ordering=ordering, queue_bytes=1 << 26, **calm, **fixed, **pinned)
+    given = {**calm, **fixed, **pinned}
+    return draw(seed, kind="push", workload=workload, ordering=ordering, queue_bytes=1 << 26, **given)
 
 
 @contextmanager
