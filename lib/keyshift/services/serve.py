@@ -1,7 +1,8 @@
-"""One service in the foreground, for others to use: ``python -m keyshift.services.serve kafka|zookeeper|minio|redis|bucket``.
+"""One service in the foreground, for others to use: ``python -m keyshift.services.serve NAME``.
 
-What a container of the image runs. The configuration is that of the embedded stack; only addresses, the data folder and
-(MinIO, Redis) the credentials differ. This process then becomes the service: signals reach it, and its output is our output.
+What a container of the image runs. The configuration is that of the embedded stack, or of the Redis server that a run
+starts; only addresses, the data folder and credentials differ. This process then becomes the service: signals reach it,
+and its output is our output.
 """
 
 import os

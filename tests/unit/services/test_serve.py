@@ -41,7 +41,8 @@ class Became(Exception):
 def container(tmp_path, monkeypatch):
     """A state folder of its own, programs that need not be there, and nothing that takes this process away."""
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path / "home"))
-    for name in [name for name in os.environ if name.startswith(("MINIO_", "KEYSHIFT_MINIO", "KEYSHIFT_BUCKET", PASSWORD))]:
+    others = ("MINIO_", "KEYSHIFT_MINIO", "KEYSHIFT_BUCKET", PASSWORD)
+    for name in [name for name in os.environ if name.startswith(others)]:
         monkeypatch.delenv(name)
     for service in (Kafka, ZooKeeper, MinIO):
         monkeypatch.setattr(service, "fetch", lambda self, say, cancel: [f"program-of-{self.name}"])
@@ -108,7 +109,7 @@ def test_minio_takes_its_credentials_and_settings_from_the_environment_and_shows
 
 def test_redis_serves_everybody_who_has_its_password_which_no_command_shows(container, monkeypatch):
     monkeypatch.setenv(PASSWORD, "a-long-secret")
-    command, env = become("redis", "--port", "6380", "--memory-mib", "64", monkeypatch=monkeypatch)
+    command, _ = become("redis", "--port", "6380", "--memory-mib", "64", monkeypatch=monkeypatch)
     assert Path(command[0]).name == "redis-server" and os.access(command[0], os.X_OK)
     assert "a-long-secret" not in " ".join(command)
     file = container / "home" / command[1]
@@ -245,7 +246,7 @@ def test_zookeeper_started_this_way_answers_and_ends_on_the_signal(tmp_path):
 def test_redis_started_this_way_asks_for_the_password_keeps_nothing_on_disk_and_ends_on_the_signal(
     tmp_path, monkeypatch
 ):
-    password, log = 'a "b\' #\\ü', tmp_path / "redis.log"
+    password, log = "a \"b' #\\ü", tmp_path / "redis.log"
     monkeypatch.setenv(PASSWORD, password)
     with started(log, "redis", "--memory-mib", "64") as (server, port):
         client = redis.Redis("127.0.0.1", port, password=password)

@@ -267,7 +267,7 @@ def test_a_server_that_is_full_drops_nothing_and_takes_nothing_more():
         client.close()
         store.load([(state, {10})])
         state.values[10] = 1, b""
-        with pytest.raises(ServiceUnavailable, match="the store of state: .*maxmemory"):
+        with pytest.raises(ServiceUnavailable, match=r"the store of state: .*maxmemory"):
             store.load([(state, {77})])
         assert [key for key, _ in state.take(TEN)] == list(TEN)
 
@@ -290,8 +290,13 @@ def test_what_a_server_tells_about_itself_says_whether_state_stays_there(about, 
     ("address", "password", "here", "line"),
     [
         (NOWHERE, "", True, "redis = 127.0.0.1:1 cannot be reached: "),
-        ("", "", False, "redis = '': executors in pods cannot reach a server of this machine; set redis=host:port, or "
-         "services.redis in the profile"),
+        (
+            "",
+            "",
+            False,
+            "redis = '': executors in pods cannot reach a server of this machine; set redis=host:port, or "
+            "services.redis in the profile",
+        ),
         ("server", "wrong", True, f"; set {PASSWORD} in the environment"),
         ("server", "", True, f"; set {PASSWORD} in the environment"),
     ],
