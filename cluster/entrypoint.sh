@@ -3,7 +3,7 @@
 set -eu
 
 case "${1:-}" in
-kafka | zookeeper | minio | bucket)
+kafka | zookeeper | minio | redis | bucket)
   exec python -m keyshift.services.serve "$@"
   ;;
 
@@ -39,7 +39,7 @@ driver)
   ;;
 
 '')
-  echo "say what to be: kafka, zookeeper, minio, bucket, or a command like 'keyshift --help'" >&2
+  echo "say what to be: kafka, zookeeper, minio, redis, bucket, or a command like 'keyshift --help'" >&2
   exit 2
   ;;
 

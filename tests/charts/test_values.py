@@ -29,8 +29,10 @@ from rendering import (
 from keyshift.control import batch_metrics as of_batches
 from keyshift.control import metrics as of_jobs
 from keyshift.place.profile import Profile, ServicesProfile, SparkProfile, load_profile
+from keyshift.redis_program import PASSWORD
 
-SERVICES = ("kafka", "zookeeper", "minio")
+KEEPING = ("kafka", "zookeeper", "minio")  # what they have on a disk
+SERVICES = (*KEEPING, "redis")
 APP_VERSION = yaml.safe_load((CHARTS / "keyshift" / "Chart.yaml").read_text())["appVersion"]
 DRIVER_ENVIRONMENT = {
     "POD_IP": "10.0.0.7",
@@ -76,6 +78,7 @@ def secret_key(name: str, key: str) -> dict[str, Any]:
         ("kafka", ["kafka", "--advertise", f"{RELEASE}-kafka.{NAMESPACE}.svc", "--port", "9092", "--data", "/data"]),
         ("zookeeper", ["zookeeper", "--port", "2181", "--data", "/data"]),
         ("minio", ["minio", "--port", "9000", "--data", "/data"]),
+        ("redis", ["redis", "--port", "6379", "--memory-mib", "1536"]),
     ],
 )
 def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart, arguments):
@@ -90,7 +93,7 @@ def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart, arguments)
     ]
 
 
-@pytest.mark.parametrize("chart", SERVICES)
+@pytest.mark.parametrize("chart", KEEPING)
 def test_data_is_in_the_pod_unless_it_shall_persist(chart):
     for case, persists in ((None, False), ("persistent", True)):
         spec = stateful(chart, case)["spec"]
@@ -177,6 +180,52 @@ def test_prometheus_is_told_where_to_scrape_minio_only_if_wanted():
     (monitor,) = kinds(found, "ServiceMonitor").values()
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["spec"]["endpoints"][0]["interval"] == "15s"
+
+
+# --- redis
+
+
+def test_redis_gets_a_generated_password_or_that_of_an_existing_secret_and_has_no_disk():
+    for case, secret, password, memory in (
+        (None, f"{RELEASE}-redis", "password", "1536"),
+        ("secret", "my-redis", "word", "512"),
+    ):
+        found = manifests("redis", case)
+        assert list(kinds(found, "Secret")) == ([f"{RELEASE}-redis"] if case is None else [])
+        for _, pod in pods(found):  # the server and the test
+            assert environment(pod["spec"]["containers"][0])[PASSWORD] == secret_key(secret, password)
+        spec = one(found, "StatefulSet", f"{RELEASE}-redis")["spec"]
+        (container,) = spec["template"]["spec"]["containers"]
+        assert container["args"][-1] == memory
+        assert {volume["name"] for volume in spec["template"]["spec"]["volumes"]} == {"home", "tmp"}
+        assert "volumeClaimTemplates" not in spec
+    data = one(manifests("redis"), "Secret", f"{RELEASE}-redis")["data"]
+    assert {key: len(value) > 15 for key, value in data.items()} == {"password": True}
+
+
+def test_state_that_fills_redis_is_refused_before_the_pod_would_be_killed():
+    (container,) = stateful("redis")["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "2Gi"}
+    assert int(container["args"][-1]) <= 0.75 * 2048
+
+
+@pytest.mark.parametrize(
+    ("chart", "case", "address", "password"),
+    [
+        ("keyshift", None, f"{RELEASE}-redis:6379", (f"{RELEASE}-redis", "password")),
+        ("lab", "secured", "redis.example:6379", ("my-redis", "word")),
+        ("lab", "placed", "redis.example:6379", None),
+        ("lab", "batch", "", None),
+    ],
+)
+def test_drivers_know_the_redis_server_and_its_password_if_there_is_one(chart, case, address, password):
+    found = manifests(chart, case)
+    assert profile_files(found)[0]["services"]["redis"] == address
+    labels = {"app.kubernetes.io/component": "driver"}
+    drivers = [pod for _, pod in pods(found) if labels.items() <= pod["metadata"]["labels"].items()]
+    assert drivers
+    for pod in drivers:
+        assert environment(pod["spec"]["containers"][0]).get(PASSWORD) == (password and secret_key(*password))
 
 
 # --- lab
@@ -277,6 +326,7 @@ def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):
     endpoints, spark = profile.endpoints(), profile.spark
     assert (endpoints.kafka, endpoints.zookeeper) == (f"{RELEASE}-kafka:9092", f"{RELEASE}-zookeeper:2181")
     assert (endpoints.minio, endpoints.bucket, endpoints.secure) == (f"{RELEASE}-minio:9000", "keyshift", False)
+    assert endpoints.redis == f"{RELEASE}-redis:6379"
     assert (spark.namespace, spark.driver_host, spark.driver_pod) == (NAMESPACE, "10.0.0.7", "keyshift-lab-0")
     assert spark.image == f"keyshift:{APP_VERSION}"
     assert spark.service_account in kinds(manifests("keyshift"), "ServiceAccount")
@@ -293,6 +343,7 @@ def test_the_profile_says_what_the_values_say():
         "kafka_authority": "",
         "zookeeper": "zk.example:2181",
         "minio": "s3.example:443",
+        "redis": "redis.example:6379",
         "bucket": "results",
         "secure": True,
     }
@@ -476,8 +527,8 @@ def test_all_of_it_comes_with_one_command_and_idles_on_a_laptop():
     ("case", "left"),
     [
         ("external", {"lab"}),
-        ("results-apart", {"kafka", "zookeeper", "lab"}),
-        ("services-only", {"kafka", "zookeeper", "minio"}),
+        ("results-apart", {"kafka", "zookeeper", "redis", "lab"}),
+        ("services-only", {"kafka", "zookeeper", "minio", "redis"}),
     ],
 )
 def test_what_exists_elsewhere_is_not_installed(case, left):
@@ -511,6 +562,7 @@ def test_each_service_and_the_rights_have_a_test_pod():
         ("kafka", None, ["helm test keyshift", "goes with its pod"]),
         ("zookeeper", "persistent", ["helm test keyshift", "data-keyshift-zookeeper-0"]),
         ("minio", None, ["port-forward service/keyshift-minio 9000", "existingSecret.name=keyshift-minio"]),
+        ("redis", "secret", ["helm test keyshift", "my-redis", "goes with its pod"]),
         ("lab", "batch", ["port-forward service/keyshift-lab 8888", "app.kubernetes.io/name=lab-batch", "helm test"]),
         ("keyshift", None, ["port-forward service/keyshift-lab 8888", "get secret keyshift-lab", "helm uninstall"]),
     ],
@@ -544,7 +596,10 @@ WRONG = [
     ("lab", "alone", "spark.memory=1Gi", "spark/memory"),
     ("lab", "alone", "spark.conf.master=local", "'master'"),
     ("lab", "alone", "services.kafka=no-port", "services/kafka"),
-    ("lab", "alone", "services.redis=r:6379", "redis"),
+    ("redis", None, "memoryMiB=0", "memoryMiB"),
+    ("redis", None, "persistence.enabled=true", "persistence"),
+    ("lab", "alone", "services.redis=some", "services/redis"),
+    ("lab", "alone", "services.radis=r:6379", "radis"),
     ("lab", "alone", "executors.spread=sometimes", "executors/spread"),
     ("lab", "alone", "batch.shedule=daily", "shedule"),
     ("lab", "alone", "control.port=80", "control/port"),
@@ -574,6 +629,9 @@ def test_a_wrong_value_is_refused_with_its_name(chart, case, setting, named, tmp
         ("keyshift", None, ["kafka.enabled=false"], "lab.services.kafka"),
         ("keyshift", None, ["zookeeper.enabled=false"], "lab.services.zookeeper"),
         ("keyshift", None, ["lab.services.kafka=k:9092"], "kafka.enabled"),
+        ("keyshift", None, ["redis.enabled=false"], "(host:port, or none)"),
+        ("keyshift", None, ["lab.services.redis=none"], "lab.services.redis is none, but redis.enabled would install"),
+        ("keyshift", None, ["redis.existingSecret.name=mine"], "lab.redisAccess.existingSecret differ"),
         (
             "keyshift",
             None,

@@ -53,7 +53,7 @@ def profile(cluster):
 
 def test_what_the_charts_test_passes(cluster):
     said = cluster.helm("test", RELEASE, "--logs")
-    assert said.count("Phase:          Succeeded") == 4
+    assert said.count("Phase:          Succeeded") == 5
 
 
 def test_state_moves_between_pods_and_the_oracle_agrees(cluster):
@@ -63,6 +63,16 @@ def test_state_moves_between_pods_and_the_oracle_agrees(cluster):
     places = re.findall(r"slots ([\d, ]+) on (\S+?)(?:;|$)", notes(cluster, row["run_id"]), re.MULTILINE)
     assert len({host for _, host in places}) == 2
     assert cluster.without_executors()
+
+
+@pytest.mark.parametrize("backend", ["remote", "hybrid"])
+def test_state_in_the_redis_server_of_the_release_moves_by_reference(cluster, backend):
+    row = summary(cluster.keyshift("run", *SMALL, "--set", "to_slots=4", "--set", f"backend={backend}"))
+    assert row["verdict"] == "ok"
+    assert row["units_moved"] > 0
+    asked = "import os, redis; print(redis.Redis(password=os.environ['KEYSHIFT_REDIS_PASSWORD']).dbsize())"
+    left = cluster.kubectl("exec", f"{RELEASE}-redis-0", "--", "python", "-c", asked, check=True)
+    assert left.stdout.strip() == "0", "of the run nothing is left"
 
 
 def test_the_quickstart_runs_in_the_pod_of_jupyter(cluster):

@@ -30,6 +30,11 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- .Values.store.existingSecret.name | default (include "common.sibling" (list . "minio")) -}}
 {{- end }}
 
+{{/* Empty: no password. */}}
+{{- define "lab.redisSecret" -}}
+{{- .Values.redisAccess.existingSecret.name | default (empty .Values.services.redis | ternary (include "common.sibling" (list . "redis")) "") -}}
+{{- end }}
+
 {{- define "lab.controlSecret" -}}
 {{- .Values.control.existingSecret.name | default (include "common.sibling" (list . "control")) -}}
 {{- end }}
@@ -67,6 +72,10 @@ authorization:
 - name: KEYSHIFT_KAFKA_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ $name }}, key: {{ .password }}}}
 {{- end }}
+{{- end }}
+{{- with include "lab.redisSecret" . }}
+- name: KEYSHIFT_REDIS_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.redisAccess.existingSecret.password }}}}
 {{- end }}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}

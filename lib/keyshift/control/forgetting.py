@@ -93,7 +93,7 @@ def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
     def stores() -> None:
         define_own(left.own)
         part = live_spec(left.values).backend
-        clean_stores(part.name, part.settings, run)
+        clean_stores(part.name, part.settings, endpoints.redis, run)
         shutil.rmtree(left.work, ignore_errors=True)
 
     return {

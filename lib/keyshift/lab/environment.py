@@ -19,7 +19,7 @@ from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
 from keyshift.services.stack import Stack
-from keyshift.state import backends
+from keyshift.state import backends, settings_of
 
 ANSWER_S = 5.0
 
@@ -137,8 +137,8 @@ def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:
     """Raises KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
     require_needs(spec, place, machine)
     require_possible(spec.scenario.faults(), Stack() if place.services == "embedded" else None, place.spark)
-    backend = backends.get(spec.backend.name)
-    backend.require(backend.settings(**spec.backend.settings), not place.spark.on_kubernetes)
+    settings = settings_of(spec.backend.name, spec.backend.settings, place.redis)
+    backends.get(spec.backend.name).require(settings, not place.spark.on_kubernetes)
 
 
 def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> LiveJob:

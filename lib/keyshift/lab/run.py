@@ -44,7 +44,7 @@ from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.services.stack import Stack
-from keyshift.state import backends, clean_stores
+from keyshift.state import backends, clean_stores, settings_of
 from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.election import require_session
@@ -280,9 +280,9 @@ class Lab:
         """A run, with all that it consists of. ``log`` gets its last protocol events. What is left behind, ``end``
         decides.
         """
-        backend = backends.get(spec.backend.name)
+        chosen = settings_of(spec.backend.name, spec.backend.settings, self._endpoints.redis)
         folder = None if self._place.on_kubernetes else self._work
-        with backend.served(backend.settings(**spec.backend.settings), run_id, folder) as settings:
+        with backends.get(spec.backend.name).served(chosen, run_id, folder) as settings:
             config = job_config(spec, run_id, self._endpoints, self._place.certificate(), settings)
             with self._around(spec, config, log, make_script, results, end) as run:
                 yield run
@@ -329,10 +329,9 @@ class Lab:
                     end.left = self._all_of({"claim": job.end})
                 if end.decide(ended_by).deletes and not end.left:
                     steps = {"topics": traffic.close, "nodes and snapshots": job.clean}
+                    backend = spec.backend.name, spec.backend.settings, self._endpoints.redis
                     for each in configs:
-                        stores: Callable[[], None] = partial(
-                            clean_stores, spec.backend.name, spec.backend.settings, each.job
-                        )
+                        stores: Callable[[], None] = partial(clean_stores, *backend, each.job)
                         steps |= {f"stores of {each.job}" if several else "stores": stores}
                     end.left = self._all_of(steps)
                     end.deleted = not end.left

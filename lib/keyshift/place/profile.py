@@ -44,6 +44,7 @@ class ServicesProfile(BaseModel):
     minio: Address = Field(description="any store that speaks S3")
     bucket: str = Field(default="keyshift", min_length=3)
     secure: bool = Field(default=False, description="TLS to the store")
+    redis: Address | Literal[""] = Field(default="", description="for state of `remote` and `hybrid`; empty: none")
 
 
 class SparkProfile(BaseModel):
@@ -164,6 +165,11 @@ class Profile(BaseModel):
     spark: SparkProfile = Field(default_factory=SparkProfile)
     control: ControlProfile = Field(default_factory=ControlProfile)
 
+    @property
+    def redis(self) -> str:
+        """Address of a Redis server for state; empty if there is none."""
+        return "" if self.services == "embedded" else self.services.redis
+
     def endpoints(self) -> Endpoints:
         """Of services that are not embedded. Raises BadInput if credentials are not in the environment, or the file
         with Kafka's authority cannot be read.
@@ -181,6 +187,7 @@ class Profile(BaseModel):
             services.bucket,
             services.secure,
             SignIn(services.kafka_sasl, user, password, services.kafka_tls, _authority(services.kafka_authority)),
+            services.redis,
         )
 
     def require_cores(self, needed: int) -> None:

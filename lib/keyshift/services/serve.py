@@ -1,7 +1,8 @@
-"""One service in the foreground, for others to use: ``python -m keyshift.services.serve kafka|zookeeper|minio|bucket``.
+"""One service in the foreground, for others to use: ``python -m keyshift.services.serve NAME``.
 
-What a container of the image runs. The configuration is that of the embedded stack; only addresses, the data folder and
-(MinIO) the credentials differ. This process then becomes the service: signals reach it, and its output is our output.
+What a container of the image runs. The configuration is that of the embedded stack, or of the Redis server that a run
+starts; only addresses, the data folder and credentials differ. This process then becomes the service: signals reach it,
+and its output is our output.
 """
 
 import os
@@ -14,10 +15,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from keyshift.endpoints import Endpoints
-from keyshift.folders import require_disk_space, state_folder
+from keyshift.folders import require_disk_space, state_folder, write_whole
 from keyshift.model.errors import BadInput, Refused, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.program import run_program
+from keyshift.redis_program import PASSWORD, redis_configuration, redis_program
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import MinIO
 from keyshift.services.service import ANSWER_S, EVERYWHERE, Binding, Service
@@ -69,6 +71,21 @@ def minio(data: Data, port: Port = 9000, listen: Listen = EVERYWHERE) -> None:
 
 
 @app.command()
+def redis(
+    port: Port = 6379,
+    listen: Listen = EVERYWHERE,
+    memory_mib: Annotated[int, typer.Option(min=0, help="When it takes no more, in MiB; 0: never.")] = 0,
+) -> None:
+    """A single server for state, in memory alone, with the password of $KEYSHIFT_REDIS_PASSWORD."""
+    home, file = state_folder(), "conf/redis.conf"
+    configuration = redis_configuration(_address(listen), port, _given(PASSWORD), memory_mib)
+    program = redis_program()
+    _require_home(home)
+    write_whole(home / file, configuration)
+    _exec(home, [str(program), file], {})
+
+
+@app.command()
 def bucket(
     deadline_s: Annotated[float, typer.Option(min=0, help="How long to wait for MinIO, in seconds.")] = 300.0,
     secure: Annotated[bool, typer.Option(help="Speak TLS with it.")] = False,
@@ -110,11 +127,19 @@ def become(service: Service, ports: dict[str, int]) -> NoReturn:
 
     Raises ServiceUnavailable if the state folder or the data folder cannot be written to.
     """
-    require_disk_space(service.home, 0, "set KEYSHIFT_HOME to a folder that can be written to")
+    _require_home(service.home)
     require_disk_space(service.data, 0, "give a folder with --data that this user can write to")
     program = service.fetch(_tell, threading.Event())
     command, env = service.configure(program, ports, threading.Event())
-    os.chdir(service.home)  # paths in the command are relative to it
+    _exec(service.home, command, env)
+
+
+def _require_home(home: Path) -> None:
+    require_disk_space(home, 0, "set KEYSHIFT_HOME to a folder that can be written to")
+
+
+def _exec(home: Path, command: list[str], env: dict[str, str]) -> NoReturn:
+    os.chdir(home)  # paths in the command are relative to it
     sys.stderr.flush()
     # The container's own settings of the service (MINIO_PROMETHEUS_AUTH_TYPE) stay.
     os.execvpe(command[0], command, os.environ | env)
@@ -124,10 +149,14 @@ def _binding(data: Path, name: str, listen: str, advertise: str = "") -> Binding
     """Raises BadInput for a path or an address that no configuration can hold."""
     if not data.is_absolute() or not PLAIN_PATH.fullmatch(str(data)):
         raise BadInput(f"--data {str(data)!r}: expected an absolute path of letters, digits and . _ - /")
+    # A folder in it: at the root of a fresh volume is lost+found, which Kafka takes for a broken topic.
+    return Binding(_address(listen), advertise or listen, data / name)
+
+
+def _address(listen: str) -> str:
     if not HOST_NAME.fullmatch(listen):
         raise BadInput(f"--listen {listen!r}: expected an IPv4 address, {EVERYWHERE} for all of this machine")
-    # A folder in it: at the root of a fresh volume is lost+found, which Kafka takes for a broken topic.
-    return Binding(listen, advertise or listen, data / name)
+    return listen
 
 
 def _given(name: str) -> str:

@@ -177,7 +177,11 @@ backends.register(
 )
 
 
-def clean_stores(name: str, settings: Mapping[str, Any], job: str) -> None:
-    """Remove what the stores of a job of the backend ``name`` have left elsewhere. Raises ServiceUnavailable."""
-    backend = backends.get(name)
-    backend.clean(backend.settings(**settings), job)
+def settings_of(name: str, given: Mapping[str, Any], redis: str) -> Any:
+    """Settings of the backend ``name`` where ``redis`` is the address of a Redis server; empty if there is none."""
+    return backends.get(name).settings(**given).in_place(redis)
+
+
+def clean_stores(name: str, given: Mapping[str, Any], redis: str, job: str) -> None:
+    """Remove what the stores of a job have left elsewhere; see ``settings_of``. Raises ServiceUnavailable."""
+    backends.get(name).clean(settings_of(name, given, redis), job)

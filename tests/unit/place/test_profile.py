@@ -83,6 +83,16 @@ def test_credentials_come_from_the_environment_only(write, monkeypatch):
     assert "secret" not in repr(profile.endpoints())
 
 
+def test_a_redis_server_is_of_the_place_if_the_profile_names_one(write, monkeypatch):
+    for name in KEYS:
+        monkeypatch.setenv(name, "secret")
+    without, given = load_profile(write(SERVICES)), load_profile(write(SERVICES.replace("}", ", redis: 'r:6379'}")))
+    assert (load_profile("local").redis, without.redis, without.endpoints().redis) == ("", "", "")
+    assert (given.redis, given.endpoints().redis) == ("r:6379", "r:6379")
+    with pytest.raises(BadInput, match=r"services.*redis.*'r'"):
+        load_profile(write(SERVICES.replace("}", ", redis: r}")))
+
+
 def test_a_kafka_that_asks_is_signed_in_to_with_what_the_environment_says(write, monkeypatch, tmp_path):
     for name in KEYS:
         monkeypatch.setenv(name, "secret")

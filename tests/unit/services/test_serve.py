@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import redis
 import urllib3
 from small_bucket import Bucket as Client
 from small_bucket import s3_error
@@ -19,6 +21,7 @@ from typer.testing import CliRunner
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.objects import Bucket
+from keyshift.redis_program import PASSWORD
 from keyshift.services import serve
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import MinIO
@@ -38,7 +41,8 @@ class Became(Exception):
 def container(tmp_path, monkeypatch):
     """A state folder of its own, programs that need not be there, and nothing that takes this process away."""
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path / "home"))
-    for name in [name for name in os.environ if name.startswith(("MINIO_", "KEYSHIFT_MINIO", "KEYSHIFT_BUCKET"))]:
+    others = ("MINIO_", "KEYSHIFT_MINIO", "KEYSHIFT_BUCKET", PASSWORD)
+    for name in [name for name in os.environ if name.startswith(others)]:
         monkeypatch.delenv(name)
     for service in (Kafka, ZooKeeper, MinIO):
         monkeypatch.setattr(service, "fetch", lambda self, say, cancel: [f"program-of-{self.name}"])
@@ -103,6 +107,17 @@ def test_minio_takes_its_credentials_and_settings_from_the_environment_and_shows
     assert not (container / "home/credentials.json").exists()
 
 
+def test_redis_serves_everybody_who_has_its_password_which_no_command_shows(container, monkeypatch):
+    monkeypatch.setenv(PASSWORD, "a-long-secret")
+    command, _ = become("redis", "--port", "6380", "--memory-mib", "64", monkeypatch=monkeypatch)
+    assert Path(command[0]).name == "redis-server" and os.access(command[0], os.X_OK)
+    assert "a-long-secret" not in " ".join(command)
+    file = container / "home" / command[1]
+    assert file.stat().st_mode & 0o077 == 0
+    found = dict(line.split(" ", 1) for line in file.read_text().splitlines())
+    assert (found["bind"], found["port"], found["maxmemory"]) == ("0.0.0.0", "6380", "64mb")
+
+
 @pytest.mark.parametrize("service", [Kafka, ZooKeeper, MinIO])
 def test_without_a_place_a_service_keeps_to_this_machine_and_to_its_state_folder(container, service, monkeypatch):
     monkeypatch.setenv("MINIO_PROMETHEUS_AUTH_TYPE", "public")  # of another MinIO
@@ -129,6 +144,8 @@ def test_without_a_place_a_service_keeps_to_this_machine_and_to_its_state_folder
         (["zookeeper", "--data", "data"], "--data 'data': expected an absolute path"),
         (["zookeeper", "--data", "/data", "--listen", "0.0.0.0:1"], "--listen '0.0.0.0:1': expected an IPv4 address"),
         (["minio", "--data", "/data"], "MINIO_ROOT_USER is not set in the environment"),
+        (["redis"], "KEYSHIFT_REDIS_PASSWORD is not set in the environment"),
+        (["redis", "--listen", "::"], "--listen '::': expected an IPv4 address"),
         (["bucket"], "KEYSHIFT_MINIO is not set in the environment"),
     ],
 )
@@ -191,30 +208,62 @@ def test_a_bucket_with_an_impossible_name_and_an_address_that_is_none_are_refuse
         become("bucket", monkeypatch=monkeypatch)
 
 
-def test_zookeeper_started_this_way_answers_and_ends_on_the_signal(tmp_path):
+@contextlib.contextmanager
+def started(log: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A service on a free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    log = tmp_path / "zookeeper.log"
-    command = [sys.executable, "-m", "keyshift.services.serve", "zookeeper", "--listen", "127.0.0.1"]
-    command += ["--port", str(port), "--data", str(tmp_path / "volume")]
+    command = [sys.executable, "-m", "keyshift.services.serve", *arguments, "--listen", "127.0.0.1"]
     with open(log, "wb") as sink:
-        server = subprocess.Popen(command, env=os.environ, stdout=sink, stderr=sink)
-    asked = ZooKeeper(tmp_path / "home", Binding())
-
-    def answers() -> bool:
-        assert server.poll() is None, tail(log)
-        with contextlib.suppress(OSError, ServiceUnavailable):
-            asked.check(port)
-            return True
-        return False
-
+        server = subprocess.Popen([*command, "--port", str(port)], env=os.environ, stdout=sink, stderr=sink)
     try:
+        yield server, port
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_zookeeper_started_this_way_answers_and_ends_on_the_signal(tmp_path):
+    log = tmp_path / "zookeeper.log"
+    asked = ZooKeeper(tmp_path / "home", Binding())
+    with started(log, "zookeeper", "--data", str(tmp_path / "volume")) as (server, port):
+
+        def answers() -> bool:
+            assert server.poll() is None, tail(log)
+            with contextlib.suppress(OSError, ServiceUnavailable):
+                asked.check(port)
+                return True
+            return False
+
         assert wait_until(answers, DEADLINE_S)
         assert (tmp_path / "volume/zookeeper/version-2").is_dir()
         server.terminate()  # reaches the server itself: nothing stands between it and its parent
         server.wait(DEADLINE_S)
         with pytest.raises(OSError):
             asked.check(port)
-    finally:
-        server.kill()
-        server.wait()
+
+
+def test_redis_started_this_way_asks_for_the_password_keeps_nothing_on_disk_and_ends_on_the_signal(
+    tmp_path, monkeypatch
+):
+    password, log = "a \"b' #\\ü", tmp_path / "redis.log"
+    monkeypatch.setenv(PASSWORD, password)
+    with started(log, "redis", "--memory-mib", "64") as (server, port):
+        client = redis.Redis("127.0.0.1", port, password=password)
+
+        def answers() -> bool:
+            assert server.poll() is None, tail(log)
+            with contextlib.suppress(redis.ConnectionError):
+                return bool(client.ping())
+            return False
+
+        assert wait_until(answers, DEADLINE_S)
+        about = client.info()
+        assert (about["maxmemory"], about["maxmemory_policy"]) == (64 << 20, "noeviction")
+        with redis.Redis("127.0.0.1", port) as stranger, pytest.raises(redis.AuthenticationError):
+            stranger.ping()
+        client.set("key", "value")
+        server.terminate()
+        server.wait(DEADLINE_S)
+        client.close()
+    assert [file.name for file in (tmp_path / "home").rglob("*") if file.is_file()] == ["redis.conf"]

@@ -12,8 +12,9 @@ from small_state import filled
 
 from keyshift.checks.backend import SCHEMA, exported
 from keyshift.model.errors import BadInput, KeyshiftError, ProtocolViolation, ServiceUnavailable
-from keyshift.state import backends, clean_stores, redis_server
-from keyshift.state.redis_server import PASSWORD, RemoteSettings, connected, require, served
+from keyshift.redis_program import PASSWORD
+from keyshift.state import backends, clean_stores, redis_server, settings_of
+from keyshift.state.redis_server import RemoteSettings, connected, require, served
 from keyshift.state.remote import HybridSettings, RemoteStore
 from keyshift.waiting import wait_until
 
@@ -161,10 +162,10 @@ def test_at_an_address_the_state_of_a_job_stays_until_it_is_cleaned(server, monk
         assert [name for name in names(server) if name.startswith("keyshift:other/")]
         store.close()
     assert [name for name in names(server) if name.startswith("keyshift:other/")], "the job may go on"
-    clean_stores("remote", {"redis": server.redis}, "other")
+    clean_stores("remote", {}, server.redis, "other")
     assert not [name for name in names(server) if name.startswith("keyshift:other/")]
     with pytest.raises(ServiceUnavailable, match=f"redis = {NOWHERE}: "):
-        clean_stores("remote", {"redis": NOWHERE}, "other")
+        clean_stores("remote", {"redis": NOWHERE}, server.redis, "other")
 
 
 def begun_anew(server):
@@ -240,6 +241,38 @@ def test_a_server_that_may_drop_state_is_refused_before_a_run_and_in_it(monkeypa
 
 
 @pytest.mark.parametrize(
+    ("name", "given", "redis", "used"),
+    [
+        ("remote", {}, "", ""),
+        ("remote", {}, "place:6379", "place:6379"),
+        ("hybrid", {"redis": "own:1", "write": "back"}, "place:6379", "own:1"),
+    ],
+)
+def test_a_run_uses_the_server_that_it_names_or_else_the_one_of_the_place(name, given, redis, used):
+    settings = settings_of(name, given, redis)
+    assert settings.redis == used
+    assert settings.model_dump().items() >= (given | {"redis": used}).items()
+
+
+@pytest.mark.parametrize("name", ["memory", "rocksdb"])
+def test_a_backend_without_a_server_is_the_same_everywhere(name):
+    assert settings_of(name, {}, "place:6379") == backends.get(name).settings()
+
+
+def test_a_server_that_is_full_drops_nothing_and_takes_nothing_more():
+    with served(RemoteSettings(), "job", Path("/")) as server, opened(server) as store:
+        state = filled(store, TEN)
+        client = connected(server)
+        client.config_set("maxmemory", 1)
+        client.close()
+        store.load([(state, {10})])
+        state.values[10] = 1, b""
+        with pytest.raises(ServiceUnavailable, match=r"the store of state: .*maxmemory"):
+            store.load([(state, {77})])
+        assert [key for key, _ in state.take(TEN)] == list(TEN)
+
+
+@pytest.mark.parametrize(
     ("about", "line"),
     [
         ({"role": "slave"}, "it is a replica"),
@@ -257,7 +290,13 @@ def test_what_a_server_tells_about_itself_says_whether_state_stays_there(about, 
     ("address", "password", "here", "line"),
     [
         (NOWHERE, "", True, "redis = 127.0.0.1:1 cannot be reached: "),
-        ("", "", False, "redis = '': executors in pods cannot reach a server of this machine; set redis=host:port"),
+        (
+            "",
+            "",
+            False,
+            "redis = '': executors in pods cannot reach a server of this machine; set redis=host:port, or "
+            "services.redis in the profile",
+        ),
         ("server", "wrong", True, f"; set {PASSWORD} in the environment"),
         ("server", "", True, f"; set {PASSWORD} in the environment"),
     ],

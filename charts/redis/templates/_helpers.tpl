@@ -1,0 +1,3 @@
+{{- define "redis.secret" -}}
+{{- .Values.existingSecret.name | default (include "common.name" .) -}}
+{{- end }}
