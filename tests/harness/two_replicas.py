@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pandas as pd
 from engine import Bucket, Engine
 from flaky_flight import Failures
@@ -113,8 +114,14 @@ def run(
     for each, replica in zip(runs, replicas, strict=True):
         table, replica.batches = pd.concat(each._engine.results), each._engine.batches
         for slot, rows in table.groupby("slot", sort=False):
-            replica.results[slot] = list(rows.drop(columns=HERE_ONLY).itertuples(index=False, name=None))
+            kept = rows.drop(columns=HERE_ONLY).itertuples(index=False, name=None)
+            replica.results[slot] = [tuple(map(_plain, row)) for row in kept]
     return replicas
+
+
+def _plain(value: Any) -> Any:
+    """Lists, as ``saas`` has them, can be compared like all else."""
+    return tuple(value) if isinstance(value, np.ndarray) else value
 
 
 def _captured(first: Run, second: Run) -> Savepoint:
