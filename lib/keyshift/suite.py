@@ -22,7 +22,7 @@ _PLACES = {
     "keyshift.analysis.tables": ("comparison_table", "tradeoffs"),
     "keyshift.analysis.plots.rescaling": ("rescaling_figure", "rescalings"),
     "keyshift.analysis.plots.snapshots": ("snapshot_figure",),
-    "keyshift.analysis.plots.replicas": ("cost_figure", "latency_boxes", "masking_panels"),
+    "keyshift.analysis.plots.replicas": ("cost_figure", "latency_boxes", "masking_panels", "staircase_panels"),
     "keyshift.analysis.plots.scaling": (
         "scaling_costs",
         "scaling_decisions",

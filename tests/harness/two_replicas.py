@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import patch
 
+import numpy as np
 import pandas as pd
 from engine import Bucket, Engine
 from flaky_flight import Failures
@@ -121,8 +122,14 @@ def run(
         table, replica.batches = pd.concat(each._engine.results), each._engine.batches
         for slot, rows in table.groupby("slot", sort=False):
             own = HERE_ONLY if moves == "one" else MOVED_ALIKE
-            replica.results[slot] = list(rows.drop(columns=own).itertuples(index=False, name=None))
+            kept = rows.drop(columns=own).itertuples(index=False, name=None)
+            replica.results[slot] = [tuple(map(_plain, row)) for row in kept]
     return replicas
+
+
+def _plain(value: Any) -> Any:
+    """Lists, as ``saas`` has them, can be compared like all else."""
+    return tuple(value) if isinstance(value, np.ndarray) else value
 
 
 def _captured(first: Run, second: Run) -> Savepoint:

@@ -129,13 +129,23 @@ def _about(group: list[Point]) -> list[str]:
         same="All took about the same time to complete, {low}.",
         show=_s,
     )
-    unfinished = [point.label for point in correct if not point.all_know("completion_s")]
+    unfinished = [point.label for point in correct if point.lacks("completion_s", _moves)]
     if unfinished:
         said.append(f"A completion time is missing for {enumerated(unfinished)}.")
-    unrecovered = [point.label for point in correct if not point.all_know("recover_s")]
+    unrecovered = [point.label for point in correct if point.lacks("recover_s", _is_hit)]
     if unrecovered:
         said.append(f"P99 was not seen back under its objective for good with {enumerated(unrecovered)}.")
     return said
+
+
+def _moves(row: Row) -> bool:
+    """Whether state was to move in the run."""
+    return row["parameters"].get("trigger") != "none"
+
+
+def _is_hit(row: Row) -> bool:
+    """Whether something was to happen in the run, from which it had to recover."""
+    return _moves(row) or bool(row["parameters"].get("fault"))
 
 
 def _wrong(point: Point) -> str:

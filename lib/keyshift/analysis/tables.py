@@ -89,9 +89,10 @@ class Point:
         """The measure of each run in which it is known."""
         return measured(self.rows, measure)
 
-    def all_know(self, name: str) -> bool:
-        """True if no run lacks the figure ``name``."""
-        return len(self.values(lambda row: row.get(name))) == len(self.rows)
+    def lacks(self, name: str, concerned: Callable[[Row], bool]) -> bool:
+        """True if a run lacks the figure ``name``, of those that it concerns."""
+        rows = [row for row in self.rows if concerned(row)]
+        return len(measured(rows, lambda row: row.get(name))) < len(rows)
 
     def mean(self, measure: Measure) -> float | None:
         """The mean over the runs in which the measure is known; None if it is in none."""

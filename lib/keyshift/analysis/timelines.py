@@ -3,7 +3,7 @@
 Seconds are relative to the trigger, as in ``metrics``. What cannot be computed is NaN or None, never 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,25 @@ def slo_misses(latency: pd.DataFrame, slo_ms: float, since_s: float = -np.inf) -
     seconds = per_second(chosen)
     late = int((chosen["latency_ms"] > slo_ms).sum())
     return Misses(int((seconds["p99_ms"] > slo_ms).sum()), len(seconds), late, len(chosen))
+
+
+def at_rates(latencies: Sequence[pd.DataFrame], steps: Sequence[tuple[float, float]], trigger_s: float) -> pd.DataFrame:
+    """Latency of all events that were due while a source had each of its rates: columns rate (ascending), results,
+    p50_ms, p99_ms. The warm-up is left out.
+
+    ``latencies``: tables of runs. ``steps``: seconds of measured time from which on so many events per second are
+    offered, ascending; the last one ends the load. ``trigger_s``: when the trigger is in measured time.
+    """
+    together = pd.concat(latencies)
+    need(together, ["created_s", "latency_ms"], "at_rates")
+    moments, rates = (np.array(column, dtype="float64") for column in zip(*steps, strict=True))
+    due_s = together["created_s"].to_numpy("float64") + trigger_s
+    stretch = np.searchsorted(moments, due_s, side="right") - 1
+    chosen = (due_s >= 0) & (stretch < len(steps) - 1)
+    latency = together.loc[chosen, "latency_ms"].astype("float64")
+    by_rate = latency.groupby(pd.Series(rates[stretch[chosen]], index=latency.index, name="rate"))
+    measures = {"results": by_rate.size(), "p50_ms": by_rate.quantile(0.5), "p99_ms": by_rate.quantile(0.99)}
+    return pd.DataFrame(measures).reset_index()
 
 
 def throughput(latency: pd.DataFrame) -> pd.DataFrame:

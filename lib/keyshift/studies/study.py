@@ -93,6 +93,20 @@ class Study:
         """For ``panels``: when faults happened in the first good run of each point, in seconds from the trigger."""
         return {name: [at_s for at_s, _ in faults(tables["metrics"])] for name, tables in self.first().items()}
 
+    def offered(self) -> dict[str, dict[str, list[tuple[float, float]]]]:
+        """For ``staircase_panels``: of each point, by source whose rate changes, the seconds of measured time from
+        which on so many events per second are offered, until the load is over.
+        """
+        found = {}
+        for name, spec in self.specs.items():
+            warmup_s = spec.run.warmup_s
+            found[name] = {
+                source.name: [(at_s - warmup_s, rate) for at_s, rate in load.stretches(spec.run.load_s)]
+                for source, load in zip(spec.workload.sources, spec.loads, strict=True)
+                if load.steps
+            }
+        return found
+
     def first(self) -> dict[str, Tables]:
         """For ``throughput_panels`` and ``resource_panels``: all tables of the first good run of each point."""
         return {name: some[0][1] for name, some in self.good().items()}

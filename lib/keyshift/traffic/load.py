@@ -24,8 +24,11 @@ class SourceLoad(NamedTuple):
 
     def events(self, seconds: float) -> float:
         """How many there are to be in so many ``seconds``, not rounded."""
-        stretches = [(0.0, self.rate), *self.steps, (seconds, 0.0)]
-        return sum(rate * (end - begin) for (begin, rate), (end, _) in pairwise(stretches))
+        return sum(rate * (end - begin) for (begin, rate), (end, _) in pairwise(self.stretches(seconds)))
+
+    def stretches(self, seconds: float) -> list[tuple[float, float]]:
+        """From when on which rate is offered, in so many ``seconds``, at whose end there is nothing any more."""
+        return [(0.0, self.rate), *self.steps, (seconds, 0.0)]
 
 
 class Schedule:

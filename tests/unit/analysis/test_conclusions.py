@@ -68,6 +68,24 @@ def test_missing_values_are_said_to_be_missing(missing):
     assert not any("nan" in sentence for sentence in said)
 
 
+@pytest.mark.parametrize(
+    ("happens", "said_of"),
+    [
+        ({"trigger": "none", "fault": ""}, []),
+        ({"trigger": "none", "fault": "kill:replica@4"}, ["recover"]),
+        ({"trigger": "scale", "fault": ""}, ["completion", "recover"]),
+    ],
+)
+def test_nothing_is_missing_of_what_was_not_to_happen(happens, said_of):
+    gap = row("kazoo", parameters={"seed": 1, "rate": 100} | happens, completion_s=None, recover_s=None)
+    lines = {
+        "completion": "A completion time is missing for kazoo.",
+        "recover": "P99 was not seen back under its objective for good with kazoo.",
+    }
+    said = sentences([gap])
+    assert [name for name, line in lines.items() if line in said] == said_of
+
+
 def test_repetitions_that_scatter_as_far_as_they_differ_prove_nothing():
     def runs(strategy: str, *spikes: float) -> list[dict[str, object]]:
         return [row(strategy, spike_ms=s, parameters={"seed": i, "rate": 100}) for i, s in enumerate(spikes)]

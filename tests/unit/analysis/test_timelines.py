@@ -37,6 +37,18 @@ def test_the_tail_has_the_quantiles_of_a_known_distribution():
     assert none["results"] == 0 and np.isnan(none["max"])
 
 
+def test_latency_belongs_to_the_rate_that_was_offered_when_its_event_was_due():
+    """The trigger is at 4 s of measured time; 1 s of warm-up at 5 events/s, then 5, 50, silence, and 5 once more."""
+    run = pd.DataFrame({"created_s": [-4.5, -3.5, -3.0, -1.0, 0.5, 2.0], "latency_ms": [99.0, 1, 2, 3, 7, 99]})
+    steps = [(-1.0, 5.0), (1.0, 50.0), (2.0, 0.0), (4.0, 5.0), (6.0, 0.0)]
+    found = timelines.at_rates([run, run[1:2]], steps, trigger_s=4.0).set_index("rate")
+    assert found["results"].to_dict() == {0.0: 1, 5.0: 3, 50.0: 1}, "not of the warm-up, and not behind the load"
+    assert found["p50_ms"].to_dict() == {0.0: 3.0, 5.0: 1.0, 50.0: 2.0}
+    assert found.loc[5.0, "p99_ms"] == pytest.approx(np.percentile([1, 1, 7], 99))
+    with pytest.raises(BadInput, match="at_rates: no column latency_ms"):
+        timelines.at_rates([run[["created_s"]]], steps, trigger_s=4.0)
+
+
 def test_throughput_counts_results_when_they_come_and_leaves_out_broken_seconds():
     found = timelines.throughput(stalled()).set_index("second")["results_per_s"]
     assert (found.index[0], found.index[-1]) == (-9, 8)

@@ -150,6 +150,19 @@ def test_latency_after_the_trigger_is_what_the_tail_is_of(lab):
     assert study.faults() == {"fluid": [3.0]}
 
 
+def test_what_is_offered_is_told_of_sources_whose_rate_changes_in_measured_time(lab):
+    points = {"both": {"rate_steps": "1:7;control=2:30,4:0"}, "one": {"rate_steps": "control=0:9"}, "steady": {}}
+    study = measure(points, {"workload": "saas", "rate": 100.0, "warmup_s": 3.0, "seconds": 9.0, "trigger_s": 5.0})
+    assert study.offered() == {
+        "both": {
+            "consumer": [(-3.0, 100.0), (1.0, 7.0), (9.0, 0.0)],
+            "control": [(-3.0, 5.0), (2.0, 30.0), (4.0, 0.0), (9.0, 0.0)],
+        },
+        "one": {"control": [(-3.0, 5.0), (0.0, 9.0), (9.0, 0.0)]},
+        "steady": {},
+    }
+
+
 def test_effective_parameters_are_those_that_differ_from_the_defaults_or_among_points(lab):
     table = measure(named(["fluid", "lazy"]), {"rate": 10.0, "keys": 20_000}).effective()
     assert set(table.index) == {"rate", "strategy"}, "keys are as many as by default"

@@ -1,4 +1,4 @@
-"""What replicas of a job are for, and what they cost: around a death, under a load without one, in one figure."""
+"""What replicas of a job are for, and what they cost: around a death, and under loads without one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,20 +10,32 @@ from matplotlib.figure import Figure
 
 from keyshift.analysis.interruptions import LEAST_S
 from keyshift.analysis.metrics import need, per_second
-from keyshift.analysis.plots.style import finish, heading, legend_below, legend_line, new_axes, panel_grid, plain_log
+from keyshift.analysis.plots.style import (
+    columns_for,
+    finish,
+    heading,
+    label_lowest,
+    legend_below,
+    legend_line,
+    new_axes,
+    panel_grid,
+    plain_log,
+)
 from keyshift.analysis.plots.style import styles as looks_of
-from keyshift.analysis.plots.timelines import FAULT, every_second
-from keyshift.analysis.timelines import faults, resources
+from keyshift.analysis.plots.timelines import Timeline, draw_latency, every_second, latency_signs, mark_runs
+from keyshift.analysis.timelines import resources
 from keyshift.model.errors import BadInput
 
 WHISKERS = 1.0, 99.0  # percentiles, as in the publications
+_OFFERED: dict[str, Any] = {"color": "#888888", "linewidth": 1.2}
+_DASHES = ("-", "--", "-.", ":")  # of the sources
 
 
 def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str) -> Figure:
-    """The P99 of each second, and below it the CPU used so far; a column for each run, faults dotted.
+    """The P99 of each second, and below it the CPU used so far; a column for each run, marked as in ``panels``.
 
-    Tables: latency, metrics. CPU is of all processes of the job, all replicas, in seconds of a processor from the first
-    second that is shown. Raises BadInput if no run is given.
+    Tables: latency, migration, metrics. CPU is of all processes of the job, all replicas, in seconds of a processor
+    from the first second that is shown. Raises BadInput if no run is given.
     """
     if not runs:
         raise BadInput("masking_panels: no run given")
@@ -36,18 +48,58 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
         how: dict[str, Any] = {"color": looks[name].colour, "drawstyle": "steps-mid", "linewidth": 1.8, "zorder": 3}
         above.plot(every.index + 0.5, every["p99_ms"], **how)
         below.plot(every.index + 0.5, used, **how)
-        for ax in (above, below):
-            for at_s, _ in faults(tables["metrics"]):
-                ax.axvline(at_s, zorder=2, **FAULT)
         heading(above, looks[name].label)
-        below.set_xlabel("time since the trigger (s)")
+    marks = mark_runs(axes, len(runs), [*runs.values()] * 2)
     axes[0].set_ylabel("P99 (ms)")
     axes[len(runs)].set_ylabel("CPU so far (s)")
     axes[0].autoscale(axis="y")
     plain_log(axes[0], "y")
     axes[len(runs)].autoscale(axis="y")
     axes[len(runs)].set_ylim(bottom=0)
-    return finish(figure, title, [legend_line("fault", **FAULT)])
+    return finish(figure, title, marks)
+
+
+def staircase_panels(
+    runs: Mapping[str, Timeline],
+    offered: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    *,
+    trigger_s: float,
+    title: str,
+) -> Figure:
+    """Per-second P50 and P99 over the second in which events were due, a panel for each run, and on the axis to the
+    right what is offered of the sources whose rate changes. Time is measured time, in which the trigger is at
+    ``trigger_s``.
+
+    ``runs`` as for ``panels``. ``offered``: of each run, by source, the moments (s of measured time, ascending) from
+    which on so many events per second are offered; the last one ends what is known. Raises BadInput if no run is given.
+    """
+    if not runs:
+        raise BadInput("staircase_panels: no run given")
+    columns = columns_for(len(runs))
+    figure, axes = panel_grid(len(runs), columns, (4.6, 2.8), sharex=True, sharey=True)
+    looks, names = looks_of(list(runs)), sorted({source for each in offered.values() for source in each})
+    dashes = {name: _DASHES[number % len(_DASHES)] for number, name in enumerate(names)}
+    highest = max((rate for each in offered.values() for steps in each.values() for _, rate in steps), default=0.0)
+    for number, (ax, (name, (seconds, _))) in enumerate(zip(axes, runs.items(), strict=True)):
+        draw_latency(ax, seconds, looks[name].colour, trigger_s)
+        heading(ax, looks[name].label)
+        ax.set_ylabel("latency (ms)")
+        ax.label_outer()
+        right = ax.twinx()
+        for source, steps in offered.get(name, {}).items():
+            moments, rates = zip(*steps, strict=True)
+            right.step(moments, rates, where="post", linestyle=dashes[source], **_OFFERED)
+        right.set_ylim(0, 1.1 * highest or 1.0)
+        right.grid(visible=False)
+        if number % columns == columns - 1 or number == len(runs) - 1:  # the last of its row
+            right.set_ylabel("offered (events/s)")
+        else:
+            right.tick_params(labelright=False)
+    label_lowest(axes, columns, "measured time (s)")
+    axes[0].autoscale(axis="both")
+    plain_log(axes[0], "y")
+    lines = [legend_line(f"rate of {name}", linestyle=dashes[name], **_OFFERED) for name in names]
+    return finish(figure, title, [*latency_signs([seconds for seconds, _ in runs.values()]), *lines])
 
 
 def cost_figure(table: pd.DataFrame) -> Axes:

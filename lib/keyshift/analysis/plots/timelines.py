@@ -48,7 +48,7 @@ _RESOURCES = (("cpu_cores", "CPU (%)", 100.0), ("rss_mib", "RSS (MiB)", 1.0))  #
 
 _PAUSE_S = 1.0  # shorter pauses are those between steps, and not to be seen beside latency per second
 _TRIGGER: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": "--"}
-FAULT: dict[str, Any] = {"color": "#D55E00", "linewidth": 1.6, "linestyle": ":"}
+_FAULT: dict[str, Any] = {"color": "#D55E00", "linewidth": 1.6, "linestyle": ":"}
 _MIGRATION: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.45, "linewidth": 1.2}  # its edge shows a short one
 _DISTURBED: dict[str, Any] = {
     "facecolor": "none",
@@ -85,7 +85,7 @@ def panels(
     limits = []
     for ax, (name, (seconds, migration)) in zip(axes, runs.items(), strict=True):
         need(seconds, ["second", "p50_ms", "p99_ms"], f"panels, {name}")
-        limits += [_draw_latency(ax, seconds, style_of(name).colour), *_migration_spans(migration)]
+        limits += [draw_latency(ax, seconds, style_of(name).colour), *_migration_spans(migration)]
         heading(ax, style_of(name).label, notes.get(name, ""))
         ax.set_ylabel("latency (ms)")
     migrations = [migration for _, migration in runs.values()]
@@ -97,10 +97,7 @@ def panels(
     # The first panels fixed the axis that all share, before the others had drawn anything on it.
     axes[0].autoscale(axis="y")
     plain_log(axes[0], "y")
-    signs: list[Artist] = [legend_line("P99", color=_GREY, **_P99), legend_line("P50", color=_GREY, **_P50)]
-    if any("p99_low_ms" in seconds for seconds, _ in runs.values()):
-        signs.append(Patch(color=_GREY, alpha=0.25, label="P99, range of repetitions"))
-    signs += marks
+    signs = [*latency_signs([seconds for seconds, _ in runs.values()]), *marks]
     if objective_ms is not None:
         for ax in axes:
             ax.axhline(objective_ms, zorder=1, **_OBJECTIVE)
@@ -114,17 +111,25 @@ def every_second(seconds: pd.DataFrame) -> pd.DataFrame:
     return every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1)) if len(every) else every
 
 
-def _draw_latency(ax: Axes, seconds: pd.DataFrame, colour: str) -> tuple[float, float]:
-    """P50 and P99 of each second, as steps; gives from when to when, the trigger included."""
+def draw_latency(ax: Axes, seconds: pd.DataFrame, colour: str, shift_s: float = 0.0) -> tuple[float, float]:
+    """P50 and P99 of each second, as steps, ``shift_s`` to the right; gives from when to when, 0 included."""
     every = every_second(seconds)
     # Steps, not slopes: a line from second to second would rise before the trigger.
-    middle = every.index.to_numpy("float64") + 0.5
+    middle = every.index.to_numpy("float64") + 0.5 + shift_s
     for column, how in (("p50_ms", _P50), ("p99_ms", _P99)):
         ax.plot(middle, every[column], color=colour, drawstyle="steps-mid", zorder=3, **how)
     if "p99_low_ms" in every:
         low, high = every["p99_low_ms"], every["p99_high_ms"]
         ax.fill_between(middle, low, high, step="mid", color=colour, alpha=0.25, linewidth=0, zorder=2)
     return (min(middle[0] - 0.5, 0.0), float(middle[-1] + 0.5)) if len(every) else (0.0, 1.0)
+
+
+def latency_signs(runs: Iterable[pd.DataFrame]) -> list[Artist]:
+    """What ``draw_latency`` has drawn of these, for a legend."""
+    signs: list[Artist] = [legend_line("P99", color=_GREY, **_P99), legend_line("P50", color=_GREY, **_P50)]
+    if any("p99_low_ms" in seconds for seconds in runs):
+        signs.append(Patch(color=_GREY, alpha=0.25, label="P99, range of repetitions"))
+    return signs
 
 
 def throughput_panels(runs: Mapping[str, Tables], *, title: str = "Results while state moves") -> Figure:
@@ -138,7 +143,7 @@ def throughput_panels(runs: Mapping[str, Tables], *, title: str = "Results while
         ax.plot(middle, seconds["results_per_s"], color=how.colour, linewidth=1.8, drawstyle="steps-mid", zorder=3)
         ax.set_ylabel("results per second")
         heading(ax, how.label)
-    return finish(figure, title, _mark_runs(axes, columns, list(runs.values())))
+    return finish(figure, title, _mark_from_zero(axes, columns, list(runs.values())))
 
 
 def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and memory while state moves") -> Figure:
@@ -168,7 +173,7 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
         ax.set_ylabel("all processors (%)")
     if rows > len(_RESOURCES):
         lines |= {name: Patch(color=colour, label=name) for colour, name in _MACHINE.values()}
-    return finish(figure, title, [*lines.values(), *_mark_runs(axes, columns, list(runs.values()) * rows)])
+    return finish(figure, title, [*lines.values(), *_mark_from_zero(axes, columns, list(runs.values()) * rows)])
 
 
 def _stacked(found: pd.DataFrame) -> pd.DataFrame:
@@ -182,11 +187,16 @@ def _require(runs: Mapping[str, Any]) -> None:
         raise BadInput("no run given: a figure of runs needs at least one")
 
 
-def _mark_runs(axes: Sequence[Axes], columns: int, runs: Sequence[Tables]) -> list[Artist]:
-    """Marks when what happened to the run of each panel, on axes from 0 on; gives the handles for it."""
+def mark_runs(axes: Sequence[Axes], columns: int, runs: Sequence[Tables]) -> list[Artist]:
+    """Marks when what happened to the run of each panel; gives the handles for it. Tables: migration, metrics."""
     struck = [[at_s for at_s, _ in faults_of(tables["metrics"])] for tables in runs]
     hatched = [disturbed(tables["metrics"]) or () for tables in runs]
-    marks = _mark(axes, columns, [tables["migration"] for tables in runs], struck, hatched)
+    return _mark(axes, columns, [tables["migration"] for tables in runs], struck, hatched)
+
+
+def _mark_from_zero(axes: Sequence[Axes], columns: int, runs: Sequence[Tables]) -> list[Artist]:
+    """As ``mark_runs``, on axes from 0 on."""
+    marks = mark_runs(axes, columns, runs)
     for ax in axes:
         ax.autoscale(axis="y")  # the first panels fixed the axis that all of a row share
         ax.margins(y=0.08)
@@ -211,7 +221,7 @@ def _mark(
         for span in of_panel:
             ax.axvspan(*span, zorder=0, **_MIGRATION)
         for at_s in moments:
-            ax.axvline(at_s, zorder=2, **FAULT)
+            ax.axvline(at_s, zorder=2, **_FAULT)
         for begin, end in _stretches(seconds):
             ax.axvspan(begin, end, 0, _BAND, zorder=0, **_DISTURBED)
         ax.label_outer()
@@ -220,7 +230,7 @@ def _mark(
     if any(spans):
         found.append(Patch(label="migration", **_MIGRATION))
     if any(faults):
-        found.append(legend_line("fault", **FAULT))
+        found.append(legend_line("fault", **_FAULT))
     if any(len(seconds) for seconds in hatched):
         found.append(Patch(label="disturbed by others", **_DISTURBED))
     return found

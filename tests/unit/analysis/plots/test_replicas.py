@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from keyshift.analysis.plots import style
-from keyshift.analysis.plots.replicas import cost_figure, latency_boxes, masking_panels
+from keyshift.analysis.plots.replicas import cost_figure, latency_boxes, masking_panels, staircase_panels
 from keyshift.model.errors import BadInput
 
 
@@ -21,7 +21,8 @@ def tables(silent_from=None):
         for name in ("spark_jvm", "python_workers")
     ]
     fault = pd.DataFrame({"t_s": [0.25], "metric": "fault", "instance": "kill replica", "value": 0.0})
-    return {"latency": latency, "metrics": pd.concat([*cpu, fault], ignore_index=True)}
+    migration = pd.DataFrame({"switched_s": [], "installed_s": []})
+    return {"latency": latency, "migration": migration, "metrics": pd.concat([*cpu, fault], ignore_index=True)}
 
 
 def test_each_run_has_its_latency_and_below_it_the_cpu_so_far():
@@ -34,11 +35,51 @@ def test_each_run_has_its_latency_and_below_it_the_cpu_so_far():
     assert masked.lines[0].get_ydata().tolist() == pytest.approx([20.0] * 10)
     for ax in cpu:
         assert ax.lines[0].get_ydata().tolist() == pytest.approx(range(1, 11)), "one processor, second by second"
-    assert [ax.lines[1].get_xdata()[0] for ax in figure.axes] == [0.25] * 4
+    assert [[line.get_xdata()[0] for line in ax.lines[1:]] for ax in figure.axes] == [[0, 0.25]] * 4
     assert cpu[0].get_ylabel() == "CPU so far (s)" and passive.get_ylabel() == "P99 (ms)"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fault"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["trigger", "fault"]
     with pytest.raises(BadInput, match="no run given"):
         masking_panels({}, title="")
+
+
+def test_where_state_is_moved_away_its_migration_is_shaded():
+    moved = tables() | {"migration": pd.DataFrame({"switched_s": [0.2, 0.5], "installed_s": [0.5, 2.0]})}
+    figure = masking_panels({"moved away": moved}, title="moved away at 0")
+    spans = [[(each.get_x(), each.get_width()) for each in ax.patches] for ax in figure.axes]
+    assert spans == [[(0.2, pytest.approx(1.8))]] * 2
+    assert "migration" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def of_seconds(p99_ms):
+    """Per-second latency of a run with its trigger after four seconds of measured time, and no migration."""
+    seconds = range(-4, -4 + len(p99_ms))
+    return pd.DataFrame({"second": seconds, "p50_ms": 10.0, "p99_ms": p99_ms, "max_ms": p99_ms}), None
+
+
+STAIRCASE = [(0.0, 5.0), (1.0, 50.0), (3.0, 0.0), (5.0, 0.0)]
+
+
+def test_what_is_offered_of_a_source_stands_beside_the_latency_of_each_second():
+    runs = {"live_robin": of_seconds([20.0, 30.0, np.nan, 20.0, 20.0]), "kazoo": of_seconds([40.0] * 5)}
+    figure = staircase_panels(runs, {name: {"control": STAIRCASE} for name in runs}, trigger_s=4.0, title="a staircase")
+    first, second, *right = figure.axes
+    assert [ax.get_title(loc="left") for ax in (first, second)] == ["LiveRobin", "KaZoo"]
+    p99 = first.lines[1]
+    assert p99.get_xdata().tolist() == [0.5, 1.5, 2.5, 3.5, 4.5], "measured time"
+    assert np.isnan(p99.get_ydata()[2]) and first.get_yscale() == "log"
+    for ax in right:
+        (line,) = ax.lines
+        assert [*zip(line.get_xdata(), line.get_ydata(), strict=True)] == STAIRCASE
+        assert line.get_drawstyle() == "steps-post" and ax.get_ylim()[0] == 0
+    assert [ax.get_ylabel() for ax in right] == ["", "offered (events/s)"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["P99", "P50", "rate of control"]
+    with pytest.raises(BadInput, match="no run given"):
+        staircase_panels({}, {}, trigger_s=4.0, title="")
+
+
+def test_without_a_source_whose_rate_changes_there_is_only_latency():
+    figure = staircase_panels({"kazoo": of_seconds([40.0] * 5)}, {"kazoo": {}}, trigger_s=4.0, title="steady")
+    assert [len(ax.lines) for ax in figure.axes] == [2, 0]
 
 
 def test_silence_stands_against_the_cpu_that_was_paid():
