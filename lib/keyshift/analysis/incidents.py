@@ -71,8 +71,10 @@ def incident_sentences(
 
 def _relief(point: str, pain: str, known: Mapping[str, float]) -> str:
     value, hurt = known[point], known[pain]
-    both = f"{digits(value)} with {point}, {digits(hurt)} with {pain}"
-    if max(value, hurt) <= TIE * min(value, hurt) or not max(value, hurt):
+    both = f"{digits(value)} with **{point}**, {digits(hurt)} with **{pain}**"
+    if not max(value, hurt):
+        return f"{both}; there was nothing to help against here"
+    if max(value, hurt) <= TIE * min(value, hurt):
         return f"{both}; it did not help here"
     if value > hurt:
         return f"{both}; it was worse here"

@@ -47,11 +47,11 @@ def test_what_is_not_correct_has_no_measure_and_is_said_to_be_wrong():
 @pytest.mark.parametrize(
     ("value", "hurt", "words"),
     [
-        (2.0, 40.0, "2.0 with b, 40 with a; it helped, 20 times less."),
-        (0.0, 40.0, "0 with b, 40 with a; it helped, nothing is left of it."),
-        (39.0, 40.0, "39 with b, 40 with a; it did not help here."),
-        (0.0, 0.0, "0 with b, 0 with a; it did not help here."),
-        (80.0, 40.0, "80 with b, 40 with a; it was worse here."),
+        (2.0, 40.0, "2.0 with **b**, 40 with **a**; it helped, 20 times less."),
+        (0.0, 40.0, "0 with **b**, 40 with **a**; it helped, nothing is left of it."),
+        (39.0, 40.0, "39 with **b**, 40 with **a**; it did not help here."),
+        (0.0, 0.0, "0 with **b**, 0 with **a**; there was nothing to help against here."),
+        (80.0, 40.0, "80 with **b**, 40 with **a**; it was worse here."),
     ],
 )
 def test_whether_it_helped_follows_from_the_numbers(value, hurt, words):
