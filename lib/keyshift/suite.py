@@ -11,6 +11,7 @@ _PLACES = {
     "keyshift.analysis.conclusions": ("sentences", "tradeoff_sentences"),
     "keyshift.analysis.plots.strategies": ("ccdf_figure", "pareto"),
     "keyshift.analysis.fired_windows": ("fired", "fired_sentences"),
+    "keyshift.analysis.incidents": ("incident_sentences", "incident_table"),
     "keyshift.analysis.interruptions": ("interruption_sentences", "steady_sentences", "interruptions"),
     "keyshift.analysis.plots.live": ("exploration", "exploration_sentences"),
     "keyshift.analysis.plots.plans": ("plan_panels",),

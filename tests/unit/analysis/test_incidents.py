@@ -1,0 +1,72 @@
+import numpy as np
+import pandas as pd
+import pytest
+from small_store import row as summary
+
+from keyshift.analysis.incidents import LATE, THERE, incident_sentences, incident_table
+from keyshift.model.errors import BadInput
+
+
+def latency(*late_ms):
+    """Results of two seconds: two before the request, one for each of ``late_ms`` behind it."""
+    created = [-0.5, -0.1, *np.linspace(0, 1.5, len(late_ms))]
+    return pd.DataFrame({"created_s": created, "latency_ms": [900.0, 900.0, *late_ms]})
+
+
+def migration(*installed_s):
+    return pd.DataFrame({"installed_s": installed_s})
+
+
+def row(strategy, silence_ms, verdict="ok"):
+    return summary(strategy, verdict=verdict, silence_ms=silence_ms, lost=int(verdict != "ok"))
+
+
+def test_late_are_results_above_the_objective_of_events_behind_the_request():
+    table = incident_table(
+        [row("waits", 400.0), row("waits", 600.0), row("moves", 50.0)],
+        {"waits": [latency(600, 20, 20, 20), latency(600, 600, 600, 20)], "moves": [latency(500, 20)]},
+        {"waits": [migration(3.0, 9.0), migration(5.0, 7.0)], "moves": [migration()]},
+        slo_ms=500,
+    )
+    assert table.loc["waits", [LATE, THERE, "silence (ms)", "runs"]].tolist() == [50.0, 8.0, 500.0, 2]
+    assert table.loc["moves", LATE] == 0.0
+    assert np.isnan(table.loc["moves", THERE]), "nothing moved"
+    assert table["copied before (MiB)"].isna().all(), "a column, though no run knows it"
+
+
+def test_what_is_not_correct_has_no_measure_and_is_said_to_be_wrong():
+    rows = [row("a", 400.0, verdict="bad"), row("b", 40.0)]
+    table = incident_table(rows, {"b": [latency(1.0)]}, {"b": [migration(1.0)]}, slo_ms=500)
+    assert table["verdict"].tolist() == ["bad", "ok"]
+    assert np.isnan(table.loc["a", LATE])
+    said = incident_sentences(rows, table, {"b": "a"}, [LATE, "silence (ms)"])
+    assert said[0].startswith("a is not correct (1 lost)")
+    assert said[-2:] == [f"{LATE}: not known for a.", "silence (ms): not known for a."]
+
+
+@pytest.mark.parametrize(
+    ("value", "hurt", "words"),
+    [
+        (2.0, 40.0, "2.0 with **b**, 40 with **a**; it helped, 20 times less."),
+        (0.0, 40.0, "0 with **b**, 40 with **a**; it helped, nothing is left of it."),
+        (39.0, 40.0, "39 with **b**, 40 with **a**; it did not help here."),
+        (0.0, 0.0, "0 with **b**, 0 with **a**; there was nothing to help against here."),
+        (80.0, 40.0, "80 with **b**, 40 with **a**; it was worse here."),
+    ],
+)
+def test_whether_it_helped_follows_from_the_numbers(value, hurt, words):
+    table = pd.DataFrame({"verdict": "ok", LATE: [hurt, value]}, index=["a", "b"])
+    said = incident_sentences([row("a", 1.0), row("b", 1.0)], table, {"b": "a"}, [LATE])
+    assert said == ["Both runs are correct: nothing lost, duplicated, reordered or wrong.", f"{LATE}: {words}"]
+
+
+def test_nothing_is_known_of_a_point_that_has_died():
+    table = pd.DataFrame({"verdict": ["ok"], LATE: [1.0]}, index=["a"])
+    said = incident_sentences([row("a", 1.0)], table, {"b": "a", "c": "b"}, [LATE])
+    assert said[1:] == [f"{LATE}: not known for b.", f"{LATE}: not known for c and b."]
+
+
+def test_a_measure_that_is_not_there_is_told():
+    table = pd.DataFrame({"verdict": ["ok"], LATE: [1.0]}, index=["a"])
+    with pytest.raises(BadInput, match="no column pains"):
+        incident_sentences([row("a", 1.0)], table, {}, ["pains"])
