@@ -1,5 +1,6 @@
 """Replicas that have given other results are found, wherever they are."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -34,6 +35,14 @@ def test_a_replica_that_came_so_far_has_given_the_same(came_to):
 def test_another_value_or_turn_is_named(row, words):
     other = [*ROWS[:2], row, *ROWS[3:]]
     assert list(unlike(FIRSTS, results(other, 1, first=False))) == [words]
+
+
+def test_results_may_have_lists():
+    firsts = FIRSTS.assign(leaders=[np.array(each) for each in ([1], [], [1, 2], [3], [])])
+    same, other = firsts.copy(), firsts.assign(leaders=[np.array(each) for each in ([1], [], [2, 1], [3], [])])
+    assert list(unlike(firsts, same)) == []
+    [line] = unlike(firsts, other)
+    assert line.startswith("slot 0 gave another result than the first copy at epoch 2")
 
 
 def test_each_slot_is_named_once():
