@@ -6,6 +6,7 @@ import pytest
 from two_replicas import Replica, dies_and_returns, moves_and_dies, run
 
 from keyshift.ordering import orderings
+from small_run import at_night
 
 
 def agreed(one: list, other: list) -> int:
@@ -89,8 +90,10 @@ def test_what_comes_of_a_key_does_not_depend_on_the_slots_that_it_moves_between_
 MOVE = [name for name in AGREE if not orderings.get(name).leads]
 
 
-@pytest.mark.parametrize("workload", ["keycount", "windowcount", "chain"])
-@pytest.mark.parametrize("ordering", MOVE)
+@pytest.mark.parametrize(
+    ("ordering", "workload"),
+    [*((name, "windowcount") for name in MOVE), ("live_robin", "keycount"), (MOVE[-1], "chain")],
+)
 def test_replicas_that_move_their_state_together_do_the_same_turns_and_give_the_same_results(ordering, workload):
     replicas = run(1, ordering, workload, moves="both")
     first, second = (replica.turns for replica in replicas)
@@ -103,7 +106,7 @@ def test_replicas_that_move_their_state_together_do_the_same_turns_and_give_the_
         assert len(set.intersection(*homes)) > 5, "they have moved"
 
 
-@pytest.mark.parametrize("dies_after_s", [0.1, 0.6])
+@pytest.mark.parametrize("dies_after_s", [0.1, at_night(0.6)])
 def test_a_replica_dies_while_both_move_and_the_other_one_goes_on_with_all_of_it(dies_after_s):
     lives, dead, (replica, gone) = moves_and_dies(1, "keycount", dies_after_s)
     history = lives._job.stages[-1].history
