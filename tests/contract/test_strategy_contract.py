@@ -20,9 +20,9 @@ from keyshift.registry import Registry
 def points(known: Registry[Strategy]) -> list:
     """Every strategy in every phase."""
     return [
-        pytest.param(strategy.phase(number), id=f"{name}-{number}" if strategy.phases else name)
+        pytest.param(phase, id=f"{name}-{number}" if strategy.phases else name)
         for name, strategy in known.items()
-        for number in range(max(1, len(strategy.phases)))
+        for number, phase in enumerate(strategy.every_phase)
     ]
 
 
@@ -85,8 +85,8 @@ def test_every_point_that_is_not_refused_makes_a_plan(name, settings, view):
         strategy = change(strategies.get(name), settings)
     except BadInput:
         assume(False)
-    for number in range(max(1, len(strategy.phases))):
-        check_plan(strategy.phase(number), view)
+    for phase in strategy.every_phase:
+        check_plan(phase, view)
 
 
 # -- a strategy of one's own -------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ MODES = {
 
 def kind_of(strategy: Strategy) -> str:
     """What makes the state of a strategy move."""
-    if any(strategy.phase(number).replicate for number in range(max(1, len(strategy.phases)))):
+    if any(each.replicate for each in strategy.every_phase):
         return "replicated"
     return "access" if strategy.mode.transfer == "remote" else strategy.mode.transfer
 

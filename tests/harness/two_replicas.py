@@ -87,37 +87,32 @@ def run(
         _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
         order.installed(),
         _recorded(replicas),
+        _ended(runs),
     ):
-        try:
-            Thread(target=first._load, daemon=True).start()
-            assignments = [Assignment.contiguous(8, stage.config.slots) for stage in first._job.stages]
-            first._job.start(assignments)
-            time.sleep(LATE_S)
-            begin = _captured(first, second) if returns else None
-            second._job.start(assignments, begin)
-            time.sleep(LATE_S)
-            for each in {"": [], "one": [second], "both": runs}[moves]:
-                _move(each)
-            time.sleep(LOAD_S)
-            with first._loading:
-                first._loaded, second._due = True, first._due
-            if begin:
-                first._await("all is answered", lambda: not first._unanswered())
-                answered = set().union(*first._engine.answered.values())
-                second._due -= sum(offset < begin.offsets[router] for router, offset, _ in answered)
-            for each in runs:
-                each._await("nothing moves", lambda each=each: not any(stage.busy for stage in each._job.stages))
-                each._await("every event has its result", lambda each=each: not each._unanswered())
-            at_us = now_us() + TOGETHER_US
-            for each in runs:
-                each._job.call_savepoint(at_us)
-            for each in runs:
-                each._job.savepoint()
-        finally:
-            first._over.set()
-            for each in runs:
-                each._job.stop()
-                each._engine.end()
+        Thread(target=first._load, daemon=True).start()
+        assignments = [Assignment.contiguous(8, stage.config.slots) for stage in first._job.stages]
+        first._job.start(assignments)
+        time.sleep(LATE_S)
+        begin = _captured(first, second) if returns else None
+        second._job.start(assignments, begin)
+        time.sleep(LATE_S)
+        for each in {"": [], "one": [second], "both": runs}[moves]:
+            _move(each)
+        time.sleep(LOAD_S)
+        with first._loading:
+            first._loaded, second._due = True, first._due
+        if begin:
+            first._await("all is answered", lambda: not first._unanswered())
+            answered = set().union(*first._engine.answered.values())
+            second._due -= sum(offset < begin.offsets[router] for router, offset, _ in answered)
+        for each in runs:
+            each._await("nothing moves", lambda each=each: not any(stage.busy for stage in each._job.stages))
+            each._await("every event has its result", lambda each=each: not each._unanswered())
+        at_us = now_us() + TOGETHER_US
+        for each in runs:
+            each._job.call_savepoint(at_us)
+        for each in runs:
+            each._job.savepoint()
     for each, replica in zip(runs, replicas, strict=True):
         table, replica.batches = pd.concat(each._engine.results), each._engine.batches
         for slot, rows in table.groupby("slot", sort=False):
@@ -162,44 +157,56 @@ def _agree(runs: list[Run], living: Callable[[], Collection[int]]) -> None:
             stage.agrees = Say(agreement, (number, 0))
 
 
+@contextmanager
+def _incarnations(seed: int, replicas: Sequence[int], workload: str, **pinned: Any) -> Iterator[list[Run]]:
+    """One run for each of these numbers of replicas, on the input of the first one; they end with the block."""
+    ensemble, bucket, many = Ensemble(seed, 0.005), Bucket(seed), len(replicas)
+    shape = _shape(seed, "live_robin", workload, **pinned)
+    outcomes = [Outcome(many * seed + number, shape, {}) for number in range(many)]
+    runs = [Run(outcome, ensemble, bucket, Fate(ensemble, 0.0)) for outcome in outcomes]
+    for each, number in zip(runs, replicas, strict=True):
+        each._topic = each._engine.topic = runs[0]._topic
+        each._job.config = each._job.config.of_replica(number)
+    with _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)), _ended(runs):
+        yield runs
+
+
+@contextmanager
+def _ended(runs: Sequence[Run]) -> Iterator[None]:
+    """They are, behind this."""
+    try:
+        yield
+    finally:
+        runs[0]._over.set()
+        for each in runs:
+            each._job.stop()
+            each._engine.end()
+
+
+def _begin(runs: Sequence[Run]) -> None:
+    """The load, and each of them from its beginning."""
+    Thread(target=runs[0]._load, daemon=True).start()
+    for each in runs:
+        each._job.start([Assignment.contiguous(8, stage.config.slots) for stage in each._job.stages])
+
+
 def moves_and_dies(seed: int, workload: str, dies_after_s: float) -> tuple[Run, Run, list[Replica]]:
     """Both move their state together, over and over, and the second one dies meanwhile."""
-    ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
-    runs = [
-        Run(
-            Outcome(2 * seed + number, _shape(seed, "live_robin", workload, **OF_MOVES), {}),
-            ensemble,
-            bucket,
-            Fate(ensemble, 0.0),
-        )
-        for number in range(2)
-    ]
-    first, second = runs
-    for number, each in enumerate(runs):
-        each._topic = each._engine.topic = first._topic
-        each._job.config = each._job.config.of_replica(number)
-    replicas, living = [Replica() for _ in runs], {0, 1}
-    _agree(runs, lambda: set(living))
-    with _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)), _recorded(replicas):
-        try:
-            Thread(target=first._load, daemon=True).start()
-            for each in runs:
-                each._job.start([Assignment.contiguous(8, stage.config.slots) for stage in each._job.stages])
-            for each in runs:
-                for _ in range(10):
-                    _move(each)
-            time.sleep(dies_after_s)
-            second._engine.query.die(RuntimeError("injected: the replica was killed"))
-            living.remove(1)
-            first._await("nothing moves", lambda: not any(stage.busy for stage in first._job.stages))
-            with first._loading:
-                first._loaded = True
-            first._await("every event has its result", lambda: not first._unanswered())
-        finally:
-            first._over.set()
-            for each in runs:
-                each._job.stop()
-                each._engine.end()
+    replicas, living = [Replica() for _ in range(2)], {0, 1}
+    with _recorded(replicas), _incarnations(seed, (0, 1), workload, **OF_MOVES) as runs:
+        first, second = runs
+        _agree(runs, lambda: set(living))
+        _begin(runs)
+        for each in runs:
+            for _ in range(10):
+                _move(each)
+        time.sleep(dies_after_s)
+        second._engine.query.die(RuntimeError("injected: the replica was killed"))
+        living.remove(1)
+        first._await("nothing moves", lambda: not any(stage.busy for stage in first._job.stages))
+        with first._loading:
+            first._loaded = True
+        first._await("every event has its result", lambda: not first._unanswered())
     return first, second, replicas
 
 
@@ -301,36 +308,16 @@ class Replicas:
 
 def dies_and_returns(seed: int, workload: str = "keycount", **pinned: Any) -> tuple[Any, Return, Replicas]:
     """One of two replicas dies, and comes back from what the other one has written. ``pinned``: see ``run``."""
-    ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
-    runs = [
-        Run(
-            Outcome(3 * seed + number, _shape(seed, "live_robin", workload, **pinned), {}),
-            ensemble,
-            bucket,
-            Fate(ensemble, 0.0),
-        )
-        for number in range(3)
-    ]
-    first, second, third = runs
-    for each, number in zip(runs, (0, 1, 1), strict=True):
-        each._topic = each._engine.topic = first._topic
-        each._job.config = each._job.config.of_replica(number)
-    replicas = Replicas(first, third)
-    numbers = {id(each._engine): number for each, number in zip(runs, (0, 1, 1), strict=True)}
-    with _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)), replicas.told(numbers):
-        try:
-            Thread(target=first._load, daemon=True).start()
-            for each in (first, second):
-                each._job.start([Assignment.contiguous(8, stage.config.slots) for stage in each._job.stages])
+    numbers = (0, 1, 1)
+    with _incarnations(seed, numbers, workload, **pinned) as runs:
+        first, second, third = runs
+        replicas = Replicas(first, third)
+        with replicas.told({id(each._engine): number for each, number in zip(runs, numbers, strict=True)}):
+            _begin(runs[:2])
             time.sleep(LOAD_S / 2)
             second._engine.query.die(RuntimeError("injected: the replica was killed"))
             time.sleep(LOAD_S / 2)
             dead = SimpleNamespace(number=1, lives=False, job=second._job, application=Application())
             way = Return(dead, replicas)
             first._await("it is over", lambda: way.over, lambda: replicas.chains.compared)
-        finally:
-            first._over.set()
-            for each in runs:
-                each._job.stop()
-                each._engine.end()
     return dead, way, replicas

@@ -22,8 +22,7 @@ def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> Non
     )
     require(bool(strategy.source), "source is empty: must say where the strategy is from")
     rng = random.Random(seed)
-    for number in range(max(1, len(strategy.phases))):
-        phase = strategy.phase(number)
+    for phase in strategy.every_phase:
         for _ in range(examples):
             view = _view(rng)
             check_plan(phase, view)

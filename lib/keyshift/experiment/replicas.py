@@ -78,7 +78,7 @@ def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
             f"on_overlap = {scenario.on_overlap}: one replica may have begun what is to be taken back, and another one "
             "not; set on_overlap = queue"
         )
-    if any(point.phase(number).order == "hottest" for number in range(max(1, len(point.phases)))):
+    if any(each.order == "hottest" for each in point.every_phase):
         yield "order = hottest: each replica would order its steps by what it has measured itself; set another order"
 
 

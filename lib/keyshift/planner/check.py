@@ -133,8 +133,7 @@ def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
 
 def turn_conflicts(strategy: Strategy) -> Iterator[str]:
     """Why ``strategy`` is not possible where slots work in turns: all barriers come at once, and a whole slot waits."""
-    points = [strategy.phase(number) for number in range(max(1, len(strategy.phases)))]
-    for mode in (point.mode for point in points):
+    for mode in (point.mode for point in strategy.every_phase):
         if mode.gate != "none":
             yield f"gate = {mode.gate}: a slot waits as a whole for state that it may need; set gate = none"
         if mode.transfer not in ("push", "fetch"):

@@ -85,6 +85,11 @@ class Strategy:
             return self
         return replace(self, phases=()).having(self.phases[min(number, len(self.phases) - 1)])
 
+    @property
+    def every_phase(self) -> "list[Strategy]":
+        """The different ones that ``phase`` gives, in their order."""
+        return [self.phase(number) for number in range(max(1, len(self.phases)))]
+
     def having(self, settings: Mapping[str, Any]) -> "Strategy":
         """The same with other settings, those of the mode under their own names. Not checked: see ``change``."""
         mode = {name: value for name, value in settings.items() if name in MODE_SETTINGS}

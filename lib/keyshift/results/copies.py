@@ -30,7 +30,7 @@ def unlike(firsts: pd.DataFrame, copies: pd.DataFrame) -> Iterator[str]:
 
 
 def _digests(rows: pd.DataFrame) -> np.ndarray:
-    lists = [name for name in rows.columns if rows[name].map(_is_list).any()]
+    lists = [str(name) for name in rows.select_dtypes(object) if rows[name].map(_is_list).any()]
     rows = rows.assign(**{name: rows[name].map(np.ndarray.tolist).map(str) for name in lists})
     return pd.util.hash_pandas_object(rows, index=False).to_numpy()
 

@@ -69,7 +69,7 @@ class Replicas:
         self._log, self.differences, self._traffic, self._open = log, traffic.differences, traffic, open_application
         self.order = traffic.order
         self._given, self._services = (work, spec.job.batch_s, traffic, say), services
-        self.struck: list[tuple[float, Fault]] = []  # replicas, in phases of a migration; seconds since the epoch
+        self.struck: list[tuple[float, Fault]] = []  # who was hit, and when, in seconds since the epoch
         self._common: JobConfig | None = None  # of one of them, if there is something that all have together
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))

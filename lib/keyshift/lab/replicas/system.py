@@ -44,7 +44,6 @@ class ReplicatedJob:
     def __init__(self, spec: RunSpec, replicas: Replicas, say: Say) -> None:
         self._spec, self._replicas, self._say = spec, replicas, say
         self._notes: list[str] = []
-        self._struck: list[tuple[float, Fault]] = []
         self._told = 0  # differences
         self._requests: deque[_Request] = deque()  # that nobody was told of
         self._telling = threading.Lock()  # of a request, or of a death behind which nothing begins to move
@@ -153,7 +152,7 @@ class ReplicatedJob:
             self._first.application.kill()
         else:
             self._first.system.hit(fault)
-        self._struck.append((at, fault))
+        self._replicas.struck.append((at, fault))
 
     def note(self, line: str) -> None:
         """Behind those until now."""
@@ -176,9 +175,8 @@ class ReplicatedJob:
         """That of the replica that has come furthest, with those of all that live: each has had an end of its own."""
         states = {replica.number: replica.system.final_state() for replica in self._replicas.living}
         furthest = max(states.values(), key=lambda state: sum(state.offsets.values()))
-        struck = [*self._struck, *self._replicas.struck]
         for fault in self._spec.scenario.faults():
-            if fault not in [each for _, each in struck]:
+            if fault not in [each for _, each in self._replicas.struck]:
                 self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen")
         if self._replicas.order:
             self.note(leaders(self._replicas.order, self._spec.tasks))
@@ -189,5 +187,5 @@ class ReplicatedJob:
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,
             notes=[*self._notes, *notes],
-            struck=[(at, fault.what) for at, fault in struck],
+            struck=[(at, fault.what) for at, fault in self._replicas.struck],
         )
