@@ -1,23 +1,27 @@
 """Replicas of a job agree on what they do together: each comes to it by itself, and the last one lets it happen.
 
 The coordinators of all replicas are threads of one process, so nothing of this travels. Each says what it would do, and
-all of them get what follows from that. Whoever has died, or ended itself, has no say. A decision counts for all that
-ask for it, however late they do.
+all of them get what follows from that. Whoever has died, or ended itself, has no say, and writes no more by the time
+that others go on without it: it would do so under what they have left. A decision counts for all that ask for it,
+however late they do.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 Member = tuple[int, int]  # a replica, and its attempt
 LOOK_S = 0.005  # between two looks at who lives, and whether anybody waits
 KEPT = 100  # decisions: whoever asks for one has been there for all before
 
 
 class Agreement:
-    """Of one stage of all replicas; ``Say`` is how they use it. ``living``: those that live now; for any thread."""
+    """Of one stage of all replicas; ``Say`` is how they use it. ``living``, for any thread: who lives now; nothing of
+    any other one writes.
+    """
 
     def __init__(self, living: Callable[[], Collection[Member]]) -> None:
         self.changed = threading.Condition()
@@ -33,14 +37,14 @@ class Agreement:
 
 
 class Say:
-    """That of one ``member`` of an ``agreement``. For its own thread."""
+    """That of one ``member`` of an ``agreement``, whom ``end`` ends. For its own thread."""
 
-    def __init__(self, agreement: Agreement, member: Member) -> None:
-        self._agreement, self._member = agreement, member
+    def __init__(self, agreement: Agreement, member: Member, end: Callable[[], object] = lambda: None) -> None:
+        self._agreement, self._member, self._end = agreement, member, end
 
     def decide(
-        self, what: Hashable, mine: T, of_all: Callable[[Iterable[T]], T], wanted: Callable[[], bool]
-    ) -> T | None:
+        self, what: Hashable, mine: T, of_all: Callable[[Mapping[Member, T]], R], wanted: Callable[[], bool]
+    ) -> R | None:
         """What follows ``of_all`` that they say about ``what``, of which this is ``mine``. Waits for all that live.
 
         None if that is not ``wanted`` any more, or nobody counts on this member any more.
@@ -51,11 +55,11 @@ class Say:
                 of.said.setdefault(what, {})[self._member] = mine
             while wanted() and self._member in (members := of.members):
                 if what in of.decided:
-                    decided: T = of.decided[what]
+                    decided: R = of.decided[what]
                     return decided
                 if members <= of.said[what].keys():
                     said = of.said.pop(what)
-                    of.decided[what] = of_all(said[each] for each in members)
+                    of.decided[what] = of_all({each: said[each] for each in members})
                     if len(of.decided) > KEPT:
                         of.decided.popitem(last=False)
                     of.changed.notify_all()
@@ -64,11 +68,12 @@ class Say:
             return None
 
     def leave(self) -> bool:
-        """Have no say any more, and say whether that is so: the last one has to go on."""
+        """End this member, which has no say any more, and say whether that is so: the last one has to go on."""
         of = self._agreement
         with of.changed:
             others = of.members - {self._member}
             if others:
+                self._end()
                 of.left.add(self._member)
                 of.changed.notify_all()
             return bool(others)

@@ -5,16 +5,18 @@ If none has, the appointment holds, and they are told so: none of them passes th
 is appointed, further ahead. A router between two batches has left how far it has come, and so has answered.
 
 Replicas of a job appoint the same epoch for the same switch: it holds if the routers of all of them have confirmed it.
+If one has died since it was appointed, nobody knows if that has passed the epoch: it does not hold.
 
 How far ahead is learnt: what was too little costs another round, and what is too much is waited for in each step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from keyshift.clock import now_us
-from keyshift.driver.agreement import Say, alone
+from keyshift.driver.agreement import Member, Say, alone
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.keys import Assignment
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
@@ -48,12 +50,13 @@ class Appointments:
         heartbeat_us, decide = self._config.heartbeat_us, self._agrees.decide
         for attempt in count():
             earliest, at_us = max(now_us() + self._ahead_us, at_us) // heartbeat_us + 1, 0
-            epoch = decide((what, attempt, "epoch"), earliest, max, wanted)
-            if epoch is None or not wanted():
+            appointed = decide((what, attempt, "epoch"), earliest, _latest, wanted)
+            if appointed is None or not wanted():
                 break
+            epoch, all_told = appointed
             tell(Appointment(epoch))
             confirmed = self._confirmed(what, epoch, wanted)
-            if decide((what, attempt, "holds"), confirmed, all, wanted):
+            if decide((what, attempt, "holds"), confirmed, partial(_by_all, all_told), wanted):
                 self._ahead_us = max(round(FALLS * self._ahead_us), LEAST_US)
                 tell(Appointment(epoch, holds=True))
                 self._coordination.withdraw(nodes.confirmed(what))
@@ -82,6 +85,15 @@ class Appointments:
             missing = ", ".join(f"router {router}" for router in range(routers) if router not in answers)
             raise MigrationFailed(f"{what} is appointed: {missing} did not answer within {deadline_s:g} s")
         return len(answers) == routers and all(answers.values())
+
+
+def _latest(epochs: Mapping[Member, int]) -> tuple[int, Set[Member]]:
+    """And who is told of it."""
+    return max(epochs.values()), epochs.keys()
+
+
+def _by_all(all_told: Set[Member], confirmed: Mapping[Member, bool]) -> bool:
+    return confirmed.keys() >= all_told and all(confirmed.values())
 
 
 def publish(

@@ -1,6 +1,7 @@
 """Replicas that agree: nobody waits for the dead, a decision is the same for all, and the last one goes on alone."""
 
 import threading
+import time
 
 import pytest
 
@@ -34,26 +35,34 @@ class Group:
 FIRST, SECOND, THIRD = (0, 0), (1, 0), (2, 0)
 
 
+def most(said):
+    return max(said.values())
+
+
+def every(said):
+    return all(said.values())
+
+
 def test_a_job_without_replicas_decides_at_once_and_stays():
     say = alone()
-    assert say.decide("epoch", 7, max, lambda: True) == 7
-    assert not say.leave() and say.decide("another", 8, max, lambda: True) == 8
+    assert say.decide("epoch", 7, most, lambda: True) == 7
+    assert not say.leave() and say.decide("another", 8, most, lambda: True) == 8
 
 
 def test_what_follows_from_all_that_they_say_is_the_same_for_all():
     group = Group(FIRST, SECOND, THIRD)
     for member, mine in ((FIRST, 5), (SECOND, 9), (THIRD, 7)):
-        group.decide(member, "epoch", mine, max)
+        group.decide(member, "epoch", mine, most)
     assert group.over() == {FIRST: 9, SECOND: 9, THIRD: 9}
 
 
 def test_each_question_is_decided_by_itself():
     group = Group(FIRST, SECOND)
-    group.decide(FIRST, "one", True, all)
-    group.decide(SECOND, "another", True, all)
+    group.decide(FIRST, "one", True, every)
+    group.decide(SECOND, "another", True, every)
     assert not wait_until(lambda: group.results, 0.05, 0.005)
-    group.decide(SECOND, "one", False, all)
-    group.decide(FIRST, "another", True, all)
+    group.decide(SECOND, "one", False, every)
+    group.decide(FIRST, "another", True, every)
     for thread in group.threads:
         thread.join(60)
     assert set(group.results) == {FIRST, SECOND} and not any(thread.is_alive() for thread in group.threads)
@@ -61,8 +70,8 @@ def test_each_question_is_decided_by_itself():
 
 def test_nobody_waits_for_the_dead_and_what_they_said_counts_for_nothing():
     group = Group(FIRST, SECOND, THIRD)
-    group.decide(FIRST, "holds", True, all)
-    group.decide(SECOND, "holds", False, all)
+    group.decide(FIRST, "holds", True, every)
+    group.decide(SECOND, "holds", False, every)
     assert not wait_until(lambda: group.results, 0.05, 0.005)
     group.living = [FIRST]
     assert group.over() == {FIRST: True, SECOND: None}
@@ -71,10 +80,10 @@ def test_nobody_waits_for_the_dead_and_what_they_said_counts_for_nothing():
 def test_a_decision_counts_for_whoever_asks_for_it_later():
     group = Group(FIRST, SECOND)
     group.living = [FIRST]
-    group.decide(FIRST, "epoch", 5, max)
+    group.decide(FIRST, "epoch", 5, most)
     group.over()
     group.living = [FIRST, SECOND]
-    group.decide(SECOND, "epoch", 9, max)
+    group.decide(SECOND, "epoch", 9, most)
     assert group.over() == {FIRST: 5, SECOND: 5}
 
 
@@ -83,26 +92,47 @@ def test_old_decisions_are_forgotten(monkeypatch):
     group = Group(FIRST)
     say = Say(group.agreement, FIRST)
     for number in range(4):
-        say.decide(number, number, max, lambda: True)
-    assert say.decide(3, 9, max, lambda: True) == 3
-    assert say.decide(0, 9, max, lambda: True) == 9
+        say.decide(number, number, most, lambda: True)
+    assert say.decide(3, 9, most, lambda: True) == 3
+    assert say.decide(0, 9, most, lambda: True) == 9
 
 
 def test_whoever_does_not_want_it_any_more_waits_no_more():
     group = Group(FIRST, SECOND)
-    group.decide(FIRST, "epoch", 5, max)
+    group.decide(FIRST, "epoch", 5, most)
     group.wanted = False
     assert group.over() == {FIRST: None}
 
 
 def test_one_leaves_the_others_and_the_last_one_does_not():
     group = Group(FIRST, SECOND)
-    group.decide(FIRST, "epoch", 5, max)
+    group.decide(FIRST, "epoch", 5, most)
     assert Say(group.agreement, SECOND).leave()
     assert group.over() == {FIRST: 5}
     assert not Say(group.agreement, FIRST).leave()
-    group.decide(SECOND, "epoch", 9, max)
+    group.decide(SECOND, "epoch", 9, most)
     assert group.over()[SECOND] is None, "nobody counts on it any more"
+
+
+def test_what_is_decided_may_depend_on_who_says_it():
+    group = Group(FIRST, SECOND)
+    for member in (FIRST, SECOND):
+        group.decide(member, "who", None, set)
+    assert group.over()[FIRST] == {FIRST, SECOND}
+
+
+def test_one_that_leaves_has_ended_before_others_go_on_without_it():
+    group, seen = Group(FIRST, SECOND), []
+    group.decide(FIRST, "epoch", 5, most)
+
+    def end():
+        time.sleep(0.05)
+        seen.append(group.results.copy())
+
+    assert Say(group.agreement, SECOND, end).leave()
+    assert group.over() == {FIRST: 5} and seen == [{}]
+    last = Say(group.agreement, FIRST, lambda: pytest.fail("it goes on"))
+    assert not last.leave()
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -123,6 +153,6 @@ def test_the_next_attempt_of_one_that_has_left_has_a_say_again():
     group = Group(FIRST, SECOND)
     Say(group.agreement, SECOND).leave()
     group.living = [FIRST, (1, 1)]
-    group.decide(FIRST, "epoch", 5, max)
-    group.decide((1, 1), "epoch", 9, max)
+    group.decide(FIRST, "epoch", 5, most)
+    group.decide((1, 1), "epoch", 9, most)
     assert group.over() == {FIRST: 9, (1, 1): 9}

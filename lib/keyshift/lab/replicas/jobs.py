@@ -86,13 +86,18 @@ class Replicas:
         struck = _MayStrike(application, self._services, self.struck)
         job = Job(application.start_query, config, *self._given, struck)
         for stage in job.stages:
-            stage.agrees = Say(self._agreements[stage.name], (config.replica, config.attempt))
+            stage.agrees = Say(self._agreements[stage.name], (config.replica, config.attempt), application.kill)
         return job, KeyshiftJob(self._spec, job)
 
     def _members(self) -> list[Member]:
-        """Those that move together; from any thread. One that was killed is not among them at once."""
-        every = (each for each in self.all if each.lives and each.application.running)
-        return [(each.number, each.job.config.attempt) for each in every]
+        """Those that move together; from any thread. One that has died is not among them, and writes no more."""
+        members = []
+        for each in self.all:
+            if each.lives and each.application.running:
+                members.append((each.number, each.job.config.attempt))
+            elif each.lives:
+                each.application.kill()
+        return members
 
     def begin_next(self, replica: LedReplica) -> None:
         """Start an application for the next incarnation of a ``replica`` that has died, without waiting."""

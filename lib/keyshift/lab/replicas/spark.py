@@ -1,6 +1,7 @@
 """The Spark application of a replica, as its starter sees it."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,17 @@ LOOK_S = 0.05
 
 
 class Application:
-    """From ``begin``, which ``await_ready`` waits for, to ``end``. ``running`` and ``strike`` are for any thread."""
+    """From ``begin``, which ``await_ready`` waits for, to ``end``. ``running``, ``strike`` and ``kill`` are for any
+    thread.
+    """
 
     def __init__(self, config: ApplicationConfig) -> None:
         self._config, self._ready, self._started = config, False, False
         self._ended: QueryEnded | None = None
         self._begun: JsonProcess | None = None
+        self._spark: list[psutil.Process] = []  # its JVM, which goes on for seconds if the process dies
+        self._killing = threading.Lock()
+        self._killed = False
 
     def begin(self) -> None:
         """Start it, without waiting."""
@@ -49,6 +55,7 @@ class Application:
     def _heard(self, report: Ready | QueryStarted | QueryEnded) -> None:
         match report:
             case Ready():
+                self._spark = self._below()
                 self._ready = True
             case QueryStarted():
                 self._started = True
@@ -113,29 +120,41 @@ class Application:
             kill([psutil.Process(self._begun.pid)])
 
     def kill(self) -> None:
-        """End it, its JVM and its workers now. Safe to call twice."""
-        below = self._below()
-        self._process.kill()
-        kill(below)
+        """End it, its JVM and its workers now: nothing of it writes any more. Safe to call twice."""
+        with self._killing:
+            if self._killed or self._begun is None:
+                return
+            below = self._below()
+            self._process.kill()
+            kill(below)
+            self._killed = wait_until(lambda: not any(map(_runs, below)), STOP_S, LOOK_S / 10)
 
     def end(self) -> None:
         """End it in order, if it has begun; nothing of it is left. Safe to call twice. While Spark starts it does not
         listen, and is killed.
         """
-        if self._begun is None:
-            return
-        below = self._below()
         if self._ready and self._process.running:
+            self._spark = self._below()
             with contextlib.suppress(ServiceUnavailable):  # it dies, or does not stop
                 self._process.stop()
-        self._process.kill()
-        kill(below)
+        self.kill()
 
     def _below(self) -> list[psutil.Process]:
+        """What runs below it, also if it has died itself."""
+        found = {*self._spark}
         with contextlib.suppress(psutil.NoSuchProcess):
             if self._process.running:
-                return psutil.Process(self._process.pid).children(recursive=True)
-        return []
+                found |= {*psutil.Process(self._process.pid).children(recursive=True)}
+        for process in self._spark:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found |= {*process.children(recursive=True)}
+        return [*found]
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def application_of(

@@ -60,8 +60,8 @@ class ReplicatedJob:
             yield
         except (QueryDied, MigrationFailed) as error:
             self._returns.end(replica)
+            replica.application.kill()  # before nobody counts on it: whatever is left of it writes no more
             replica.lives = False
-            replica.application.kill()  # whatever is left of it writes no more
             left = len(self._replicas.living)
             self._tell(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
             while not self._replicas.living:  # one may be on its way back, from what was written before

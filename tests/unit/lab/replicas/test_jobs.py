@@ -52,6 +52,10 @@ class Application:
     def __getattr__(self, name):
         return lambda: self.did.append(name)
 
+    def kill(self):
+        if "kill" not in self.did:
+            self.did.append("kill")
+
 
 class System:
     """``followed``: by whom."""
@@ -165,7 +169,7 @@ def decided(made, *numbers):
     for number, each in zip(numbers, said, strict=True):
 
         def decide(number=number, each=each):
-            results[number] = each.decide(("what", numbers), number, max, lambda: True)
+            results[number] = each.decide(("what", numbers), number, lambda said: max(said.values()), lambda: True)
 
         threads.append(threading.Thread(target=decide))
         threads[-1].start()
@@ -179,11 +183,20 @@ def test_those_that_live_agree_and_the_dead_have_no_say(made):
     first, second = made.replicas.all
     first.application.running = False
     assert decided(made, 1) == {1: 1}
+    assert first.application.did == ["kill"], "its JVM might write on, by what the others have left behind"
     made.replicas.begin_next(first)
     assert decided(made, 1) == {1: 1}, "its application runs, and its job has not begun"
     first.lives = False
     made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, time_us=5_000_000), second)
     assert decided(made, 1, 0) == {0: 1, 1: 1}
+
+
+def test_one_that_is_late_ends_before_others_go_on_without_it(made):
+    first, second = made.replicas.all
+    assert first.job.stages[0].agrees.leave()
+    assert (first.application.did, second.application.did) == (["kill"], [])
+    assert not second.job.stages[0].agrees.leave()
+    assert second.application.did == []
 
 
 def test_what_hits_a_replica_in_a_phase_hits_its_own_application_and_all_else_the_services(made):

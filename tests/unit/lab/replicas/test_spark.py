@@ -1,5 +1,6 @@
 """The Spark application of a replica: what it is told, what it says, and that nothing of it is left; without Spark."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from keyshift.lab.replicas.application import (
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.messages import decode, encode
 from keyshift.traffic.messages import Ready, Stop
-from keyshift.waiting import wait_until
 
 TOLD = ApplicationConfig(master="local[4]", jars=(), work=Path("work"), log=Path("spark-0.log"), options={"a": "1"})
 RUN = RunQuery(replace(CONFIG, job="run", token="secret").of_replica(1), "checkpoint", 30.0, {0: 7, 1: 0})
@@ -234,12 +234,40 @@ time.sleep(600)
 """
 
 
-def test_nothing_is_left_of_a_process_that_is_killed_nor_of_what_it_has_started():
+@pytest.fixture
+def parent():
+    """A process with a child, and the child, that end with the test."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     child = psutil.Process(int(parent.stdout.readline()))
     one = spark.Application(TOLD)
-    one._begun = SimpleNamespace(pid=parent.pid, running=True, kill=parent.kill)
-    one.kill()
-    assert parent.wait(60) == -9
-    assert wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 60, 0.02)
+    one._begun = SimpleNamespace(pid=parent.pid, running=True, kill=lambda: (parent.kill(), parent.wait()))
+    yield one, parent, child
+    for each in (parent, child):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    parent.wait()
     parent.stdout.close()
+
+
+def gone(process):
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_nothing_is_left_of_a_process_that_is_killed_nor_of_what_it_has_started(parent):
+    one, process, child = parent
+    one.kill()
+    assert process.wait(60) == -9 and gone(child)
+
+
+@pytest.mark.parametrize("how", ["kill", "end"])
+def test_what_a_process_that_has_died_leaves_behind_writes_no_more(parent, how):
+    """A JVM notices seconds later that nobody is there any more; its query goes on until then."""
+    one, process, child = parent
+    one._heard(Ready())
+    process.kill()
+    process.wait()
+    one._begun.running = False
+    assert not gone(child)
+    getattr(one, how)()
+    assert gone(child)
+    getattr(one, how)()
