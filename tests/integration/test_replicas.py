@@ -33,6 +33,7 @@ def of_replicas(manifest):
     return next(note for note in manifest.notes if "replicas were judged" in note)
 
 
+@pytest.mark.nightly("a minute; the harness has such batches without Spark, and below two replicas live until the end")
 def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_times(lab, left):
     manifest = lab.run(spec(batch_s=5.0, **REPLICATED))
     assert manifest.status == "ok", manifest.verdict.examples
@@ -66,6 +67,7 @@ def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers
     assert left() == []
 
 
+@pytest.mark.nightly("a minute; the harness has replicas of four stages without Spark")
 def test_so_it_is_with_several_stages(lab, left):
     of_a_chain = {"workload": "chain", "seconds": 6.0, "trigger_s": 2.0}
     manifest = lab.run(spec(fault="kill:replica@steady", returns=False, **of_a_chain, **REPLICATED))

@@ -97,7 +97,6 @@ NOTEBOOKS = {
         ("Both runs are correct", "2 → 1: ", "1 → 2: ", "for 8 key groups"),
     ),
 }
-MADE_UP = pytest.mark.nightly("a minute; `make test` has its cells with runs that were made up")
 
 
 @pytest.fixture
@@ -114,9 +113,8 @@ def given(tmp_path):
     return parameters
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "start/03_invent" else pytest.param(name, marks=MADE_UP) for name in NOTEBOOKS]
-)
+@pytest.mark.nightly("a minute each; `make test` has their cells with runs that were made up")
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_its_runs_are_correct_and_figures_tables_and_conclusion_come_from_them(name, given, execute_small):
     small = NOTEBOOKS[name]
     _, copy, _ = execute_small(f"{name}.ipynb", given(name))

@@ -134,7 +134,7 @@ def prepare(file: Path, folder: Path) -> PreparedBatch:
     """Read a batch file and check all that can be checked without executing anything.
 
     ``folder`` is where notebooks are that are not beside the file. Raises BadInput, one line: for the file itself, a
-    notebook that is not there, a parameter that it does not have, and sets of parameters that are the same.
+    notebook that is not there, a parameter that it does not have or of another kind, and sets that are the same.
     """
     batch = load_batch(file)
     notebook = _find(batch.notebook, [file.parent, folder])
@@ -143,8 +143,8 @@ def prepare(file: Path, folder: Path) -> PreparedBatch:
     if count > MAX_EXECUTIONS:
         raise BadInput(f"{file.name}: {count} executions; at most {MAX_EXECUTIONS}: shorten grid or repetitions")
     sets = list(batch.sets())
-    names = {name: None for values in sets for name in values}
-    notebooks.check_parameters(notebook, names)
+    names = list(dict.fromkeys(name for values in sets for name in values))
+    notebooks.check_parameters(notebook, *sets)
     code = [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
     executions: dict[str, NotebookExecution] = {}
     # Repetitions of a set are as far from each other as can be: what the machine does for a while hits all sets alike.

@@ -106,17 +106,25 @@ class Executed:
     error: str | None
 
 
-def check_parameters(path: Path, given: dict[str, Any]) -> None:
-    """Raises BadInput if the notebook is not there, cannot be read, or has no such parameter."""
+_CONTAINERS: dict[str, tuple[type, ...]] = {"list": (list, dict), "dict": (dict,)}  # points with names are a list
+
+
+def check_parameters(path: Path, *sets: dict[str, Any]) -> None:
+    """Of all ``sets`` of values. Raises BadInput if the notebook is not there, cannot be read, has no such parameter,
+    or wants a list or dictionary and gets a single value.
+    """
     if not path.is_file():
         raise BadInput(f"notebook {str(path)!r}: there is no such file")
     try:
-        known = list(papermill.inspect_notebook(str(path)))
+        known = papermill.inspect_notebook(str(path))
     except Exception as error:  # papermill and nbformat raise many kinds for a file that is none of theirs
         raise BadInput(f"notebook {str(path)!r} cannot be read: {str(error).splitlines()[0]}") from error
-    for name in given:
+    for name, value in (each for given in sets for each in given.items()):
         if name not in known:
-            raise unknown("notebook parameter", name, known)
+            raise unknown("notebook parameter", name, list(known))
+        kind, default = known[name]["inferred_type_name"], known[name]["default"]
+        if kind in _CONTAINERS and not isinstance(value, _CONTAINERS[kind]):
+            raise BadInput(f"{name} = {value!r}: {path.name} wants a {kind} here, as its default is: {default}")
 
 
 def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:

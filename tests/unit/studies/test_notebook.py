@@ -1,4 +1,4 @@
-"""An executed notebook, and its HTML, say nothing of whose machine it was executed on."""
+"""An executed notebook, and its HTML, say nothing of whose machine it was executed on; what it is given is checked."""
 
 import base64
 import signal
@@ -10,7 +10,8 @@ import pytest
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from keyshift.studies.notebook import MIME, execute, shareable, summaries
+from keyshift.model.errors import BadInput
+from keyshift.studies.notebook import MIME, check_parameters, execute, shareable, summaries
 from keyshift.waiting import wait_until
 
 PNG = base64.b64encode(bytes(range(256)) * 30).decode()
@@ -61,6 +62,32 @@ def test_code_figures_and_rows_stay(executed):
     assert summaries(executed) == [{"run_id": "2026", "parameters": {"text": "<path>"}}]
     assert executed.metadata.papermill.parameters.rate == 5
     nbformat.validate(executed)
+
+
+WANTS = new_notebook(
+    cells=[
+        new_code_cell(
+            'names: list = ["a"]  # points\nmore: dict = {}  # settings\nrate: float = 1.0  # or auto',
+            metadata={"tags": ["parameters"]},
+        )
+    ],
+    metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"names": "a"}, r"""names = 'a': wants\.ipynb wants a list here, as its default is: \["a"\]"""),
+        ({"more": ["a"]}, r"more = \['a'\]: wants\.ipynb wants a dict here, as its default is: \{\}"),
+        ({"name": ["a"]}, "unknown notebook parameter 'name': did you mean 'names'"),
+    ],
+)
+def test_a_value_of_another_kind_is_named_before_anything_is_started(tmp_path, given, why):
+    nbformat.write(WANTS, tmp_path / "wants.ipynb")
+    check_parameters(tmp_path / "wants.ipynb", {}, {"names": {"a": {}}, "more": {"b": 1}, "rate": "auto"})
+    with pytest.raises(BadInput, match=why):
+        check_parameters(tmp_path / "wants.ipynb", {"names": ["b"]}, given)
 
 
 def test_what_goes_to_a_kernel_and_back_is_encrypted(tmp_path, capfd):
