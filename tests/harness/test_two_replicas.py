@@ -87,6 +87,19 @@ def test_what_comes_of_a_key_does_not_depend_on_the_slots_that_it_moves_between_
     assert not set.intersection(*homes[0]) and len(set.intersection(*homes[1])) > 5, "they have moved in one"
 
 
+@pytest.mark.parametrize("ordering", ["live_robin", at_night("time_merge")])
+def test_replicas_that_move_one_after_the_other_have_the_same_turns_where_they_have_the_same_assignment(ordering):
+    later, sooner = run(1, ordering, "windowcount", moves="one_by_one")
+    assert by_key(later) == by_key(sooner)
+    for place in later.turns:
+        mine, theirs = dict(later.turns[place]), dict(sooner.turns[place])
+        stopped = min(replica.stopped[place] for replica in (later, sooner))
+        same = [mine[number] == theirs[number] for number in range(1, stopped + 1)]
+        assert same[0] and same[-1] and not all(same), "they differ meanwhile"
+        differ = [number for number, alike in enumerate(same) if not alike]
+        assert len(differ) == differ[-1] - differ[0] + 1, "and only then"
+
+
 MOVE = [name for name in AGREE if not orderings.get(name).leads]
 
 

@@ -1,7 +1,8 @@
 """Two jobs on one input, as replicas are, in one process: ``run(seed, ordering)`` gives what the slots of each did.
 
 They have batches, processes and delays of their own, and the second begins late. If it ``moves``, units do so in the
-second alone, unit by unit. If it ``returns``, the second begins from what the first has written down while it ran.
+second alone, unit by unit, in both together, or in one after the other. If it ``returns``, the second begins from what
+the first has written down while it ran.
 ``dies_and_returns`` has the whole way back, with the threads that it has in a run.
 """
 
@@ -66,12 +67,12 @@ def run(
     seed: int,
     ordering: str,
     workload: str = "keycount",
-    moves: Literal["", "one", "both"] = "",
+    moves: Literal["", "one", "both", "one_by_one"] = "",
     returns: bool = False,
     **pinned: Any,
 ) -> list[Replica]:
-    """Until all of the input has come out of both. ``moves``: all units change their slots in the second one, or in
-    both together. ``pinned``: more of their shape.
+    """Until all of the input has come out of both. ``moves``: all units change their slots in the second one, in both
+    together, or in the second one and then in the first one. ``pinned``: more of their shape.
     """
     ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
     pinned = (OF_MOVES if moves else {}) | pinned
@@ -83,6 +84,8 @@ def run(
     replicas = [Replica() for _ in runs]
     if moves == "both":
         _agree(runs, lambda: {*range(2)})
+    for each in runs if moves == "one_by_one" else []:
+        each._job.config = dataclasses.replace(each._job.config, apart=True)
     with (
         _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
         order.installed(),
@@ -96,8 +99,11 @@ def run(
         begin = _captured(first, second) if returns else None
         second._job.start(assignments, begin)
         time.sleep(LATE_S)
-        for each in {"": [], "one": [second], "both": runs}[moves]:
+        for each in {"": [], "one": [second], "both": runs, "one_by_one": [second]}[moves]:
             _move(each)
+        if moves == "one_by_one":
+            second._await("nothing moves", lambda: not any(stage.busy for stage in second._job.stages))
+            _move(first)
         time.sleep(LOAD_S)
         with first._loading:
             first._loaded, second._due = True, first._due
@@ -116,7 +122,7 @@ def run(
     for each, replica in zip(runs, replicas, strict=True):
         table, replica.batches = pd.concat(each._engine.results), each._engine.batches
         for slot, rows in table.groupby("slot", sort=False):
-            own = HERE_ONLY if moves == "one" else MOVED_ALIKE
+            own = HERE_ONLY if moves in ("one", "one_by_one") else MOVED_ALIKE
             kept = rows.drop(columns=own).itertuples(index=False, name=None)
             replica.results[slot] = [tuple(map(_plain, row)) for row in kept]
     return replicas

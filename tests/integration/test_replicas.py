@@ -103,6 +103,20 @@ def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, ph
     assert left() == []
 
 
+@pytest.mark.nightly("a minute each; the harness has replicas that move one after the other without Spark")
+@pytest.mark.parametrize("fault", ["", "kill:replica@transfer"])
+def test_one_moves_its_state_after_the_other_and_one_dies_meanwhile(lab, left, fault):
+    moves = {"strategy": "fluid", "to_slots": 3, "workload": "windowcount", "replicas_move": "one_by_one"}
+    manifest = lab.run(spec(fault=fault, returns=False, **moves, **REPLICATED))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+    assert lab.store.get_table(manifest.run_id, "migration")["drained_s"].notna().all()
+    moved = [note for note in manifest.notes if " moved in " in note]
+    assert [note.split()[1] for note in moved] == (["1"] if fault else ["0", "1"])
+    assert "and of all results, 0 differences" in of_replicas(manifest)
+    assert left() == []
+
+
 def full(lab, manifest):
     """How many replicas were full, one after the other."""
     metrics = lab.store.get_table(manifest.run_id, "metrics")

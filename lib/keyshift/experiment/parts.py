@@ -97,6 +97,10 @@ class JobPart(Part):
     returns: bool = Field(
         default=True, description="a replica that has died comes back, from what another one writes down"
     )
+    replicas_move: Literal["together", "one_by_one"] = Field(
+        default="together",
+        description="replicas move their state behind the same epochs, or one after the other while the rest answers",
+    )
     ordering: Text = Field(
         default="none", description="how replicas of the job agree on an order (keyshift orderings); none: not"
     )

@@ -1,6 +1,6 @@
 """What a run with replicas of its job may be."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from keyshift.experiment.parts import JobPart
@@ -26,10 +26,17 @@ def comes_back(ordering: str, returns: bool) -> bool:
     return returns and not orderings.get(ordering).leads
 
 
-def check_replicas(job: JobPart, scenario: ScenarioPart, point: Strategy, unsettled: tuple[str, ...]) -> None:
+def moves_apart(job: JobPart, scenario: ScenarioPart) -> bool:
+    """Whether one replica moves its state after the other."""
+    return job.replicas > 1 and job.replicas_move == "one_by_one" and scenario.trigger != NOTHING_MOVES
+
+
+def check_replicas(
+    job: JobPart, scenario: ScenarioPart, point: Strategy, stages: Sequence[str], unsettled: tuple[str, ...]
+) -> None:
     """Raises BadInput for what is not possible with so many replicas, or with a single one, or is not yet.
 
-    ``point``: of the strategy. ``unsettled``: values that are still to be measured.
+    ``point``: of the strategy. ``stages``: of the workload. ``unsettled``: values that are still to be measured.
     """
     replicas, faults = job.replicas, scenario.faults()
     hits = [fault for fault in faults if fault.who == REPLICA]
@@ -42,7 +49,8 @@ def check_replicas(job: JobPart, scenario: ScenarioPart, point: Strategy, unsett
         )
     if replicas == 1:
         return
-    for line in (*_conflicts(job, unsettled), *_of_moves(scenario, point), *_of_faults(scenario, faults)):
+    of_moves = *_of_moves(scenario, point), *(_of_moves_apart(job, hits, stages) if moves_apart(job, scenario) else ())
+    for line in (*_conflicts(job, unsettled), *of_moves, *_of_faults(scenario, faults)):
         raise BadInput(f"replicas = {replicas} with {line}")
 
 
@@ -80,6 +88,18 @@ def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
         )
     if any(each.order == "hottest" for each in point.every_phase):
         yield "order = hottest: each replica would order its steps by what it has measured itself; set another order"
+
+
+def _of_moves_apart(job: JobPart, hits: Sequence[Fault], stages: Sequence[str]) -> Iterator[str]:
+    """A slot of another stage would get the events of a key from other senders, and in another order."""
+    what = f"replicas_move = {job.replicas_move}"
+    if len(stages) > 1:
+        yield f"{what}: possible with a single keyed stage, and there are {', '.join(stages)}; set it to together"
+    if hits and job.returns:
+        yield (
+            f"{what} and fault = {hits[0]}: a replica that dies does not come back while assignments differ; set "
+            "returns = false"
+        )
 
 
 def _of_faults(scenario: ScenarioPart, faults: list[Fault]) -> Iterator[str]:

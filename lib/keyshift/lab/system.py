@@ -120,6 +120,7 @@ def job_config(
         ordering=spec.job.ordering,
         heartbeat_us=round(spec.job.heartbeat_ms * 1000),
         session_ms=spec.job.session_ms,
+        apart=spec.moves_apart,
         keep_snapshots=spec.run.verify == SNAPSHOTS,
         faults=tuple(fault for fault in spec.scenario.faults() if fault.phase not in ("", STEADY)),
     )
@@ -143,7 +144,7 @@ def job_traffic(
     output = work / f"{config.job}.parquet"
     given = workload, events, topics[0], output, heard, config.trace
     near_us = 2 * config.heartbeat_us + NEAR_US
-    return Traffic(*given, others=topics[1:], near_us=near_us, order=order_log(config, results))
+    return Traffic(*given, others=topics[1:], near_us=near_us, apart=config.apart, order=order_log(config, results))
 
 
 def order_log(config: JobConfig, results: int) -> Topic | None:

@@ -141,5 +141,6 @@ class Ordering:
         return self._made((), tuple(rows), met)
 
     def _made(self, control: tuple[Row, ...], rows: tuple[Row, ...], met: int) -> Turn:
-        self.chain = chained(self.chain, self.turn, met, self.clock, control, rows)
+        before = 0 if self.setting.apart else self.chain
+        self.chain = chained(before, self.turn, met, self.clock, control, rows)
         return Turn(self.turn, control, rows, met, self._time, self.clock, self.chain)

@@ -40,6 +40,8 @@ class Setting:
     missing. ``merge``: gives the data rows of a turn, cut as needed, so that their events are in the order of
     (t, router, offset, position); for ``time_merge``. ``session_us``: how long a leader waits for its own record to
     come back, and ``order_us``: how long it gathers, at least, from one record to the next; for ``kazoo``.
+    ``apart``: replicas may have different assignments for a while, so a chain is of its turn alone: they can be
+    compared again as soon as they have the same one.
     """
 
     channels: int
@@ -48,6 +50,7 @@ class Setting:
     merge: Callable[[Sequence[Row]], Sequence[Row]] = _as_they_are
     session_us: int = 500_000
     order_us: int = 2_000
+    apart: bool = False
 
 
 class Place(NamedTuple):

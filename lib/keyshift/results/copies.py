@@ -5,28 +5,40 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from keyshift.model.keys import units_of
+
 OF_A_COPY = ("log_offset", "arrived_us", "replica", "first")  # columns in which copies of a result differ
+OF_AN_ASSIGNMENT = ("slot", "version")  # and those, too, if replicas have had different ones
+SLOT, UNIT = "slot", "unit"
 
 
-def unlike(firsts: pd.DataFrame, copies: pd.DataFrame) -> Iterator[str]:
-    """A line for each slot in which a replica has not given what the first copies are.
+def by_unit(results: pd.DataFrame, key_groups: int, bins: int) -> pd.DataFrame:
+    """``results`` with the ``unit`` of each, those of a unit in the order of its turns, wherever it was."""
+    units = units_of(results["key"].to_numpy(), key_groups, bins)
+    return results.assign(**{UNIT: units}).sort_values("epoch", kind="stable")
 
-    ``firsts`` and ``copies``: the collector's columns, rows of a slot in the order of its turns. A replica has given
-    all results from the beginning on, in this order, so ``copies`` are as many rows of each slot as it came to.
+
+def unlike(firsts: pd.DataFrame, copies: pd.DataFrame, of: str = SLOT) -> Iterator[str]:
+    """A line for each slot in which a replica has not given what the first copies are; or for each unit, if replicas
+    have had different assignments.
+
+    ``firsts`` and ``copies``: the collector's columns, and that of ``of``; its rows in the order of turns. A replica
+    has given all results from the beginning on, in this order, so ``copies`` are as many rows as it came to.
     """
-    columns = [name for name in firsts.columns if name not in OF_A_COPY]
-    by_slot = dict(list(firsts.groupby("slot")))
-    for slot, mine in copies.groupby("slot"):
-        theirs = by_slot.get(slot, firsts.iloc[:0])
+    differ = OF_A_COPY if of == SLOT else (*OF_A_COPY, *OF_AN_ASSIGNMENT)
+    columns = [name for name in firsts.columns if name not in differ]
+    known = dict(list(firsts.groupby(of)))
+    for number, mine in copies.groupby(of):
+        theirs = known.get(number, firsts.iloc[:0])
         rows = min(len(mine), len(theirs))
         same = _digests(mine[columns].iloc[:rows]) == _digests(theirs[columns].iloc[:rows])
         if not same.all():
             row = mine.iloc[int(np.argmin(same))]
             what = "router {router} offset {offset} position {position} key {key}".format_map(row)
-            yield f"slot {slot} gave another result than the first copy at epoch {row['epoch']}: {what}"
+            yield f"{of} {number} gave another result than the first copy at epoch {row['epoch']}: {what}"
         elif rows < len(mine):
             row = mine.iloc[rows]
-            yield f"slot {slot} gave results from epoch {row['epoch']} on of which there is no first copy"
+            yield f"{of} {number} gave results from epoch {row['epoch']} on of which there is no first copy"
 
 
 def _digests(rows: pd.DataFrame) -> np.ndarray:

@@ -11,16 +11,17 @@ The file has the result columns, ``slot`` (the partition), ``log_offset`` (offse
 it is the first copy. Rows of one partition are in the order of its log.
 
 A job with replicas has a topic of results for each. The first copy is the one that Kafka has appended first, as far as
-is known when a second is told: what is read later than that is a repeat. Only first copies are counted and timed.
+is known when a second is told: what is read later than that is a repeat. Only first copies are counted and timed. If
+replicas move their state one after the other (``apart``), first copies are told by unit, as a slot does not tell them.
 """
 
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +33,12 @@ from pydantic import Field
 from keyshift.clock import SECOND_US, now_us
 from keyshift.model import frames
 from keyshift.model.errors import BadInput
+from keyshift.model.keys import units_of
 from keyshift.model.markers import TurnTold
 from keyshift.model.records import Second
 from keyshift.trace import Trace
 from keyshift.traffic import lines
-from keyshift.traffic.copies import Chains, FirstCopies
+from keyshift.traffic.copies import UNKNOWN, Chains, FirstCopies, FirstResults
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
 from keyshift.traffic.messages import BUCKETS_MS, Collected, Diverged, KeepingUp, Latencies, Ready, SecondDone
 from keyshift.traffic.process import say
@@ -64,6 +66,7 @@ class CollectorConfig(TrafficConfig):
     output: Path = Field(description="parquet file to write")
     others: tuple[Topic, ...] = Field(default=(), description="of replicas 1, 2, …; ``topic`` is that of replica 0")
     near_us: int = Field(default=0, description="a replica that is later than another one by this keeps up")
+    apart: bool = Field(default=False, description="replicas may have different assignments for a while")
 
 
 class _Origin(NamedTuple):
@@ -76,14 +79,49 @@ class _Origin(NamedTuple):
     turn: frames.OfTurn
 
 
+Counts = Callable[[_Origin, pa.RecordBatch], np.ndarray]  # a truth value for each row
+NO_ROWS = np.zeros(0, np.bool_)
+
+
+def _all_count(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
+    return np.ones(batch.num_rows, np.bool_)
+
+
+def first_copies() -> Counts:
+    """Of replicas with the same assignment."""
+    copies = FirstCopies()
+
+    def counts(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
+        return np.full(batch.num_rows, copies.counts(origin.slot, origin.turn.number, origin.turn.piece))
+
+    return counts
+
+
+def first_results(key_groups: int, bins: int) -> Counts:
+    """Of replicas of which one moves after the other."""
+    found = FirstResults()
+
+    def counts(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
+        units = units_of(batch["key"].to_numpy(), key_groups, bins).astype(np.int64)
+        return found.count(origin.replica, origin.slot, origin.turn.number, units)
+
+    return counts
+
+
+def _version(batch: pa.RecordBatch) -> int:
+    """Under which all events of a turn were routed."""
+    of_events = batch["version"].to_numpy()[batch["position"].to_numpy() >= 0]
+    return int(of_events[0]) if len(of_events) else UNKNOWN
+
+
 class ResultsFile:
     """All results so far, in a parquet file; those of the last minutes are still to be written.
 
-    ``copies``: knows what counts, if there are replicas.
+    ``counts``: which rows of a frame do, if there are replicas.
     """
 
-    def __init__(self, result_fields: tuple[pa.Field, ...], output: Path, copies: FirstCopies | None = None) -> None:
-        self.schema, self._copies = pa.schema([*frames.RESULT_FIELDS, *result_fields]), copies
+    def __init__(self, result_fields: tuple[pa.Field, ...], output: Path, counts: Counts | None = None) -> None:
+        self.schema, self._counts = pa.schema([*frames.RESULT_FIELDS, *result_fields]), counts
         self.count = 0
         self._writer = pq.ParquetWriter(output, pa.schema([*self.schema, *_ARRIVAL]))
         self._tables: list[pa.Table] = []  # of about one second each
@@ -115,30 +153,26 @@ class ResultsFile:
         """
         now = [frame for frame in self._frames if frame[0].arrived_us < before_us]
         self._frames = [frame for frame in self._frames if frame[0].arrived_us >= before_us]
-        if self._copies:
+        if self._counts:
             now.sort(key=lambda frame: frame[0].arrived_us)  # of one log they stay in order
         origins, batches = [origin for origin, _ in now], [batch for _, batch in now]
         rows = [batch.num_rows for batch in batches]
-        columns = [
-            (each.slot, each.log_offset, each.arrived_us, each.replica, each.turn.epoch, self._counts(each))
-            for each in origins
-        ]
+        columns = [(each.slot, each.log_offset, each.arrived_us, each.replica, each.turn.epoch) for each in origins]
+        first = np.concatenate([NO_ROWS, *map(self._counts or _all_count, origins, batches)])
         # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
         table = pa.Table.from_batches(batches, self.schema).combine_chunks()
-        of_rows = np.repeat(np.array(columns, np.int64).reshape(-1, len(_ARRIVAL)), rows, axis=0).T
+        of_frames = np.array(columns, np.int64).reshape(-1, len(_ARRIVAL) - 1)
+        of_rows = [*np.repeat(of_frames, rows, axis=0).T, first]
         for field, values in zip(_ARRIVAL, of_rows, strict=True):
             table = table.append_column(field, pa.array(values).cast(field.type))
         self._tables.append(table)
         self._unwritten += table.num_rows
         if self._unwritten >= PART_ROWS:
             self._write()
-        slots, _, arrived_us, *_, first = of_rows
-        of_event = (table.column("position").to_numpy() >= 0) & first.astype(bool)
+        slots, _, arrived_us, *_ = of_rows
+        of_event = (table.column("position").to_numpy() >= 0) & first
         latencies_ms = (arrived_us - table.column("t").to_numpy()) / 1000
         return latencies_ms[of_event], table.column("version").to_numpy()[of_event], slots[of_event]
-
-    def _counts(self, origin: _Origin) -> bool:
-        return self._copies is None or self._copies.counts(origin.slot, origin.turn.number, origin.turn.piece)
 
     def close(self) -> None:
         """The file has everything. Nothing can read it before."""
@@ -177,7 +211,8 @@ def _latencies(all_ms: np.ndarray) -> Latencies:
 
 def collect(config: CollectorConfig, commands: CommandLines) -> None:
     """The process: collect until told to stop. Raises ServiceUnavailable, BadInput, ProtocolViolation."""
-    *_, stage = config.make_workload().stages
+    workload = config.make_workload()
+    *_, stage = workload.stages
     if not config.output.parent.is_dir():
         raise BadInput(f"output = {config.output}: its folder does not exist; make it first")
     topic, topics = config.topic, [config.topic, *config.others]
@@ -201,12 +236,11 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         parts = [part for each in topics for part in each.parts]
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
-    replicas, chains = (
-        {each.name: number for number, each in enumerate(topics)},
-        Chains(topic.partitions, config.near_us),
-    )
+    replicas = {each.name: number for number, each in enumerate(topics)}
+    chains = Chains(topic.partitions, config.near_us, config.apart)
     before = defaultdict[str, Chains](Chains)  # of the stages before the last one
-    results = ResultsFile(stage.result_fields, config.output, FirstCopies() if config.others else None)
+    counts = first_results(workload.key_groups, workload.bins) if config.apart else first_copies()
+    results = ResultsFile(stage.result_fields, config.output, counts if config.others else None)
     columns = ["slot", "router", "offset", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say(Ready())
@@ -221,8 +255,8 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
             if config.others:
                 say(KeepingUp(chains.standings()))
 
-    def compare(known: Chains, name: str, replica: int, slot: int, turn: frames.OfTurn, at_us: int) -> None:
-        if found := known.told(replica, slot, turn, at_us):
+    def compare(known: Chains, name: str, replica: int, slot: int, *told: Any) -> None:
+        if found := known.told(replica, slot, *told):
             say(Diverged(name, slot, found.replicas, found.epoch, found.turn, found.same))
 
     stopped_at: float | None = None
@@ -251,7 +285,8 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                 elif facts.said:
                     say(replace(facts.said, replica=replica))
                 if config.others and facts.turn:
-                    compare(chains, stage.name, replica, slot, facts.turn, arrived_us)
+                    version = _version(batch) if config.apart else UNKNOWN
+                    compare(chains, stage.name, replica, slot, facts.turn, arrived_us, version)
         tell()
     while results.waiting:  # of the last seconds
         report(second, *results.roll((second + 1) * SECOND_US))

@@ -2,14 +2,23 @@
 
 All replicas have the same turns in a slot, and each gives out the results of a turn behind those of the turns before.
 So the first copy of a result is in the first frame of its turn, and it takes one number per slot to know that. And two
-replicas with the same chain behind a turn have done the same until there. Pure.
+replicas with the same chain behind a turn have done the same until there.
+
+If one replica moves its state after the other, a unit may be in different slots for a while. All slots have the turns
+of the same numbers, and a unit has the same results in a turn wherever it is: so results are counted by turn and unit,
+and a turn is compared by itself, between replicas that have the same assignment. Pure.
 """
 
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from keyshift.model.frames import OfTurn
 
+UNKNOWN = -1  # version of a turn that has no result of an event
+Numbers = npt.NDArray[np.int64]
 KEPT_TURNS = 10_000  # of a slot, whose chain is kept until other replicas come to them: minutes
 
 
@@ -24,6 +33,45 @@ class FirstCopies:
         first = (number, piece) > self._counted.get(slot, (-1, 0))
         if first:
             self._counted[slot] = number, piece
+        return first
+
+
+class FirstResults:
+    """Which results count if replicas have different assignments for a while. Frames of each log are asked for in their
+    order; a unit that has changed its slot may go on there before all of it has come from here.
+    """
+
+    def __init__(self) -> None:
+        # By turn, as they came: units, ascending, and how many results of each have come; and the latest that is gone.
+        self._come: OrderedDict[int, tuple[Numbers, Numbers]] = OrderedDict()
+        self._forgotten = -1
+        # By replica and slot: the last turn, and how many results of each unit its pieces have had so far.
+        self._pieces: dict[tuple[int, int], tuple[int, Counter[int]]] = {}
+
+    def count(self, replica: int, slot: int, number: int, units: Numbers) -> npt.NDArray[np.bool_]:
+        """Which results of a frame of turn ``number`` are the first of their kind; from now on they are not. ``units``:
+        of each of them, in their order.
+        """
+        before, pieces = self._pieces.get((replica, slot), (-1, Counter[int]()))
+        pieces = pieces if before == number else Counter()
+        there, of, many = np.unique(units, return_inverse=True, return_counts=True)
+        earlier = np.array([pieces[unit] for unit in there.tolist()], np.int64)
+        by_unit = np.argsort(of, kind="stable")
+        place = np.empty(len(units), np.int64)  # among the results of its unit in this turn
+        place[by_unit] = np.arange(len(units)) - np.repeat(np.cumsum(many) - many - earlier, many)
+        pieces.update(dict(zip(there.tolist(), many.tolist(), strict=True)))
+        self._pieces[replica, slot] = number, pieces
+        if number <= self._forgotten and number not in self._come:
+            return np.zeros(len(units), np.bool_)
+        known, come = self._come.get(number, (there[:0], many[:0]))
+        every, begins = np.unique(np.sort(both := np.concatenate([known, there])), return_index=True)
+        counts = np.concatenate([come, earlier + many])[np.argsort(both, kind="stable")]
+        already = np.zeros(len(every), np.int64)
+        already[np.searchsorted(every, known)] = come
+        self._come[number] = every, np.maximum.reduceat(counts, begins)
+        if len(self._come) > KEPT_TURNS:
+            self._forgotten = max(self._forgotten, self._come.popitem(last=False)[0])
+        first: npt.NDArray[np.bool_] = place >= already[np.searchsorted(every, units)]
         return first
 
 
@@ -52,32 +100,34 @@ class Chains:
     """The chains of a job's slots, as its replicas tell them. ``compared``: turns so far that two of them have told.
 
     ``slots``: how many there are. ``near_us``: whoever has a turn later than another one, but not by more, keeps up.
+    ``apart``: replicas may have different assignments for a while, and chains are of a turn alone.
     """
 
-    def __init__(self, slots: int = 1, near_us: int = 0) -> None:
+    def __init__(self, slots: int = 1, near_us: int = 0, apart: bool = False) -> None:
         self.compared = 0
-        self._slots, self._near_us = slots, near_us
-        # By slot and turn: the chain, who told it first, and when.
-        self._told: dict[int, dict[int, tuple[int, int, int]]] = {}
+        self._slots, self._near_us, self._apart = slots, near_us, apart
+        # By slot and turn: the chain, who told it first, when, and under which version.
+        self._told: dict[int, dict[int, tuple[int, int, int, int]]] = {}
         self._stand: dict[int, dict[int, Standing]] = {}  # by replica and slot
         self._order: dict[int, deque[int]] = {}  # by slot: those turns, as they came
         self._same: dict[tuple[int, int], int] = {}  # by slot and replica: the last turn in which it agreed
         self._differ: set[tuple[int, int]] = set()  # slots, and replicas that have another chain in them
 
-    def told(self, replica: int, slot: int, turn: OfTurn, at_us: int = 0) -> Difference | None:
-        """A ``replica`` has this ``turn`` in ``slot``, since ``at_us``. Gives the first difference of each replica, and
-        no later ones: behind it everything differs.
+    def told(self, replica: int, slot: int, turn: OfTurn, at_us: int = 0, version: int = UNKNOWN) -> Difference | None:
+        """A ``replica`` has this ``turn`` in ``slot``, since ``at_us``, under ``version``. Gives the first difference
+        of each replica, and no later ones: behind it everything differs.
         """
         if turn.piece or (slot, replica) in self._differ:
             return None
         known = self._told.setdefault(slot, {})
-        chain, first, first_us = known.setdefault(turn.number, (turn.chain, replica, at_us))
+        chain, first, first_us, under = known.setdefault(turn.number, (turn.chain, replica, at_us, version))
         if first == replica:
             self._forget(known, self._order.setdefault(slot, deque()), turn.number)
             return None
-        self.compared += 1
-        if chain == turn.chain:
-            self._same[slot, replica] = turn.number
+        alike = not self._apart or under == version != UNKNOWN  # otherwise there is nothing to be compared
+        self.compared += alike
+        if not alike or chain == turn.chain:
+            self._same[slot, replica] = turn.number if alike else self._same.get((slot, replica), 0)
             self._stands(first, slot, first_us, first_us - at_us)
             self._stands(replica, slot, at_us, at_us - first_us)
             return None
@@ -103,7 +153,7 @@ class Chains:
         }
 
     @staticmethod
-    def _forget(known: dict[int, tuple[int, int, int]], order: deque[int], number: int) -> None:
+    def _forget(known: dict[int, tuple[int, int, int, int]], order: deque[int], number: int) -> None:
         """Only the newest are kept: a replica that has died never comes to them."""
         order.append(number)
         if len(order) > KEPT_TURNS:

@@ -39,8 +39,9 @@ class Traffic:
     ``events`` are the topics of the sources, in their order, with a partition for each router; ``results`` has one for
     each slot. ``heard`` gets what came out in each second.
     ``as_lines``: records are lines, not frames; see ``traffic.lines``. ``others``: results of replicas 1, 2, … of the
-    job; those that are counted here are first copies. ``near_us``: see ``copies.Chains``. ``order``: of the job's order
-    log, if it has one. All methods raise ServiceUnavailable if Kafka or a process of ours is not there any more.
+    job; those that are counted here are first copies. ``near_us`` and ``apart``: see ``copies.Chains``. ``order``: of
+    the job's order log, if it has one.
+    All methods raise ServiceUnavailable if Kafka or a process of ours is not there any more.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class Traffic:
         as_lines: bool = False,
         others: Sequence[Topic] = (),
         near_us: int = 0,
+        apart: bool = False,
         order: Topic | None = None,
     ) -> None:
         self._inputs = Inputs(workload, events)
         self._topics = [*events, results, *others, *([order] if order else [])]
-        self._results, self._others, self._near_us, self.order = results, tuple(others), near_us, order
+        self._results, self._others, self.order = results, tuple(others), order
+        self._of_copies: dict[str, Any] = {"others": self._others, "near_us": near_us, "apart": apart}
         self.replicas = 1 + len(self._others)
         self._output, self._heard_second = output, heard
         self._common: dict[str, Any] = {
@@ -88,9 +91,7 @@ class Traffic:
         if not again:
             for topic in self._topics:
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
-        config = CollectorConfig(
-            topic=self._results, others=self._others, near_us=self._near_us, output=self._output, **self._common
-        )
+        config = CollectorConfig(topic=self._results, output=self._output, **self._of_copies, **self._common)
         self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
     def await_silence(self) -> None:

@@ -76,6 +76,7 @@ class JobConfig:
     slots_before: int = 0  # of the stages before this one
     input_of: str = ""  # the job whose input this one reads, too, as one of its replicas; empty: its own
     replica: int = 0  # its number among those
+    apart: bool = False  # one of them moves after the other: they may have different assignments for a while
     epoch: int = 0  # of the driver; 0: nobody has claimed the job yet
     epochs: tuple[tuple[tuple[int, int], ...], ...] = ()  # for each router, offsets at which an epoch begins, and which
     trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept

@@ -479,6 +479,15 @@ TWO = ORDERED | {"replicas": 2}
         (TWO | {"fault": "kill:replica@batch"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"to_slots": 3, "fault": "kill:source@transfer"}, "not possible yet; .* phases steady, prepare, "),
         (TWO | {"fault": "stop:replica@3:1s"}, "what can happen to replica is kill"),
+        (TWO | {"replicas_move": "apart"}, "replicas_move = 'apart': input should be 'together' or 'one_by_one'"),
+        (
+            TWO | {"to_slots": 3, "replicas_move": "one_by_one", "workload": "chain"},
+            "with replicas_move = one_by_one: possible with a single keyed stage, and there are counter-1, ",
+        ),
+        (
+            TWO | {"to_slots": 3, "replicas_move": "one_by_one", "fault": "kill:replica@transfer"},
+            "one_by_one and fault = kill:replica@transfer: .* does not come back .*; set returns = false",
+        ),
         (TWO | {"replicas": 8, "routers": 8, "slots": 8}, "makes 25600 rows/s between them in all replicas"),
     ],
 )
@@ -497,6 +506,21 @@ def test_with_replicas_nothing_moves_unless_it_is_asked_for():
     moves = make_spec(TWO | {"fault": "kill:replica@transfer", "to_slots": 3})
     assert moves.scenario.trigger == "scale" and moves.tasks == {"counter": 3}
     assert make_spec(ORDERED).scenario.trigger == make_spec({"replicas": 1}).scenario.trigger == "scale"
+
+
+@pytest.mark.parametrize(
+    ("values", "apart"),
+    [
+        ({"to_slots": 3}, True),
+        ({}, False),  # nothing moves
+        ({"to_slots": 3, "replicas_move": "together"}, False),
+        ({"to_slots": 3, "replicas": 1}, False),
+        ({"to_slots": 3, "fault": "kill:replica@transfer", "returns": False}, True),
+    ],
+)
+def test_replicas_have_different_assignments_only_if_one_moves_after_the_other(values, apart):
+    spec = make_spec(TWO | {"replicas_move": "one_by_one"} | values)
+    assert spec.moves_apart == job_config(spec, "run", None, None).apart == apart
 
 
 def test_replicas_read_one_input_and_write_under_names_of_their_own():

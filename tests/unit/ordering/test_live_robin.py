@@ -53,6 +53,15 @@ def test_a_turn_ends_at_the_mark_of_each_channel_and_another_channel_is_first_ea
     assert machine.waiting_bytes == 0
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_chains_of_replicas_that_have_differed_are_the_same_again_only_if_each_is_of_its_turn_alone(apart):
+    one, other = opened(apart=apart), opened(apart=apart)
+    for machine, payload in ((one, b"a"), (other, b"b")):
+        machine.arrived([data(0, 0, 10, payload), tick(1, 0, 10), data(0, 1, 20, b"c"), tick(1, 1, 20)])
+    (differs, again), (unlike, same) = taken(one), taken(other)
+    assert differs.chain != unlike.chain and (again.chain == same.chain) is apart
+
+
 def test_epochs_that_all_channels_close_at_once_are_one_turn():
     machine = opened()
     begin = 1_700_000_000_000_000

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from keyshift.results.copies import unlike
+from keyshift.model.keys import units_of
+from keyshift.results.copies import UNIT, by_unit, unlike
 
 
 def results(rows, replica=0, first=True):
@@ -48,6 +49,20 @@ def test_results_may_have_lists():
 def test_each_slot_is_named_once():
     other = [(slot, epoch, b"x") for slot, epoch, _ in ROWS]
     assert len(list(unlike(FIRSTS, results(other, 1, first=False)))) == 2
+
+
+def test_replicas_with_different_assignments_have_given_the_same_if_each_unit_has():
+    keys = np.arange(5) % 2
+    unit, other = units_of(keys[:2], 4).tolist()
+    assert unit != other
+    firsts = by_unit(FIRSTS.assign(key=keys, version=1), 4, 1)
+    moved = FIRSTS.assign(key=keys, slot=[0, 1, 2, 2, 2], version=[1, 1, 2, 2, 2])
+    assert list(unlike(firsts, by_unit(moved, 4, 1), UNIT)) == []
+    assert list(unlike(firsts, by_unit(moved.iloc[[0, 2, 1, 3, 4]], 4, 1), UNIT)) == [], "one slot was earlier"
+    [line] = unlike(firsts, by_unit(moved.assign(state=[b"a", b"b", b"c", b"x", b"e"]), 4, 1), UNIT)
+    assert line.startswith(f"unit {other} gave another result than the first copy at epoch 3: router 0 offset 3 ")
+    [line] = unlike(firsts.iloc[:-1], by_unit(moved, 4, 1), UNIT)
+    assert line == f"unit {unit} gave results from epoch 4 on of which there is no first copy"
 
 
 def test_results_without_a_first_copy_are_named():

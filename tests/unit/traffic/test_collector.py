@@ -4,8 +4,7 @@ import pyarrow.parquet as pq
 from keyshift.model import frames
 from keyshift.model.records import Second
 from keyshift.traffic import collector
-from keyshift.traffic.collector import ResultsFile
-from keyshift.traffic.copies import FirstCopies
+from keyshift.traffic.collector import ResultsFile, first_copies, first_results
 from keyshift.traffic.messages import BUCKETS_MS, SecondDone
 from keyshift.workloads.keycount import RESULT_FIELDS
 
@@ -15,10 +14,11 @@ def told(number: int, chain: int = 7, piece: int = 0) -> frames.OfTurn:
     return frames.OfTurn(number, number, chain, piece)
 
 
-def batch(*rows: tuple[int, int]) -> pa.RecordBatch:
+def batch(*rows: tuple[int, int], key: int = 0) -> pa.RecordBatch:
     """Results with these (t, position)."""
     schema = pa.schema([*frames.RESULT_FIELDS, *RESULT_FIELDS])
     plain = dict.fromkeys(schema.names, 0)
+    plain["key"] = key
     return pa.RecordBatch.from_pylist([plain | {"t": t, "position": position} for t, position in rows], schema=schema)
 
 
@@ -34,6 +34,25 @@ def test_results_of_timers_are_kept_but_not_timed(tmp_path):
     assert table["position"].tolist() == [0, -1, 1, -1]
     assert table["slot"].tolist() == [1, 1, 1, 0]
     assert results.count == 4
+
+
+def test_where_a_unit_is_in_another_slot_of_each_replica_its_first_results_count_all_the_same(tmp_path):
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet", first_results(8, 2))
+    results.add(batch((0, 1), key=3), slot=0, log_offset=0, arrived_us=3000, replica=0, turn=told(1))
+    results.add(batch((0, 1), (0, 2), key=3), slot=1, log_offset=0, arrived_us=4000, replica=1, turn=told(1))
+    results.add(batch((0, 2), key=3), slot=0, log_offset=1, arrived_us=5000, replica=0, turn=told(1, piece=1))
+    results.add(batch((0, 1), key=4), slot=0, log_offset=2, arrived_us=6000, replica=0, turn=told(2))
+    latencies_ms, _, slots = results.roll()
+    assert list(zip(slots.tolist(), latencies_ms.tolist(), strict=True)) == [(0, 3.0), (1, 4.0), (0, 6.0)]
+    results.close()
+    table = pq.read_table(tmp_path / "results.parquet").to_pandas()
+    assert list(zip(table["replica"], table["position"], table["first"], strict=True)) == [
+        (0, 1, True),
+        (1, 1, False),
+        (1, 2, True),
+        (0, 2, False),
+        (0, 1, True),
+    ]
 
 
 def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypatch, tmp_path):
@@ -85,7 +104,7 @@ def test_no_result_at_all_is_a_file_without_rows(tmp_path):
 
 
 def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp_path):
-    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet", FirstCopies())
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet", first_copies())
     results.add(batch((0, 2)), slot=0, log_offset=0, arrived_us=9000, replica=0, turn=told(2))
     results.add(batch((0, 2)), slot=0, log_offset=5, arrived_us=5000, replica=1, turn=told(2))
     results.add(batch((0, 1)), slot=1, log_offset=0, arrived_us=6000, replica=0, turn=told(1))

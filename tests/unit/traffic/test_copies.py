@@ -1,10 +1,15 @@
 """Which copy of a result counts, and when two replicas are known to differ."""
 
+import random
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keyshift.model.frames import OfTurn
 from keyshift.traffic import copies
-from keyshift.traffic.copies import Chains, Difference, FirstCopies, Standing
+from keyshift.traffic.copies import Chains, Difference, FirstCopies, FirstResults, Standing
 
 
 def test_the_first_frame_of_each_turn_and_piece_counts_whoever_it_is_of():
@@ -17,6 +22,45 @@ def test_what_a_replica_has_not_given_before_it_died_counts_of_the_other():
     first = FirstCopies()
     assert [first.counts(0, 7, piece) for piece in (0, 1)] == [True, True]  # it dies before piece 2
     assert [first.counts(0, 7, piece) for piece in (0, 1, 2)] == [False, False, True]
+
+
+UNITS = np.arange(4)
+
+
+@given(st.integers(0, 2**32))
+def test_each_result_of_a_unit_counts_once_wherever_replicas_have_the_unit_and_whoever_is_first(seed):
+    """Each has its units in slots of its own, which change; what comes of a log comes in its order."""
+    rng = random.Random(seed)
+    of_turn = {number: rng.choices(range(4), k=rng.randrange(9)) for number in range(6)}  # units of its results
+    logs = {}
+    for replica in range(2):
+        for number, units in of_turn.items():
+            owner = [rng.randrange(2) for _ in UNITS]
+            for slot in range(2):
+                mine, log = [unit for unit in units if owner[unit] == slot], logs.setdefault((replica, slot), [])
+                cuts = sorted(rng.choices(range(len(mine) + 1), k=2))
+                pieces = mine[: cuts[0]], mine[cuts[0] : cuts[1]], mine[cuts[1] :]
+                log += [(number, piece) for piece in pieces if piece]
+    found, counted, come = FirstResults(), [], {}
+    while any(logs.values()):
+        replica, slot = place = rng.choice([place for place, log in logs.items() if log])
+        number, units = logs[place].pop(0)
+        first = found.count(replica, slot, number, np.array(units))
+        for unit, counts in zip(units, first.tolist(), strict=True):
+            nth = come[replica, number, unit] = come.get((replica, number, unit), -1) + 1
+            assert counts == ((number, unit, nth) not in counted)
+            counted += [(number, unit, nth)] if counts else []
+    assert len(counted) == sum(map(len, of_turn.values()))
+
+
+def test_turns_of_long_ago_are_forgotten_and_no_result_of_them_is_the_first(monkeypatch):
+    monkeypatch.setattr(copies, "KEPT_TURNS", 3)
+    found = FirstResults()
+    for number in (1, 2, 4, 5):
+        assert found.count(0, 0, number, UNITS).all()
+    assert not found.count(1, 0, 1, UNITS).any() and not found.count(1, 0, 2, UNITS).any()
+    assert found.count(1, 1, 3, UNITS).all(), "nobody has had it"
+    assert len(found._come) <= 3
 
 
 def turn(number, chain, piece=0):
@@ -40,6 +84,17 @@ def test_a_difference_is_told_once_with_the_last_turn_in_which_they_agreed(later
             chain = number if number < 5 or replica != 1 else 99
             found.append(chains.told(replica, 3, turn(number, chain)))
     assert [each for each in found if each] == [Difference(3, (1 - later, later), 5, 105, 4)]
+
+
+def test_replicas_that_move_one_after_the_other_are_compared_where_they_have_the_same_assignment():
+    chains = Chains(near_us=100, apart=True)
+    for number, under in ((1, (1, 1)), (2, (2, 1)), (3, (-1, -1)), (4, (2, 2))):
+        for replica in (0, 1):
+            chain = 7 if number in (1, 4) else replica
+            assert chains.told(replica, 0, turn(number, chain), 1000 * number, under[replica]) is None
+    assert chains.compared == 2 and set(chains.standings()) == {0, 1}, "who keeps up does so all the time"
+    assert chains.told(0, 0, turn(5, 5), 5000, 2) is None
+    assert chains.told(1, 0, turn(5, 6), 5000, 2) == Difference(0, (0, 1), 5, 105, 4)
 
 
 def test_slots_differ_by_themselves():

@@ -11,8 +11,7 @@ from keyshift.model.frames import OfTurn
 from keyshift.model.markers import SlotMarker, SlotStarted, StateWritten
 from keyshift.model.records import Second
 from keyshift.traffic import traffic as module
-from keyshift.traffic.collector import ResultsFile
-from keyshift.traffic.copies import FirstCopies
+from keyshift.traffic.collector import ResultsFile, first_copies
 from keyshift.traffic.messages import Diverged, Latencies, Ready, SecondDone
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
@@ -164,7 +163,7 @@ def test_it_is_known_that_replicas_differ(traffic, collector):
 
 
 def test_results_of_replicas_are_read_as_one_log_of_first_copies_or_as_that_of_one(topics, tmp_path):
-    made = ResultsFile(RESULT_FIELDS, tmp_path / "r", FirstCopies())
+    made = ResultsFile(RESULT_FIELDS, tmp_path / "r", first_copies())
     schema, turns = made.schema, ((1, 0), (0, 0), (0, 1), (1, 1), (0, 2))
     for number, (replica, turn) in enumerate(turns):
         row = dict.fromkeys(schema.names, 0) | {"position": turn}

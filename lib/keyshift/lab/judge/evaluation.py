@@ -18,7 +18,7 @@ from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
-from keyshift.results.copies import unlike
+from keyshift.results.copies import SLOT, UNIT, by_unit, unlike
 from keyshift.results.manifest import EXAMPLES_KEPT, Verdict
 from keyshift.results.verdict import Judgement, due_in
 from keyshift.traffic.feed import Feed
@@ -79,9 +79,13 @@ class EndedJob:
         self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
 
     def verdict(self) -> Verdict:
-        """Of the whole job."""
+        """Of the whole job. If replicas have had different assignments, first copies are from slots of all of them: one
+        replica is judged then, and first copies are what that has given, see ``_differences``.
+        """
         assert self.feed.offered is not None
-        found = judged(self.workload, self.feed.offered, self.events, self._frames, self._results, self.final)
+        of = self.final.judged
+        results = self._results if of is None else self._traffic.results(of)
+        found = judged(self.workload, self.feed.offered, self.events, self._frames, results, self.final)
         return _as_manifest(found, self._cuts, self._replicas, self._differences)
 
     @cached_property
@@ -119,12 +123,16 @@ class EndedJob:
         """Of what replicas did, as was seen while they ran, and of what they gave, those that died too."""
         if not self.final.replicas:
             return []
+        of = SLOT if self.final.judged is None else UNIT
         given = [
             f"replica {replica}: {line}"
             for replica in range(self._traffic.replicas)
             for firsts, copies in self._compared(replica)
-            for line in unlike(firsts, copies)
+            for line in unlike(firsts, copies, of)
         ]
+        if self.final.judged is not None:
+            more = len(self._results) - len(self._traffic.results(self.final.judged))
+            given += [f"{more} first copies more than replica {self.final.judged} gave"] if more > 0 else []
         return [*map(str, self._traffic.differences), *given]
 
     def _compared(self, replica: int) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
@@ -132,7 +140,11 @@ class EndedJob:
         mine, begins = self._traffic.results(replica), self._begins(replica)
         for begin, end in zip(begins, [*begins[1:], math.inf], strict=True):
             of_its_own = mine[mine["epoch"].between(begin, end, inclusive="right")]
-            yield self._results[self._results["epoch"] > begin], of_its_own
+            compared = self._results[self._results["epoch"] > begin], of_its_own
+            if self.final.judged is not None:
+                units = self.workload.key_groups, self.workload.bins
+                compared = by_unit(compared[0], *units), by_unit(compared[1], *units)
+            yield compared
 
     @property
     def notes(self) -> list[str]:

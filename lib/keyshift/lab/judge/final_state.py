@@ -75,6 +75,7 @@ class FinalState:
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
     replicas: Mapping[int, "FinalState"] = field(default_factory=dict)  # of those that lived to the end, if there are
     began: Mapping[int, Sequence[int]] = field(default_factory=dict)  # of all, see ``lab.replicas.jobs.LedReplica``
+    judged: int | None = None  # of replicas that moved one after the other, that whose results are; None: first copies
     strength: Sequence[tuple[float, int]] = ()  # since when (seconds since the epoch) so many of them were full
 
 

@@ -86,7 +86,9 @@ class Replicas:
         struck = _MayStrike(application, self._services, self.struck)
         job = Job(application.start_query, config, *self._given, struck)
         for stage in job.stages:
-            stage.agrees = Say(self._agreements[stage.name], (config.replica, config.attempt), application.kill)
+            if not config.apart:
+                member = config.replica, config.attempt
+                stage.agrees = Say(self._agreements[stage.name], member, application.kill)
         return job, KeyshiftJob(self._spec, job)
 
     def _members(self) -> list[Member]:

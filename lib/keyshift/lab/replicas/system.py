@@ -1,16 +1,15 @@
 """A job with replicas as the system under test: one dies, the others go on, and it comes back.
 
 State moves in all of them alike: each makes the same plan, and switches behind the same epochs, see
-``driver.agreement``. A request waits while a replica is on its way back.
+``driver.agreement``; or one moves after the other, see ``replicas.requests``. A request waits while a replica is on its
+way back.
 """
 
 import contextlib
 import dataclasses
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
 
 from keyshift.clock import now_us
 from keyshift.experiment.replicas import comes_back
@@ -19,8 +18,9 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.lab.replicas.leaders import leaders
+from keyshift.lab.replicas.requests import OneByOne, Request, Requests, Together
 from keyshift.lab.replicas.returning import Returns
-from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.wire.faults import REPLICA, Fault
@@ -28,11 +28,6 @@ from keyshift.wire.faults import REPLICA, Fault
 LOOK_S = 0.1  # between two looks at whether the last one that may comes back
 Say = Callable[[str], None]
 TOGETHER_US = 1_000_000  # in which all routers of all replicas answer an appointment
-
-
-class _Request(NamedTuple):
-    change: Change
-    stage: str | None
 
 
 class ReplicatedJob:
@@ -45,7 +40,8 @@ class ReplicatedJob:
         self._spec, self._replicas, self._say = spec, replicas, say
         self._notes: list[str] = []
         self._told = 0  # differences
-        self._requests: deque[_Request] = deque()  # that nobody was told of
+        apart = spec.moves_apart
+        self._requests: Requests = OneByOne(replicas, self._tell) if apart else Together(replicas, self._tell)
         self._telling = threading.Lock()  # of a request, or of a death behind which nothing begins to move
         self._returns = Returns(replicas, self._tell)
 
@@ -109,21 +105,16 @@ class ReplicatedJob:
                 replica.system.announce(change, point)
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
-        """Of all of them, in the same order. Raises BadInput for ``replace``: one might have begun by then, and another
-        one not.
-        """
+        """Of all of them. Raises BadInput for ``replace``: one might have begun by then, and another one not."""
         if replace:
             raise BadInput("replicas do not take back what has not begun, as one of them may have begun it")
-        self._requests.append(_Request(change, stage))
+        self._requests.add(Request(change, stage))
         self._request_next()
 
     def _request_next(self) -> None:
         with self._telling:
-            while self._requests and not self._returns.under_way:
-                change, stage = self._requests.popleft()
-                for replica in self._replicas.living:
-                    with contextlib.suppress(ServiceUnavailable):  # it has died, and nobody has looked since
-                        replica.system.request(change, stage=stage)
+            if not self._returns.under_way:
+                self._requests.pass_on()
 
     def cancel(self) -> None:
         """Nobody has to come back any more, and nothing that has not begun moves."""
@@ -142,7 +133,7 @@ class ReplicatedJob:
     @property
     def busy(self) -> bool:
         """Whether something is to move, a replica is on its way back, or a service is away."""
-        waits = bool(self._requests) or self._returns.under_way
+        waits = self._requests.waits or self._returns.under_way
         return waits or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:
@@ -172,20 +163,28 @@ class ReplicatedJob:
                 replica.system.stop()
 
     def final_state(self) -> FinalState:
-        """That of the replica that has come furthest, with those of all that live: each has had an end of its own."""
+        """That of the replica that has come furthest, and of these of the one that moved last, with those of all that
+        live: each has had an end of its own.
+        """
         states = {replica.number: replica.system.final_state() for replica in self._replicas.living}
-        furthest = max(states.values(), key=lambda state: sum(state.offsets.values()))
+        number, furthest = max(states.items(), key=lambda each: _came_to(each[1]))
         for fault in self._spec.scenario.faults():
             if fault not in [each for _, each in self._replicas.struck]:
                 self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen")
         if self._replicas.order:
             self.note(leaders(self._replicas.order, self._spec.tasks))
-        notes = [f"replica {number}: {line}" for number, state in states.items() for line in state.notes]
+        notes = [f"replica {each}: {line}" for each, state in states.items() for line in state.notes]
         return dataclasses.replace(
             furthest,
             replicas=states,
+            judged=number if self._spec.moves_apart else None,
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,
             notes=[*self._notes, *notes],
             struck=[(at, fault.what) for at, fault in self._replicas.struck],
         )
+
+
+def _came_to(state: FinalState) -> tuple[int, int]:
+    moved = (record.published_us for stage in state.stages for record in stage.records)
+    return sum(state.offsets.values()), max(moved, default=0)

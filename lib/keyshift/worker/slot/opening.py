@@ -155,7 +155,7 @@ def _intake(shared: Shared, position: Position | None) -> tuple[Intake, Followin
         return Intake(core, shared.markers), None
     protocol, later, session_us = orderings.get(config.ordering), config.number > 0, config.session_ms * 1000
     merge = partial(by_time, schema=slot_schema(config.make_stage(), not later))
-    setting = Setting(config.routers, config.heartbeat_us, later, merge, session_us)
+    setting = Setting(config.routers, config.heartbeat_us, later, merge, session_us, apart=config.apart)
     position = position or Position.begin(setting, core.machine.version)
     core.begin([place.version for place in position.places])
     given = core, shared.markers, protocol.open(setting, position), config.queue_bytes

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from keyshift.lab.judge import evaluation
@@ -96,6 +97,26 @@ def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_differ
     assert found.examples[0] == (
         "diverged: replicas 0 and 1 differ in slot 1 of stage counter at epoch 80 (turn 70; the same until turn 66)"
     )
+
+
+def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_copies_are_what_it_gave(ended):
+    run = ended(None)
+    mine = run._results.assign(epoch=np.arange(len(run._results)) // 10 + 1, replica=0, first=True)
+    moved = mine.assign(slot=9, replica=1)  # where nothing belongs, as far as the other one knows
+    firsts = pd.concat([mine.iloc[::2], moved.iloc[1::2]]).sort_index()
+    run._results, plain = firsts.assign(log_offset=range(len(firsts))), replace(run.final, heartbeat_us=1)
+    run._traffic.results = lambda replica: (mine, moved)[replica]
+    run._traffic.compared, run._traffic.replicas = 40, 2
+    run.final = replace(plain, replicas={0: plain}, judged=0)
+    assert run.verdict().ok and run.verdict().others["diverged"] == 0
+    together, more = copy(run), copy(run)
+    for each in (together, more):
+        each.__dict__.pop("_differences")
+    together.final = replace(run.final, judged=None)
+    assert together.verdict().ownership_violations and together.verdict().others["diverged"] > 2
+    more._results = pd.concat([run._results, run._results.iloc[[-1]]])
+    found = more.verdict()
+    assert found.others["diverged"] == 1 and found.examples == ["diverged: 1 first copies more than replica 0 gave"]
 
 
 def test_a_replica_that_came_back_is_judged_with_what_another_one_gave_while_it_was_away(ended):

@@ -1,6 +1,7 @@
 """A job with replicas as the system under test: who dies is gone, and the others go on."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.final_state import FinalState
-from keyshift.lab.replicas import returning, system
+from keyshift.lab.replicas import requests, returning, system
 from keyshift.lab.replicas.system import ReplicatedJob
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.traffic.copies import Standing
 from keyshift.wire.faults import parse
 
 REPLICATED = {"replicas": 3, "ordering": "live_robin"}
@@ -87,15 +89,13 @@ def made(monkeypatch):
         applications = []
 
         class Replicas:
-            all, differences, order, struck = every, [], None, []
+            all, differences, order, struck, standings = every, [], None, [], {}
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
 
         job, differences = ReplicatedJob(spec, Replicas(), said.append), Replicas.differences
-        struck = Replicas.struck
-        return SimpleNamespace(
-            system=job, every=every, said=said, begun=applications, differences=differences, struck=struck
-        )
+        lists = {"differences": differences, "struck": Replicas.struck, "standings": Replicas.standings}
+        return SimpleNamespace(system=job, every=every, said=said, begun=applications, **lists)
 
     return make
 
@@ -279,6 +279,66 @@ def test_all_of_them_are_asked_to_move_in_the_same_order_and_told_before(made):
     assert not job.system.busy
     job.every[2].busy = True
     assert job.system.busy, "one of them is late"
+
+
+APART = {"trigger": "scale", "replicas_move": "one_by_one", "returns": False}
+
+
+def keeps_up(job, number):
+    """It has done so until now."""
+    job.standings[number] = Standing(0, round(time.time() * 1e6))
+
+
+def test_one_moves_when_the_one_before_has_moved_and_keeps_up_again(made):
+    job = made(**APART)
+    for each in job.every:
+        each.busy = True
+    for slots in (3, 2):
+        job.system.request(ScaleTo(slots))
+    for number, each in enumerate(job.every):
+        keeps_up(job, number)  # which counts only behind its move
+        job.system.check()
+        assert asked(job) == [[3]] * (number + 1) + [[]] * (2 - number) and job.system.busy
+        each.busy = False
+        job.system.check()
+        assert asked(job) == [[3]] * (number + 1) + [[]] * (2 - number), "it has moved, and may be late"
+        keeps_up(job, number)
+        job.system.check()
+    assert asked(job) == [[3, 2], [3], [3]], "the next request begins with the first one again"
+    for number in range(3):
+        for _ in range(2):
+            keeps_up(job, number)
+            job.system.check()
+    assert asked(job) == [[3, 2]] * 3 and not job.system.busy
+    moved = [line for line in job.said if " moved in " in line]
+    assert [line.split()[1] for line in moved] == ["0", "1", "2"] * 2
+    assert all("kept up with the others within" in line for line in moved)
+    assert job.system.final_state().judged == 1, "the one that has come furthest"
+    assert made(trigger="scale").system.final_state().judged is None
+
+
+def test_nobody_waits_for_one_that_dies_while_it_moves_and_the_last_one_waits_for_nobody(made):
+    job = made(**APART)
+    job.system.request(ScaleTo(3))
+    for each in job.every[:2]:
+        each.kill()
+        job.system.check()
+    assert asked(job) == [[3]] * 3
+    job.system.check()
+    assert not job.system.busy and job.said[-1].startswith("replica 2 moved in ") and job.said[-1].endswith(", alone")
+
+
+def test_one_that_does_not_keep_up_any_more_is_told_of_and_the_next_one_moves(made, monkeypatch):
+    monkeypatch.setattr(requests, "CATCH_UP_S", 0.0)
+    job = made(**APART)
+    job.system.request(ScaleTo(3))
+    for _ in range(2):
+        time.sleep(0.001)
+        job.system.check()
+    assert asked(job) == [[3], [3], []] and "did not keep up with the others within 0 s" in job.said[-1]
+    job.system.cancel()
+    job.system.check()
+    assert asked(job) == [[3], [3], []] and not job.system.busy
 
 
 def test_nothing_is_taken_back_by_another_request(made):

@@ -1,0 +1,125 @@
+"""How what is requested of a job comes to its replicas: to all of them at once, or to one after the other.
+
+For the controlling thread.
+"""
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from keyshift.clock import SECOND_US
+from keyshift.experiment.scenario import Change
+from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.model.errors import ServiceUnavailable
+
+CATCH_UP_S = 60.0  # in which a replica that has moved must keep up with the others again, or the next one moves
+
+
+class Request(NamedTuple):
+    """Of a migration."""
+
+    change: Change
+    stage: str | None
+
+
+class Requests(ABC):
+    """``replicas``: all, with those that live. ``tell`` gets a line that a reader of the run should know."""
+
+    def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
+        self._replicas, self._tell = replicas, tell
+        self._waiting: deque[Request] = deque()
+
+    def add(self, request: Request) -> None:
+        """Behind those that wait."""
+        self._waiting.append(request)
+
+    def clear(self) -> None:
+        """Nobody else is told of anything."""
+        self._waiting.clear()
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody is still to be told of something."""
+        return bool(self._waiting)
+
+    @abstractmethod
+    def pass_on(self) -> None:
+        """Tell those whose turn it is."""
+
+
+def _ask(replica: LedReplica, request: Request) -> None:
+    with contextlib.suppress(ServiceUnavailable):  # it has died, and nobody has looked since
+        replica.system.request(request.change, stage=request.stage)
+
+
+class Together(Requests):
+    """All of them, in the same order: they switch behind the same epochs."""
+
+    def pass_on(self) -> None:  # noqa: D102
+        while self._waiting:
+            request = self._waiting.popleft()
+            for replica in self._replicas.living:
+                _ask(replica, request)
+
+
+@dataclass
+class _Moving:
+    replica: LedReplica
+    began: float
+    ended: float | None = None
+
+
+class OneByOne(Requests):
+    """Each when the one before has moved and keeps up with the others again, which answer meanwhile."""
+
+    def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
+        super().__init__(replicas, tell)
+        self._request: Request | None = None
+        self._left: deque[LedReplica] = deque()  # that are still to be told of it
+        self._moving: _Moving | None = None
+
+    def clear(self) -> None:  # noqa: D102
+        super().clear()
+        self._left.clear()
+        self._moving = None  # nobody waits for it
+
+    @property
+    def waits(self) -> bool:  # noqa: D102
+        return bool(self._waiting or self._left or self._moving)
+
+    def pass_on(self) -> None:  # noqa: D102
+        if self._moving and not self._over(self._moving):
+            return
+        self._moving = None
+        if not self._left and self._waiting:
+            self._request = self._waiting.popleft()
+            self._left.extend(self._replicas.living)
+        while self._left and not self._moving:
+            assert self._request is not None
+            if (replica := self._left.popleft()).lives:
+                self._moving = _Moving(replica, time.time())
+                _ask(replica, self._request)
+
+    def _over(self, moving: _Moving) -> bool:
+        replica = moving.replica
+        if not replica.lives:
+            return True
+        if replica.system.busy:
+            return False
+        now = time.time()
+        ended = moving.ended = moving.ended or now
+        what = f"replica {replica.number} moved in {ended - moving.began:.1f} s"
+        standing = self._replicas.standings.get(replica.number)
+        if len(self._replicas.living) == 1:
+            self._tell(f"{what}, alone")
+        elif standing and standing.until_us >= ended * SECOND_US:
+            self._tell(f"{what}, and kept up with the others within {now - ended:.1f} s")
+        elif now - ended > CATCH_UP_S:
+            self._tell(f"{what}, and did not keep up with the others within {CATCH_UP_S:g} s")
+        else:
+            return False
+        return True
