@@ -27,7 +27,8 @@ class Sampler:
         self._around = around
         self._stop = threading.Event()
         self._cpu_s: dict[int, float] = {}
-        self._machine: dict[str, float] = {}  # seconds of its processors, by what they did
+        # When the machine was looked at last, and seconds of its processors by then, by what they did.
+        self._machine: tuple[float, dict[str, float]] = (0.0, {})
         # Times and values, by metric and instance: eight bytes each, as a job may last for days.
         self._series: dict[tuple[str, str], tuple[array[float], array[float]]] = {}
         self._thread = threading.Thread(target=self._run, name="keyshift-sampler", daemon=True)
@@ -51,12 +52,12 @@ class Sampler:
         return sorted(rows)
 
     def _run(self) -> None:
-        last, self._machine = time.time(), processors_s()
+        last, self._machine = time.time(), (time.monotonic(), processors_s())
         while not self._stop.wait(SAMPLED_S):
             now = time.time()
             ours = list(self._processes(now - last))
             at_work = sum(value for metric, _, value in ours if metric in ("cpu_cores", AROUND))
-            for metric, kind, value in (*ours, *self._of_machine(now - last, at_work)):
+            for metric, kind, value in (*ours, *self._of_machine(at_work)):
                 moments, values = self._series.setdefault((metric, kind), (array("d"), array("d")))
                 moments.append(now)
                 values.append(value)
@@ -82,9 +83,11 @@ class Sampler:
         for (metric, kind), spent in cpu.items():
             yield metric, kind, spent / passed_s
 
-    def _of_machine(self, passed_s: float, ours: float) -> Iterator[tuple[str, str, float]]:
-        before, self._machine = self._machine, processors_s()
-        cores = {kind: (seconds - before[kind]) / passed_s for kind, seconds in self._machine.items()}
+    def _of_machine(self, ours: float) -> Iterator[tuple[str, str, float]]:
+        """By a clock of its own: on a full machine it may take long to look at all processes before."""
+        (last, before), self._machine = self._machine, (time.monotonic(), processors_s())
+        now, spent = self._machine
+        cores = {kind: (seconds - before[kind]) / (now - last) for kind, seconds in spent.items()}
         cores[OTHERS] = max(0.0, cores[BUSY] - ours)  # a process of ours that has just begun is among them, for once
         for kind, value in cores.items():
             yield MACHINE, kind, value
