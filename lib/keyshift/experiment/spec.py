@@ -15,7 +15,7 @@ from typing import Any
 from keyshift.experiment.loads import check_events, check_injectors, check_sources, loads_of, routers_of
 from keyshift.experiment.parameters import DEFAULTS, declared, place_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
-from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, moves_apart, nothing_moves
+from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
@@ -200,11 +200,6 @@ class RunSpec:
                 raise BadInput(f"stage = {self.scenario.stage}: trigger = {trigger} may move all stages; leave it out")
             return known
         return wanted or known[-1:]
-
-    @property
-    def moves_apart(self) -> bool:
-        """Whether one replica moves its state after the other."""
-        return moves_apart(self.job, self.scenario)
 
     @cached_property
     def tasks(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
+from keyshift.experiment.replicas import moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
 from keyshift.lab.judge.final_state import NOTHING_COPIED, FinalState, StageTold, of_job
@@ -120,7 +121,7 @@ def job_config(
         ordering=spec.job.ordering,
         heartbeat_us=round(spec.job.heartbeat_ms * 1000),
         session_ms=spec.job.session_ms,
-        apart=spec.moves_apart,
+        apart=moves_apart(spec.job, spec.scenario),
         keep_snapshots=spec.run.verify == SNAPSHOTS,
         faults=tuple(fault for fault in spec.scenario.faults() if fault.phase not in ("", STEADY)),
     )

@@ -61,7 +61,7 @@ class Traffic:
         self._inputs = Inputs(workload, events)
         self._topics = [*events, results, *others, *([order] if order else [])]
         self._results, self._others, self.order = results, tuple(others), order
-        self._of_copies: dict[str, Any] = {"others": self._others, "near_us": near_us, "apart": apart}
+        self._near_us, self._apart = near_us, apart
         self.replicas = 1 + len(self._others)
         self._output, self._heard_second = output, heard
         self._common: dict[str, Any] = {
@@ -91,7 +91,14 @@ class Traffic:
         if not again:
             for topic in self._topics:
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
-        config = CollectorConfig(topic=self._results, output=self._output, **self._of_copies, **self._common)
+        config = CollectorConfig(
+            topic=self._results,
+            others=self._others,
+            near_us=self._near_us,
+            apart=self._apart,
+            output=self._output,
+            **self._common,
+        )
         self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
     def await_silence(self) -> None:

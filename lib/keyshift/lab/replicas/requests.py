@@ -19,7 +19,7 @@ from keyshift.model.errors import ServiceUnavailable
 CATCH_UP_S = 60.0  # in which a replica that has moved must keep up with the others again, or the next one moves
 
 
-class Request(NamedTuple):
+class MoveRequest(NamedTuple):
     """Of a migration."""
 
     change: Change
@@ -31,9 +31,9 @@ class Requests(ABC):
 
     def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
         self._replicas, self._tell = replicas, tell
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[MoveRequest] = deque()
 
-    def add(self, request: Request) -> None:
+    def add(self, request: MoveRequest) -> None:
         """Behind those that wait."""
         self._waiting.append(request)
 
@@ -51,7 +51,7 @@ class Requests(ABC):
         """Tell those whose turn it is."""
 
 
-def _ask(replica: LedReplica, request: Request) -> None:
+def _ask(replica: LedReplica, request: MoveRequest) -> None:
     with contextlib.suppress(ServiceUnavailable):  # it has died, and nobody has looked since
         replica.system.request(request.change, stage=request.stage)
 
@@ -78,7 +78,7 @@ class OneByOne(Requests):
 
     def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
         super().__init__(replicas, tell)
-        self._request: Request | None = None
+        self._request: MoveRequest | None = None
         self._left: deque[LedReplica] = deque()  # that are still to be told of it
         self._moving: _Moving | None = None
 

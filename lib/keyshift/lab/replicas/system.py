@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from keyshift.clock import now_us
-from keyshift.experiment.replicas import comes_back
+from keyshift.experiment.replicas import comes_back, moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.lab.replicas.leaders import leaders
-from keyshift.lab.replicas.requests import OneByOne, Request, Requests, Together
+from keyshift.lab.replicas.requests import MoveRequest, OneByOne, Requests, Together
 from keyshift.lab.replicas.returning import Returns
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
@@ -40,8 +40,8 @@ class ReplicatedJob:
         self._spec, self._replicas, self._say = spec, replicas, say
         self._notes: list[str] = []
         self._told = 0  # differences
-        apart = spec.moves_apart
-        self._requests: Requests = OneByOne(replicas, self._tell) if apart else Together(replicas, self._tell)
+        self._apart = moves_apart(spec.job, spec.scenario)
+        self._requests: Requests = (OneByOne if self._apart else Together)(replicas, self._tell)
         self._telling = threading.Lock()  # of a request, or of a death behind which nothing begins to move
         self._returns = Returns(replicas, self._tell)
 
@@ -108,7 +108,7 @@ class ReplicatedJob:
         """Of all of them. Raises BadInput for ``replace``: one might have begun by then, and another one not."""
         if replace:
             raise BadInput("replicas do not take back what has not begun, as one of them may have begun it")
-        self._requests.add(Request(change, stage))
+        self._requests.add(MoveRequest(change, stage))
         self._request_next()
 
     def _request_next(self) -> None:
@@ -177,7 +177,7 @@ class ReplicatedJob:
         return dataclasses.replace(
             furthest,
             replicas=states,
-            judged=number if self._spec.moves_apart else None,
+            judged=number if self._apart else None,
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,
             notes=[*self._notes, *notes],
