@@ -126,13 +126,6 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert any("another one went on with it; everything since its snapshot" in note for note in told["notes"])
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
 
-    dead = interrupted(keyshift, job)
-    assert (dead["why"], dead["remains"]) == ("it was interrupted", "all that it goes on from")
-    assert all(left_of(row["run"], session_stack.endpoints()))
-    assert f"`keyshift resume {job.name}` goes on with it" in keyshift("job", "stop", job.name, status=3)
-    assert json.loads(keyshift("resume", job.name, "--json"))["run"] == row["run"]
-    job = Jobs(session_stack.home).read(row["job"])
-
     summary = json.loads(keyshift("job", "stop").splitlines()[-1])
     assert (summary["verdict"], summary["run_id"]) == ("ok", row["run"])
     assert summary["units_moved"] > 16 + 8 and summary["events"] > 0
@@ -145,13 +138,22 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert not any(left_of(row["run"], session_stack.endpoints()))
 
 
-@pytest.mark.nightly("two minutes; tests/unit/control has every ending without Spark")
-def test_of_a_job_that_is_forgotten_nothing_is_left(keyshift, session_stack):
+@pytest.mark.nightly("three minutes; tests/unit/control has every ending without Spark")
+def test_a_job_that_was_interrupted_goes_on_and_of_one_that_is_forgotten_nothing_is_left(keyshift, session_stack):
     settings = [part for setting in SMALL for part in ("--set", setting)]
     row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
-    endpoints = session_stack.endpoints()
+    endpoints, jobs = session_stack.endpoints(), Jobs(session_stack.home)
+    job = jobs.read(row["job"])
+    with_token = httpx.Client(base_url=row["url"], headers={"Authorization": f"Bearer {job.token}"}, timeout=120)
+    assert wait_until(lambda: with_token.get("/status").json()["snapshots"] > 0, WAIT_S)
+    dead = interrupted(keyshift, job)
+    assert (dead["why"], dead["remains"]) == ("it was interrupted", "all that it goes on from")
+    assert all(left_of(row["run"], endpoints))
+    assert f"`keyshift resume {job.name}` goes on with it" in keyshift("job", "stop", job.name, status=3)
+    assert json.loads(keyshift("resume", job.name, "--json"))["run"] == row["run"]
+
     assert f"`keyshift job stop {row['job']}` ends it" in keyshift("job", "forget", row["job"], status=2)
-    interrupted(keyshift, Jobs(session_stack.home).read(row["job"]))
+    interrupted(keyshift, jobs.read(row["job"]))
     topics, nodes, _ = left_of(row["run"], endpoints)
     assert len(topics) == 2 and nodes
     told = keyshift("job", "forget", row["job"])

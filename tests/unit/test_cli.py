@@ -211,6 +211,13 @@ def test_planning_loads_no_engine_no_client_and_no_table(tmp_path):
     assert not loaded & {"kafka", "kazoo", "minio", "pandas", "pyarrow", "pyspark", "keyshift.lab", "keyshift.services"}
 
 
+def test_what_a_cluster_needs_is_loaded_in_a_cluster_alone(tmp_path):
+    """Its client takes as long as all else that a command loads."""
+    done = python("-c", "import sys, keyshift.lab.run; print(*sys.modules)", home=tmp_path)
+    loaded = set(done.stdout.split())
+    assert "pyspark" in loaded and not loaded & {"kubernetes", "keyshift.place.pods"}
+
+
 def test_strategies_show_a_person_three_columns_and_a_script_the_whole_point(tmp_path):
     table = keyshift("strategies", home=tmp_path).stdout.splitlines()
     assert table[0].split() == ["strategy", "what", "source"]

@@ -37,7 +37,6 @@ from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.ordering import orderings
-from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER, SparkProfile
 from keyshift.program import interrupts_wait
 from keyshift.results.manifest import Manifest, new_run_id
@@ -98,6 +97,8 @@ class Lab:
     def _start_spark(self) -> SparkSession:
         place = self._place
         if place.on_kubernetes:
+            from keyshift.place.pods import Pods  # half of what each command would need to begin
+
             self._pods = Pods(place)
             self._pods.require_rights()
             self.say(f"starting Spark, {place.executors} executors of {place.image} at {place.master}")
