@@ -34,7 +34,7 @@ from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.scripts.series import Series, job_of, one_job
 from keyshift.lab.service_faults import ServiceFaults, require_possible
-from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic
+from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic, used_by_pods
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.ordering import orderings
 from keyshift.place.profile import CLUSTER, SparkProfile
@@ -315,6 +315,8 @@ class Lab:
             run = RunLoop(spec, system, traffic, reporter, self.await_executors, make_script)
             if self._stack is not None:
                 run.services = self._stack.pids
+            if self._place.on_kubernetes and isinstance(job, Job):
+                run.pods = partial(used_by_pods, job)
             yield run, job.require_driver
         except BaseException as error:
             ended_by = error

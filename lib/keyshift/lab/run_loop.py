@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from keyshift.lab.sampler import Sample, Sampler
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.notes import Activity, Doing
+from keyshift.model.records import PodUsed
 from keyshift.planner.scaling import Scaling
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
@@ -66,6 +67,7 @@ class RunLoop:
         self.open: Callable[[], Feed] = self.open_new
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
+        self.pods: Callable[[], Iterable[PodUsed]] = tuple  # what executors that are pods have used by now
         self.services: Callable[[], Mapping[int, str]] = dict  # processes of ours beside the job, with their names
         self.feed: Feed | None = None
         self.began_at = math.nan  # the load, in seconds since the epoch; if it was resumed, in another process
@@ -99,7 +101,7 @@ class RunLoop:
     def run(self) -> None:
         """From the topics until the system has answered everything and stands. Raises KeyshiftError if the run dies."""
         self.feed = feed = self.open()
-        with Sampler(self.around) as sampler:
+        with Sampler(self.around, self.pods) as sampler:
             begin = time.time() + LEAD_S
             if math.isnan(self.began_at):
                 self.began_at = begin

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import psutil
 
 from keyshift.analysis.machine import ALL, BUSY, DISTURBED, DISTURBED_FROM, MACHINE, OTHERS, SAMPLED_S, STOLEN
+from keyshift.clock import SECOND_US
+from keyshift.model.records import PodUsed
 
 AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job
 WAITING = "run_queue"  # metric: processes that run or could
@@ -20,11 +22,15 @@ class Sampler:
     """Watches the processes below this one: Spark's JVMs and Python workers. A context manager.
 
     ``around``: the processes that are not the job's, here or elsewhere, with their names; of them only CPU is sampled.
-    Memory is resident memory: pages that forked workers share are counted in each of them.
+    Memory is resident memory: pages that forked workers share are counted in each of them. ``pods``: what executors
+    that are pods have used, by now; several may speak of one.
     """
 
-    def __init__(self, around: Callable[[], Mapping[int, str]]) -> None:
-        self._around = around
+    def __init__(
+        self, around: Callable[[], Mapping[int, str]], pods: Callable[[], Iterable[PodUsed]] = lambda: ()
+    ) -> None:
+        self._around, self._pods = around, pods
+        self._used: dict[str, PodUsed] = {}  # by pod, in the order in which they were seen first
         self._stop = threading.Event()
         self._cpu_s: dict[int, float] = {}
         # When the machine was looked at last, and seconds of its processors by then, by what they did.
@@ -57,7 +63,7 @@ class Sampler:
             now = time.time()
             ours = list(self._processes(now - last))
             at_work = sum(value for metric, _, value in ours if metric in ("cpu_cores", AROUND))
-            for metric, kind, value in (*ours, *self._of_machine(at_work)):
+            for metric, kind, value in (*ours, *self._of_machine(at_work), *self._of_pods()):
                 moments, values = self._series.setdefault((metric, kind), (array("d"), array("d")))
                 moments.append(now)
                 values.append(value)
@@ -82,6 +88,23 @@ class Sampler:
             yield "rss_mib", kind, mib
         for (metric, kind), spent in cpu.items():
             yield metric, kind, spent / passed_s
+
+    def _of_pods(self) -> Iterator[tuple[str, str, float]]:
+        newest: dict[str, PodUsed] = {}
+        for told in self._pods():
+            newest[told.host] = max(newest.get(told.host, told), told, key=lambda each: each.at_us)
+        for host, now in newest.items():
+            before = self._used.setdefault(host, now)
+            if (passed_s := (now.at_us - before.at_us) / SECOND_US) <= 0:
+                continue
+            self._used[host], name = now, f"pod {[*self._used].index(host) + 1}"
+            yield "cpu_cores", name, (now.cpu_s - before.cpu_s) / passed_s
+            yield "rss_mib", name, now.memory_bytes / 2**20
+            for metric, value in (
+                ("sent_mib_per_s", now.sent_bytes - before.sent_bytes),
+                ("received_mib_per_s", now.received_bytes - before.received_bytes),
+            ):
+                yield metric, name, value / 2**20 / passed_s
 
     def _of_machine(self, ours: float) -> Iterator[tuple[str, str, float]]:
         """By a clock of its own: on a full machine it may take long to look at all processes before."""

@@ -1,5 +1,6 @@
 """What a run can do with the system that it tries, and keyshift's own job as such a system."""
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,13 +16,15 @@ from keyshift.lab.judge.final_state import NOTHING_COPIED, FinalState, StageTold
 from keyshift.lab.live.failover import Failover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.notes import Activity, Note
-from keyshift.model.records import Measured, Second
+from keyshift.model.records import Measured, PodUsed, Second
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
+from keyshift.wire import nodes
 from keyshift.wire.config import Certificate, JobConfig
 from keyshift.wire.faults import STEADY, Fault
 from keyshift.workloads import Workload, parcel_of
@@ -156,6 +159,14 @@ def order_log(config: JobConfig, results: int) -> Topic | None:
         return None
     *before, _ = config.chain()
     return Topic.at(config.endpoints, config.order_topic, sum(each.slots for each in before) + results)
+
+
+def used_by_pods(job: Job) -> list[PodUsed]:
+    """By executors that are pods, as each slot has told last; for any thread. Nothing while no attempt runs."""
+    with contextlib.suppress(ServiceUnavailable):
+        told = (stage.participant.read_below(nodes.USED) for stage in job.stages)
+        return [pod for each in told for pod in each.values()]
+    return []
 
 
 class KeyshiftJob:

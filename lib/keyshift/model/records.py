@@ -68,6 +68,20 @@ class Measured:
     queue_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PodUsed:
+    """What the pod at ``host`` has used by ``at_us``, since it began: processors, memory as its limit counts it without
+    what could be dropped at once, and bytes that went over its network.
+    """
+
+    host: str
+    at_us: int
+    cpu_s: float
+    memory_bytes: int
+    sent_bytes: int
+    received_bytes: int
+
+
 @dataclass(slots=True)
 class StepRecord:
     """What happened in one step; times in microseconds since the epoch.

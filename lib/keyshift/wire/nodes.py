@@ -18,7 +18,7 @@ from keyshift.model.frames import Facts
 from keyshift.model.keys import Move, Step, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.model.messages import codec
-from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
+from keyshift.model.records import Measured, PodUsed, UnitCame, UnitsCame, UnitsLeft
 from keyshift.ordering import Position, Record
 from keyshift.protocol.coordinator import Appointment, PublishAssignment, StepPhase
 from keyshift.runtime.protocol_log import LogEvent
@@ -340,6 +340,7 @@ MEASURE = Node("measure", str)  # the ID of a question
 COPIES = Node("copies", CopiesWanted)
 LOG = Node("log", str)  # the ID of a question
 FAULT = Node("fault", FaultNow)
+USED = Folder("used", {"": PodUsed})  # by slot, each second, if its executor is a pod
 FAULTS = Folder("faults", {"": NoneType})  # by number: there when the phase of the fault has come
 
 

@@ -262,7 +262,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         setattr(run.system, name, note(name))
     run.system.request = note("request")
     run.system.final_state = lambda: note("final state")() or "final"
-    monkeypatch.setattr(run_loop, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
+    monkeypatch.setattr(run_loop, "Sampler", lambda *ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
     ended = mock.Mock(return_value=mock.Mock(evaluation=lambda span, scalings, say: (span, scalings)))
     monkeypatch.setattr(run_loop, "EndedJob", ended)
     span, scalings = run.execute()

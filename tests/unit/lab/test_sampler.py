@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from keyshift.lab.sampler import Sampler, spent_s
+from keyshift.model.records import PodUsed
 from keyshift.waiting import wait_until
 
 
@@ -66,6 +67,21 @@ def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_mark
         assert machine["others"] == pytest.approx(max(0.0, machine["busy"] - ours))
         much = machine["others"] + machine["stolen"] >= 0.1 * machine["all"]
         assert sample["disturbed"] == {"machine": float(much)}
+
+
+def test_of_pods_what_they_used_since_they_told_last_is_sampled_once_whoever_of_their_slots_tells_it():
+    told = [PodUsed("10.0.0.2", 1_000_000, 5.0, 3 << 20, 0, 0), PodUsed("10.0.0.1", 1_000_000, 1.0, 9 << 20, 0, 0)]
+    sampler = Sampler(dict, lambda: told)
+    assert list(sampler._of_pods()) == [], "since when is not known"
+    told[0] = PodUsed("10.0.0.2", 3_000_000, 6.0, 4 << 20, 2 << 20, 6 << 20)
+    told.append(PodUsed("10.0.0.2", 2_000_000, 5.5, 4 << 20, 0, 0))  # another slot of it, which is late
+    assert list(sampler._of_pods()) == [
+        ("cpu_cores", "pod 1", 0.5),
+        ("rss_mib", "pod 1", 4.0),
+        ("sent_mib_per_s", "pod 1", 1.0),
+        ("received_mib_per_s", "pod 1", 3.0),
+    ]
+    assert list(sampler._of_pods()) == [], "nobody has told anything new"
 
 
 def test_cpu_is_that_of_children_and_of_those_around_and_what_is_gone_is_left_out(busy, stranger):

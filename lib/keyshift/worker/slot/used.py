@@ -1,0 +1,50 @@
+"""What a pod uses, told by the slots in it: the driver sees its own processes only.
+
+Read from control groups, version 2, and from the network of the pod. Where there is none of that, nothing is told.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from keyshift.clock import now_us
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.records import PodUsed
+from keyshift.wire import nodes
+from keyshift.worker.slot.shared import Shared
+
+TOLD_S = 1.0  # as often as the driver samples
+ROOT = Path("/")
+_LOOPBACK = "lo"
+
+
+def used(host: str, root: Path = ROOT) -> PodUsed:
+    """By now. ``root``: of the file system. Raises OSError or KeyError where there are no such control groups."""
+    group = root / "sys/fs/cgroup"
+    cpu, memory = (_numbers(group / name) for name in ("cpu.stat", "memory.stat"))
+    received = sent = 0
+    for line in (root / "proc/net/dev").read_text().splitlines()[2:]:
+        name, _, counts = line.partition(":")
+        if name.strip() != _LOOPBACK:
+            columns = counts.split()
+            received, sent = received + int(columns[0]), sent + int(columns[8])
+    in_use = int((group / "memory.current").read_text()) - memory["inactive_file"]
+    return PodUsed(host, now_us(), cpu["usage_usec"] / 1e6, in_use, sent, received)
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    return {name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())}
+
+
+def tells_used(shared: Shared, host: str, root: Path = ROOT) -> Callable[[], None]:
+    """The work of a thread: tell it until the batch is over."""
+
+    def tell() -> None:
+        with contextlib.suppress(OSError, KeyError):
+            while not shared.closed.wait(TOLD_S - time.time() % TOLD_S):  # all of them at about the same time
+                now = used(host, root)
+                with contextlib.suppress(ServiceUnavailable):  # then nobody knows for a second
+                    shared.coordination.publish(nodes.USED[shared.slot], now)
+
+    return tell
