@@ -102,8 +102,8 @@ def first_results(key_groups: int, bins: int) -> Counts:
     found = FirstResults()
 
     def counts(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
-        units = units_of(batch["key"].to_numpy(), key_groups, bins).astype(np.int64)
-        return found.count(origin.replica, origin.slot, origin.turn.number, units)
+        units = units_of(batch["key"].to_numpy(), key_groups, bins).tolist()
+        return np.array(found.count(origin.replica, origin.slot, origin.turn.number, units), np.bool_)
 
     return counts
 

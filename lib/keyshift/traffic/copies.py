@@ -10,16 +10,14 @@ and a turn is compared by itself, between replicas that have the same assignment
 """
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from keyshift.model.frames import OfTurn
 
 UNKNOWN = -1  # version of a turn that has no result of an event
-Numbers = npt.NDArray[np.int64]
 KEPT_TURNS = 10_000  # of a slot, whose chain is kept until other replicas come to them: minutes
+KEPT_TURNS_OF_UNITS = 3_000  # likewise, of all slots: each has a number for each unit
 
 
 class FirstCopies:
@@ -42,36 +40,30 @@ class FirstResults:
     """
 
     def __init__(self) -> None:
-        # By turn, as they came: units, ascending, and how many results of each have come; and the latest that is gone.
-        self._come: OrderedDict[int, tuple[Numbers, Numbers]] = OrderedDict()
-        self._forgotten = -1
-        # By replica and slot: the last turn, and how many results of each unit its pieces have had so far.
-        self._pieces: dict[tuple[int, int], tuple[int, Counter[int]]] = {}
+        self._come: OrderedDict[int, Counter[int]] = OrderedDict()  # by turn: how many results of each unit
+        self._forgotten = -1  # the latest turn that is not among them any more
+        self._given: dict[tuple[int, int], tuple[int, Counter[int]]] = {}  # by replica and slot: of its last turn
 
-    def count(self, replica: int, slot: int, number: int, units: Numbers) -> npt.NDArray[np.bool_]:
+    def count(self, replica: int, slot: int, number: int, units: Iterable[int]) -> list[bool]:
         """Which results of a frame of turn ``number`` are the first of their kind; from now on they are not. ``units``:
         of each of them, in their order.
         """
-        before, pieces = self._pieces.get((replica, slot), (-1, Counter[int]()))
-        pieces = pieces if before == number else Counter()
-        there, of, many = np.unique(units, return_inverse=True, return_counts=True)
-        earlier = np.array([pieces[unit] for unit in there.tolist()], np.int64)
-        by_unit = np.argsort(of, kind="stable")
-        place = np.empty(len(units), np.int64)  # among the results of its unit in this turn
-        place[by_unit] = np.arange(len(units)) - np.repeat(np.cumsum(many) - many - earlier, many)
-        pieces.update(dict(zip(there.tolist(), many.tolist(), strict=True)))
-        self._pieces[replica, slot] = number, pieces
-        if number <= self._forgotten and number not in self._come:
-            return np.zeros(len(units), np.bool_)
-        known, come = self._come.get(number, (there[:0], many[:0]))
-        every, begins = np.unique(np.sort(both := np.concatenate([known, there])), return_index=True)
-        counts = np.concatenate([come, earlier + many])[np.argsort(both, kind="stable")]
-        already = np.zeros(len(every), np.int64)
-        already[np.searchsorted(every, known)] = come
-        self._come[number] = every, np.maximum.reduceat(counts, begins)
-        if len(self._come) > KEPT_TURNS:
+        last, given = self._given.get((replica, slot), (-1, Counter[int]()))
+        if last != number:
+            given = Counter()
+        self._given[replica, slot] = number, given
+        come = self._come.get(number)
+        if come is None:
+            if number <= self._forgotten:
+                return [False for _ in units]
+            come = self._come[number] = Counter()
+        first = []
+        for unit in units:
+            given[unit] += 1
+            first.append(given[unit] > come[unit])
+            come[unit] = max(come[unit], given[unit])
+        if len(self._come) > KEPT_TURNS_OF_UNITS:
             self._forgotten = max(self._forgotten, self._come.popitem(last=False)[0])
-        first: npt.NDArray[np.bool_] = place >= already[np.searchsorted(every, units)]
         return first
 
 

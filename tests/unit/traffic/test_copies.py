@@ -2,7 +2,6 @@
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ def test_what_a_replica_has_not_given_before_it_died_counts_of_the_other():
     assert [first.counts(0, 7, piece) for piece in (0, 1, 2)] == [False, False, True]
 
 
-UNITS = np.arange(4)
+UNITS = range(4)
 
 
 @given(st.integers(0, 2**32))
@@ -45,8 +44,8 @@ def test_each_result_of_a_unit_counts_once_wherever_replicas_have_the_unit_and_w
     while any(logs.values()):
         replica, slot = place = rng.choice([place for place, log in logs.items() if log])
         number, units = logs[place].pop(0)
-        first = found.count(replica, slot, number, np.array(units))
-        for unit, counts in zip(units, first.tolist(), strict=True):
+        first = found.count(replica, slot, number, units)
+        for unit, counts in zip(units, first, strict=True):
             nth = come[replica, number, unit] = come.get((replica, number, unit), -1) + 1
             assert counts == ((number, unit, nth) not in counted)
             counted += [(number, unit, nth)] if counts else []
@@ -54,12 +53,12 @@ def test_each_result_of_a_unit_counts_once_wherever_replicas_have_the_unit_and_w
 
 
 def test_turns_of_long_ago_are_forgotten_and_no_result_of_them_is_the_first(monkeypatch):
-    monkeypatch.setattr(copies, "KEPT_TURNS", 3)
+    monkeypatch.setattr(copies, "KEPT_TURNS_OF_UNITS", 3)
     found = FirstResults()
     for number in (1, 2, 4, 5):
-        assert found.count(0, 0, number, UNITS).all()
-    assert not found.count(1, 0, 1, UNITS).any() and not found.count(1, 0, 2, UNITS).any()
-    assert found.count(1, 1, 3, UNITS).all(), "nobody has had it"
+        assert all(found.count(0, 0, number, UNITS))
+    assert not any(found.count(1, 0, 1, UNITS)) and not any(found.count(1, 0, 2, UNITS))
+    assert all(found.count(1, 1, 3, UNITS)), "nobody has had it"
     assert len(found._come) <= 3
 
 
