@@ -1,7 +1,9 @@
 """Replicas of a job on real Spark: the first copy of each result counts, a death costs none, and the dead come back."""
 
 import re
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -23,9 +25,14 @@ def lab(stack, tmp_path_factory):
 
 @pytest.fixture
 def left(lab):
-    """What runs below this process that did not before."""
-    before = Counter(map(" ".join, commands()))
-    return lambda: [*(Counter(map(" ".join, commands())) - before)]
+    """What runs below this process that did not before, and what is new where Spark has temporary files by default."""
+    before, files = Counter(map(" ".join, commands())), {*temporary()}
+    return lambda: [*(Counter(map(" ".join, commands())) - before), *({*temporary()} - files)]
+
+
+def temporary():
+    """Folders of Sparks; those of the executors of a cluster of Spark's own have others."""
+    return Path(tempfile.gettempdir()).glob("artifacts-*")
 
 
 def of_replicas(manifest):

@@ -86,7 +86,6 @@ OPTIONS: dict[str, Any] = {
     **sockets("/tmp"),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": JVM_OPTIONS,
     "spark.executor.extraJavaOptions": JVM_OPTIONS,
 }
 
@@ -125,6 +124,8 @@ def session(
         "spark.app.name": "keyshift",
         "spark.jars": ",".join(map(str, jars)),
         "spark.local.dir": str(work),
+        # A JVM that is killed leaves libraries and folders behind.
+        "spark.driver.extraJavaOptions": f'{JVM_OPTIONS} "-Djava.io.tmpdir={work}"',
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
