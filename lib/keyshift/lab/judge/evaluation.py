@@ -133,7 +133,21 @@ class EndedJob:
         if self.final.judged is not None:
             more = len(self._results) - len(self._traffic.results(self.final.judged))
             given += [f"{more} first copies more than replica {self.final.judged} gave"] if more > 0 else []
-        return [*map(str, self._traffic.differences), *given]
+        told = [] if self._versions_differ else map(str, self._traffic.differences)
+        return [*told, *given]
+
+    @property
+    def _versions_differ(self) -> bool:
+        """Whether a version was not the same assignment in all replicas: a step was rolled back in one of those that
+        moved one after the other. Then their turns cannot be compared, and their results are.
+        """
+        owners: dict[tuple[str, int], tuple[int, ...]] = {}
+        return any(
+            owners.setdefault((stage.name, each.version), tuple(each.owner)) != tuple(each.owner)
+            for final in self.final.replicas.values()
+            for stage in final.stages
+            for each in stage.ownership.assignments
+        )
 
     def _compared(self, replica: int) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Of each incarnation: first copies from its beginning on, and what it has given itself."""

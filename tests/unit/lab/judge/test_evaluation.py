@@ -109,6 +109,16 @@ def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_
     run._traffic.compared, run._traffic.replicas = 40, 2
     run.final = replace(plain, replicas={0: plain}, judged=0)
     assert run.verdict().ok and run.verdict().others["diverged"] == 0
+    rolled_back = copy(run)
+    rolled_back.__dict__.pop("_differences")
+    stage = run.final.stages[0]
+    first, *_ = stage.ownership.assignments
+    other = replace(stage.ownership, assignments=[replace(first, owner=tuple(1 - slot for slot in first.owner))])
+    replicas = {0: plain, 1: replace(plain, stages=[replace(stage, ownership=other)])}
+    rolled_back.final = replace(run.final, replicas=replicas)
+    run._traffic.differences.append(Diverged("counter", 1, (0, 1), 80, 70, 66))
+    assert rolled_back._differences == [], "turns under one version, and different assignments, tell nothing"
+    run._traffic.differences.pop()
     together, more = copy(run), copy(run)
     for each in (together, more):
         each.__dict__.pop("_differences")
