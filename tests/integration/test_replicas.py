@@ -110,6 +110,20 @@ def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, ph
     assert left() == []
 
 
+@pytest.mark.nightly("a minute each; order protocols are deposed in simulation")
+@pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
+def test_a_replica_that_stood_for_longer_than_its_session_does_no_harm_when_it_goes_on(lab, left, ordering):
+    values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
+    manifest = lab.run(spec(workload="windowcount", seconds=14.0, fault="stop:replica@steady:4s", **values))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+    assert of_replicas(manifest).startswith("2 replicas were") and not any(" died " in note for note in manifest.notes)
+    if ordering == "kazoo":
+        led = [re.findall(r"slot \d: ([\d, ]+)", note) for note in manifest.notes if note.startswith("leaders")]
+        assert any("1" in replicas for replicas in led[0]), "another one has led meanwhile"
+    assert left() == []
+
+
 @pytest.mark.nightly("a minute each; the harness has replicas that move one after the other without Spark")
 @pytest.mark.parametrize("fault", ["", "kill:replica@transfer"])
 def test_one_moves_its_state_after_the_other_and_one_dies_meanwhile(lab, left, fault):

@@ -39,7 +39,7 @@ def check_replicas(
     ``point``: of the strategy. ``stages``: of the workload. ``unsettled``: values that are still to be measured.
     """
     replicas, faults = job.replicas, scenario.faults()
-    hits = [fault for fault in faults if fault.who == REPLICA]
+    hits = [fault for fault in faults if fault.who == REPLICA and fault.action == "kill"]
     if comes_back(job.ordering, job.returns):  # then one after the other may die
         hits = max(([each for each in hits if _moment(each) == _moment(hit)] for hit in hits), key=len, default=[])
     if hits and len(hits) >= replicas:
@@ -110,6 +110,6 @@ def _of_faults(scenario: ScenarioPart, faults: list[Fault]) -> Iterator[str]:
         possible = (fault.who == REPLICA and fault.phase in phases) or (not fault.phase and fault.who in _AT_A_TIME)
         if not possible:
             yield (
-                f"fault = {fault}: not possible yet; what is: kill:{REPLICA} in the phases {', '.join(phases)}, or "
-                f"{', '.join(_AT_A_TIME)} at a time, as kill:{REPLICA}@4"
+                f"fault = {fault}: not possible yet; what is: kill:{REPLICA} and stop:{REPLICA} in the phases "
+                f"{', '.join(phases)}, or {', '.join(_AT_A_TIME)} at a time, as kill:{REPLICA}@4 or stop:{REPLICA}@4:3s"
             )

@@ -34,7 +34,7 @@ AT_REST = ("slot", "coordinator", *PROCESSES, *SERVICES)  # who may be hit now, 
 AT_A_TIME = (*AT_REST, REPLICA)
 ACTIONS = {
     "kill": ("source", "destination", "slot", "coordinator", REPLICA, *PROCESSES),
-    "stop": ("source", "destination", "slot", "coordinator", *SERVICES),
+    "stop": ("source", "destination", "slot", "coordinator", REPLICA, *SERVICES),
     "restart": SERVICES,
     "cut": ("flight",),
     "slow": ("flight",),

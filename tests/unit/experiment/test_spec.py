@@ -478,7 +478,9 @@ TWO = ORDERED | {"replicas": 2}
         ),
         (TWO | {"fault": "kill:replica@batch"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"to_slots": 3, "fault": "kill:source@transfer"}, "not possible yet; .* phases steady, prepare, "),
-        (TWO | {"fault": "stop:replica@3:1s"}, "what can happen to replica is kill"),
+        (TWO | {"fault": "restart:replica@3"}, "what can happen to replica is kill, stop"),
+        (TWO | {"fault": "stop:replica@3"}, "stop needs how long it is stopped"),
+        (TWO | {"fault": "stop:replica@batch:1s"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"replicas_move": "apart"}, "replicas_move = 'apart': input should be 'together' or 'one_by_one'"),
         (
             TWO | {"to_slots": 3, "replicas_move": "one_by_one", "workload": "chain"},

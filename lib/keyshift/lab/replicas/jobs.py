@@ -188,7 +188,10 @@ class _MayStrike:
         if fault.who != REPLICA:
             return self._services.hit(fault)
         self._struck.append((time.time(), fault))
-        self._application.strike()
+        if fault.action == "stop":
+            self._application.pause(fault.seconds)
+        else:
+            self._application.strike()
 
     @property
     def away(self) -> bool:

@@ -23,6 +23,7 @@ from keyshift.traffic.messages import Ready
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
+from keyshift.wire.faults import stop
 
 MODULE = "keyshift.lab.replicas.application"
 START_S = 600.0  # in which Spark must have started, and a query must be under way
@@ -111,6 +112,13 @@ class Application:
         """It has given way to others until now."""
         with contextlib.suppress(ServiceUnavailable, ValueError):  # it dies
             self._process.tell(GiveWayNoMore())
+
+    def pause(self, seconds: float) -> None:
+        """Let nothing of it run for so long, if it has begun; from any thread."""
+        if self._begun is not None and self._begun.running:
+            for pid in (self._begun.pid, *(process.pid for process in self._below())):
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    stop(pid, seconds)
 
     # -- its end ------------------------------------------------------------------------------------------------------
 

@@ -137,12 +137,14 @@ class ReplicatedJob:
         return waits or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:
-        """A replica that is killed is the one that has lived for longest."""
-        at = time.time()
-        if fault.who == REPLICA:
-            self._first.application.kill()
+        """A replica that is killed, or stopped, is the one that has lived for longest."""
+        at, first = time.time(), self._first
+        if fault.who != REPLICA:
+            first.system.hit(fault)
+        elif fault.action == "stop":
+            first.application.pause(fault.seconds)
         else:
-            self._first.system.hit(fault)
+            first.application.kill()
         self._replicas.struck.append((at, fault))
 
     def note(self, line: str) -> None:

@@ -50,7 +50,7 @@ class Application:
         self.incarnation, self.running = incarnation, True
 
     def __getattr__(self, name):
-        return lambda: self.did.append(name)
+        return lambda *given: self.did.append((name, *given) if given else name)
 
     def kill(self):
         if "kill" not in self.did:
@@ -208,3 +208,6 @@ def test_what_hits_a_replica_in_a_phase_hits_its_own_application_and_all_else_th
     assert made.services.did == [("require", restart), ("hit", restart)] and own.away is False
     assert [each.application.did for each in made.replicas.all] == [[], ["strike"]]
     assert [fault for _, fault in made.replicas.struck] == [kill]
+    [stop] = parse("stop:replica@align:2s")
+    own.hit(stop)
+    assert made.replicas.all[1].application.did == ["strike", ("pause", 2.0)]

@@ -24,6 +24,7 @@ from keyshift.lab.replicas.application import (
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.messages import decode, encode
 from keyshift.traffic.messages import Ready, Stop
+from keyshift.waiting import wait_until
 
 TOLD = ApplicationConfig(master="local[4]", jars=(), work=Path("work"), log=Path("spark-0.log"), options={"a": "1"})
 RUN = RunQuery(replace(CONFIG, job="run", token="secret").of_replica(1), "checkpoint", 30.0, {0: 7, 1: 0})
@@ -257,6 +258,19 @@ def test_nothing_is_left_of_a_process_that_is_killed_nor_of_what_it_has_started(
     one, process, child = parent
     one.kill()
     assert process.wait(60) == -9 and gone(child)
+
+
+def test_one_that_is_stopped_goes_on_after_a_while_with_all_that_it_has_started(parent):
+    one, process, child = parent
+    one.pause(1.0)
+    both = psutil.Process(process.pid), child
+    assert wait_until(lambda: all(each.status() == psutil.STATUS_STOPPED for each in both), 60, 0.02)
+    assert wait_until(lambda: all(each.status() != psutil.STATUS_STOPPED for each in both), 60, 0.02)
+    one.pause(5.0)
+    one.kill()
+    assert gone(child)
+    one._begun.running = False
+    one.pause(1.0)  # nothing is there
 
 
 @pytest.mark.parametrize("how", ["kill", "end"])

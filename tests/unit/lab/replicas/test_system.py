@@ -65,6 +65,9 @@ class Replica:
 
         return do
 
+    def pause(self, seconds):
+        self.did.append(("pause", seconds))
+
     def kill(self):
         self.killed += 1
         self.dies = QueryDied("the process of the replica is gone")
@@ -170,6 +173,17 @@ def test_a_replica_that_is_killed_is_the_first_one_that_lives(made):
     assert [each.lives for each in job.every] == [False, False, True]
     final = job.system.final_state()
     assert [what for _, what in final.struck] == ["kill replica"] * 2
+    assert not any("did not happen" in note for note in final.notes)
+
+
+def test_a_replica_that_is_stopped_for_a_while_lives(made):
+    job = made("stop:replica@4:3s")
+    [stop] = parse("stop:replica@4:3s")
+    job.system.hit(stop)
+    job.system.check()
+    assert all(each.lives for each in job.every) and ("pause", 3.0) in job.every[0].did
+    final = job.system.final_state()
+    assert [what for _, what in final.struck] == ["stop replica"]
     assert not any("did not happen" in note for note in final.notes)
 
 
