@@ -222,7 +222,7 @@ class _NoSampler:
 
     rows: ClassVar[list[Any]] = []
 
-    def __init__(self, ignore: Any) -> None:
+    def __init__(self, *ignore: Any) -> None:
         pass
 
     def __enter__(self) -> "_NoSampler":
