@@ -173,6 +173,8 @@ class ReplicatedJob:
         for fault in self._spec.scenario.faults():
             if fault not in [each for _, each in self._replicas.struck]:
                 self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen")
+        if self._apart and furthest.stages:
+            self.note(f"steps, moves and completion are those of replica {number}, which moved last")
         if self._replicas.order:
             self.note(leaders(self._replicas.order, self._spec.tasks))
         notes = [f"replica {each}: {line}" for each, state in states.items() for line in state.notes]
