@@ -64,8 +64,9 @@ class Session:
 
     def _start(self) -> None:
         """Wait for the session. Who calls this ends it if an error is raised."""
-        if not self._there.wait(ANSWER_S):
-            raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {ANSWER_S:g} s: is it running?")
+        within_s = ANSWER_S if self._first else GIVE_UP_S  # one that was begun ahead may have lost its connection
+        if not self._there.wait(within_s):
+            raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {within_s:g} s: is it running?")
         self._client.add_listener(self._connection_changed)
 
     def _renewed(self, expired: bool) -> None:

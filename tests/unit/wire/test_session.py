@@ -78,11 +78,19 @@ def test_a_storm_of_renewals_is_one_thread_that_renews_once_more(there):
     session._end()
 
 
-def test_a_session_that_was_begun_ahead_and_has_no_connection_is_not_waited_for(there, monkeypatch):
+def test_one_that_was_begun_ahead_is_waited_for_as_one_that_has_lost_its_connection_and_no_longer(there, monkeypatch):
+    """Its server may have been away meanwhile, and kazoo waits for an answer of one that was just going."""
     monkeypatch.setattr(zookeeper_session, "ANSWER_S", 0.05)
     zookeeper_session._ahead.begin("nowhere:1", "")
-    client, _ = zookeeper_session._ahead._begun
+    threading.Timer(0.3, there.set).start()
+    Coordination("nowhere:1", "/keyshift/job")._end()
+    there.clear()
     with pytest.raises(ServiceUnavailable, match=r"nowhere:1 did not answer within 0\.05 s"):
+        Coordination("nowhere:1", "/keyshift/job")
+    monkeypatch.setattr(zookeeper_session, "GIVE_UP_S", 0.06)
+    zookeeper_session._ahead.begin("nowhere:1", "")
+    client, _ = zookeeper_session._ahead._begun
+    with pytest.raises(ServiceUnavailable, match=r"nowhere:1 did not answer within 0\.06 s"):
         Coordination("nowhere:1", "/keyshift/job")
     assert client.stopped and zookeeper_session._ahead._begun is None
 
