@@ -123,17 +123,18 @@ class EndedJob:
         """Of what replicas did, as was seen while they ran, and of what they gave, those that died too."""
         if not self.final.replicas:
             return []
-        of = SLOT if self.final.judged is None else UNIT
+        apart = self.final.judged is not None
+        of = UNIT if apart else SLOT
         given = [
             f"replica {replica}: {line}"
             for replica in range(self._traffic.replicas)
             for firsts, copies in self._compared(replica)
             for line in unlike(firsts, copies, of)
         ]
-        if self.final.judged is not None:
+        if apart:
             more = len(self._results) - len(self._traffic.results(self.final.judged))
             given += [f"{more} first copies more than replica {self.final.judged} gave"] if more > 0 else []
-        told = [] if self._versions_differ else map(str, self._traffic.differences)
+        told = [] if apart and self._versions_differ else map(str, self._traffic.differences)
         return [*told, *given]
 
     @property

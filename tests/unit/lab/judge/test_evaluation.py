@@ -118,6 +118,9 @@ def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_
     rolled_back.final = replace(run.final, replicas=replicas)
     run._traffic.differences.append(Diverged("counter", 1, (0, 1), 80, 70, 66))
     assert rolled_back._differences == [], "turns under one version, and different assignments, tell nothing"
+    rolled_back.__dict__.pop("_differences")
+    rolled_back.final = replace(rolled_back.final, judged=None)
+    assert "turn 70" in rolled_back._differences[0], "those that move together have the same assignments"
     run._traffic.differences.pop()
     together, more = copy(run), copy(run)
     for each in (together, more):
