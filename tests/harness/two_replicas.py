@@ -288,6 +288,9 @@ class Replicas:
     def begin_next(self, replica: Any) -> None:
         replica.application = Application()
 
+    def fill_spares(self) -> None:
+        """There are none."""
+
     def lead_next(self, replica: Any, saved: Savepoint, of: Any) -> None:
         replica.job = self.following._job
         replica.job.config = dataclasses.replace(replica.job.config, restore=saved.name, restore_of=of.job.config.job)

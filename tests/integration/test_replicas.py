@@ -157,10 +157,12 @@ def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, workl
 
 @pytest.mark.nightly("the second may only die when the first is back, which takes long on a machine that is busy")
 def test_two_replicas_die_one_after_the_other_and_both_come_back(lab, left):
+    """The first one takes a spare Spark, and so does the second, unless the next spare is not there yet."""
     faults = "kill:replica@3, kill:replica@90"
-    manifest = lab.run(spec(seconds=100.0, trigger_s=1.0, fault=faults, **REPLICATED))
+    manifest = lab.run(spec(seconds=100.0, trigger_s=1.0, fault=faults, spares=1, **REPLICATED))
     assert manifest.status == "ok", manifest.verdict.examples
     for number in (0, 1):
         assert any(note.startswith(f"replica {number} was full again") for note in manifest.notes), manifest.notes
+    assert any("replica 0 was full again" in note and "its Spark took 0.0 s" in note for note in manifest.notes)
     assert full(lab, manifest) == [2, 1, 2, 1, 2]
     assert left() == []

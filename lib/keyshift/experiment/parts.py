@@ -97,6 +97,12 @@ class JobPart(Part):
     returns: bool = Field(
         default=True, description="a replica that has died comes back, from what another one writes down"
     )
+    spares: int = Field(
+        default=0,
+        ge=0,
+        le=4,
+        description="Spark applications that are started ahead, each for a replica that dies: it is back sooner",
+    )
     replicas_move: Literal["together", "one_by_one"] = Field(
         default="together",
         description="replicas move their state behind the same epochs, or one after the other while the rest answers",

@@ -47,6 +47,9 @@ def check_replicas(
             f"fault = {', '.join(map(str, hits))} with replicas = {replicas}: none would be left; raise replicas to "
             f"{len(hits) + 1}"
         )
+    if job.spares and (replicas == 1 or not comes_back(job.ordering, job.returns)):
+        remedy = "set returns = true and an ordering without leaders" if replicas > 1 else "set replicas = 2"
+        raise BadInput(f"spares = {job.spares}: no replica would ever need one; set spares = 0, or {remedy}")
     if replicas == 1:
         return
     of_moves = *_of_moves(scenario, point), *(_of_moves_apart(job, hits, stages) if moves_apart(job, scenario) else ())

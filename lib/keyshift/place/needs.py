@@ -67,7 +67,7 @@ def needs_of(spec: RunSpec) -> Needs:
         state = 0 if backend == "rocksdb" else workload.state_bytes
         in_slots = replicas * workload.from_start * (state + INDEX_BYTES * spec.cores)
         others = 2 * workload.from_start * INDEX_BYTES  # generator and verdict
-    tasks = replicas * (JOB_BYTES + TASK_BYTES * spec.cores)
+    tasks = replicas * (JOB_BYTES + TASK_BYTES * spec.cores) + spec.job.spares * JOB_BYTES
     keys = in_slots + others
     return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + keys, backend in REDIS)
 
@@ -105,7 +105,8 @@ def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
 
 
 def _what_takes(spec: RunSpec) -> str:
-    names = [*(["replicas"] if spec.job.replicas > 1 else []), "slots", "routers"]
+    more = [("replicas", spec.job.replicas > 1), ("spares", spec.job.spares > 0)]
+    names = [*(name for name, many in more if many), "slots", "routers"]
     if isinstance(workload := spec.workload, Keyed):
         names += [f"keys = {workload.keys}", f"state_bytes = {workload.state_bytes}"]
         if "exist" in type(workload).model_fields:

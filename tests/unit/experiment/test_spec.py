@@ -490,6 +490,10 @@ TWO = ORDERED | {"replicas": 2}
             TWO | {"to_slots": 3, "replicas_move": "one_by_one", "fault": "kill:replica@transfer"},
             "one_by_one and fault = kill:replica@transfer: .* does not come back .*; set returns = false",
         ),
+        ({"spares": 1}, "spares = 1: no replica would ever need one; set spares = 0, or set replicas = 2"),
+        (TWO | {"spares": 1, "returns": False}, "spares = 1: no .*; set spares = 0, or set returns = true and an"),
+        (TWO | {"spares": 2, "ordering": "kazoo"}, "spares = 2: no replica would ever need one; .* without leaders"),
+        (TWO | {"spares": 5}, "spares = 5: .*less than or equal to 4"),
         (TWO | {"replicas": 8, "routers": 8, "slots": 8}, "makes 25600 rows/s between them in all replicas"),
     ],
 )

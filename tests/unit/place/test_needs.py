@@ -32,6 +32,8 @@ def test_each_replica_has_tasks_and_state_of_its_own():
     assert (needs.cores, needs.processors) == (12, 3)
     assert needs.keys_bytes == 3 * 1000 * (1024 + 32 * 4) + 1000 * 32 * 2
     assert needs.memory == 3 * (700 + 4 * 150) * MIB + needs.keys_bytes
+    spare = needs_of(make_spec(SEVERAL.parameters() | {"spares": 2}))
+    assert (spare.cores, spare.memory) == (12, needs.memory + 2 * 700 * MIB)
 
 
 @pytest.mark.parametrize(

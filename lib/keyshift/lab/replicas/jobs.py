@@ -14,6 +14,7 @@ from keyshift.driver.agreement import Agreement, Member, Say
 from keyshift.driver.job import Job
 from keyshift.driver.job_faults import ServicesToHit
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.replicas.spares import Spares
 from keyshift.lab.replicas.spark import Application
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.notes import Doing
@@ -50,16 +51,16 @@ class LedReplica:
 class Replicas:
     """Those of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
 
-    ``configs``: of each. ``open_application``: makes that of a number and an incarnation, which is not begun. ``log``
-    gets what ``read_log`` reads of all of them. ``differences``: between them, so far. ``before_stop`` is
-    called first when all end. ``order``: the topic of their order log, if they have one.
+    ``configs``: of each. ``open_application``: makes the one of this name, which is not begun, and which gives way to
+    others or not. ``log`` gets what ``read_log`` reads of all of them. ``differences``: between them, so far.
+    ``before_stop`` is called first when all end. ``order``: the topic of their order log, if they have one.
     """
 
     def __init__(
         self,
         spec: RunSpec,
         configs: Iterable[JobConfig],
-        open_application: Callable[[int, int], Application],
+        open_application: Callable[[str, bool], Application],
         work: Path,
         traffic: Traffic,
         say: Callable[[Doing], None],
@@ -73,13 +74,14 @@ class Replicas:
         self._common: JobConfig | None = None  # of one of them, if there is something that all have together
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
+        self._spares = Spares(spec.job.spares, lambda name: open_application(name, True))
         self._agreements = {stage.name: Agreement(self._members) for stage in spec.workload.stages}
         self.before_stop: Callable[[], None] = lambda: None
         self.all: list[LedReplica] = []
         for config in configs:
             if orderings.get(config.ordering).leads:
                 self._common = config
-            application = open_application(config.replica, 0)
+            application = open_application(str(config.replica), False)
             self.all.append(LedReplica(config.replica, application, *self._led(application, config)))
 
     def _led(self, application: Application, config: JobConfig) -> tuple[Job, KeyshiftJob]:
@@ -102,9 +104,18 @@ class Replicas:
         return members
 
     def begin_next(self, replica: LedReplica) -> None:
-        """Start an application for the next incarnation of a ``replica`` that has died, without waiting."""
-        replica.application = self._open(replica.number, replica.job.config.attempt + 1)
+        """Begin with the next incarnation of a ``replica`` that has died, without waiting: a spare application, or else
+        one that is started now.
+        """
+        if spare := self._spares.take():
+            replica.application = spare
+            return
+        replica.application = self._open(f"{replica.number}-{replica.job.config.attempt + 1}", True)
         replica.application.begin()
+
+    def fill_spares(self) -> None:
+        """Start applications in place of those that were taken, without waiting."""
+        self._spares.fill()
 
     def lead_next(self, replica: LedReplica, begin: Savepoint, of: LedReplica) -> None:
         """Its job goes on from what another one has written; waits until each router and slot has put a row through."""
@@ -133,8 +144,10 @@ class Replicas:
                 participant.begin()
         for replica in self.all:
             replica.application.begin()
+        self._spares.fill()
         for replica in self.all:
             replica.application.await_ready()
+        self._spares.await_ready()
 
     def require_driver(self) -> None:
         """Raises Deposed if another process has claimed one of the jobs."""
@@ -152,6 +165,7 @@ class Replicas:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""
         self.before_stop()
         self._each(lambda replica: replica.application.end())
+        self._spares.end()
         self._each(lambda replica: replica.job.stop())
 
     def end(self) -> None:

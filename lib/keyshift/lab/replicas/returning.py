@@ -1,9 +1,9 @@
 """The way back of a replica that has died, in a thread of its own: the output goes on meanwhile.
 
-A new process starts its Spark. When it is there another replica writes down its state, as it is then; migrations wait
-until the way is over, and the way waits for one that is under way. The query begins from that, and replays what has
-come since. From its first row on the replica lives: it could go on alone. It is *full*
-when it has done the same as the others, and not much later than they, for ``KEEPS_UP_S``.
+A new process starts its Spark, or a spare one has. When it is there another replica writes down its state, as it is
+then; migrations wait until the way is over, and the way waits for one that is under way. The query begins from that,
+and replays what has come since. From its first row on the replica lives: it could go on alone. It is *full* when it has
+done the same as the others, and not much later than they, for ``KEEPS_UP_S``.
 """
 
 import threading
@@ -169,6 +169,8 @@ class Returns:
         for way in [way for way in self._ways if way.over]:
             self._ways.remove(way)
             self._tell(way.told)
+            if not self._closed:
+                self._replicas.fill_spares()
         self.count()
 
     def count(self) -> None:

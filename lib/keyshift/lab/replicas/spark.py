@@ -171,28 +171,22 @@ def application_of(
     work: Path,
     home: Path,
     options: Mapping[str, Any],
-    replica: int,
-    incarnation: int = 0,
+    name: str,
+    gives_way: bool = False,
 ) -> Application:
-    """That of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query.
+    """One of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query.
 
-    Temporary files are below ``work``, its log is in ``home``. ``options``: more settings of Spark. An ``incarnation``
-    that is not the first gives way to those that live.
+    Temporary files are below ``work``, its log is in ``home``, both by its ``name``. ``options``: more settings of
+    Spark. ``gives_way``: to others, until it is told not to.
     """
-    mine = work / f"replica-{replica}"
+    mine = work / f"spark-{name}"
     mine.mkdir(exist_ok=True)
     told = {name: str(value) for name, value in options.items()}
-    log = home / (f"spark-{replica}-{incarnation}.log" if incarnation else f"spark-{replica}.log")
-    return Application(
-        ApplicationConfig(
-            master=f"local[{cores}]",
-            jars=tuple(jars),
-            work=mine,
-            log=log,
-            options=told,
-            gives_way=incarnation > 0,
-        )
+    log = home / f"spark-{name}.log"
+    config = ApplicationConfig(
+        master=f"local[{cores}]", jars=tuple(jars), work=mine, log=log, options=told, gives_way=gives_way
     )
+    return Application(config)
 
 
 class RemoteQuery:

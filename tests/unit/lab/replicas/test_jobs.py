@@ -45,9 +45,9 @@ class Job:
 
 
 class Application:
-    def __init__(self, number, incarnation):
-        self.number, self.did, self.start_query = number, [], f"starts {number}"
-        self.incarnation, self.running = incarnation, True
+    def __init__(self, name, gives_way):
+        self.name, self.did, self.start_query = name, [], f"starts {name}"
+        self.gives_way, self.running = gives_way, True
 
     def __getattr__(self, name):
         return lambda *given: self.did.append((name, *given) if given else name)
@@ -78,21 +78,30 @@ class Services:
         self.did.append(("hit", fault))
 
 
-@pytest.fixture(params=["live_robin"])
+@pytest.fixture(params=[{}])
 def made(monkeypatch, request):
-    """Two of them, with what they have in common; ``log`` is that of the run. ``memory``: ZooKeeper."""
+    """Two of them, with what they have in common; ``log`` is that of the run. ``memory``: ZooKeeper. ``opened``: all
+    applications. The parameter: more of the spec.
+    """
     monkeypatch.setattr(jobs, "Job", Job)
     monkeypatch.setattr(jobs, "KeyshiftJob", System)
     memory = Memory()
     monkeypatch.setattr(jobs, "Coordination", lambda _hosts, root, _secret: MemoryCoordination(memory, root))
-    spec = make_spec({"replicas": 2, "ordering": request.param, "fault": "kill:replica@steady"})
-    config, log = replace(CONFIG, job="run", ordering=request.param), []
+    values = {"replicas": 2, "ordering": "live_robin", "fault": "kill:replica@steady"} | request.param
+    spec, opened = make_spec(values), []
+    config, log = replace(CONFIG, job="run", ordering=spec.job.ordering), []
     configs = [config.of_replica(number) for number in range(2)]
     traffic = SimpleNamespace(differences=[], standings={}, order=None)
     services = Services()
     given = Path("work"), traffic, "say", services
-    replicas = Replicas(spec, configs, Application, *given, log)
-    return SimpleNamespace(replicas=replicas, log=log, spec=spec, traffic=traffic, memory=memory, services=services)
+
+    def opening(name, gives_way):
+        opened.append(Application(name, gives_way))
+        return opened[-1]
+
+    replicas = Replicas(spec, configs, opening, *given, log)
+    known = {"spec": spec, "traffic": traffic, "memory": memory, "services": services}
+    return SimpleNamespace(replicas=replicas, log=log, opened=opened, **known)
 
 
 def test_each_is_a_job_of_its_own_whose_query_its_own_application_starts(made):
@@ -105,7 +114,7 @@ def test_each_is_a_job_of_its_own_whose_query_its_own_application_starts(made):
     assert first.application.did == ["begin", "await_ready"]
 
 
-@pytest.mark.parametrize(("made", "common"), [("live_robin", []), ("kazoo", ["/keyshift/run"])], indirect=["made"])
+@pytest.mark.parametrize(("made", "common"), [({}, []), ({"ordering": "kazoo"}, ["/keyshift/run"])], indirect=["made"])
 def test_what_all_have_together_is_there_before_they_begin_and_goes_when_they_are_cleaned(made, common):
     made.replicas.begin()
     assert [*made.memory.nodes] == common
@@ -144,15 +153,42 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     first, second = made.replicas.all
     first.lives, old = False, first.application
     made.replicas.begin_next(first)
-    assert first.application is not old and first.application.incarnation == 1 and first.application.did == ["begin"]
+    assert first.application is not old and first.application.did == ["begin"]
+    assert (first.application.name, first.application.gives_way) == ("0-1", True)
     saved = Savepoint("capture-1", {0: 7}, {}, time_us=5_000_000)
     made.replicas.lead_next(first, saved, second)
     config = first.job.config
     assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
-    assert first.job.asked == [(["assigned"], saved)] and first.job.start_query == "starts 0"
+    assert first.job.asked == [(["assigned"], saved)] and first.job.start_query == "starts 0-1"
     assert first.lives and first.began == [-1, 5_000_000] and first.system.job is first.job
     assert second.system.followed == [first.system], "it has the past and the plans of the other one"
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
+
+
+@pytest.mark.parametrize("made", [{"spares": 1}], indirect=True)
+def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_started_when_it_is_full(made):
+    made.replicas.begin()
+    first = made.replicas.all[0]
+    spare = next(each for each in made.opened if each.name == "spare-0")
+    assert spare.did == ["begin", "await_ready"] and spare.gives_way
+    made.replicas.begin_next(first)
+    assert first.application is spare and spare.did == ["begin", "await_ready"]
+    made.replicas.begin_next(first)
+    assert first.application.name == "0-1", "there is none left"
+    made.replicas.fill_spares()
+    made.replicas.fill_spares()
+    assert [(each.name, each.did) for each in made.opened[-1:]] == [("spare-1", ["begin"])]
+    made.replicas.stop()
+    assert made.opened[-1].did == ["begin", "end"]
+
+
+@pytest.mark.parametrize("made", [{"spares": 2}], indirect=True)
+def test_a_spare_application_that_has_died_is_not_taken_and_nothing_of_it_is_left(made):
+    made.replicas.begin()
+    dead, lives = (each for each in made.opened if each.name.startswith("spare"))
+    dead.running = False
+    made.replicas.begin_next(made.replicas.all[0])
+    assert made.replicas.all[0].application is lives and dead.did[-1] == "kill"
 
 
 def test_who_is_on_its_way_back_does_not_go_on_when_all_end(made):

@@ -145,7 +145,7 @@ def begun(monkeypatch):
     monkeypatch.setattr(spark, "START_S", 0.2)
     monkeypatch.setattr(spark, "STOP_S", 0.2)
     made.clear()
-    one = spark.application_of(4, [], Path("."), Path("home"), {}, 0)
+    one = spark.application_of(4, [], Path("."), Path("home"), {}, "0")
     one.end()
     assert not made, "it has not begun"
     one.begin()
@@ -201,10 +201,11 @@ def test_a_process_that_is_killed_has_no_query_and_is_asked_nothing_more(begun):
     assert process.told == [RUN]
 
 
-def test_another_incarnation_gives_way_and_has_a_log_of_its_own():
-    first, second = (spark.application_of(4, [], Path("."), Path("home"), {}, 1, again)._config for again in range(2))
-    assert (first.log, first.gives_way) == (Path("home/spark-1.log"), False)
-    assert (second.log, second.gives_way, second.work) == (Path("home/spark-1-1.log"), True, first.work)
+def test_each_has_a_folder_and_a_log_of_its_own_and_gives_way_or_not():
+    given = 4, [], Path("."), Path("home"), {}
+    first, second = (spark.application_of(*given, name, name != "1")._config for name in ("1", "1-1"))
+    assert (first.log, first.work, first.gives_way) == (Path("home/spark-1.log"), Path("spark-1"), False)
+    assert (second.log, second.work, second.gives_way) == (Path("home/spark-1-1.log"), Path("spark-1-1"), True)
 
 
 def test_one_that_does_not_start_is_named_with_its_log(begun):

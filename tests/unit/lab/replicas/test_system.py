@@ -95,6 +95,7 @@ def made(monkeypatch):
             all, differences, order, struck, standings = every, [], None, [], {}
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
+            fill_spares = staticmethod(lambda: applications.append("spare"))
 
         job, differences = ReplicatedJob(spec, Replicas(), said.append), Replicas.differences
         lists = {"differences": differences, "struck": Replicas.struck, "standings": Replicas.standings}
@@ -196,6 +197,21 @@ def test_a_fault_that_did_not_happen_is_told_and_notes_say_of_which_replica_they
     ]
     assert final.offsets == {0: 9, 1: 5}, "of the one that has come furthest"
     assert {number: state.offsets[0] for number, state in final.replicas.items()} == {0: 7, 1: 9, 2: 8}
+
+
+def test_another_spare_application_is_started_when_a_replica_is_full_again_and_none_at_the_end(made):
+    job = made()
+    job.system.start()
+    for each in job.every[:2]:
+        each.kill()
+    job.system.check()
+    one, other = begun
+    one.full()
+    assert job.begun == [True]
+    job.system.check()
+    assert job.begun == [True, "spare"]
+    job.system.stop()
+    assert other.ended and job.begun == [True, "spare"]
 
 
 def test_who_has_died_comes_back_and_it_is_known_how_many_were_full_when(made):

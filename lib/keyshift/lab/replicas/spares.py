@@ -1,0 +1,45 @@
+"""Spark applications that were started ahead: a replica that comes back takes one, and need not wait for its Spark."""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+
+from keyshift.lab.replicas.spark import Application
+
+
+class Spares:
+    """So many of them as ``number`` says. ``open_application``: makes the one of this name, which is not begun.
+
+    ``take`` is for any thread.
+    """
+
+    def __init__(self, number: int, open_application: Callable[[str], Application]) -> None:
+        self._number, self._open = number, open_application
+        self._made = 0
+        self._waiting: deque[Application] = deque()
+
+    def fill(self) -> None:
+        """Start as many as were taken, or all in the beginning, without waiting."""
+        while len(self._waiting) < self._number:
+            application = self._open(f"spare-{self._made}")
+            self._made += 1
+            self._waiting.append(application)
+            application.begin()
+
+    def await_ready(self) -> None:
+        """Until each has started its Spark. Raises ServiceUnavailable if one does not."""
+        for application in self._waiting:
+            application.await_ready()
+
+    def take(self) -> Application | None:
+        """The one that was started first and still runs, or None."""
+        with contextlib.suppress(IndexError):
+            while not (application := self._waiting.popleft()).running:
+                application.kill()  # its process is gone, and its JVM may not be
+            return application
+        return None
+
+    def end(self) -> None:
+        """All that nobody has taken. Safe to call twice."""
+        while self._waiting:
+            self._waiting.popleft().end()
