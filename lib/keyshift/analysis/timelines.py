@@ -3,6 +3,7 @@
 Seconds are relative to the trigger, as in ``metrics``. What cannot be computed is NaN or None, never 0.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -104,6 +105,17 @@ def mean_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
     """The mean of the ``total`` of ``resources`` over so many seconds before the trigger; NaN if it is not known."""
     total = resources(metrics, metric)["total"]
     return float(total[(total.index < 0) & (total.index >= -seconds)].mean())
+
+
+def rate_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
+    """What was added per second to a ``metric`` that only grows (``sent_mib``, …) in so many seconds before the
+    trigger; NaN if it is not known.
+    """
+    if metric not in set(metrics["metric"]):
+        return math.nan
+    total = resources(metrics, metric)["total"]
+    total = total[(total.index < 0) & (total.index >= -seconds)]
+    return float((total.iloc[-1] - total.iloc[0]) / (total.index[-1] - total.index[0])) if len(total) > 1 else math.nan
 
 
 def faults(metrics: pd.DataFrame) -> list[tuple[float, str]]:

@@ -315,7 +315,9 @@ class Lab:
             run = RunLoop(spec, system, traffic, reporter, self.await_executors, make_script)
             if self._stack is not None:
                 run.services = self._stack.pids
-            if self._place.on_kubernetes and isinstance(job, Job):
+            if isinstance(job, Replicas):
+                run.parts = job.parts
+            elif self._place.on_kubernetes:
                 run.pods = partial(used_by_pods, job)
             yield run, job.require_driver
         except BaseException as error:

@@ -68,6 +68,7 @@ class RunLoop:
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
         self.pods: Callable[[], Iterable[PodUsed]] = tuple  # what executors that are pods have used by now
+        self.parts: Callable[[], Mapping[int, str]] = dict  # names of what the job consists of, see ``Sampler``
         self.services: Callable[[], Mapping[int, str]] = dict  # processes of ours beside the job, with their names
         self.feed: Feed | None = None
         self.began_at = math.nan  # the load, in seconds since the epoch; if it was resumed, in another process
@@ -101,7 +102,7 @@ class RunLoop:
     def run(self) -> None:
         """From the topics until the system has answered everything and stands. Raises KeyshiftError if the run dies."""
         self.feed = feed = self.open()
-        with Sampler(self.around, self.pods) as sampler:
+        with Sampler(self.around, self.pods, self.parts) as sampler:
             begin = time.time() + LEAD_S
             if math.isnan(self.began_at):
                 self.began_at = begin

@@ -1,4 +1,4 @@
-"""CPU and memory of the job's processes, of what is around it, and of the machine, once a second."""
+"""CPU, memory and network of the job's processes, of what is around it, and of the machine, once a second."""
 
 import contextlib
 import threading
@@ -11,9 +11,12 @@ import psutil
 
 from keyshift.analysis.machine import ALL, BUSY, DISTURBED, DISTURBED_FROM, MACHINE, OTHERS, SAMPLED_S, STOLEN
 from keyshift.clock import SECOND_US
+from keyshift.lab.network import Bytes, Connections
 from keyshift.model.records import PodUsed
 
 AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job
+SENT, RECEIVED = "sent_mib", "received_mib"  # metrics: over the network, since the first sample
+NETWORK_EVERY = 2  # samples: a look at all connections takes 10 ms
 WAITING = "run_queue"  # metric: processes that run or could
 Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
 
@@ -23,14 +26,20 @@ class Sampler:
 
     ``around``: the processes that are not the job's, here or elsewhere, with their names; of them only CPU is sampled.
     Memory is resident memory: pages that forked workers share are counted in each of them. ``pods``: what executors
-    that are pods have used, by now; several may speak of one.
+    that are pods have used, by now; several may speak of one. ``parts``: of a job that has some, such as replicas, by
+    the process below which all processes of the part are.
     """
 
     def __init__(
-        self, around: Callable[[], Mapping[int, str]], pods: Callable[[], Iterable[PodUsed]] = lambda: ()
+        self,
+        around: Callable[[], Mapping[int, str]],
+        pods: Callable[[], Iterable[PodUsed]] = lambda: (),
+        parts: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
-        self._around, self._pods = around, pods
-        self._used: dict[str, PodUsed] = {}  # by pod, in the order in which they were seen first
+        self._around, self._pods, self._parts = around, pods, parts
+        self._connections, self._looks = Connections(), 0
+        self._first: dict[str, PodUsed] = {}  # by pod, in the order in which they were seen first
+        self._used: dict[str, PodUsed] = {}  # likewise, what they told last
         self._stop = threading.Event()
         self._cpu_s: dict[int, float] = {}
         # When the machine was looked at last, and seconds of its processors by then, by what they did.
@@ -70,7 +79,7 @@ class Sampler:
             last = now
 
     def _processes(self, passed_s: float) -> Iterator[tuple[str, str, float]]:
-        around = dict(self._around())
+        around, parts, names = dict(self._around()), dict(self._parts()), dict[int, str]()
         memory: dict[str, float] = defaultdict(float)
         cpu: dict[tuple[str, str], float] = defaultdict(float)
         below = {process.pid: process for process in psutil.Process().children(recursive=True)}
@@ -78,7 +87,7 @@ class Sampler:
             with contextlib.suppress(psutil.Error):
                 process = below.get(pid) or psutil.Process(pid)
                 if (kind := around.get(pid)) is None:
-                    kind = "spark_jvm" if process.name() == "java" else "python_workers"
+                    kind = names[pid] = _part(pid, below, parts) or _kind(process)
                     memory[kind] += process.memory_info().rss / 2**20
                 times = process.cpu_times()
                 spent = times.user + times.system
@@ -88,23 +97,25 @@ class Sampler:
             yield "rss_mib", kind, mib
         for (metric, kind), spent in cpu.items():
             yield metric, kind, spent / passed_s
+        self._looks += 1
+        if self._looks % NETWORK_EVERY == 1:
+            self._connections.look(names)
+            for kind, total in self._connections.total.items():
+                yield from _over_network(kind, total)
 
     def _of_pods(self) -> Iterator[tuple[str, str, float]]:
         newest: dict[str, PodUsed] = {}
         for told in self._pods():
             newest[told.host] = max(newest.get(told.host, told), told, key=lambda each: each.at_us)
         for host, now in newest.items():
-            before = self._used.setdefault(host, now)
+            before, first = self._used.setdefault(host, now), self._first.setdefault(host, now)
             if (passed_s := (now.at_us - before.at_us) / SECOND_US) <= 0:
                 continue
-            self._used[host], name = now, f"pod {[*self._used].index(host) + 1}"
+            self._used[host], name = now, f"pod {[*self._first].index(host) + 1}"
             yield "cpu_cores", name, (now.cpu_s - before.cpu_s) / passed_s
             yield "rss_mib", name, now.memory_bytes / 2**20
-            for metric, value in (
-                ("sent_mib_per_s", now.sent_bytes - before.sent_bytes),
-                ("received_mib_per_s", now.received_bytes - before.received_bytes),
-            ):
-                yield metric, name, value / 2**20 / passed_s
+            total = Bytes(now.sent_bytes - first.sent_bytes, now.received_bytes - first.received_bytes)
+            yield from _over_network(name, total)
 
     def _of_machine(self, ours: float) -> Iterator[tuple[str, str, float]]:
         """By a clock of its own: on a full machine it may take long to look at all processes before."""
@@ -117,6 +128,24 @@ class Sampler:
         yield DISTURBED, "machine", float(cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL])
         with contextlib.suppress(OSError, StopIteration), open("/proc/stat") as file:  # Linux alone tells
             yield WAITING, "machine", float(next(line.split()[1] for line in file if line.startswith("procs_running")))
+
+
+def _kind(process: psutil.Process) -> str:
+    return "spark_jvm" if process.name() == "java" else "python_workers"
+
+
+def _part(pid: int, below: Mapping[int, psutil.Process], parts: Mapping[int, str]) -> str | None:
+    """The one that the process belongs to."""
+    while parts and pid in below:
+        if pid in parts:
+            return parts[pid]
+        pid = below[pid].ppid()
+    return None
+
+
+def _over_network(name: str, total: Bytes) -> Iterator[tuple[str, str, float]]:
+    yield SENT, name, total.sent / 2**20
+    yield RECEIVED, name, total.received / 2**20
 
 
 def spent_s(around: Iterable[int]) -> dict[int, float]:

@@ -70,18 +70,41 @@ def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_mark
 
 
 def test_of_pods_what_they_used_since_they_told_last_is_sampled_once_whoever_of_their_slots_tells_it():
-    told = [PodUsed("10.0.0.2", 1_000_000, 5.0, 3 << 20, 0, 0), PodUsed("10.0.0.1", 1_000_000, 1.0, 9 << 20, 0, 0)]
+    other = PodUsed("10.0.0.1", 1_000_000, 1.0, 9 << 20, 0, 0)
+    told = [PodUsed("10.0.0.2", 1_000_000, 5.0, 3 << 20, 1 << 20, 0), other]
     sampler = Sampler(dict, lambda: told)
     assert list(sampler._of_pods()) == [], "since when is not known"
-    told[0] = PodUsed("10.0.0.2", 3_000_000, 6.0, 4 << 20, 2 << 20, 6 << 20)
+    told[0] = PodUsed("10.0.0.2", 3_000_000, 6.0, 4 << 20, 3 << 20, 6 << 20)
     told.append(PodUsed("10.0.0.2", 2_000_000, 5.5, 4 << 20, 0, 0))  # another slot of it, which is late
     assert list(sampler._of_pods()) == [
         ("cpu_cores", "pod 1", 0.5),
         ("rss_mib", "pod 1", 4.0),
-        ("sent_mib_per_s", "pod 1", 1.0),
-        ("received_mib_per_s", "pod 1", 3.0),
+        ("sent_mib", "pod 1", 2.0),
+        ("received_mib", "pod 1", 6.0),
     ]
     assert list(sampler._of_pods()) == [], "nobody has told anything new"
+    told[:] = [PodUsed("10.0.0.2", 5_000_000, 6.0, 4 << 20, 4 << 20, 6 << 20)]
+    assert ("sent_mib", "pod 1", 3.0) in sampler._of_pods(), "since it was seen first"
+
+
+@pytest.fixture
+def with_child():
+    """A process and one that it has started, which sends and receives nothing."""
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    assert wait_until(lambda: psutil.Process(process.pid).children(), 60.0)
+    yield process.pid
+    for each in (*psutil.Process(process.pid).children(), psutil.Process(process.pid)):
+        each.kill()
+    process.wait()
+
+
+def test_processes_below_that_of_a_part_are_of_the_part(with_child, busy):
+    with Sampler(dict, parts=lambda: {with_child: "replica 1"}) as sampler:
+        assert wait_until(lambda: sum(values(sampler.rows, "cpu_cores", "replica 1")) > 0, 60.0)
+    rows = sampler.rows
+    assert max(values(rows, "rss_mib", "replica 1")) > 1
+    assert sum(values(rows, "cpu_cores", "python_workers")) > 0, "those of no part are told as before"
 
 
 def test_cpu_is_that_of_children_and_of_those_around_and_what_is_gone_is_left_out(busy, stranger):

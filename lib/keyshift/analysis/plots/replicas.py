@@ -15,7 +15,6 @@ from keyshift.analysis.plots.style import (
     finish,
     heading,
     label_lowest,
-    legend_below,
     legend_line,
     new_axes,
     panel_grid,
@@ -32,31 +31,50 @@ _DASHES = ("-", "--", "-.", ":")  # of the sources
 
 
 def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str) -> Figure:
-    """The P99 of each second, and below it the CPU used so far; a column for each run, marked as in ``panels``.
+    """The P99 of each second, and below it the CPU used and the bytes sent so far; a column for each run, marked as in
+    ``panels``.
 
-    Tables: latency, migration, metrics. CPU is of all processes of the job, all replicas, in seconds of a processor
-    from the first second that is shown. Raises BadInput if no run is given.
+    Tables: latency, migration, metrics. CPU and bytes are of all processes of the job, all replicas, in seconds of a
+    processor and MiB from the first second that is shown; bytes only if they are known of some run. Raises BadInput if
+    no run is given.
     """
     if not runs:
         raise BadInput("masking_panels: no run given")
-    figure, axes = panel_grid(2 * len(runs), len(runs), (3.6, 2.6), sharex=True, sharey="row")
+    seconds = {name: every_second(per_second(tables["latency"])) for name, tables in runs.items()}
+    rows = [("P99 (ms)", {name: every["p99_ms"] for name, every in seconds.items()})]
+    for axis, so_far in (("CPU so far (s)", _cpu_so_far), ("sent so far (MiB)", _sent_so_far)):
+        used = {name: so_far(tables["metrics"], seconds[name].index) for name, tables in runs.items()}
+        if any(each.notna().any() for each in used.values()):
+            rows.append((axis, used))
+    figure, axes = panel_grid(len(rows) * len(runs), len(runs), (3.6, 2.6), sharex=True, sharey="row")
     looks = looks_of(list(runs))
-    for column, (name, tables) in enumerate(runs.items()):
-        above, below = axes[column], axes[column + len(runs)]
-        every = every_second(per_second(tables["latency"]))
-        used = resources(tables["metrics"], "cpu_cores")["total"].reindex(every.index).fillna(0.0).cumsum()
-        how: dict[str, Any] = {"color": looks[name].colour, "drawstyle": "steps-mid", "linewidth": 1.8, "zorder": 3}
-        above.plot(every.index + 0.5, every["p99_ms"], **how)
-        below.plot(every.index + 0.5, used, **how)
-        heading(above, looks[name].label)
-    marks = mark_runs(axes, len(runs), [*runs.values()] * 2)
-    axes[0].set_ylabel("P99 (ms)")
-    axes[len(runs)].set_ylabel("CPU so far (s)")
-    axes[0].autoscale(axis="y")
+    for row, (_, of_runs) in enumerate(rows):
+        for ax, (name, values) in zip(axes[row * len(runs) :], of_runs.items(), strict=False):
+            ax.plot(
+                values.index + 0.5, values, color=looks[name].colour, drawstyle="steps-mid", linewidth=1.8, zorder=3
+            )
+    for ax, name in zip(axes, runs, strict=False):
+        heading(ax, looks[name].label)
+    marks = mark_runs(axes, len(runs), [*runs.values()] * len(rows))
+    for first, (axis, _) in zip(axes[:: len(runs)], rows, strict=True):
+        first.set_ylabel(axis)
+        first.autoscale(axis="y")
     plain_log(axes[0], "y")
-    axes[len(runs)].autoscale(axis="y")
-    axes[len(runs)].set_ylim(bottom=0)
+    for first in axes[len(runs) :: len(runs)]:
+        first.set_ylim(bottom=0)
     return finish(figure, title, marks)
+
+
+def _cpu_so_far(metrics: pd.DataFrame, seconds: pd.Index) -> pd.Series:
+    return resources(metrics, "cpu_cores")["total"].reindex(seconds).fillna(0.0).cumsum()
+
+
+def _sent_so_far(metrics: pd.DataFrame, seconds: pd.Index) -> pd.Series:
+    """NaN where it is not known."""
+    if "sent_mib" not in set(metrics["metric"]):
+        return pd.Series(np.nan, index=seconds)
+    total = resources(metrics, "sent_mib")["total"].reindex(seconds).ffill()
+    return total - total.dropna().iloc[:1].sum()
 
 
 def staircase_panels(
@@ -102,26 +120,37 @@ def staircase_panels(
     return finish(figure, title, [*latency_signs([seconds for seconds, _ in runs.values()]), *lines])
 
 
-def cost_figure(table: pd.DataFrame) -> Axes:
-    """The longest silence of each run against the CPU of its job: better is further down and to the left.
+COSTS = {
+    "cpu": ("CPU before the fault (% of a processor)", 100.0),
+    "memory_mib": ("memory at its peak (MiB)", 1.0),
+    "sent_mib_per_s": ("sent before the fault (MiB/s)", 1.0),
+}  # columns of ``cost_figure``: axis, factor
 
-    ``table``: a row for each run, columns point, cpu (processors that the job uses before the fault), silence_s.
-    Runs of a point have one sign. Raises BadInput if no run is known in both.
+
+def cost_figure(table: pd.DataFrame) -> Figure:
+    """The longest silence of each run against what its job costs, a panel for each cost that is known of a run: better
+    is further down and to the left.
+
+    ``table``: a row for each run, columns point, silence_s, and some of ``COSTS``: cpu (processors that the job uses),
+    memory_mib, sent_mib_per_s (over the network). Runs of a point have one sign. Raises BadInput if no run has a
+    silence and a cost.
     """
-    need(table, ["point", "cpu", "silence_s"], "cost_figure")
-    known = table.dropna(subset=["cpu", "silence_s"])
-    if known.empty:
-        raise BadInput("cost_figure: no run with both CPU and silence")
-    ax = new_axes((6.5, 4.2))
-    looks = looks_of(list(known["point"].unique()))
-    for name, mine in known.groupby("point", sort=False):
-        ax.plot(mine["cpu"] * 100, mine["silence_s"].clip(lower=LEAST_S) * 1000, **looks[name].sign)
-    ax.set_xlim(left=0)
-    plain_log(ax, "y")
-    ax.set(xlabel="CPU of the job before the fault (% of a processor)", ylabel="longest silence (ms)")
-    heading(ax, "What it costs to be heard")
-    legend_below(ax, [look.in_legend for look in looks.values()])
-    return ax
+    need(table, ["point", "silence_s"], "cost_figure")
+    heard = table.dropna(subset=["silence_s"])
+    costs = [name for name in COSTS if name in heard and heard[name].notna().any()]
+    if not costs:
+        raise BadInput(f"cost_figure: no run with a silence and one of {', '.join(COSTS)}")
+    figure, axes = panel_grid(len(costs), len(costs), (4.0, 3.2), sharey=True)
+    looks = looks_of(list(heard["point"].unique()))
+    for ax, cost in zip(axes, costs, strict=True):
+        axis, factor = COSTS[cost]
+        for name, mine in heard.groupby("point", sort=False):
+            ax.plot(mine[cost] * factor, mine["silence_s"].clip(lower=LEAST_S) * 1000, **looks[name].sign)
+        ax.set_xlim(left=0)
+        ax.set_xlabel(axis)
+    plain_log(axes[0], "y")
+    axes[0].set_ylabel("longest silence (ms)")
+    return finish(figure, "What it costs to be heard", [look.in_legend for look in looks.values()])
 
 
 def latency_boxes(latencies: Mapping[str, Sequence[pd.DataFrame]], *, title: str) -> Axes:

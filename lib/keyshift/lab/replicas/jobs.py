@@ -137,6 +137,10 @@ class Replicas:
         """Those that live, the one that has done so for longest first."""
         return sorted((replica for replica in self.all if replica.lives), key=lambda replica: replica.began[-1])
 
+    def parts(self) -> dict[int, str]:
+        """The names of replicas by the processes of their applications, as far as these run; for any thread."""
+        return {pid: f"replica {each.number}" for each in self.all if (pid := each.application.pid) is not None}
+
     def begin(self) -> None:
         """Start their applications, all at once. Raises ServiceUnavailable if one does not start."""
         if self._common:

@@ -87,6 +87,11 @@ class Application:
         if not wait_until(found, START_S, LOOK_S):
             raise ServiceUnavailable(f"{what} within {START_S:g} s; its log is {self._config.log}")
 
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None if that has not begun, or has ended."""
+        return self._begun.pid if self._begun is not None and self._begun.running else None
+
     # -- what a query is asked ----------------------------------------------------------------------------------------
 
     @property
@@ -115,8 +120,8 @@ class Application:
 
     def pause(self, seconds: float) -> None:
         """Let nothing of it run for so long, if it has begun; from any thread."""
-        if self._begun is not None and self._begun.running:
-            for pid in (self._begun.pid, *(process.pid for process in self._below())):
+        if (mine := self.pid) is not None:
+            for pid in (mine, *(process.pid for process in self._below())):
                 with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                     stop(pid, seconds)
 
@@ -124,8 +129,8 @@ class Application:
 
     def strike(self) -> None:
         """Kill its process, from any thread: whoever waits for it is told."""
-        if self._begun is not None and self._begun.running:
-            kill([psutil.Process(self._begun.pid)])
+        if (pid := self.pid) is not None:
+            kill([psutil.Process(pid)])
 
     def kill(self) -> None:
         """End it, its JVM and its workers now: nothing of it writes any more. Safe to call twice."""

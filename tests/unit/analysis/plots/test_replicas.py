@@ -42,6 +42,21 @@ def test_each_run_has_its_latency_and_below_it_the_cpu_so_far():
         masking_panels({}, title="")
 
 
+def test_what_was_sent_so_far_stands_below_if_it_is_known_of_a_run():
+    known, seconds = tables(), np.arange(-6, 5, 2) + 0.5
+    sent = [
+        pd.DataFrame({"t_s": seconds, "metric": "sent_mib", "instance": name, "value": 100 + 3 * np.arange(6)})
+        for name in ("replica 0", "replica 1")
+    ]
+    known["metrics"] = pd.concat([known["metrics"], *sent])
+    figure = masking_panels({"live_robin": known, "passive": tables()}, title="a death at 0")
+    assert len(figure.axes) == 6 and figure.axes[4].get_ylabel() == "sent so far (MiB)"
+    of_two = figure.axes[4].lines[0].get_ydata()
+    assert np.isnan(of_two[0]), "it is told of from the first second on in which it is known"
+    assert of_two[1:].tolist() == [0, 0, 6, 6, 12, 12, 18, 18, 24]
+    assert np.isnan(figure.axes[5].lines[0].get_ydata()).all()
+
+
 def test_where_state_is_moved_away_its_migration_is_shaded():
     moved = tables() | {"migration": pd.DataFrame({"switched_s": [0.2, 0.5], "installed_s": [0.5, 2.0]})}
     figure = masking_panels({"moved away": moved}, title="moved away at 0")
@@ -82,17 +97,27 @@ def test_without_a_source_whose_rate_changes_there_is_only_latency():
     assert [len(ax.lines) for ax in figure.axes] == [2, 0]
 
 
-def test_silence_stands_against_the_cpu_that_was_paid():
+def test_silence_stands_against_each_cost_that_is_known():
     table = pd.DataFrame(
-        {"point": ["kazoo", "kazoo", "passive", "lost"], "cpu": [1.5, 1.6, 0.8, None], "silence_s": [0.5, 0.4, 1.5, 9]}
+        {
+            "point": ["kazoo", "kazoo", "passive", "lost"],
+            "cpu": [1.5, 1.6, 0.8, 1.0],
+            "memory_mib": [2000, 2100, 900, 5],
+            "sent_mib_per_s": np.nan,
+            "silence_s": [0.5, 0.4, 1.5, None],
+        }
     )
-    ax = cost_figure(table)
-    kazoo, passive = ax.lines
-    assert kazoo.get_xdata().tolist() == [150, 160] and kazoo.get_ydata().tolist() == [500, 400]
-    assert passive.get_xdata().tolist() == [80] and passive.get_marker() == style.style_of("passive").marker
-    assert ax.get_yscale() == "log" and ax.get_xlim()[0] == 0
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["KaZoo", "passive, from a snapshot"]
-    with pytest.raises(BadInput, match="no run with both CPU and silence"):
+    figure = cost_figure(table)
+    for ax, of_kazoo, of_passive in zip(figure.axes, ([150, 160], [2000, 2100]), ([80], [900]), strict=True):
+        kazoo, passive = ax.lines
+        assert kazoo.get_xdata().tolist() == of_kazoo and kazoo.get_ydata().tolist() == [500, 400]
+        assert passive.get_xdata().tolist() == of_passive
+        assert passive.get_marker() == style.style_of("passive").marker
+        assert ax.get_yscale() == "log" and ax.get_xlim()[0] == 0
+    said = ["CPU before the fault (% of a processor)", "memory at its peak (MiB)"]
+    assert [ax.get_xlabel() for ax in figure.axes] == said
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["KaZoo", "passive, from a snapshot"]
+    with pytest.raises(BadInput, match="no run with a silence and one of cpu, memory_mib, sent_mib_per_s"):
         cost_figure(table[3:])
 
 
