@@ -144,9 +144,16 @@ def full(lab, manifest):
     return metrics[metrics["metric"] == "replicas"].sort_values("t_s")["value"].astype(int).tolist()
 
 
-@pytest.mark.parametrize("workload", ["keycount", at_night("windowcount")])
-def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, workload):
-    manifest = lab.run(spec(workload=workload, fault="kill:replica@steady", **REPLICATED))
+@pytest.mark.parametrize(
+    ("workload", "fault"),
+    [
+        ("keycount", "kill:replica@steady"),
+        at_night("windowcount", "kill:replica@steady"),
+        at_night("keycount", "kill:slot@3"),
+    ],
+)
+def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, workload, fault):
+    manifest = lab.run(spec(workload=workload, fault=fault, **REPLICATED))
     assert manifest.status == "ok", manifest.verdict.examples
     assert manifest.verdict.others["diverged"] == 0
     assert any(note.startswith("replica 0 was full again") for note in manifest.notes), manifest.notes

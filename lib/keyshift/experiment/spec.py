@@ -25,6 +25,7 @@ from keyshift.refusals import made
 from keyshift.registry import by_name, unknown
 from keyshift.state import backends
 from keyshift.traffic.load import SourceLoad
+from keyshift.wire.faults import Fault
 from keyshift.workloads import Workload, parcel_of, workloads
 
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
@@ -162,10 +163,9 @@ class RunSpec:
         faults = self.scenario.faults()
         if late := [fault.at_s for fault in faults if fault.at_s is not None and fault.at_s >= run.seconds]:
             raise BadInput(f"fault = {text}: {late[0]:g} s is not before the end of the run, seconds = {run.seconds:g}")
-        kills = [fault for fault in faults if fault.ends_query]
-        if len(kills) > run.recoveries:
+        if (deaths := len(self.deaths)) > run.recoveries:
             raise BadInput(
-                f"fault = {text}: the query dies {len(kills)} times and is started anew recoveries = "
+                f"fault = {text}: the query dies {deaths} times and is started anew recoveries = "
                 f"{run.recoveries} times; raise recoveries"
             )
         for fault in faults:
@@ -180,6 +180,11 @@ class RunSpec:
                 raise BadInput(
                     f"fault = {text}: no batch of Spark ends in {run.load_s:g} s; lower batch_s = {job.batch_s:g}"
                 )
+
+    @property
+    def deaths(self) -> list[Fault]:
+        """Faults behind which the query is started anew: of a job without replicas, as others go on otherwise."""
+        return [fault for fault in self.scenario.faults() if fault.ends_query and self.job.replicas == 1]
 
     def point(self) -> Strategy:
         """The strategy with what the user changed of it. Raises BadInput."""

@@ -118,10 +118,9 @@ class RunLoop:
             self.surviving(self.backlog.await_migrations)
             self.surviving(self.backlog.finish)
         self.samples = sampler.rows
-        kills = [fault for fault in self.spec.scenario.faults() if fault.ends_query]
-        if len(kills) > len(self.deaths):
+        if (wanted := len(self.spec.deaths)) > len(self.deaths):
             text = f"fault = {self.spec.scenario.fault}: not all of it happened"
-            self.system.note(f"{text}, the query died {len(self.deaths)} times and not {len(kills)}")
+            self.system.note(f"{text}, the query died {len(self.deaths)} times and not {wanted}")
 
     def around(self) -> dict[int, str]:
         """Processes of ours that are not the system's, with their names."""

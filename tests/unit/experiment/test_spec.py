@@ -468,7 +468,8 @@ TWO = ORDERED | {"replicas": 2}
         (TWO | {"to_slots": 3, "strategy": "fluid", "strategy.order": "hottest"}, "replicas = 2 with order = hottest"),
         (TWO | {"snapshot_s": 5}, "replicas = 2 with snapshot_s = 5: replicas write their .*; set snapshot_s = 0"),
         (TWO | {"rate": "auto"}, "replicas = 2 with rate = auto: .*; give a number"),
-        (TWO | {"fault": "kill:slot@3"}, "replicas = 2 with fault = kill:slot@3: not possible yet; .*kill:replica@"),
+        (TWO | {"fault": "kill:daemon@3"}, "with fault = kill:daemon@3: not possible yet; .*kill:replica@4"),
+        (TWO | {"fault": "kill:replica@3, kill:slot@3"}, "none would be left; raise replicas to 3"),
         (TWO | {"fault": "kill:replica@3, kill:replica@3"}, "none would be left; raise replicas to 3"),
         (TWO | {"fault": "kill:replica@3, kill:replica@5", "returns": False}, "none would be left; .* replicas to 3"),
         ({"fault": "kill:replica@steady"}, "replicas = 1: none would be left; raise replicas to 2"),
@@ -512,6 +513,11 @@ def test_with_replicas_nothing_moves_unless_it_is_asked_for():
     moves = make_spec(TWO | {"fault": "kill:replica@transfer", "to_slots": 3})
     assert moves.scenario.trigger == "scale" and moves.tasks == {"counter": 3}
     assert make_spec(ORDERED).scenario.trigger == make_spec({"replicas": 1}).scenario.trigger == "scale"
+
+
+def test_a_slot_that_is_killed_ends_its_replica_and_the_query_of_the_run_goes_on():
+    assert make_spec(TWO | {"fault": "kill:slot@3"}).deaths == []
+    assert len(make_spec({"fault": "kill:slot@3", "recoveries": 1}).deaths) == 1
 
 
 @pytest.mark.parametrize(
