@@ -47,7 +47,7 @@ class Job:
 class Application:
     def __init__(self, name, gives_way):
         self.name, self.did, self.start_query = name, [], f"starts {name}"
-        self.gives_way, self.running = gives_way, True
+        self.gives_way, self.running, self.pid = gives_way, True, None
 
     def __getattr__(self, name):
         return lambda *given: self.did.append((name, *given) if given else name)
@@ -142,6 +142,12 @@ def test_all_of_them_end_whatever_fails_in_one(made, ask, failing):
         getattr(made.replicas, ask)()
     assert [each.job.asked for each in made.replicas.all] == [[ask]] * 2
     assert [each.application.did for each in made.replicas.all] == [["end"] if ask == "stop" else []] * 2
+
+
+def test_a_replica_is_a_part_of_the_job_with_all_that_runs_below_its_application(made):
+    assert made.replicas.parts() == {}, "none has begun"
+    made.replicas.all[1].application.pid = 77
+    assert made.replicas.parts() == {77: "replica 1"}
 
 
 def test_whoever_claims_one_of_them_deposes_the_driver_of_all(made):
