@@ -341,6 +341,12 @@ def does_not_leave_how_far_it_has_come(original, task):
         original(task)
 
 
+@mutant(TurnRouterTask, "routed", STUCK, CALM | {"dies_at_s": 0.3, "dies_by": "session"}, ordering="live_robin")
+def goes_on_without_a_session(original, task, *frame):
+    with patch.object(task.coordination, "check"):
+        return original(task, *frame)
+
+
 @mutant(Appointments, "_confirmed", STUCK, CALM, ordering="live_robin", zookeeper_s=0.2)
 def takes_it_that_all_routers_will_hear_in_time(original, appointments, what, epoch, wanted):
     return True
