@@ -113,11 +113,6 @@ class RunSpec:
                 f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: no job with a leader goes on from a "
                 "snapshot yet; set snapshot_s = 0"
             )
-        if protocol.leads and self.scenario.trigger != NOTHING_MOVES:
-            raise BadInput(
-                f"ordering = {name} with trigger = {self.scenario.trigger}: state does not move yet where the order "
-                f"comes from a leader; set trigger = {NOTHING_MOVES}"
-            )
         if heartbeat_ms < frame_ms:
             raise BadInput(
                 f"heartbeat_ms = {heartbeat_ms:g}: an epoch cannot be shorter than a frame, frame_ms = {frame_ms:g}; "

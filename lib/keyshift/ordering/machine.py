@@ -107,8 +107,8 @@ class Ordering:
 
     @property
     def owes_control(self) -> bool:
-        """Whether a barrier waits on every channel. Then it does in all slots of the stage, as the batch of a sender ends
-        for all of them at once.
+        """Whether a barrier waits on every channel. Then it does in all slots of the stage, as the batch of a sender
+        ends for all of them at once.
         """
         return all(channel.barriers for channel in self.channels)
 
