@@ -217,7 +217,8 @@ def moves_and_dies(
         time.sleep(dies_after_s)
         second._engine.query.die(RuntimeError("injected: the replica was killed"))
         living.remove(1)
-        first._await("nothing moves", lambda: not any(stage.busy for stage in first._job.stages))
+        moves = first._job.stages[-1]
+        first._await("nothing moves", lambda: not moves.busy, lambda: moves.assignment.version)
         with first._loading:
             first._loaded = True
         first._await("every event has its result", lambda: not first._unanswered())

@@ -125,6 +125,12 @@ class RunSpec:
             )
         self.require_possible(self.strategy.name, self.point())
         stages = [stage.name for stage in self.workload.stages]
+        if protocol.leads and self.scenario.trigger != NOTHING_MOVES and len(stages) > 1:
+            raise BadInput(
+                f"ordering = {name} with trigger = {self.scenario.trigger}: workload = {self.workload.name} has the "
+                f"stages {', '.join(stages)}, and where the order comes from a leader, state moves with a single one "
+                f"yet; set trigger = {NOTHING_MOVES}"
+            )
         if self.job.snapshot_s and len(stages) > 1:
             raise BadInput(
                 f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: workload = {self.workload.name} has the "
