@@ -105,6 +105,8 @@ class Election:
         self._services.seen["resigned"] += 1
         self._resigned.set()
 
-    def close(self) -> None:
+    def withdraw(self) -> None:
         self._over.set()
         self._resigned.set()
+
+    close = withdraw

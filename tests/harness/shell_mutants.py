@@ -15,6 +15,7 @@ from keyshift.driver.snapshotter import Snapshotter
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Mode
+from keyshift.ordering import Ordering
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.slot import Open, SlotMachine
 from keyshift.runtime.arrow import ArrowSplit
@@ -327,7 +328,13 @@ def ends_its_batch_with_a_turn_that_waits_for_state(original, intake):
 
 @mutant(LedIntake, "over", (*LOST, *STUCK), SHORT_BATCHES, ordering="kazoo", slow_s=(0.04, 0.0, 0.0))
 def works_on_what_is_ordered_when_its_batch_is_over(original, intake):
-    return TurnIntake.over(intake)
+    over, intake._over = original(intake), False
+    return over
+
+
+@mutant(Ordering, "owes_control", STUCK, SHORT_BATCHES, ordering="kazoo", kind="push", strategy="fluid", slots=4)
+def ends_its_batch_in_front_of_barriers_that_others_have_passed(original, order):
+    return False
 
 
 @mutant(Following, "close", STUCK, SHORT_BATCHES, ordering="kazoo")
@@ -339,6 +346,12 @@ def leads_on_when_its_batch_is_over(original, following):
 def does_not_leave_how_far_it_has_come(original, task):
     with patch.object(task.coordination, "publish"):
         original(task)
+
+
+@mutant(TurnRouterTask, "routed", STUCK, CALM | {"dies_at_s": 0.3, "dies_by": "session"}, ordering="live_robin")
+def goes_on_without_a_session(original, task, *frame):
+    with patch.object(task.coordination, "check"):
+        return original(task, *frame)
 
 
 @mutant(Appointments, "_confirmed", STUCK, CALM, ordering="live_robin", zookeeper_s=0.2)

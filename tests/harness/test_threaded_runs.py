@@ -8,6 +8,8 @@ from many_runs import Pool
 from shape import IN_TURNS, KINDS, OF_STAGES_IN_TURNS, OF_TWO_SOURCES, WORKLOADS
 from shell_mutants import hunt, mutant
 
+from small_run import at_night
+
 SEEDS = settings.default.max_examples // 40  # of each kind and workload: 48 runs, or 3000 at night
 NIGHT = SEEDS > 100
 FAILS = 0.2  # of Flight's calls before they have worked, and as many after
@@ -64,11 +66,19 @@ def test_so_does_one_whose_stages_have_other_numbers_of_slots(pool, slots, slots
     assert not bad, "\n\n".join(map(str, bad))
 
 
-@pytest.mark.parametrize("workload", [*IN_TURNS, OF_STAGES_IN_TURNS])
-def test_so_it_is_if_slots_work_in_turns(pool, seen, workload):
-    """These runs move state, which a spec refuses with an order that leaders make (two_replicas has such runs)."""
-    first = 10_000 + SEEDS * [*IN_TURNS, OF_STAGES_IN_TURNS].index(workload)
-    outcomes = list(pool.run(range(first, first + SEEDS), workload=workload, ordering="live_robin"))
+ALL_IN_TURNS = [*IN_TURNS, OF_STAGES_IN_TURNS]
+LED = [("kazoo", workload) for workload in IN_TURNS]
+
+
+@pytest.mark.parametrize(
+    ("ordering", "workload"),
+    [*(("live_robin", workload) for workload in ALL_IN_TURNS), LED[0], *(at_night(*each) for each in LED[1:])],
+)
+def test_so_it_is_if_slots_work_in_turns(pool, seen, ordering, workload):
+    """With a leader no job has snapshots yet, and none of several stages moves state."""
+    first, pinned = 10_000 + SEEDS * ALL_IN_TURNS.index(workload), {"snapshot_s": 0.0} if ordering == "kazoo" else {}
+    seeds = range(first, first + SEEDS)
+    outcomes = list(pool.run(seeds, workload=workload, ordering=ordering, **pinned))
     for outcome in outcomes:
         seen.update(outcome.seen)
     bad = [outcome for outcome in outcomes if outcome.problems or not outcome.seen["turns"]]

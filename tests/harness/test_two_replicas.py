@@ -100,12 +100,12 @@ def test_replicas_that_move_one_after_the_other_have_the_same_turns_where_they_h
         assert len(differ) == differ[-1] - differ[0] + 1, "and only then"
 
 
-MOVE = [name for name in AGREE if not orderings.get(name).leads]
-
-
 @pytest.mark.parametrize(
     ("ordering", "workload"),
-    [*((name, "windowcount") for name in MOVE), ("live_robin", "keycount"), (MOVE[-1], "chain")],
+    [
+        *((name, "windowcount") for name in AGREE),
+        *(("live_robin", "keycount"), ("time_merge", "chain"), at_night("kazoo", "keycount")),
+    ],
 )
 def test_replicas_that_move_their_state_together_do_the_same_turns_and_give_the_same_results(ordering, workload):
     replicas = run(1, ordering, workload, moves="both")
@@ -119,9 +119,12 @@ def test_replicas_that_move_their_state_together_do_the_same_turns_and_give_the_
         assert len(set.intersection(*homes)) > 5, "they have moved"
 
 
-@pytest.mark.parametrize("dies_after_s", [0.1, at_night(0.6)])
-def test_a_replica_dies_while_both_move_and_the_other_one_goes_on_with_all_of_it(dies_after_s):
-    lives, dead, (replica, gone) = moves_and_dies(1, "keycount", dies_after_s)
+@pytest.mark.parametrize(
+    ("ordering", "dies_after_s"),
+    [*(("live_robin", 0.1), ("kazoo", 0.1)), *(at_night(ordering, 0.6) for ordering in AGREE)],
+)
+def test_a_replica_dies_while_both_move_and_the_other_one_goes_on_with_all_of_it(ordering, dies_after_s):
+    lives, dead, (replica, gone) = moves_and_dies(1, "keycount", dies_after_s, ordering)
     history = lives._job.stages[-1].history
     assert len(history.records) == 80 and {record.outcome for record in history.records} == {"complete"}
     assert len(dead._job.stages[-1].history.records) < 80, "it has died meanwhile"

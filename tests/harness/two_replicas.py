@@ -164,16 +164,22 @@ def _agree(runs: list[Run], living: Callable[[], Collection[int]]) -> None:
 
 
 @contextmanager
-def _incarnations(seed: int, replicas: Sequence[int], workload: str, **pinned: Any) -> Iterator[list[Run]]:
+def _incarnations(
+    seed: int, replicas: Sequence[int], workload: str, ordering: str = "live_robin", **pinned: Any
+) -> Iterator[list[Run]]:
     """One run for each of these numbers of replicas, on the input of the first one; they end with the block."""
     ensemble, bucket, many = Ensemble(seed, 0.005), Bucket(seed), len(replicas)
-    shape = _shape(seed, "live_robin", workload, **pinned)
+    shape = _shape(seed, ordering, workload, **pinned)
     outcomes = [Outcome(many * seed + number, shape, {}) for number in range(many)]
     runs = [Run(outcome, ensemble, bucket, Fate(ensemble, 0.0)) for outcome in outcomes]
     for each, number in zip(runs, replicas, strict=True):
         each._topic = each._engine.topic = runs[0]._topic
-        each._job.config = each._job.config.of_replica(number)
-    with _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)), _ended(runs):
+        each._job.config = dataclasses.replace(each._job.config.of_replica(number), input_of="both")
+    with (
+        _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
+        OrderServices(seed).installed(),
+        _ended(runs),
+    ):
         yield runs
 
 
@@ -196,10 +202,12 @@ def _begin(runs: Sequence[Run]) -> None:
         each._job.start([Assignment.contiguous(8, stage.config.slots) for stage in each._job.stages])
 
 
-def moves_and_dies(seed: int, workload: str, dies_after_s: float) -> tuple[Run, Run, list[Replica]]:
-    """Both move their state together, over and over, and the second one dies meanwhile."""
+def moves_and_dies(
+    seed: int, workload: str, dies_after_s: float, ordering: str = "live_robin", **pinned: Any
+) -> tuple[Run, Run, list[Replica]]:
+    """Both move their state together, over and over, and the second one dies meanwhile. ``pinned``: see ``run``."""
     replicas, living = [Replica() for _ in range(2)], {0, 1}
-    with _recorded(replicas), _incarnations(seed, (0, 1), workload, **OF_MOVES) as runs:
+    with _recorded(replicas), _incarnations(seed, (0, 1), workload, ordering, **(OF_MOVES | pinned)) as runs:
         first, second = runs
         _agree(runs, lambda: set(living))
         _begin(runs)
@@ -209,7 +217,8 @@ def moves_and_dies(seed: int, workload: str, dies_after_s: float) -> tuple[Run, 
         time.sleep(dies_after_s)
         second._engine.query.die(RuntimeError("injected: the replica was killed"))
         living.remove(1)
-        first._await("nothing moves", lambda: not any(stage.busy for stage in first._job.stages))
+        moves = first._job.stages[-1]
+        first._await("nothing moves", lambda: not moves.busy, lambda: moves.assignment.version)
         with first._loading:
             first._loaded = True
         first._await("every event has its result", lambda: not first._unanswered())

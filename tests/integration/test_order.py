@@ -83,8 +83,12 @@ def test_one_leads_until_it_resigns_ends_or_has_no_session_and_terms_grow(stack,
     until(lambda: len(first.terms) == 2)
     first.close()
     until(lambda: len(second.terms) == 2)
-    second.close()
-    [*terms] = first.terms[0], second.terms[0], first.terms[1], second.terms[1]
+    third = Candidate(stack, job, 2)
+    second.election.withdraw()
+    until(lambda: len(third.terms) == 1)
+    for each in (second, third):
+        each.close()
+    [*terms] = first.terms[0], second.terms[0], first.terms[1], second.terms[1], third.terms[0]
     assert terms == sorted(set(terms)) and terms[0] > 0
 
 

@@ -110,6 +110,21 @@ def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, ph
     assert left() == []
 
 
+@pytest.mark.nightly("a minute each; the harness has replicas that move behind leaders without Spark")
+@pytest.mark.parametrize("fault", ["", "kill:replica@transfer"])
+def test_so_they_do_where_leaders_order_the_rows(lab, left, fault):
+    moves = {"strategy": "fluid", "to_slots": 3, "workload": "windowcount", "ordering": "kazoo", "session_ms": 2000}
+    manifest = lab.run(spec(fault=fault, **(REPLICATED | moves)))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+    migration = lab.store.get_table(manifest.run_id, "migration")
+    assert len(migration) and migration["drained_s"].notna().all()
+    assert not any("did not happen" in note for note in manifest.notes), manifest.notes
+    assert of_replicas(manifest).startswith("1 replicas were" if fault else "2 replicas were")
+    assert "and of all results, 0 differences" in of_replicas(manifest)
+    assert left() == []
+
+
 @pytest.mark.nightly("a minute each; order protocols are deposed in simulation")
 @pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
 def test_a_replica_that_stood_for_longer_than_its_session_does_no_harm_when_it_goes_on(lab, left, ordering):

@@ -211,6 +211,13 @@ class DeliversWhatIsHere(Kazoo):
         return super().take(ready)
 
 
+class WantsAllOfARecord(Kazoo):
+    """In front of a barrier, too: what is behind that may come in the next batch."""
+
+    def _lacks(self, channel: int, sequence: int) -> bool:
+        return self.channels[channel].came < sequence
+
+
 class JoinsWhatIsLeftBehindABarrier(Kazoo):
     """One turn of all records: a replica that comes back makes others."""
 
@@ -296,6 +303,7 @@ for _protocol, _what, _mutant, _check in [
     ("kazoo", "ordering", WritesWithoutWaiting, "violation"),
     ("kazoo", "ordering", HasAClockOfItsOwn, "order"),
     ("kazoo", "ordering", DeliversWhatIsHere, "order"),
+    ("kazoo", "ordering", WantsAllOfARecord, "stuck"),
     ("kazoo", "ordering", JoinsWhatIsLeftBehindABarrier, "appointed"),
     ("kazoo", "ordering", SaysHowFarItHasRead, "order"),
     ("kazoo", "ordering", ForgetsWhatTheLeaderMayNotRepeat, "ordered twice"),
@@ -304,6 +312,7 @@ for _protocol, _what, _mutant, _check in [
 for _protocol, _bug, _check in [
     ("live_robin", "loses_rows", "violation"),
     ("kazoo", "loses_rows", "lost"),
+    ("kazoo", "ends_at_a_barrier", "stuck"),
     ("live_robin", "forgets_positions", "order"),
     ("kazoo", "forgets_positions", "order"),
     ("live_robin", "forgets_later_places", "violation"),

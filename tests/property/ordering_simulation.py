@@ -12,6 +12,7 @@ import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 from unittest.mock import patch
@@ -121,7 +122,7 @@ class Slot:
         self.world, self.place = replica.world, (stage, number)
         senders = replica.world.senders(stage)
         self.setting = Setting(senders, H_US, stage > 0, by_time, int(SESSION_MS * 1000), int(ORDER_MS * 1000))
-        self.leads = self.awaits_others = False
+        self.leads = self.awaits_others = self.over = False  # over: in this batch nothing more is worked on
         self.version = position.places[0].version
         self.open(position, [])
 
@@ -181,11 +182,21 @@ class Slot:
         for slot, row in self.sender.give(given) if self.sender else ():
             self.replica.send(self.stage + 1, self.number, slot, [row])
 
+    def end(self) -> bool:
+        """All rows of the batch are here: gives whether the slot has done with them what has to be done in it."""
+        if not self.over:
+            self.pump()
+            owes = self.machine.owes_control and not self.world.ends_at_a_barrier
+            self.over = self.ready and not owes
+            if self.over:
+                self.machine.deposed()
+                self.leads = False
+                self.world.vacant(self.place, self.replica.number)
+        return self.over
+
     def go_on(self) -> None:
         """In the next batch: what is saved goes to the next holder."""
-        self.machine.deposed()
-        self.leads = False
-        self.pump()
+        self.over = self.leads = False
         self.world.vacant(self.place, self.replica.number)
         position, waiting = self.world.saved(self.machine)
         self.world.seen["rows handed over"] += len(waiting)
@@ -217,6 +228,7 @@ class Replica:
         if snapshot:  # some frames are read again
             self.frames = [max(0, at - world.rng.randint(0, 2)) for at in snapshot.frames]
         self.left: list[list[Rows]] = [[] for _ in world.frames]  # of a frame whose mark has gone out: the barriers
+        self.ends, self.next_batch = False, list[Callable[[], None]]()  # what routers are to do in the next one
         for router in range(len(world.frames)):
             self.next_frame(router)
         for slot in self.slots.values():
@@ -241,7 +253,14 @@ class Replica:
         frames = self.world.given.frames[router]
         if self.frames[router] < len(frames):
             due_ms = (frames[self.frames[router]].watermark - BEGIN_US) / 1000
-            self.later(max(0.0, due_ms - self.world.now) + self.world.delay(1.0), self.take_frame, router)
+            self.later(max(0.0, due_ms - self.world.now) + self.world.delay(1.0), self.route, self.take_frame, router)
+
+    def route(self, call: Callable[..., None], *arguments: Any) -> None:
+        """What a router does, it does not at the end of a batch."""
+        if self.ends:
+            self.next_batch.append(partial(call, *arguments))
+        else:
+            call(*arguments)
 
     def take_frame(self, router: int) -> None:
         world, rng = self.world, self.world.rng
@@ -263,11 +282,11 @@ class Replica:
         if barriers[0]:
             self.left[router] = barriers
             wait_ms = world.rng.choice((0.0, world.delay(world.shape.outcome_ms)))
-            self.later(wait_ms, self.outcome, router)
+            self.later(wait_ms, self.route, self.outcome, router)
             if world.passes_on:
                 self.left[router] = []
                 self.next_frame(router)
-                self.later(wait_ms, self.send_barriers, router, barriers)
+                self.later(wait_ms, self.route, self.send_barriers, router, barriers)
         else:
             self.next_frame(router)
         world.accidents(self)
@@ -307,17 +326,35 @@ class Replica:
     # -- batches, snapshots, the order log ----------------------------------------------------------------------------
 
     def end_batch(self) -> None:
-        """All that is on its way arrives. Then routers and slots begin anew."""
+        """Routers do nothing more in it; slots end stage by stage. Then all of them begin anew."""
         self.world.seen["batches"] += 1
         self.world.log("replica", self.number, "ends a batch")
-        for stage in range(len(self.world.shape.slots)):
-            places = [place for place, rows in self.channels.items() if place[0] == stage and rows]
-            self.world.rng.shuffle(places)
-            for _, sender, slot in places:
-                here, rows = self.slots[stage, slot], self.channels[stage, sender, slot]
-                here.machine.arrived(rows)
-                rows.clear()
-                here.pump()
+        self.ends = True
+        self.end_stage(0)
+
+    def end_stage(self, stage: int) -> None:
+        """All that is on its way there arrives."""
+        places = [place for place, rows in self.channels.items() if place[0] == stage and rows]
+        self.world.rng.shuffle(places)
+        for _, sender, slot in places:
+            here, rows = self.slots[stage, slot], self.channels[stage, sender, slot]
+            here.machine.arrived(rows)
+            rows.clear()
+            here.pump()
+        self.await_stage(stage)
+
+    def await_stage(self, stage: int) -> None:
+        ended = [slot.end() for (of, _), slot in self.slots.items() if of == stage]
+        if not all(ended):
+            self.world.seen["batches that waited"] += 1
+            self.later(ORDER_MS, self.await_stage, stage)
+        elif stage + 1 < len(self.world.shape.slots):
+            self.end_stage(stage + 1)
+        else:
+            self.begin_batch()
+
+    def begin_batch(self) -> None:
+        self.ends = False
         for slot in self.slots.values():
             slot.go_on()
         for (stage, number), slot in self.slots.items():
@@ -325,6 +362,8 @@ class Replica:
                 begins = Row(BARRIER, router, self.router_version(router), self.next_offset(router), 0)
                 self.send(stage, router, number, [begins])
             self.read_on(slot)
+        while self.next_batch:
+            self.later(0.0, self.next_batch.pop(0))
         assert self.world.shape.batch_ms
         if not self.world.over:
             self.later(self.world.shape.batch_ms * (0.5 + self.world.rng.random()), self.end_batch)
@@ -362,6 +401,8 @@ class Replica:
 
     def hear(self, slot: Slot) -> None:
         log = self.world.logs[slot.place].records
+        if slot.over:
+            return
         most = self.world.rng.choice((1, 3, 100))
         some = list(enumerate(log))[slot.read :][:most]
         if not some:
@@ -374,6 +415,8 @@ class Replica:
             self.read_on(slot)
 
     def elected(self, slot: Slot, term: int) -> None:
+        if slot.over:
+            return
         slot.leads = True
         slot.machine.elected(term)
         slot.pump()
@@ -381,7 +424,7 @@ class Replica:
 
     def lead(self, slot: Slot) -> None:
         """Looks again and again at what is here."""
-        if slot.leads:
+        if slot.leads and not slot.over:
             slot.pump()
             self.later(2 * ORDER_MS, self.lead, slot)
 
@@ -412,6 +455,7 @@ class Simulation(VirtualTime):
         passes_on: bool = False,
         switches_when_told: bool = False,
         loses_rows: bool = False,
+        ends_at_a_barrier: bool = False,
         forgets_later_places: bool = False,
         sender: type[TurnSender[Any, Any]] = TurnSender,
     ) -> None:
@@ -427,6 +471,7 @@ class Simulation(VirtualTime):
         self.channel, self.name, self.sender_of = channel, name, sender
         self.forgets_later_places = forgets_later_places
         self.forgets_positions, self.passes_on, self.loses_rows = forgets_positions, passes_on, loses_rows
+        self.ends_at_a_barrier = ends_at_a_barrier
         self.outcome: OrderOutcome
         super().__init__(rng, OrderOutcome(seed, f"simulate({seed}, {name!r})", self.shape))
         self.over = False
@@ -582,7 +627,7 @@ class Simulation(VirtualTime):
             self.at(after_ms, self.elect, place)
 
     def elect(self, place: tuple[int, int]) -> None:
-        log, here = self.logs[place], [replica for replica in self.replicas if replica.alive]
+        log, here = self.logs[place], [each for each in self.replicas if each.alive and not each.slots[place].over]
         if log.leader >= 0:
             return
         if not here:

@@ -8,6 +8,7 @@ from keyshift.experiment.parts import AUTO, OF_AUTO
 from keyshift.experiment.scenario import ScenarioPart
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.model.errors import BadInput
+from keyshift.ordering import orderings
 
 DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
 ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
@@ -32,6 +33,11 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
     if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
         own["to_slots"] = max(1, most)
     spec = make_spec({**own, **values})
+    if orderings.get(spec.job.ordering).leads:
+        raise BadInput(
+            f"ordering = {spec.job.ordering}: a job that lasts goes on from what it has written down, and none with a "
+            "leader does yet; set another ordering"
+        )
     if trigger == "auto":
         return spec
     stages = ",".join(

@@ -96,8 +96,15 @@ def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
 
 
 def _of_moves_apart(job: JobPart, hits: Sequence[Fault], stages: Sequence[str]) -> Iterator[str]:
-    """A slot of another stage would get the events of a key from other senders, and in another order."""
+    """A slot of another stage would get the events of a key from other senders, and in another order. So would a slot
+    from a leader: what is ordered are rows of the slot, and another one has those of a unit that has moved.
+    """
     what = f"replicas_move = {job.replicas_move}"
+    if orderings.get(job.ordering).leads:
+        yield (
+            f"{what} and ordering = {job.ordering}: a leader orders the rows of one slot, and a unit would be in "
+            "another one; set it to together"
+        )
     if len(stages) > 1:
         yield f"{what}: possible with a single keyed stage, and there are {', '.join(stages)}; set it to together"
     if hits and job.returns:

@@ -114,11 +114,6 @@ class RunSpec:
                 f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: no job with a leader goes on from a "
                 "snapshot yet; set snapshot_s = 0"
             )
-        if protocol.leads and self.scenario.trigger != NOTHING_MOVES:
-            raise BadInput(
-                f"ordering = {name} with trigger = {self.scenario.trigger}: state does not move yet where the order "
-                f"comes from a leader; set trigger = {NOTHING_MOVES}"
-            )
         if heartbeat_ms < frame_ms:
             raise BadInput(
                 f"heartbeat_ms = {heartbeat_ms:g}: an epoch cannot be shorter than a frame, frame_ms = {frame_ms:g}; "
@@ -131,6 +126,12 @@ class RunSpec:
             )
         self.require_possible(self.strategy.name, self.point())
         stages = [stage.name for stage in self.workload.stages]
+        if protocol.leads and self.scenario.trigger != NOTHING_MOVES and len(stages) > 1:
+            raise BadInput(
+                f"ordering = {name} with trigger = {self.scenario.trigger}: workload = {self.workload.name} has the "
+                f"stages {', '.join(stages)}, and where the order comes from a leader, state moves with a single one "
+                f"yet; set trigger = {NOTHING_MOVES}"
+            )
         if self.job.snapshot_s and len(stages) > 1:
             raise BadInput(
                 f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: workload = {self.workload.name} has the "

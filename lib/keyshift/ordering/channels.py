@@ -33,7 +33,7 @@ class Channel:
         self.number = number
         self.sequence, self.watermark, self.version = place
         self.waiting: deque[Element] = deque()
-        self.marks = 0  # of those that wait
+        self.marks = self.barriers = 0  # of those that wait
         self.bytes = 0
         self.repeated = 0
         self._setting = setting
@@ -78,6 +78,7 @@ class Channel:
         element = Element(row, sequence, mark)
         self.waiting.append(element)
         self.marks += mark
+        self.barriers += kind in CONTROL
         self.bytes += len(row.payload) + ROW_BYTES
         return element
 
@@ -101,6 +102,7 @@ class Channel:
         """The next element is delivered."""
         row, self.sequence, mark = self.waiting.popleft()
         self.marks -= mark
+        self.barriers -= row.kind in CONTROL
         self.bytes -= len(row.payload) + ROW_BYTES
         self.watermark = max(self.watermark, row.watermark)
         self.version = max(self.version, row.version)

@@ -7,8 +7,10 @@ others may have read what is missing here.
 *Delivering.* A record says up to which sequence it orders channels. It is delivered when the own channels are that far,
 as one turn. The leader delivers from the log, as all do, and never what it has only proposed. A channel that stands at
 a barrier in this order waits until all do; what was ordered behind its barrier comes after them, one turn for what is
-left of each record. A record of which nothing is left makes no turn. So turns are a function of the log, and a reader
-that begins in the middle makes the same ones: it reads again from the first record of which something was left.
+left of each record. So nothing in front of barriers waits for what a record orders behind them: a leader that is ahead
+may order what comes in the next batch here, and this one does not end before its barriers. A record of which nothing is
+left makes no turn. So turns are a function of the log, and a reader that begins in the middle makes the same ones: it
+reads again from the first record of which something was left.
 
 *Leading.* A new leader writes that its term begins, and reads up to there before it decides anything. To read to the
 end first would not do: the old leader may write in between. The published system had no such fence, and a new leader
@@ -150,7 +152,7 @@ class Kazoo(Ordering):
             return control
         met = self._time
         for _, record in self._open:
-            if any(self.channels[channel].came < sequence for channel, sequence in record.entries):
+            if any(self._lacks(channel, sequence) for channel, sequence in record.entries):
                 return None
             if any(self._free(channel, sequence) for channel, sequence in record.entries):
                 if not ready:
@@ -164,6 +166,11 @@ class Kazoo(Ordering):
         """Whether a barrier is next on the channel, and was ordered."""
         here = self.channels[channel]
         return here.stands and here.waiting[0].sequence <= self._ordered[channel]
+
+    def _lacks(self, channel: int, sequence: int) -> bool:
+        """Whether a row has not come that is up to ``sequence``, and in front of its next barrier."""
+        here = self.channels[channel]
+        return here.came < sequence and not here.barriers
 
     def _free(self, channel: int, sequence: int) -> bool:
         """Whether something of the channel can be delivered up to ``sequence``."""

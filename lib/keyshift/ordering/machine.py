@@ -106,6 +106,13 @@ class Ordering:
         return min(channel.closed for channel in self.channels)
 
     @property
+    def owes_control(self) -> bool:
+        """Whether a barrier waits on every channel. Then it does in all slots of the stage, as the batch of a sender
+        ends for all of them at once.
+        """
+        return all(channel.barriers for channel in self.channels)
+
+    @property
     def waiting_bytes(self) -> int:
         """Memory of the rows that wait."""
         return sum(channel.bytes for channel in self.channels)

@@ -29,7 +29,8 @@ _DIGITS = 10  # that ZooKeeper puts behind the name of a candidate
 class Election:
     """One candidate, for a ``place`` (stage and slot) below the root of ``job``, which is there.
 
-    ``resign`` and ``close`` are for any thread, and may be called twice; each other method has one of its own.
+    ``resign``, ``withdraw`` and ``close`` are for any thread, and may be called twice; each other method has one of its
+    own.
     """
 
     def __init__(
@@ -46,12 +47,12 @@ class Election:
         self._sign_s = session_s / SIGNS
         self._guarded = GuardedWrites(self._client, self._root, None)
         self._tree = Tree(self._client, of_job(job), self._guarded)
-        self._over, self._changed = threading.Event(), threading.Event()
+        self._over, self._closed, self._changed = threading.Event(), threading.Event(), threading.Event()
         self._stands = True  # in the queue, until it resigns or its session ends
         self._client.add_listener(self._session_changed)
 
     def stand(self, elected: Callable[[int], None]) -> None:
-        """Until ``close``; ``elected`` is called with each term. Who has resigned or lost its session stands again."""
+        """Until ``withdraw``; ``elected`` is told each term. Who has resigned or lost its session stands again."""
         while not self._over.is_set():
             self._stands = True
             try:
@@ -61,7 +62,7 @@ class Election:
 
     def keep(self) -> None:
         """Signs of life until ``close``."""
-        while not self._over.wait(self._sign_s):
+        while not self._closed.wait(self._sign_s):
             with contextlib.suppress(KazooException):
                 self._client.exists_async(self._root)
 
@@ -70,10 +71,15 @@ class Election:
         self._stands = False
         self._changed.set()
 
-    def close(self) -> None:
-        """Neither stand nor lead; who is next hears of it at once."""
+    def withdraw(self) -> None:
+        """Neither stand nor lead; who is next hears of it at once. Does not wait for that."""
         self._over.set()
         self._changed.set()
+
+    def close(self) -> None:
+        """End the session, too."""
+        self._closed.set()
+        self.withdraw()
         self._client.remove_listener(self._session_changed)
         end(self._client)
 
@@ -107,7 +113,7 @@ class Election:
                     elected(self._guarded.begin_term(f"{queue}/{mine}", self._name))
                 self._changed.wait()
         finally:
-            if not self._over.is_set():
+            if not self._closed.is_set():  # then the session's end does it
                 self._leave(queue)
 
     def _leave(self, queue: str) -> None:

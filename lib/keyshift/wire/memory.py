@@ -230,7 +230,8 @@ class MemoryCoordination(MemorySession):
             return self.memory.below(self._at(folder))
 
     def read_below(self, folder: Folder[T]) -> dict[str, T]:  # noqa: D102
-        return {name: self.require(folder[name]) for name in self.children(folder)}
+        found = {name: self.read(folder[name]) for name in self.children(folder)}
+        return {name: value for name, value in found.items() if value is not None}  # others have gone meanwhile
 
     def watch(  # noqa: D102
         self, node: Node[T], call: Callable[[T], bool | None], gone: Callable[[], bool | None] = lambda: None

@@ -202,7 +202,11 @@ class Tree:
 
     def _read_all(self, path: str, names: list[str]) -> dict[str, bytes]:
         answers = [self._client.get_async(f"{path}/{name}") for name in names]  # all under way at once
-        return {name: self.whole(answer.get()[0]) for name, answer in zip(names, answers, strict=True)}
+        found = {}
+        for name, answer in zip(names, answers, strict=True):
+            with contextlib.suppress(NoNodeError):  # it has gone since it was listed
+                found[name] = answer.get()[0]
+        return {name: self.whole(data) for name, data in found.items()}
 
 
 def _contend(refused: type[KazooException], act: Callable[..., None], *arguments: Any) -> None:

@@ -112,11 +112,11 @@ class TurnRouterTask(TurnRouting, RouterTask):
         if self._router is None:
             self.listen(router)
         while True:
+            self.coordination.check()  # a router that hears of nothing would be waited for
             with self._lock:  # nothing may be confirmed between the look and the frame
                 self._require_good()
                 if self._core.may_take(watermark):
                     return self._routed(router, offset, events, watermark, time_us)
-            self.coordination.check()
             time.sleep(LOOK_S)
 
 

@@ -423,7 +423,10 @@ ORDERED = {"ordering": "live_robin"}
     [
         ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
         ({"ordering": "kazoo", "snapshot_s": 5}, "ordering = kazoo with snapshot_s = 5: .*; set snapshot_s = 0$"),
-        ({"ordering": "kazoo"}, "ordering = kazoo with trigger = scale: .*; set trigger = none"),
+        (
+            {"ordering": "kazoo", "workload": "chain"},
+            "kazoo with trigger = scale: .* stages counter-1, counter-2, .*; set trigger = none$",
+        ),
         ({"ordering": "kazoo", "session_ms": 19}, "session_ms = 19: .*greater than or equal to 20"),
         (ORDERED | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
         (ORDERED | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
@@ -488,6 +491,10 @@ TWO = ORDERED | {"replicas": 2}
             "with replicas_move = one_by_one: possible with a single keyed stage, and there are counter-1, ",
         ),
         (
+            TWO | {"to_slots": 3, "replicas_move": "one_by_one", "ordering": "kazoo"},
+            "with replicas_move = one_by_one and ordering = kazoo: a leader orders .*; set it to together$",
+        ),
+        (
             TWO | {"to_slots": 3, "replicas_move": "one_by_one", "fault": "kill:replica@transfer"},
             "one_by_one and fault = kill:replica@transfer: .* does not come back .*; set returns = false",
         ),
@@ -518,6 +525,12 @@ def test_with_replicas_nothing_moves_unless_it_is_asked_for():
 def test_a_slot_that_is_killed_ends_its_replica_and_the_query_of_the_run_goes_on():
     assert make_spec(TWO | {"fault": "kill:slot@3"}).deaths == []
     assert len(make_spec({"fault": "kill:slot@3", "recoveries": 1}).deaths) == 1
+
+
+def test_state_moves_where_the_order_comes_from_a_leader():
+    led = ORDERED | {"ordering": "kazoo", "to_slots": 3}
+    assert make_spec(led).scenario.trigger == "scale"
+    assert make_spec(led | {"replicas": 2, "fault": "kill:replica@transfer"}).scenario.trigger == "scale"
 
 
 @pytest.mark.parametrize(
@@ -563,6 +576,8 @@ def test_a_job_that_lasts_has_one_replica():
     with pytest.raises(BadInput, match="replicas = 2: a job that lasts has one yet"):
         live_spec(TWO)
     assert live_spec(ORDERED | {"replicas": 1})
+    with pytest.raises(BadInput, match=r"^ordering = kazoo: a job that lasts .*; set another ordering$"):
+        live_spec({"ordering": "kazoo", "snapshot_s": 0})
 
 
 def test_an_order_and_its_heartbeat_come_to_the_job():

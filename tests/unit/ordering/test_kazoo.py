@@ -131,6 +131,18 @@ def test_a_gap_ends_the_replica():
         machine.heard([(0, Record(3, 0)), (1, Record(3, 1)), (2, Record(3, 3))])
 
 
+def test_barriers_do_not_wait_for_what_a_record_orders_behind_them_as_it_may_come_in_the_next_batch():
+    machine = opened()
+    barriers = [Row(BARRIER, router, 2, 0, 0) for router in range(2)]
+    machine.arrived([data(0, 0, 10), barriers[0], data(1, 0, 10), barriers[1], data(1, 1, 20, 2)])
+    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 5, (up_to(0, 2), up_to(1, 1))))])
+    assert taken(machine) == [[(0, 0), (1, 0)], "control"]
+    machine.arrived([data(0, 1, 20, 2)])
+    assert taken(machine) == []
+    machine.arrived([data(0, 2, 20, 2)])
+    assert taken(machine) == [[(0, 1), (0, 2), (1, 1)]]
+
+
 def test_what_is_ordered_behind_a_barrier_waits_for_the_barriers_of_all_and_comes_record_by_record():
     def barrier(router):
         return Row(BARRIER, router, 2, 0, 0)

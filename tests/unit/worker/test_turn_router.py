@@ -8,7 +8,7 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.model import frames
-from keyshift.model.errors import ProtocolViolation
+from keyshift.model.errors import ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment, SlotId
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.row import BARRIER, SAVEPOINT
@@ -102,6 +102,14 @@ def test_a_router_that_was_not_asked_and_has_passed_what_holds_ends(driver):
     appoint(driver, 6, holds=True)
     with pytest.raises(ProtocolViolation, match="2 comes behind epoch 6, and the router is at 7"):
         say(task, 1, 8)
+
+
+def test_a_router_without_a_session_ends_as_it_would_never_hear_what_is_appointed(driver):
+    task = make_router(CONFIG)
+    say(task, 0, 5)
+    task.coordination.lose()
+    with pytest.raises(ServiceUnavailable):
+        say(task, 1, 6)
 
 
 def test_a_savepoint_is_said_once_and_the_next_frame_is_the_first_behind_it(driver):

@@ -30,7 +30,7 @@ class Follower(Protocol):
 class Following:
     """Of ``slot`` during one batch, from this ``offset`` of the order log on.
 
-    ``append`` and ``resign`` are for whoever carries out what the machine wants.
+    ``append``, ``resign`` and ``withdraw`` are for whoever carries out what the machine wants.
     """
 
     def __init__(self, config: JobConfig, slot: int, offset: int) -> None:
@@ -39,7 +39,7 @@ class Following:
         place, session_s = (config.stage, slot), config.session_ms / 1000
         self._election = Election(endpoints.zookeeper, config.token, config.shared, place, replica, session_s)
         self._over = threading.Event()
-        self.append, self.resign = self._log.append, self._election.resign
+        self.append, self.resign, self.withdraw = self._log.append, self._election.resign, self._election.withdraw
 
     def works(
         self, follower: Follower, turn: Callable[[], AbstractContextManager[object]]

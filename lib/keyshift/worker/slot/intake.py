@@ -111,8 +111,10 @@ class TurnIntake(Intake):
 class LedIntake(TurnIntake):
     """Behind an order that comes from a leader, who may be this replica. It is the ``Follower`` of ``following``.
 
-    When the rows of a batch have come, nothing more is worked on in it: what is not ordered by then goes to the next
-    one.
+    When the rows of a batch have come, and every barrier that all channels have was worked on, nothing more is worked
+    on in it: what is not ordered by then goes to the next one. Barriers may not: those of the other slots have come in
+    this batch, too, and a slot that is behind them waits in it for the state of all. Who is done does not lead: others
+    may have to work on more than this one.
     """
 
     def __init__(
@@ -139,7 +141,9 @@ class LedIntake(TurnIntake):
             super().go_on()
 
     def over(self) -> bool:  # noqa: D102
-        self._over = super().over()
+        self._over = super().over() and not self._order.owes_control
+        if self._over:
+            self._following.withdraw()
         return self._over
 
     def _carry_out(self, effect: Effect) -> None:

@@ -43,8 +43,10 @@ class Election:
     def resign(self):
         self.resigned += 1
 
-    def close(self):
+    def withdraw(self):
         self.over.set()
+
+    close = withdraw
 
 
 class Told:

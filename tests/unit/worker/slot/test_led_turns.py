@@ -5,7 +5,8 @@ import pytest
 from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.ordering import Record
-from keyshift.runtime.row import DATA, Row
+from keyshift.ordering.model import sequence_of
+from keyshift.runtime.row import CAPTURE, DATA, Row
 from keyshift.wire import nodes
 from keyshift.worker.slot import opening
 
@@ -16,7 +17,8 @@ class Following:
     """The log and the election, as the test has them."""
 
     def __init__(self, _config, slot, offset):
-        self.slot, self.offset, self.appended, self.resigned, self.closed = slot, offset, [], 0, False
+        self.slot, self.offset, self.appended, self.resigned = slot, offset, [], 0
+        self.stands, self.closed = True, False
         self.append = self.appended.append
 
     def works(self, follower, turn):
@@ -33,6 +35,9 @@ class Following:
 
     def resign(self):
         self.resigned += 1
+
+    def withdraw(self):
+        self.stands = False
 
     def close(self):
         self.closed = True
@@ -103,6 +108,7 @@ def test_what_was_not_ordered_in_a_batch_is_in_the_next_one_and_the_log_is_read_
     assert rows(job, task, 1, 0, second) == [(0, 0, first)]
 
     def late():
+        assert not log.stands, "another replica may have more to order"
         log.hear((2, Record(1, 2, BEGIN_US, ((1, 1),))))
         log.elect(2)
         assert log.appended == [] and task.shared.core.results == [], "the batch is over"
@@ -115,3 +121,26 @@ def test_what_was_not_ordered_in_a_batch_is_in_the_next_one_and_the_log_is_read_
     until(lambda: not task.intake._early)
     log.hear((2, Record(1, 2, BEGIN_US, ((1, 1),))))
     until(lambda: given(job, task.wait()) == [(1, 0, second)])
+
+
+def test_a_batch_does_not_end_before_a_barrier_that_all_channels_have(job):
+    task, log = opened(job)
+    rows(job, task, 0, 0, job.keys_of(0)[0])
+    rows(job, task, 1, 0, job.keys_of(1)[0])
+    barriers = [Row(CAPTURE, router, 1, 0, BEGIN_US, b"name") for router in range(2)]
+    task.on_rows(barriers)
+    with log.turn():
+        assert not task.intake.over() and log.stands
+    log.hear((0, Record(1, 0)), (1, Record(1, 1, BEGIN_US, tuple((n, sequence_of(barriers[n])) for n in range(2)))))
+    with log.turn():
+        assert task.intake.over() and not log.stands
+    assert "name" in task.intake.stood
+
+
+def test_a_barrier_that_a_router_says_in_the_next_batch_is_waited_for_there(job):
+    task, log = opened(job)
+    rows(job, task, 0, 0, job.keys_of(0)[0])
+    task.on_rows([Row(CAPTURE, 0, 1, 0, BEGIN_US, b"name")])
+    rows(job, task, 1, 0, job.keys_of(1)[0])
+    with log.turn():
+        assert task.intake.over()

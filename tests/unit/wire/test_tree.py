@@ -1,0 +1,33 @@
+"""Nodes of ZooKeeper that come and go while somebody reads them."""
+
+from types import SimpleNamespace
+
+from kazoo.exceptions import NoNodeError
+
+from keyshift.wire import nodes
+from keyshift.wire.memory import Memory, MemoryCoordination
+from keyshift.wire.tree import GuardedWrites, Tree
+
+
+def test_what_goes_between_the_list_and_the_look_is_not_among_what_is_read():
+    there = {"/root/a": b"1", "/root/c": b"3"}
+
+    def get(path):
+        if path not in there:
+            raise NoNodeError
+        return there[path], None
+
+    client = SimpleNamespace(
+        retry=lambda act, *arguments: act(*arguments),
+        get_children=lambda path: ["a", "b", "c"],
+        get_async=lambda path: SimpleNamespace(get=lambda: get(path)),
+    )
+    assert Tree(client, "", GuardedWrites(client, "", None)).read_below("/root") == {"a": b"1", "c": b"3"}
+
+
+def test_so_it_is_in_memory(monkeypatch):
+    session = MemoryCoordination(Memory(), "/root")
+    session.begin()
+    session.publish(nodes.ROUTERS[1], 7)
+    monkeypatch.setattr(session, "children", lambda folder: ["0", "1"])
+    assert session.read_below(nodes.ROUTERS) == {"1": 7}
