@@ -27,6 +27,11 @@ def comes_back(ordering: str, returns: bool) -> bool:
     return returns and not orderings.get(ordering).leads
 
 
+def deaths_of(job: JobPart, scenario: ScenarioPart) -> list[Fault]:
+    """Faults behind which the query is started anew: of a job without replicas, as others go on otherwise."""
+    return [fault for fault in scenario.faults() if fault.ends_query and job.replicas == 1]
+
+
 def moves_apart(job: JobPart, scenario: ScenarioPart) -> bool:
     """Whether one replica moves its state after the other."""
     return job.replicas > 1 and job.replicas_move == "one_by_one" and scenario.trigger != NOTHING_MOVES

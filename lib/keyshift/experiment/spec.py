@@ -15,7 +15,7 @@ from typing import Any
 from keyshift.experiment.loads import check_events, check_injectors, check_sources, loads_of, routers_of
 from keyshift.experiment.parameters import DEFAULTS, declared, place_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
-from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, nothing_moves
+from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, deaths_of, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
@@ -25,7 +25,6 @@ from keyshift.refusals import made
 from keyshift.registry import by_name, unknown
 from keyshift.state import backends
 from keyshift.traffic.load import SourceLoad
-from keyshift.wire.faults import Fault
 from keyshift.workloads import Workload, parcel_of, workloads
 
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
@@ -164,7 +163,7 @@ class RunSpec:
         faults = self.scenario.faults()
         if late := [fault.at_s for fault in faults if fault.at_s is not None and fault.at_s >= run.seconds]:
             raise BadInput(f"fault = {text}: {late[0]:g} s is not before the end of the run, seconds = {run.seconds:g}")
-        if (deaths := len(self.deaths)) > run.recoveries:
+        if (deaths := len(deaths_of(job, self.scenario))) > run.recoveries:
             raise BadInput(
                 f"fault = {text}: the query dies {deaths} times and is started anew recoveries = "
                 f"{run.recoveries} times; raise recoveries"
@@ -181,11 +180,6 @@ class RunSpec:
                 raise BadInput(
                     f"fault = {text}: no batch of Spark ends in {run.load_s:g} s; lower batch_s = {job.batch_s:g}"
                 )
-
-    @property
-    def deaths(self) -> list[Fault]:
-        """Faults behind which the query is started anew: of a job without replicas, as others go on otherwise."""
-        return [fault for fault in self.scenario.faults() if fault.ends_query and self.job.replicas == 1]
 
     def point(self) -> Strategy:
         """The strategy with what the user changed of it. Raises BadInput."""

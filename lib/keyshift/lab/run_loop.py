@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from keyshift.analysis.timelines import DEATH, FAULT
+from keyshift.experiment.replicas import deaths_of
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import Autoscaler
@@ -118,7 +119,7 @@ class RunLoop:
             self.surviving(self.backlog.await_migrations)
             self.surviving(self.backlog.finish)
         self.samples = sampler.rows
-        if (wanted := len(self.spec.deaths)) > len(self.deaths):
+        if (wanted := len(deaths_of(self.spec.job, self.spec.scenario))) > len(self.deaths):
             text = f"fault = {self.spec.scenario.fault}: not all of it happened"
             self.system.note(f"{text}, the query died {len(self.deaths)} times and not {wanted}")
 
