@@ -376,6 +376,7 @@ def test_the_profile_says_what_the_values_say():
     raw, _ = profile_files(manifests("lab", "placed"))
     assert raw["services"] == {
         "kafka": "kafka.example:9092",
+        "kafka_replication": 1,
         "kafka_sasl": "",
         "kafka_tls": False,
         "kafka_authority": "",

@@ -39,7 +39,7 @@ LOCAL = Binding()
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Member:
     """Which node of a service one is: ``number``, from 1; ``hosts``: how each finds the others."""
 
     number: int = 1
@@ -60,7 +60,7 @@ class Node:
         return {n: f"{host}:{ports[port_of(port, n)]}" for n, host in enumerate(self.hosts, 1)}
 
 
-ALONE = Node()
+ALONE = Member()
 
 
 def port_of(port: str, number: int) -> str:
@@ -77,7 +77,7 @@ class Service(ABC):
     quorum_ports: ClassVar[dict[str, int]] = {}  # what it needs in addition if there are several nodes
     deadline_s: ClassVar[float]  # from its start to the first good check, on a busy machine
 
-    def __init__(self, home: Path, binding: Binding = LOCAL, node: Node = ALONE) -> None:
+    def __init__(self, home: Path, binding: Binding = LOCAL, node: Member = ALONE) -> None:
         self.home, self.binding, self.node, self.kind = home, binding, node, self.name
         if not node.alone:
             self.name, self.title = f"{self.name}-{node.number}", f"{self.title} {node.number}"

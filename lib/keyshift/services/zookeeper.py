@@ -11,7 +11,7 @@ from keyshift.folders import write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services.jars import pyspark_jars, require_java
-from keyshift.services.service import ALONE, ANSWER_S, HOST, JVM, LOCAL, Binding, Command, Env, Node, Service
+from keyshift.services.service import ALONE, ANSWER_S, HOST, JVM, LOCAL, Binding, Command, Env, Member, Service
 
 SESSION_MS, TICKS = 500, 5  # the shortest session that somebody wants, and its ticks: ZooKeeper has none below two
 JOIN_MS, SYNC_MS = 30_000, 5_000  # in which a server has to join its leader, and to answer it; a machine may be busy
@@ -34,7 +34,9 @@ class ZooKeeper(Service):
         "snappy-java-*",
     )
 
-    def __init__(self, home: Path, binding: Binding = LOCAL, session_ms: int = SESSION_MS, node: Node = ALONE) -> None:
+    def __init__(
+        self, home: Path, binding: Binding = LOCAL, session_ms: int = SESSION_MS, node: Member = ALONE
+    ) -> None:
         super().__init__(home, binding, node)
         self._tick_ms = max(1, session_ms // TICKS)
 
