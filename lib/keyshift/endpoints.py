@@ -62,7 +62,10 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Addresses are ``host:port``. Credentials never appear in ``repr``, results or notebooks."""
+    """Addresses are ``host:port``; of Kafka and ZooKeeper several, with commas between.
+
+    Credentials never appear in ``repr``, results or notebooks.
+    """
 
     kafka: str
     zookeeper: str
@@ -73,3 +76,4 @@ class Endpoints:
     secure: bool = False  # TLS to MinIO
     sign_in: SignIn = OPEN  # to Kafka
     redis: str = ""  # for state, if there is one
+    replication: int = 1  # how many brokers of Kafka have a copy of each record

@@ -93,6 +93,44 @@ def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart, arguments)
     ]
 
 
+@pytest.mark.parametrize(("chart", "port", "among"), [("kafka", 9092, [9093]), ("zookeeper", 2181, [2182, 2183])])
+def test_three_nodes_of_a_service_find_each_other_by_name_and_may_lose_one(chart, port, among):
+    found = manifests("keyshift", "three")
+    name = f"{RELEASE}-{chart}"
+    spec = one(found, "StatefulSet", name)["spec"]
+    assert (spec["replicas"], spec["serviceName"], spec["podManagementPolicy"]) == (3, f"{name}-nodes", "Parallel")
+    headless = one(found, "Service", spec["serviceName"])["spec"]
+    assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
+    assert sorted(each["port"] for each in headless["ports"]) == sorted([port, *among])
+    (container,) = spec["template"]["spec"]["containers"]
+    hosts = [f"{name}-{n}.{name}-nodes.{NAMESPACE}.svc" for n in range(3)]
+    assert container["args"] == [chart, "--port", str(port), "--data", "/data", "--nodes", ",".join(hosts)]
+    assert profile_files(found)[0]["services"][chart] == ",".join(f"{host}:{port}" for host in hosts)
+    assert one(found, "PodDisruptionBudget", name)["spec"]["minAvailable"] == 2
+    policy = one(found, "NetworkPolicy", name)["spec"]
+    (_, itself), labels = policy["ingress"], spec["selector"]["matchLabels"]
+    assert itself["from"] == [{"podSelector": {"matchLabels": labels}}]
+    assert [each["port"] for each in itself["ports"]] == among
+    affinity = spec["template"]["spec"]["affinity"]["podAntiAffinity"]
+    (apart,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
+    assert set(affinity) == {"preferredDuringSchedulingIgnoredDuringExecution"}
+
+
+def test_one_node_of_each_is_the_default_and_what_cannot_have_more_does_not(loaded):
+    usual, three = manifests("keyshift"), manifests("keyshift", "three")
+    assert {m["spec"]["replicas"] for m in kinds(usual, "StatefulSet").values()} == {1}
+    assert not [name for name in kinds(usual, "Service") if name.endswith("-nodes")]
+    assert {name for name, m in kinds(three, "StatefulSet").items() if m["spec"]["replicas"] == 3} == {
+        f"{RELEASE}-kafka",
+        f"{RELEASE}-zookeeper",
+    }
+    assert [loaded(profile_files(found)[0]).services.kafka_replication for found in (usual, three)] == [1, 3]
+    external = manifests("keyshift", "external", "--set", "global.nodes=3", "--set", "lab.kafkaAccess.replication=2")
+    services = profile_files(external)[0]["services"]
+    assert (services["kafka"], services["kafka_replication"]) == ("strimzi-kafka-bootstrap:9092", 2)
+
+
 @pytest.mark.parametrize("chart", KEEPING)
 def test_data_is_in_the_pod_unless_it_shall_persist(chart):
     for case, persists in ((None, False), ("persistent", True)):
@@ -338,6 +376,7 @@ def test_the_profile_says_what_the_values_say():
     raw, _ = profile_files(manifests("lab", "placed"))
     assert raw["services"] == {
         "kafka": "kafka.example:9092",
+        "kafka_replication": 1,
         "kafka_sasl": "",
         "kafka_tls": False,
         "kafka_authority": "",
@@ -587,6 +626,11 @@ WRONG = [
     ("keyshift", None, "global.image.tag=latest", "global/image/tag"),
     ("kafka", None, "image.repository=keyshift:latest@sha256", "image/repository"),
     ("kafka", None, "replicas=3", "replicas"),
+    ("kafka", None, "global.nodes=2", "global/nodes"),
+    ("keyshift", None, "global.nodes=4", "global/nodes"),
+    ("lab", "alone", "services.zookeeper='z:1,y'", "services/zookeeper"),
+    ("lab", "alone", "services.minio='m:1,n:1'", "services/minio"),
+    ("lab", "alone", "kafkaAccess.replication=0", "kafkaAccess/replication"),
     ("zookeeper", None, "persistence.sice=1Gi", "sice"),
     ("zookeeper", None, "networkPolicy.enabled=maybe", "networkPolicy/enabled"),
     ("minio", None, "bucket=My_Bucket", "bucket"),

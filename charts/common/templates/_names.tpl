@@ -35,3 +35,19 @@ app.kubernetes.io/name: {{ (index . 0).Chart.Name }}-{{ index . 1 }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/part-of: keyshift
 {{- end }}
+
+{{/* How many nodes Kafka and ZooKeeper have each: one, or three of which one may be away. */}}
+{{- define "common.nodes" -}}
+{{- (.Values.global).nodes | default 1 | int -}}
+{{- end }}
+
+{{/* The names under which several nodes of a service are found, with commas between:
+     include "common.hosts" (list . "kafka" ":9092") */}}
+{{- define "common.hosts" -}}
+{{- $at := index . 0 -}}
+{{- $name := include "common.sibling" (list $at (index . 1)) -}}
+{{- range $number := until (int (include "common.nodes" $at)) -}}
+{{- if $number }},{{ end -}}
+{{- printf "%s-%d.%s-nodes.%s.svc%s" $name $number $name $at.Release.Namespace (index $ 2) -}}
+{{- end -}}
+{{- end }}

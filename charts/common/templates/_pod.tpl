@@ -94,3 +94,56 @@ volumeClaimTemplates:
           storage: {{ .Values.persistence.size }}
 {{- end }}
 {{- end }}
+
+{{/* Of a StatefulSet that may have several nodes: how many, who names them, and that none waits for another one. These
+     cannot change later: install with as many nodes as are needed. */}}
+{{- define "common.replicas" -}}
+{{- $nodes := int (include "common.nodes" .) -}}
+replicas: {{ $nodes }}
+serviceName: {{ include "common.name" . }}{{ gt $nodes 1 | ternary "-nodes" "" }}
+{{- if gt $nodes 1 }}
+podManagementPolicy: Parallel  # a node is ready when it has found a majority
+{{- end }}
+{{- end }}
+
+{{/* Several nodes of a service on machines of their own, if there are some. */}}
+{{- define "common.apart" -}}
+{{- if gt (int (include "common.nodes" .)) 1 }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "common.selector" . | nindent 14 }}
+{{- end }}
+{{- end }}
+
+{{/* The Service that gives each of several nodes a name: include "common.nodesService" (list . (dict "kafka" 9092)) */}}
+{{- define "common.nodesService" -}}
+{{- $ports := index . 1 -}}
+{{- with index . 0 -}}
+{{- if gt (int (include "common.nodes" .)) 1 -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ include "common.name" . }}-nodes
+  labels:
+    {{- include "common.labels" . | nindent 4 }}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true  # nodes find each other before they are ready
+  selector:
+    {{- include "common.selector" . | nindent 4 }}
+  ports:
+    {{- range $name, $port := $ports }}
+    - name: {{ $name }}
+      port: {{ $port }}
+      targetPort: {{ $port }}
+      protocol: TCP
+    {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

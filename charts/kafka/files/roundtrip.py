@@ -11,7 +11,7 @@ topic = f"helm-test-{uuid.uuid4().hex[:12]}"
 sent = os.urandom(64)
 
 admin = KafkaAdminClient(bootstrap_servers=address)
-admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
+admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=int(os.environ["NODES"]))])
 try:
     producer = KafkaProducer(bootstrap_servers=address, acks="all")
     producer.send(topic, sent).get(timeout=60)

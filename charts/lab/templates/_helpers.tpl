@@ -15,7 +15,11 @@
 {{- if and .Chart.IsRoot (not $given) -}}
 {{- fail (printf "services.%s is empty: installed alone, this chart needs the host:port of each service" $name) -}}
 {{- end -}}
+{{- if and (not $given) (has $name (list "kafka" "zookeeper")) (gt (int (include "common.nodes" .)) 1) -}}
+{{- include "common.hosts" (list . $name (printf ":%v" $port)) -}}
+{{- else -}}
 {{- $given | default (printf "%s:%v" (include "common.sibling" (list . $name)) $port) -}}
+{{- end -}}
 {{- end -}}
 {{- end }}
 

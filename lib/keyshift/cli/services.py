@@ -23,7 +23,8 @@ def up(
     place = load_profile()
     require_java()
     wanted = {"kafka": kafka_port, "zookeeper": zookeeper_port, "minio": minio_port}
-    stack = Stack(ports={name: port for name, port in wanted.items() if port}, session_ms=place.session_ms)
+    ports = {name: port for name, port in wanted.items() if port}
+    stack = Stack(ports=ports, session_ms=place.session_ms, nodes=place.nodes)
     stack.up(tell)
     jars("spark", tell)
     print_rows(list(map(asdict, stack.status())), as_json=False)

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -77,11 +77,16 @@ def open_services(profile: str | None = None, say: Say = tell, reach: bool = Tru
     """
     place = load_profile(profile)
     _stop_if_asked(Asked((), place))
-    if place.services != "embedded":
+    if (stack := _stack(place)) is None:
         yield _reached(place.endpoints()) if reach else place.endpoints()
         return
-    with Stack(session_ms=place.session_ms).used(say) as endpoints:
+    with stack.used(say) as endpoints:
         yield endpoints
+
+
+def _stack(place: Profile) -> Stack | None:
+    """The embedded services as a profile wants them; None if it names others."""
+    return Stack(session_ms=place.session_ms, nodes=place.nodes) if place.services == "embedded" else None
 
 
 def _reached(endpoints: Endpoints) -> Endpoints:
@@ -90,10 +95,19 @@ def _reached(endpoints: Endpoints) -> Endpoints:
     return endpoints
 
 
-def _reach(name: str, address: str) -> None:
+def _reach(name: str, addresses: str) -> None:
+    """One of them is enough: of several nodes one may be away."""
+    *others, last = addresses.split(",")
+    for address in others:
+        with suppress(OSError, OverflowError):
+            return _connect(address)
+    with service_errors((OSError, OverflowError), lambda error: f"{name} at {addresses} cannot be reached: {error}"):
+        _connect(last)
+
+
+def _connect(address: str) -> None:
     host, port = address.rsplit(":", 1)
-    with service_errors((OSError, OverflowError), lambda error: f"{name} at {address} cannot be reached: {error}"):
-        socket.create_connection((host, int(port)), ANSWER_S).close()
+    socket.create_connection((host, int(port)), ANSWER_S).close()
 
 
 @contextmanager
@@ -107,11 +121,12 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
-    stack = Stack(session_ms=place.session_ms) if place.services == "embedded" else None
     with (
         progress(say) as shown,
         open_services(profile, shown) as endpoints,
-        Lab(endpoints, jars("spark", shown), Stack().home, max(needed, cores), shown, place.spark, stack) as lab,
+        Lab(
+            endpoints, jars("spark", shown), Stack().home, max(needed, cores), shown, place.spark, _stack(place)
+        ) as lab,
     ):
         yield lab
 
@@ -136,7 +151,7 @@ def require_possible_here(
 def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:
     """Raises KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
     require_needs(spec, place, machine)
-    require_possible(spec.scenario.faults(), Stack() if place.services == "embedded" else None, place.spark)
+    require_possible(spec.scenario.faults(), _stack(place), place.spark)
     settings = settings_of(spec.backend.name, spec.backend.settings, place.redis)
     backends.get(spec.backend.name).require(settings, not place.spark.on_kubernetes)
 

@@ -1,8 +1,10 @@
 """Faults of what a run uses: of executors that are processes, of embedded services that nobody else uses."""
 
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.profile import CLUSTER, SparkProfile
@@ -13,13 +15,21 @@ from keyshift.wire.faults import SERVICES, Fault
 Say = Callable[[str], None]
 
 
-def require_possible(faults: Iterable[Fault], stack: Stack | None, spark: SparkProfile) -> None:
+def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkProfile) -> None:
     """Raises BadInput if one of ``faults`` cannot happen here. ``stack``: the services, None if they are not ours."""
+    killed = [fault.who for fault in faults if fault.action == "kill" and fault.who in SERVICES]
     for fault in faults:
+        if killed.count(fault.who) > 1:
+            raise BadInput(f"fault = {fault}: only one of three nodes of {fault.who} may be killed; use it once")
         if fault.who == "executor" and spark.master != CLUSTER:
             raise BadInput(
                 f"fault = {fault}: Spark at {spark.master} has no executor that is a process of this machine beside "
                 "the driver's; use `--profile local-cluster`"
+            )
+        if fault.who in SERVICES and fault.action == "kill" and stack is not None and stack.nodes == 1:
+            raise BadInput(
+                f"fault = {fault}: {fault.who} has one node, and nobody could go on without it; use "
+                f"restart:{fault.who}, or a profile with nodes: 3"
             )
         if fault.who in SERVICES:
             what = f"fault = {fault}: {fault.who} may only be hit if keyshift has started it for this run alone"
@@ -33,10 +43,13 @@ def require_possible(faults: Iterable[Fault], stack: Stack | None, spark: SparkP
 
 
 class ServiceFaults:
-    """Carried out beside the run, in threads. ``failed(line)``: a service did not come back."""
+    """Carried out beside the run, in threads.
 
-    def __init__(self, stack: Stack | None, spark: SparkProfile, failed: Say) -> None:
-        self._stack, self._spark, self._failed = stack, spark, failed
+    ``note(line)``: which of several nodes is hit, or that a service did not come back.
+    """
+
+    def __init__(self, stack: Stack | None, spark: SparkProfile, note: Say) -> None:
+        self._stack, self._spark, self._note = stack, spark, note
         self._threads: list[threading.Thread] = []
 
     def require(self, fault: Fault) -> None:
@@ -52,13 +65,18 @@ class ServiceFaults:
     def _carry_out(self, fault: Fault) -> None:
         assert self._stack is not None
         try:
+            node = self._stack.node(fault.who).name
+            if node != fault.who:
+                self._note(f"{fault.action} of {fault.who} hits {node}")
             if fault.action == "stop":
-                faults.stop(self._stack.pid(fault.who), fault.seconds)
+                faults.stop(self._stack.pid(node), fault.seconds)
                 time.sleep(fault.seconds)
+            elif fault.action == "kill":
+                os.kill(self._stack.pid(node), signal.SIGKILL)
             else:
-                self._stack.restart(fault.who, fault.seconds)
+                self._stack.restart(node, fault.seconds)
         except KeyshiftError as error:
-            self._failed(f"{fault.action} of {fault.who}: {error}")
+            self._note(f"{fault.action} of {fault.who}: {error}")
 
     @property
     def away(self) -> bool:

@@ -136,7 +136,8 @@ def services(place: Profile, needs: Needs, also: tuple[str, ...] = ()) -> list[s
     """What has to be there beside Spark, in words. ``also``: what else the runs start."""
     words = ["Kafka", "ZooKeeper", "MinIO"]
     if place.services == "embedded":
-        words = [f"{word} (embedded, one node)" for word in words]
+        several = {word: f"{place.nodes} nodes" for word in words[:2] if place.nodes > 1}
+        words = [f"{word} (embedded, {several.get(word, 'one node')})" for word in words]
     else:
         given = place.services.model_dump()
         words = [f"{word} at {given[word.lower()]}" for word in words]

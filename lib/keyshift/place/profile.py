@@ -25,22 +25,26 @@ KAFKA_KEYS = ("KEYSHIFT_KAFKA_USER", "KEYSHIFT_KAFKA_PASSWORD")
 SHIPPED = ("local", "local-cluster", "kubernetes")
 KUBERNETES, CLUSTER, LOCAL = "k8s://", "local-cluster", "local"
 
-Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/]+:\d{1,5}$")]
+Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}$")]
+Addresses = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}(,[^\s:/,]+:\d{1,5})*$")]
 Size = Annotated[str, StringConstraints(pattern=r"^\d+[kmgt]$")]
 
 
 class ServicesProfile(BaseModel):
-    """Services that somebody else runs. Addresses are host:port."""
+    """Services that somebody else runs. Addresses are host:port; Kafka and ZooKeeper may have several, with commas."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kafka: Address
+    kafka: Addresses
     kafka_sasl: Mechanism = Field(default="", description="mechanism to sign in to Kafka with; empty: none")
     kafka_tls: bool = Field(default=False, description="TLS to Kafka")
     kafka_authority: str = Field(
         default="", description="PEM file of who signed Kafka's certificates; empty: whom the system trusts"
     )
-    zookeeper: Address
+    kafka_replication: int = Field(
+        default=1, ge=1, le=100, description="brokers that have a copy of each record; no more than there are"
+    )
+    zookeeper: Addresses
     minio: Address = Field(description="any store that speaks S3")
     bucket: str = Field(default="keyshift", min_length=3)
     secure: bool = Field(default=False, description="TLS to the store")
@@ -162,6 +166,9 @@ class Profile(BaseModel):
         ge=20,
         description="milliseconds of the shortest session that an embedded ZooKeeper has to hold, when it is started",
     )
+    nodes: Literal[1, 3] = Field(
+        default=1, description="how many embedded Kafka and ZooKeeper have each; with 3, one of each may fail"
+    )
     spark: SparkProfile = Field(default_factory=SparkProfile)
     control: ControlProfile = Field(default_factory=ControlProfile)
 
@@ -188,6 +195,7 @@ class Profile(BaseModel):
             services.secure,
             SignIn(services.kafka_sasl, user, password, services.kafka_tls, _authority(services.kafka_authority)),
             services.redis,
+            services.kafka_replication,
         )
 
     def require_cores(self, needed: int) -> None:
@@ -264,6 +272,10 @@ def _checked(name: str, raw: dict[str, Any]) -> Profile:
         profile = Profile.model_validate(raw)
     except ValidationError as error:
         raise BadInput(f"profile {name!r}: {refusal(error.errors(), Profile)}") from error
+    if profile.nodes > 1 and profile.services != "embedded":
+        raise BadInput(
+            f"profile {name!r}: nodes = {profile.nodes} is for embedded services; of others name all addresses"
+        )
     profile.spark.certificate()
     if not profile.spark.on_kubernetes:
         require_sockets(profile.spark.sockets)

@@ -52,7 +52,7 @@ class Ports:
 
     def of_clients(self, service: Service) -> int:
         """The port at which clients find the service."""
-        name, default = next(iter(service.default_ports.items()))
+        name, default = next(iter(service.ports.items()))
         return self.saved().get(name, self._wanted.get(name, default))
 
     def choose(self, service: Service, say: Say) -> dict[str, int]:
@@ -62,9 +62,9 @@ class Ports:
         """
         with self._choosing:  # two services must not choose the same
             saved = self.saved()
-            taken = {port for name, port in saved.items() if name not in service.default_ports}
+            taken = {port for name, port in saved.items() if name not in service.ports}
             chosen: dict[str, int] = {}
-            for name, default in service.default_ports.items():
+            for name, default in service.ports.items():
                 first = self._wanted.get(name, saved.get(name, default))
                 free = (p for p in _candidates(first, default) if p not in taken and is_free(p))
                 port = next(free, None)
@@ -84,6 +84,7 @@ class EmbeddedService:
     def __init__(self, service: Service, ports: Ports) -> None:
         self._service, self._ports = service, ports
         self.name, self.title, self.log, self.pid_file = service.name, service.title, service.log, service.pid_file
+        self.kind, self.node = service.kind, service.node
 
     @property
     def process(self) -> psutil.Process | None:
@@ -98,7 +99,15 @@ class EmbeddedService:
     def used_ports(self) -> list[int]:
         """The ports of its last start."""
         saved = self._ports.saved()
-        return [saved[name] for name in self._service.default_ports if name in saved]
+        return [saved[name] for name in self._service.ports if name in saved]
+
+    def reserve(self, say: Say) -> None:
+        """Choose its ports before any node of the service starts, as each has to know those of all.
+
+        Raises ServiceUnavailable if none is free.
+        """
+        if not self.node.alone:
+            self._ports.choose(self._service, say)
 
     def start(self, say: Say, cancel: threading.Event) -> None:
         """Start it, and end a process of it that is unwell before; returns when it is well.
@@ -114,9 +123,9 @@ class EmbeddedService:
             say(f"{service.title}: process {unwell.pid} does not answer as it should, restarting it")
             processes.stop([unwell], deadline_s=5.0)  # it may not even hear the signal
         started = time.monotonic()
-        for _ in range(PORT_ATTEMPTS):
+        for _ in range(PORT_ATTEMPTS if self.node.alone else 1):  # other nodes would not hear of another port
             ports = self._ports.choose(service, say)
-            command, env = service.configure(program, ports, cancel)
+            command, env = service.configure(program, self._ports.saved() | ports, cancel)
             processes.launch(command, env, service.home, service.log, service.pid_file)
             problem = self._problem(service.deadline_s, cancel)
             if cancel.is_set():

@@ -1,4 +1,4 @@
-"""Kafka: a single broker."""
+"""Kafka: a single broker, or one of several."""
 
 import base64
 import logging
@@ -16,11 +16,11 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services.jars import jars, require_java
 from keyshift.services.processes import run_to_end, tail
-from keyshift.services.service import ANSWER_S, HOST, JVM, Command, Env, Service
+from keyshift.services.service import ANSWER_S, HOST, JVM, Command, Env, Service, port_of
 
 
 class Kafka(Service):
-    """A single KRaft broker that is its own controller."""
+    """A KRaft broker that is a controller, too."""
 
     name, title, deadline_s = "kafka", "Kafka", 90.0
     default_ports: ClassVar = {"kafka": 19092, "kafka_controller": 19093}
@@ -28,21 +28,25 @@ class Kafka(Service):
     def fetch(self, say: Say, cancel: threading.Event) -> Command:
         """Java and the jars of the broker."""
         classpath = os.pathsep.join(str(jar) for jar in jars("broker", say, cancel))
-        return [require_java(), *JVM, "-Xms128m", "-Xmx512m", "-cp", classpath]
+        return [require_java(), *JVM, "-Xms128m", "-Xmx512m" if self.node.alone else "-Xmx384m", "-cp", classpath]
 
     def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
         """Write the properties, and format the data folder at the first start."""
-        controller = f"{HOST}:{ports['kafka_controller']}"  # always: the broker is the only one that speaks with it
+        number, nodes = self.node.number, len(self.node.hosts)
+        voters = ",".join(f"{n}@{at}" for n, at in self.node.everybody("kafka_controller", ports).items())
+        port, of_controller = (ports[port_of(name, number)] for name in ("kafka", "kafka_controller"))
+        # A broker that is alone is the only one that speaks with its controller.
+        controller = f"{HOST if self.node.alone else self.binding.listen}:{of_controller}"
         settings = {
             "process.roles": "broker,controller",
-            "node.id": 1,
-            "listeners": f"BROKER://{self.binding.listen}:{ports['kafka']},CONTROLLER://{controller}",
-            "advertised.listeners": f"BROKER://{self.binding.advertise}:{ports['kafka']}",
+            "node.id": number,
+            "listeners": f"BROKER://{self.binding.listen}:{port},CONTROLLER://{controller}",
+            "advertised.listeners": f"BROKER://{self.binding.advertise}:{port}",
             "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "BROKER",
             "controller.listener.names": "CONTROLLER",
             # Static voters: their address is not in the data, so another port can be used at the next start.
-            "controller.quorum.voters": f"1@{controller}",
+            "controller.quorum.voters": voters,
             "log.dirs": self.data,
             "num.partitions": 1,
             "auto.create.topics.enable": "false",
@@ -58,19 +62,26 @@ class Kafka(Service):
             "log.cleaner.dedupe.buffer.size": 16 * 1024**2,  # the default takes a quarter of the heap
         }
         for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
-            settings |= {f"{topic}.replication.factor": 1, f"{topic}.num.partitions": 1}
-        settings |= {"transaction.state.log.min.isr": 1, "share.coordinator.state.topic.min.isr": 1}
-        file = "conf/kafka.properties"
+            settings |= {f"{topic}.replication.factor": nodes, f"{topic}.num.partitions": 1}
+        majority = self.node.majority
+        settings |= {"transaction.state.log.min.isr": majority, "share.coordinator.state.topic.min.isr": majority}
+        if not self.node.alone:
+            settings |= {"default.replication.factor": nodes, "min.insync.replicas": majority}
+            # Half of the default: so long do partitions have no leader whose broker was killed.
+            settings |= {"broker.session.timeout.ms": 4500, "broker.heartbeat.interval.ms": 500}
+        file = f"conf/{self.name}.properties"
         write_whole(self.home / file, "".join(f"{name}={value}\n" for name, value in settings.items()))
         if not (self.home / self.data / "meta.properties").is_file():
-            self._format(program, file, cancel)
+            self._format(program, file, "" if self.node.alone else voters, cancel)
         return [*program, "kafka.Kafka", file], dict(os.environ)
 
-    def _format(self, program: Command, file: str, cancel: threading.Event) -> None:
+    def _format(self, program: Command, file: str, voters: str, cancel: threading.Event) -> None:
+        # Nodes are formatted by themselves, and need one id: it is made of what all of them know.
+        chosen = uuid.uuid5(uuid.NAMESPACE_URL, voters) if voters else uuid.uuid4()
         # "u" in front: an id that begins with a dash would be taken for an option.
-        cluster_id = "u" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+        cluster_id = "u" + base64.urlsafe_b64encode(chosen.bytes).decode()[1:22]
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        log = self.log.with_name("kafka-format.log")
+        log = self.log.with_name(f"{self.name}-format.log")
         command = [*program, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", file]
         code = run_to_end(command, log, cwd=self.home, cancel=cancel)
         if code != 0:

@@ -7,6 +7,7 @@ and its output is our output.
 
 import os
 import re
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -22,7 +23,7 @@ from keyshift.program import run_program
 from keyshift.redis_program import PASSWORD, redis_configuration, redis_program
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import MinIO
-from keyshift.services.service import ANSWER_S, EVERYWHERE, Binding, Service
+from keyshift.services.service import ALONE, ANSWER_S, EVERYWHERE, Binding, Member, Service, port_of
 from keyshift.services.zookeeper import ZooKeeper
 from keyshift.waiting import wait_until
 
@@ -32,32 +33,47 @@ PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # what no format of a configurat
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 Data = Annotated[Path, typer.Option(help="A folder to keep data in; the service makes one of its own there.")]
-# The last port is left out, because Kafka's controller has the one after the broker's.
-Port = Annotated[int, typer.Option(min=1, max=65534, help="The port to listen on.")]
+# The last ports are left out, because nodes find each other at those after that of their clients.
+Port = Annotated[int, typer.Option(min=1, max=65533, help="The port to listen on.")]
 Listen = Annotated[str, typer.Option(help="The address to listen on.")]
+Nodes = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST,HOST,HOST",
+        help="Under which names the nodes of this service find each other; empty: it is alone.",
+    ),
+]
 
 
 @app.command()
 def kafka(
     data: Data,
-    advertise: Annotated[str, typer.Option(metavar="HOST", help="The name under which clients reach this broker.")],
+    advertise: Annotated[
+        str,
+        typer.Option(metavar="HOST", help="The name under which clients reach this broker; of one of several its own."),
+    ] = "",
     port: Port = 9092,
     listen: Listen = EVERYWHERE,
+    nodes: Nodes = "",
 ) -> None:
-    """A single broker; its controller has the next port, on loopback."""
+    """A broker; its controller has the next port: on loopback if it is alone."""
+    node = _node(nodes)
+    advertise = advertise or ("" if node.alone else node.hosts[node.number - 1])
     if not HOST_NAME.fullmatch(advertise) or advertise == EVERYWHERE:
         raise BadInput(
             f"--advertise {advertise!r} is not a host: expected the name or IPv4 address under which every client "
             "reaches this broker, without a port"
         )
     binding = _binding(data, "kafka", listen, advertise)
-    become(Kafka(state_folder(), binding), {"kafka": port, "kafka_controller": port + 1})
+    become(Kafka(state_folder(), binding, node), _ports(node, {"kafka": port, "kafka_controller": port + 1}))
 
 
 @app.command()
-def zookeeper(data: Data, port: Port = 2181, listen: Listen = EVERYWHERE) -> None:
-    """A single server."""
-    become(ZooKeeper(state_folder(), _binding(data, "zookeeper", listen)), {"zookeeper": port})
+def zookeeper(data: Data, port: Port = 2181, listen: Listen = EVERYWHERE, nodes: Nodes = "") -> None:
+    """A server; those of an ensemble find each other at the next two ports."""
+    node = _node(nodes)
+    ports = {"zookeeper": port, "zookeeper_peers": port + 1, "zookeeper_election": port + 2}
+    become(ZooKeeper(state_folder(), _binding(data, "zookeeper", listen), node=node), _ports(node, ports))
 
 
 @app.command()
@@ -151,6 +167,22 @@ def _binding(data: Path, name: str, listen: str, advertise: str = "") -> Binding
         raise BadInput(f"--data {str(data)!r}: expected an absolute path of letters, digits and . _ - /")
     # A folder in it: at the root of a fresh volume is lost+found, which Kafka takes for a broken topic.
     return Binding(_address(listen), advertise or listen, data / name)
+
+
+def _node(nodes: str) -> Member:
+    """That of this machine. Raises BadInput for names that are none, or if this machine is not among them."""
+    if not nodes:
+        return ALONE
+    hosts, here = tuple(nodes.split(",")), socket.gethostname()
+    short = [host.split(".")[0] for host in hosts]
+    if len(hosts) != 3 or not all(map(HOST_NAME.fullmatch, hosts)) or here.split(".")[0] not in short:
+        raise BadInput(f"--nodes {nodes!r}: expected the names of three hosts with commas between, {here} among them")
+    return Member(short.index(here.split(".")[0]) + 1, hosts)
+
+
+def _ports(node: Member, ports: dict[str, int]) -> dict[str, int]:
+    """As of each node: all of them have the same."""
+    return {port_of(name, number): port for number in range(1, len(node.hosts) + 1) for name, port in ports.items()}
 
 
 def _address(listen: str) -> str:

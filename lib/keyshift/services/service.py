@@ -38,17 +38,51 @@ class Binding:
 LOCAL = Binding()
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Which node of a service one is: ``number``, from 1; ``hosts``: how each finds the others."""
+
+    number: int = 1
+    hosts: tuple[str, ...] = (HOST,)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other node."""
+        return len(self.hosts) == 1
+
+    @property
+    def majority(self) -> int:
+        """How many nodes have to live."""
+        return len(self.hosts) // 2 + 1
+
+    def everybody(self, port: str, ports: Mapping[str, int]) -> dict[int, str]:
+        """By number host:port of each node, with what ``ports`` has for its port called ``port``."""
+        return {n: f"{host}:{ports[port_of(port, n)]}" for n, host in enumerate(self.hosts, 1)}
+
+
+ALONE = Member()
+
+
+def port_of(port: str, number: int) -> str:
+    """What the port called ``port`` is called of node ``number``: of the first as if it were alone."""
+    return port if number == 1 else f"{port}-{number}"
+
+
 class Service(ABC):
     """One service of the stack. Call order: ``fetch``, ``configure`` with the ports chosen, start it, ``check``."""
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    default_ports: ClassVar[dict[str, int]]  # the first is the one clients use
+    name: str  # as files of it are called; of one of several nodes with its number
+    title: str
+    default_ports: ClassVar[dict[str, int]]  # of the first node; the first is the one clients use
+    quorum_ports: ClassVar[dict[str, int]] = {}  # what it needs in addition if there are several nodes
     deadline_s: ClassVar[float]  # from its start to the first good check, on a busy machine
 
-    def __init__(self, home: Path, binding: Binding = LOCAL) -> None:
-        self.home = home
-        self.binding = binding
+    def __init__(self, home: Path, binding: Binding = LOCAL, node: Member = ALONE) -> None:
+        self.home, self.binding, self.node, self.kind = home, binding, node, self.name
+        if not node.alone:
+            self.name, self.title = f"{self.name}-{node.number}", f"{self.title} {node.number}"
+        wanted = self.default_ports | ({} if node.alone else self.quorum_ports)
+        self.ports = {port_of(name, node.number): port + 10 * (node.number - 1) for name, port in wanted.items()}
         self.data = binding.data or Path("data", self.name)
         self.log = home / "logs" / f"{self.name}.log"
         self.pid_file = home / "pids" / f"{self.name}.json"
@@ -59,7 +93,10 @@ class Service(ABC):
 
     @abstractmethod
     def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
-        """Write its configuration; returns the command and the environment to start it with, in the state folder."""
+        """Write its configuration; returns the command and the environment to start it with, in the state folder.
+
+        ``ports``: by the names of ``self.ports``, and of several nodes those of all of them.
+        """
 
     @abstractmethod
     def check(self, port: int) -> None:

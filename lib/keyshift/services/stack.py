@@ -5,6 +5,7 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
 
     data/ conf/ logs/ pids/    one entry per service
     ports.json                 the ports of the last start, taken again at the next if they are free
+    nodes                      how many nodes Kafka and ZooKeeper had at the last start, if several
     credentials.json           of MinIO
     users/                     who uses the services; see ``services.users``
     lock                       held by ``up`` and ``down``
@@ -18,9 +19,11 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import psutil
+
 from keyshift import folders
 from keyshift.endpoints import Endpoints
-from keyshift.folders import MIB, Cancelled
+from keyshift.folders import MIB, Cancelled, write_whole
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.program import interrupts_wait
 from keyshift.progress import Say, silent
@@ -30,12 +33,15 @@ from keyshift.services.embedded import EmbeddedService, Ports, ServiceStatus, is
 from keyshift.services.jars import require_java
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import BUCKET, MinIO
+from keyshift.services.service import ALONE, HOST, Member
 from keyshift.services.users import Users
 from keyshift.services.zookeeper import SESSION_MS, ZooKeeper
 from keyshift.waiting import wait_until
 
 DEFAULT_PORTS = Kafka.default_ports | ZooKeeper.default_ports | MinIO.default_ports
 ROOM_BYTES = 1024 * MIB
+NODES = (1, 3)  # with two, the death of one would stop the service
+NODE_BYTES = {"kafka": 300 * MIB, "zookeeper": 120 * MIB}  # one of three takes 190 and 100 when it has started
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
 REMEDY = "set KEYSHIFT_HOME to another folder"
 PATIENCE_S = 10.0  # before a live service counts as unhealthy: a busy machine answers late
@@ -46,12 +52,17 @@ class Stack:
 
     ``home``: the folder (default: $KEYSHIFT_HOME, else the user's state folder). ``ports``: wanted ports by name (see
     DEFAULT_PORTS), used when a service is started; where one is taken by somebody else a free one is chosen.
-    ``session_ms``: the shortest session that ZooKeeper has to hold, if it is started.
+    ``session_ms``: the shortest session that ZooKeeper has to hold, if it is started. ``nodes``: how many Kafka and
+    ZooKeeper have each, one of NODES; by default as many as at the last start, else one.
     Raises BadInput for an unknown port name or an impossible number.
     """
 
     def __init__(
-        self, home: Path | None = None, ports: Mapping[str, int] | None = None, session_ms: int = SESSION_MS
+        self,
+        home: Path | None = None,
+        ports: Mapping[str, int] | None = None,
+        session_ms: int = SESSION_MS,
+        nodes: int | None = None,
     ) -> None:
         for name, port in (ports or {}).items():
             if name not in DEFAULT_PORTS:
@@ -59,10 +70,15 @@ class Stack:
             if not 1 <= port <= 65535:
                 raise BadInput(f"port {name}={port} is impossible; choose one from 1 to 65535")
         self.home = folders.state_folder(home)
+        self.nodes = self._nodes_before() if nodes is None else nodes
+        if self.nodes not in NODES:
+            raise BadInput(f"nodes = {self.nodes}: Kafka and ZooKeeper have {' or '.join(map(str, NODES))} nodes each")
         self._minio = MinIO(self.home)
         of_all = Ports(self.home, ports or {})
-        services = Kafka(self.home), ZooKeeper(self.home, session_ms=session_ms), self._minio
-        self._services = [EmbeddedService(service, of_all) for service in services]
+        places = [Member(n + 1, (HOST,) * self.nodes) for n in range(self.nodes)] if self.nodes > 1 else [ALONE]
+        brokers = [Kafka(self.home, node=place) for place in places]
+        servers = [ZooKeeper(self.home, session_ms=session_ms, node=place) for place in places]
+        self._services = [EmbeddedService(service, of_all) for service in (*brokers, *servers, self._minio)]
         self._users = Users(self.home)
 
     def up(self, say: Say = silent) -> Endpoints:
@@ -105,8 +121,32 @@ class Stack:
         if missing:
             folders.require_disk_space(self.home, ROOM_BYTES, REMEDY)
             require_java()  # now, and not after minutes of building
+            self._require_nodes(missing)
             self._start(missing, say)
         return self._endpoints()
+
+    def _require_nodes(self, missing: list[EmbeddedService]) -> None:
+        """Raises BadInput if other services of the folder run, ServiceUnavailable if there is no memory for these."""
+        before = self._nodes_before()
+        if before != self.nodes:
+            if any(service.kind in NODE_BYTES for service in Stack(self.home, nodes=before).alive()):
+                raise BadInput(
+                    f"nodes = {self.nodes}: the services in {self.home} run with nodes = {before}; stop them with "
+                    f"`keyshift down`, or {REMEDY}"
+                )
+            write_whole(self.home / "nodes", f"{self.nodes}\n")
+        needed = sum(NODE_BYTES.get(service.kind, 0) for service in missing) if self.nodes > 1 else 0
+        if needed > (free := psutil.virtual_memory().available):
+            raise ServiceUnavailable(
+                f"nodes = {self.nodes}: Kafka and ZooKeeper need {needed // MIB} MiB of memory, and {free // MIB} MiB "
+                "are free; take nodes: 1 in the profile, or end other programs"
+            )
+
+    def _nodes_before(self) -> int:
+        try:
+            return int((self.home / "nodes").read_text())
+        except (OSError, ValueError):
+            return NODES[0]
 
     def down(self, wipe: bool = False, say: Say = silent) -> None:
         """End all services and wait until their ports are free; ``wipe`` also deletes data, logs and credentials."""
@@ -118,7 +158,7 @@ class Stack:
             if wipe:
                 for name in ("data", "conf", "logs", "pids", "jobs"):
                     shutil.rmtree(self.home / name, ignore_errors=True)
-                for name in ("ports.json", "credentials.json"):
+                for name in ("ports.json", "credentials.json", "nodes"):
                     (self.home / name).unlink(missing_ok=True)
                 say(f"deleted the data in {self.home}")
 
@@ -127,10 +167,16 @@ class Stack:
         return [service.status() for service in self._services]
 
     def endpoints(self) -> Endpoints:
-        """Where the services are. Raises ServiceUnavailable naming the first one that does not run, and the remedy."""
+        """Where the services are. Raises ServiceUnavailable naming the first one that does not run, and the remedy; one
+        of three nodes may be away.
+        """
+        away: dict[str, int] = {}
         for service in self._services:
             state, problem = service.state(PATIENCE_S)
             if state != "running":
+                away[service.kind] = away.get(service.kind, 0) + 1
+                if len(service.node.hosts) - away[service.kind] >= service.node.majority:
+                    continue
                 reason = f" ({problem}; log: {service.log})" if problem else ""
                 raise ServiceUnavailable(
                     f"{service.title} at {service.address} is {state}{reason}; start it with `keyshift up`"
@@ -144,9 +190,10 @@ class Stack:
     def restart(self, name: str, away_s: float = 0.0, say: Say = silent) -> None:
         """End a service, and start it again where it was, ``away_s`` seconds later at the earliest.
 
+        Of several nodes it is the one that ``node`` names.
         Raises BadInput if there is no such service, ServiceUnavailable if it does not come back.
         """
-        service = self._service(name)
+        service = self.node(name)
         with self._lock(say):
             self._stop([service], say)
             time.sleep(away_s)
@@ -154,7 +201,7 @@ class Stack:
 
     def pid(self, name: str) -> int:
         """The process of a service. Raises BadInput if there is no such service, ServiceUnavailable if it is down."""
-        service = self._service(name)
+        service = self.node(name)
         if (process := service.process) is None:
             raise ServiceUnavailable(f"{service.title} does not run; start it with `keyshift up`")
         return process.pid
@@ -163,23 +210,34 @@ class Stack:
         """The processes of the services that run, with their names."""
         return {process.pid: service.name for service in self._services if (process := service.process)}
 
-    def _service(self, name: str) -> EmbeddedService:
-        services = {service.name: service for service in self._services}
-        if name not in services:
-            raise unknown("service", name, list(services))
-        return services[name]
+    def node(self, name: str) -> EmbeddedService:
+        """The service ``name``; of several nodes the first that lives, or that of the name, as ``kafka-2``.
+
+        Raises BadInput if there is no such service.
+        """
+        found = [service for service in self._services if name in (service.kind, service.name)]
+        if not found:
+            raise unknown("service", name, list(dict.fromkeys(service.kind for service in self._services)))
+        return next((service for service in found if service.process), found[0])
+
+    def alive(self) -> list[EmbeddedService]:
+        """The services whose process lives, whether it is well or not."""
+        return [service for service in self._services if service.process]
 
     def running(self) -> bool:
         """Whether any process of this stack is alive."""
-        return any(service.process for service in self._services)
+        return bool(self.alive())
 
     def _lock(self, say: Say) -> AbstractContextManager[None]:
         return folders.locked(self.home / "lock", "keyshift up or down", say, LOCK_DEADLINE_S)
 
     def _endpoints(self) -> Endpoints:
-        kafka, zookeeper, minio = (service.address for service in self._services)
+        kafka, zookeeper, minio = (
+            ",".join(service.address for service in self._services if service.kind == kind)
+            for kind in ("kafka", "zookeeper", "minio")
+        )
         access_key, secret_key = self._minio.credentials()
-        return Endpoints(kafka, zookeeper, minio, access_key, secret_key, bucket=BUCKET)
+        return Endpoints(kafka, zookeeper, minio, access_key, secret_key, bucket=BUCKET, replication=self.nodes)
 
     def _start(self, services: list[EmbeddedService], say: Say) -> None:
         """Start services side by side; when one fails, or on Ctrl-C, end those that were started."""
@@ -189,6 +247,8 @@ class Stack:
             with speaking:
                 say(line)
 
+        for service in services:
+            service.reserve(say)
         try:
             with interrupts_wait(cancel.set), ThreadPoolExecutor(len(services)) as pool:
                 starts = [pool.submit(service.start, say_alone, cancel) for service in services]

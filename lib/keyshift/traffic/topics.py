@@ -45,11 +45,12 @@ class Topic:
     name: str
     partitions: int = 1
     sign_in: SignIn = OPEN
+    replication: int = 1  # brokers that have a copy of each record, once it is made
 
     @classmethod
     def at(cls, endpoints: Endpoints, name: str, partitions: int = 1) -> "Topic":
         """The topic ``name`` of the Kafka of ``endpoints``."""
-        return cls(endpoints.kafka, name, partitions, endpoints.sign_in)
+        return cls(endpoints.kafka, name, partitions, endpoints.sign_in, endpoints.replication)
 
     @property
     def parts(self) -> list[TopicPartition]:
@@ -69,7 +70,9 @@ class Topic:
         """
         configs = {"retention.ms": str(retention_ms), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
         configs["message.timestamp.type"] = "LogAppendTime"  # when it was there for all, by one clock
-        wanted = {"num_partitions": self.partitions, "replication_factor": 1, "configs": configs}
+        if self.replication > 2:  # one may be away, and each record is in two: of two brokers both would be needed
+            configs["min.insync.replicas"] = "2"
+        wanted = {"num_partitions": self.partitions, "replication_factor": self.replication, "configs": configs}
         with self._admin("creating") as client:
             client.create_topics({self.name: wanted}, timeout_ms=ANSWER_MS, wait_for_metadata=True)
 

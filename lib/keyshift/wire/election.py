@@ -134,13 +134,24 @@ def require_session(hosts: str, session_ms: int) -> None:
         )
 
 
+def _link(addresses: list[str]) -> socket.socket:
+    """A connection with the first server that takes one: of several one may be away."""
+    for number, address in enumerate(addresses, 1):
+        host, port = address.rsplit(":", 1)
+        try:
+            return socket.create_connection((host, int(port)), timeout=ANSWER_S)
+        except OSError:
+            if number == len(addresses):
+                raise
+    raise AssertionError  # for mypy: there is always one
+
+
 def _granted_ms(hosts: str, wanted_ms: int) -> int:
     """How long a session is for whoever asks for so many milliseconds."""
-    host, port = hosts.split(",")[0].split("/")[0].rsplit(":", 1)
     asked = Connect(0, 0, wanted_ms, 0, b"\0" * 16, False).serialize()
     with (
         service_errors(OSError, lambda error: f"ZooKeeper at {hosts}: {error}; see `keyshift status`"),
-        socket.create_connection((host, int(port)), timeout=ANSWER_S) as link,
+        _link(hosts.split("/")[0].split(",")) as link,
         link.makefile("rb") as answers,
     ):
         link.sendall(int_struct.pack(len(asked)) + asked)

@@ -17,7 +17,8 @@ from keyshift.runtime.protocol_log import LogEvent
 MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
 BESIDE = ("snapshot", "batch")  # phases of no migration
 AROUND = (*MOVING, *BESIDE)
-SERVICES = ("zookeeper", "kafka", "minio")
+ENSEMBLES = ("zookeeper", "kafka")  # what may have several nodes, of which the first that lives is hit
+SERVICES = (*ENSEMBLES, "minio")
 PROCESSES = ("daemon", "executor")  # those in which the first slot runs
 REPLICA = "replica"  # the first one that lives, all processes of it
 STEADY = "steady"  # the phase in which nothing moves: at ``trigger_s``, where a migration would begin
@@ -33,7 +34,7 @@ PHASES = {
 AT_REST = ("slot", "coordinator", *PROCESSES, *SERVICES)  # who may be hit now, and at a time
 AT_A_TIME = (*AT_REST, REPLICA)
 ACTIONS = {
-    "kill": ("source", "destination", "slot", "coordinator", REPLICA, *PROCESSES),
+    "kill": ("source", "destination", "slot", "coordinator", REPLICA, *PROCESSES, *ENSEMBLES),
     "stop": ("source", "destination", "slot", "coordinator", REPLICA, *SERVICES),
     "restart": SERVICES,
     "cut": ("flight",),
@@ -87,7 +88,7 @@ class Fault:
     @property
     def ends_query(self) -> bool:
         """Whether a query that it hits dies."""
-        return self.action == "kill" and self.who not in ("coordinator", "daemon", REPLICA)
+        return self.action == "kill" and self.who not in ("coordinator", "daemon", REPLICA, *SERVICES)
 
     @property
     def of_migration(self) -> bool:

@@ -32,7 +32,17 @@ def test_services_of_a_profile_are_used_and_none_is_started(tmp_path, listening)
         assert endpoints.kafka == endpoints.minio == listening
 
 
-@pytest.mark.parametrize("kafka", ["127.0.0.1:1", "no-such-host.invalid:9092", "127.0.0.1:99999"])
+def test_of_several_nodes_one_that_can_be_reached_is_enough(tmp_path, listening):
+    profile = tmp_path / "profile.yaml"
+    kafka = f"127.0.0.1:1,{listening},127.0.0.1:2"
+    profile.write_text(PROFILE.format(kafka=kafka, open=listening))
+    with open_services(str(profile)) as endpoints:
+        assert endpoints.kafka == kafka
+
+
+@pytest.mark.parametrize(
+    "kafka", ["127.0.0.1:1,127.0.0.1:2", "127.0.0.1:1", "no-such-host.invalid:9092", "127.0.0.1:99999"]
+)
 def test_a_service_that_cannot_be_reached_is_named_with_its_address(tmp_path, listening, kafka):
     profile = tmp_path / "profile.yaml"
     profile.write_text(PROFILE.format(kafka=kafka, open=listening))

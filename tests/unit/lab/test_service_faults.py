@@ -1,7 +1,9 @@
 """Faults of services: only of our own, which nobody else uses; a run waits for their end."""
 
 import os
+import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,13 +20,16 @@ class Services:
     """Keeps what is done to them; a restart lasts until it is let go."""
 
     def __init__(self):
-        self.calls, self.go, self.failure = [], threading.Event(), None
+        self.calls, self.go, self.failure, self.first = [], threading.Event(), None, ""
 
     def restart(self, name, away_s):
         self.calls.append((name, away_s))
         assert self.go.wait(60)
         if self.failure:
             raise self.failure
+
+    def node(self, name):
+        return SimpleNamespace(name=f"{name}{self.first}")
 
     def pid(self, name):
         return 12345
@@ -80,3 +85,26 @@ def test_a_service_is_stopped_for_its_time(monkeypatch):
     made.hit(*parse("stop:zookeeper@4:2s"))
     made.close()
     assert (stopped, slept) == ([(12345, 2.0)], [2.0])
+
+
+def test_of_three_nodes_one_is_hit_and_a_note_says_which(monkeypatch):
+    services, notes, killed = Services(), [], []
+    services.first = "-1"
+    services.go.set()
+    monkeypatch.setattr(service_faults.os, "kill", lambda *what: killed.append(what))
+    made = ServiceFaults(services, SparkProfile(), notes.append)
+    for fault in parse("kill:kafka@4,restart:zookeeper@5:2s"):
+        made.hit(fault)
+        made.close()
+    assert killed == [(12345, signal.SIGKILL)]
+    assert services.calls == [("zookeeper-1", 2.0)]
+    assert notes == ["kill of kafka hits kafka-1", "restart of zookeeper hits zookeeper-1"]
+
+
+def test_a_service_is_killed_only_if_others_of_it_are_left(tmp_path):
+    with pytest.raises(BadInput, match=r"kill:kafka@4: kafka has one node, .*use restart:kafka, or .*nodes: 3$"):
+        require_possible(parse("kill:kafka@4"), Stack(tmp_path), SparkProfile())
+    three = Stack(tmp_path, nodes=3)
+    require_possible(parse("kill:kafka@4,kill:zookeeper@4"), three, SparkProfile())
+    with pytest.raises(BadInput, match=r"kill:kafka@\d: only one of three nodes of kafka may be killed"):
+        require_possible(parse("kill:kafka@4,kill:kafka@8"), three, SparkProfile())

@@ -122,6 +122,11 @@ def test_executors_and_services_are_those_of_the_profile():
         "Redis",
         "Flink",
     ]
+    assert services(HERE.model_copy(update={"nodes": 3}), Needs()) == [
+        "Kafka (embedded, 3 nodes)",
+        "ZooKeeper (embedded, 3 nodes)",
+        "MinIO (embedded, one node)",
+    ]
     elsewhere = {"kafka": "k:9092", "zookeeper": "z:2181", "minio": "m:9000"}
     told = services(Profile(services=elsewhere, spark=PODS.spark), Needs())
     assert told == ["Kafka at k:9092", "ZooKeeper at z:2181", "MinIO at m:9000", "Kubernetes at k8s://https://api"]

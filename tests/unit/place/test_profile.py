@@ -159,7 +159,12 @@ def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_need
         (f"spark: {{sockets: /tmp/{'x' * 90}}}", "longer than"),
         ("spark: {sockets: /no/such/folder}", "can be written to"),
         ("spark: {sockets: tmp}", "absolute"),
-        ("- a list", "is no mapping; it has the keys services, session_ms, spark"),
+        ("nodes: 2", "nodes = 2: .*1 or 3"),
+        (SERVICES + "nodes: 3", "nodes = 3 is for embedded services; of others name all addresses"),
+        (SERVICES.replace("'k:9092'", "'k:1,l'"), "services.kafka = 'k:1,l'"),
+        (SERVICES.replace("'m:9000'", "'m:1,n:1'"), "services.minio = 'm:1,n:1'"),
+        (SERVICES.replace("zookeeper", "kafka_replication: 0, zookeeper"), "services.kafka_replication = 0: .*1"),
+        ("- a list", "is no mapping; it has the keys services, session_ms, nodes, spark"),
         ("{", "cannot be read"),
     ],
 )
@@ -177,3 +182,16 @@ def test_an_unknown_name_is_refused_with_the_nearest():
 def test_without_a_folder_for_sockets_workers_are_reached_by_tcp(write):
     options = load_profile(write('spark: {sockets: ""}')).spark.options()
     assert options == {"spark.python.unix.domain.socket.enabled": "false"}
+
+
+def test_services_of_several_nodes_are_told_by_their_addresses_and_copies(write, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_ACCESS_KEY", "key")
+    monkeypatch.setenv("KEYSHIFT_SECRET_KEY", "secret")
+    one = load_profile(write(SERVICES)).endpoints()
+    assert (one.kafka, one.replication) == ("k:9092", 1)
+    several = SERVICES.replace("'k:9092'", "'k:9092,l:9092,m:9092', kafka_replication: 3").replace(
+        "'z:2181'", "'y:1,z:2'"
+    )
+    found = load_profile(write(several)).endpoints()
+    assert (found.kafka, found.zookeeper, found.replication) == ("k:9092,l:9092,m:9092", "y:1,z:2", 3)
+    assert load_profile(write("nodes: 3")).nodes == 3

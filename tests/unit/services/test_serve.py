@@ -46,7 +46,7 @@ def container(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     for service in (Kafka, ZooKeeper, MinIO):
         monkeypatch.setattr(service, "fetch", lambda self, say, cancel: [f"program-of-{self.name}"])
-    monkeypatch.setattr(Kafka, "_format", lambda self, program, file, cancel: None)
+    monkeypatch.setattr(Kafka, "_format", lambda self, program, file, voters, cancel: None)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -83,6 +83,24 @@ def test_kafka_serves_everybody_under_the_name_it_is_told_and_keeps_its_controll
     assert found["controller.quorum.voters"] == "1@127.0.0.1:9093"
     assert found["log.dirs"] == str(data / "kafka")
     assert (data / "kafka").is_dir()
+
+
+@pytest.mark.parametrize(("host", "number"), [("k-0", 1), ("k-2", 3)])
+def test_one_of_three_nodes_knows_from_its_name_which_it_is(container, monkeypatch, host, number):
+    monkeypatch.setattr(serve.socket, "gethostname", lambda: host)
+    hosts, data = [f"k-{n}.k-nodes.lab.svc" for n in range(3)], container / "volume"
+    arguments = ["--nodes", ",".join(hosts), "--data", str(data)]
+    command, _ = become("kafka", *arguments, monkeypatch=monkeypatch)
+    found = settings(container / "home" / command[-1])
+    assert found["node.id"] == str(number)
+    assert found["listeners"] == "BROKER://0.0.0.0:9092,CONTROLLER://0.0.0.0:9093"
+    assert found["advertised.listeners"] == f"BROKER://{host}.k-nodes.lab.svc:9092"
+    assert found["controller.quorum.voters"] == ",".join(f"{n}@{at}:9093" for n, at in enumerate(hosts, 1))
+    command, _ = become("zookeeper", *arguments, monkeypatch=monkeypatch)
+    found = settings(container / "home" / command[-1])
+    assert found["server.2"] == "k-1.k-nodes.lab.svc:2182:2183"
+    assert (found["clientPort"], found["quorumListenOnAllIPs"]) == ("2181", "true")
+    assert (data / "zookeeper/myid").read_text() == f"{number}\n"
 
 
 def test_zookeeper_serves_everybody_from_the_folder_it_is_given(container, monkeypatch):
@@ -140,6 +158,8 @@ def test_without_a_place_a_service_keeps_to_this_machine_and_to_its_state_folder
         (["kafka", "--advertise", "broker:9092", "--data", "/data"], "--advertise 'broker:9092' is not a host"),
         (["kafka", "--advertise", "0.0.0.0", "--data", "/data"], "--advertise '0.0.0.0' is not a host"),
         (["kafka", "--advertise", "", "--data", "/data"], "--advertise '' is not a host"),
+        (["kafka", "--nodes", "x,y,z", "--data", "/data"], "--nodes 'x,y,z': expected the names of three hosts"),
+        (["zookeeper", "--nodes", "x", "--data", "/data"], "--nodes 'x': expected the names of three hosts"),
         (["kafka", "--advertise", "a", "--data", "/a,/b"], "--data '/a,/b': expected an absolute path"),
         (["zookeeper", "--data", "data"], "--data 'data': expected an absolute path"),
         (["zookeeper", "--data", "/data", "--listen", "0.0.0.0:1"], "--listen '0.0.0.0:1': expected an IPv4 address"),

@@ -1,4 +1,4 @@
-"""What is read back from a topic of events, whose records come in several pieces."""
+"""How a topic is made, and what is read back from one of events, whose records come in several pieces."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from keyshift.endpoints import Endpoints
 from keyshift.model import frames
+from keyshift.traffic import topics
 from keyshift.traffic.topics import Topic
 from keyshift.workloads.windowcount import WindowCount
 
@@ -86,3 +88,23 @@ def test_a_topic_without_a_record_has_neither_events_nor_frames(monkeypatch):
 
 def test_frames_without_a_result_have_no_time(offered):
     assert TOPIC.result_times(0.0) == [5000, 7000, 6000]
+
+
+@pytest.mark.parametrize(("copies", "least"), [(1, None), (2, None), (3, "2"), (5, "2")])
+def test_a_topic_has_the_copies_that_its_endpoints_say_and_two_of_three_have_to_live(monkeypatch, copies, least):
+    made = {}
+
+    class Admin:
+        def __init__(self, **settings):
+            assert settings["bootstrap_servers"] == "k:1,l:1"
+
+        def create_topics(self, wanted, **waits):
+            made.update(wanted)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(topics, "KafkaAdminClient", Admin)
+    Topic.at(Endpoints("k:1,l:1", "z:1", "m:1", "a", "s", replication=copies), "order", 2).create()
+    assert (made["order"]["num_partitions"], made["order"]["replication_factor"]) == (2, copies)
+    assert made["order"]["configs"].get("min.insync.replicas") == least

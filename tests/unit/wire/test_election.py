@@ -55,3 +55,10 @@ def test_a_server_that_does_not_answer_is_told_in_a_line():
         require_session(hosts, 100)
     with pytest.raises(ServiceUnavailable, match=r"ZooKeeper at 127.0.0.1:1: .*refused"):
         require_session("127.0.0.1:1", 100)
+
+
+def test_of_several_servers_the_first_that_is_there_is_asked():
+    with answering(200) as hosts:
+        require_session(f"127.0.0.1:1,{hosts}", 200)
+    with pytest.raises(ServiceUnavailable, match=r"ZooKeeper at 127.0.0.1:1,127.0.0.1:2: .*refused"):
+        require_session("127.0.0.1:1,127.0.0.1:2", 200)

@@ -46,7 +46,7 @@ def test_a_fault_that_is_asked_for_has_no_phase():
         ("kill:slot@batch", "happens now, without @"),
         ("kill:destination", "destination is hit in a phase only; now can be hit slot, coordinator, daemon"),
         ("cut:flight", "flight is hit in a phase only"),
-        ("kill:kafka", "what can happen to kafka is stop, restart"),
+        ("kill:minio", "what can happen to minio is stop, restart"),
         ("stop:slot", "stop needs how long it is stopped"),
         ("kill:slot:3s", "kill needs no duration"),
     ],

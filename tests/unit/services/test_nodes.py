@@ -1,0 +1,166 @@
+"""Kafka and ZooKeeper of one node and of three: what they are told, where they are found, and what is refused."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.folders import MIB
+from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.services import stack as stacks
+from keyshift.services.embedded import EmbeddedService
+from keyshift.services.kafka import Kafka
+from keyshift.services.service import HOST, Member
+from keyshift.services.stack import Stack
+from keyshift.services.zookeeper import ZooKeeper
+
+OF_THREE = [Member(number, (HOST,) * 3) for number in (1, 2, 3)]
+
+
+@pytest.fixture(autouse=True)
+def unformatted(monkeypatch):
+    """What formats Kafka's folder is not there; it keeps whose folder it is."""
+    formatted: list[str] = []
+    monkeypatch.setattr(Kafka, "_format", lambda self, program, file, voters, cancel: formatted.append(voters))
+    return formatted
+
+
+def configured(home, services):
+    """The settings of each, and its command; all know the ports of all."""
+    ports = {name: port for service in services for name, port in service.ports.items()}
+    found = []
+    for service in services:
+        command, _ = service.configure([], ports, threading.Event())
+        lines = (home / command[-1]).read_text().splitlines()
+        found.append((dict(line.split("=", 1) for line in lines), command))
+    return found
+
+
+def test_three_brokers_vote_with_each_other_and_keep_two_copies_at_least(tmp_path, unformatted):
+    found = configured(tmp_path, [Kafka(tmp_path, node=node) for node in OF_THREE])
+    assert [told["node.id"] for told, _ in found] == ["1", "2", "3"]
+    voters = "1@127.0.0.1:19093,2@127.0.0.1:19103,3@127.0.0.1:19113"
+    assert {told["controller.quorum.voters"] for told, _ in found} == {voters}
+    assert found[1][0]["listeners"] == "BROKER://127.0.0.1:19102,CONTROLLER://127.0.0.1:19103"
+    assert len({told["log.dirs"] for told, _ in found}) == 3
+    for told, _ in found:
+        assert (told["default.replication.factor"], told["min.insync.replicas"]) == ("3", "2")
+        for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
+            assert told[f"{topic}.replication.factor"] == "3"
+        assert {told[f"{topic}.min.isr"] for topic in ("transaction.state.log", "share.coordinator.state.topic")} == {
+            "2"
+        }
+    assert unformatted == [voters] * 3  # of which the id of their cluster is made
+
+
+def test_a_broker_that_is_alone_is_told_what_it_always_was(tmp_path, unformatted):
+    ((told, command),) = configured(tmp_path, [Kafka(tmp_path)])
+    assert (told["node.id"], told["controller.quorum.voters"], command[-1]) == (
+        "1",
+        "1@127.0.0.1:19093",
+        "conf/kafka.properties",
+    )
+    assert told["offsets.topic.replication.factor"] == told["transaction.state.log.min.isr"] == "1"
+    assert not {"min.insync.replicas", "broker.session.timeout.ms"} & told.keys()
+    assert unformatted == [""]
+
+
+def test_three_servers_are_an_ensemble_whose_limits_do_not_shrink_with_the_tick(tmp_path):
+    found = configured(tmp_path, [ZooKeeper(tmp_path, session_ms=100, node=node) for node in OF_THREE])
+    for number, (told, command) in enumerate(found, 1):
+        assert (tmp_path / told["dataDir"] / "myid").read_text() == f"{number}\n"
+        assert {name: told[name] for name in told if name.startswith("server.")} == {
+            "server.1": "127.0.0.1:12182:12183",
+            "server.2": "127.0.0.1:12192:12193",
+            "server.3": "127.0.0.1:12202:12203",
+        }
+        assert int(told["initLimit"]) * int(told["tickTime"]) == 30_000
+        assert int(told["syncLimit"]) * int(told["tickTime"]) == 5_000
+        assert told["quorumListenOnAllIPs"] == "false"
+        assert command[-2].endswith("QuorumPeerMain")
+    assert [told["clientPort"] for told, _ in found] == ["12181", "12191", "12201"]
+    ((alone, command),) = configured(tmp_path, [ZooKeeper(tmp_path)])
+    assert not [name for name in alone if name.startswith(("server.", "initLimit"))]
+    assert command[-2].endswith("ZooKeeperServerMain")
+
+
+def test_a_stack_of_three_nodes_has_three_of_each_but_of_minio_and_lists_them_all(tmp_path):
+    stack = Stack(tmp_path, ports={"kafka": 20_001}, nodes=3)
+    addresses = {status.service: status.address for status in stack.status()}
+    assert addresses == {
+        "kafka-1": "127.0.0.1:20001",
+        "kafka-2": "127.0.0.1:19102",
+        "kafka-3": "127.0.0.1:19112",
+        "zookeeper-1": "127.0.0.1:12181",
+        "zookeeper-2": "127.0.0.1:12191",
+        "zookeeper-3": "127.0.0.1:12201",
+        "minio": "127.0.0.1:19000",
+    }
+    endpoints = stack._endpoints()
+    assert endpoints.kafka == "127.0.0.1:20001,127.0.0.1:19102,127.0.0.1:19112"
+    assert endpoints.zookeeper == "127.0.0.1:12181,127.0.0.1:12191,127.0.0.1:12201"
+    assert (endpoints.minio, endpoints.replication) == ("127.0.0.1:19000", 3)
+    assert Stack(tmp_path)._endpoints().replication == 1
+
+
+@pytest.mark.parametrize("nodes", [0, 2, 4])
+def test_another_number_of_nodes_is_refused(tmp_path, nodes):
+    with pytest.raises(BadInput, match=f"^nodes = {nodes}: .* 1 or 3 nodes each$"):
+        Stack(tmp_path, nodes=nodes)
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Makes stacks of one folder; ``lives`` names those of its services that do, and it has memory for all."""
+    lives: set[str] = set()
+    memory = SimpleNamespace(available=64 << 30)
+    monkeypatch.setattr(stacks.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(stacks, "require_java", lambda: None)
+    monkeypatch.setattr(EmbeddedService, "process", property(lambda self: self.name in lives or None))
+    state = lambda self, patience_s: ("running" if self.name in lives else "stopped", None)  # noqa: E731
+    monkeypatch.setattr(EmbeddedService, "state", state)
+    monkeypatch.setattr(Stack, "_start", lambda self, services, say: lives.update(each.name for each in services))
+    return SimpleNamespace(lives=lives, memory=memory, make=lambda nodes=None: Stack(Path(tmp_path), nodes=nodes))
+
+
+def test_whoever_does_not_say_how_many_nodes_finds_those_that_were_started(started):
+    started.make(3).up()
+    assert started.lives == {*(f"{name}-{n}" for name in ("kafka", "zookeeper") for n in (1, 2, 3)), "minio"}
+    assert started.make().nodes == 3
+
+
+def test_services_that_run_with_another_number_of_nodes_are_left_alone(started):
+    started.make().up()
+    with pytest.raises(BadInput, match=r"nodes = 3: the services in .* run with nodes = 1; stop them with `keyshift d"):
+        started.make(3).up()
+    assert started.lives == {"kafka", "zookeeper", "minio"}
+    started.lives.clear()
+    started.make(3).up()
+    assert "kafka-3" in started.lives
+
+
+def test_too_little_memory_for_three_nodes_is_named_before_anything_is_started(started):
+    started.memory.available = 900 * MIB
+    with pytest.raises(
+        ServiceUnavailable, match=r"need 1260 MiB of memory, and 900 MiB are free; take nodes: 1"
+    ) as said:
+        started.make(3).up()
+    assert "\n" not in str(said.value)
+    assert not started.lives
+    started.make(1).up()  # as it always was
+
+
+def test_one_of_three_nodes_may_be_away_and_the_first_that_lives_is_the_one_to_hit(started):
+    stack = started.make(3)
+    stack.up()
+    assert stack.node("kafka").name == "kafka-1"
+    started.lives -= {"kafka-1", "zookeeper-3"}
+    assert len(stack.endpoints().kafka.split(",")) == 3
+    assert (stack.node("kafka").name, stack.node("zookeeper").name) == ("kafka-2", "zookeeper-1")
+    assert stack.node("kafka-3").name == "kafka-3"
+    with pytest.raises(BadInput, match=r"kafak.*did you mean 'kafka'"):
+        stack.node("kafak")
+    started.lives -= {"kafka-2"}
+    with pytest.raises(ServiceUnavailable, match=r"Kafka 2 at 127\.0\.0\.1:19102 is stopped; start it with"):
+        stack.endpoints()
