@@ -94,6 +94,8 @@ def serve(config: ApplicationConfig, commands: CommandLines) -> None:
     if config.gives_way:
         _be_nice(NICE)
     spark = session(config.master, list(config.jars), config.work, config.log, config.options)
+    if config.gives_way:
+        _warm(spark)
     say(Ready())
     query: StreamingQuery | None = None
     while not isinstance(command := commands.next(LOOK_S if query else 3600.0), Stop):
@@ -110,6 +112,15 @@ def serve(config: ApplicationConfig, commands: CommandLines) -> None:
             query = None
     if query:
         query.stop()
+
+
+def _warm(spark: SparkSession) -> None:
+    """The first query of a Spark takes seconds more: classes are loaded, and the daemon of Python workers starts. Who
+    comes back has that behind it before the state is written that its query begins from.
+    """
+    values = spark.range(4).selectExpr("cast(cast(id as string) as binary) as value")
+    rows = values.mapInArrow(lambda batches: batches, "value binary").repartition(2)
+    rows.selectExpr("value", "explode(array(true, false))").collect()
 
 
 def _keep_reports_apart() -> None:

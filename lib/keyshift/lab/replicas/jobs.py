@@ -138,8 +138,11 @@ class Replicas:
         return sorted((replica for replica in self.all if replica.lives), key=lambda replica: replica.began[-1])
 
     def parts(self) -> dict[int, str]:
-        """The names of replicas by the processes of their applications, as far as these run; for any thread."""
-        return {pid: f"replica {each.number}" for each in self.all if (pid := each.application.pid) is not None}
+        """The names of replicas by the processes of their applications, and those of spare ones, as far as these run;
+        for any thread.
+        """
+        replicas = {pid: f"replica {each.number}" for each in self.all if (pid := each.application.pid) is not None}
+        return dict.fromkeys(self._spares.pids, "spare") | replicas
 
     def begin(self) -> None:
         """Start their applications, all at once. Raises ServiceUnavailable if one does not start."""

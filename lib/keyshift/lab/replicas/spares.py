@@ -31,6 +31,11 @@ class Spares:
         for application in self._waiting:
             application.await_ready()
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of those that wait; for any thread."""
+        return [pid for application in [*self._waiting] if (pid := application.pid) is not None]
+
     def take(self) -> Application | None:
         """The one that was started first and still runs, or None."""
         with contextlib.suppress(IndexError):

@@ -177,8 +177,11 @@ def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_
     first = made.replicas.all[0]
     spare = next(each for each in made.opened if each.name == "spare-0")
     assert spare.did == ["begin", "await_ready"] and spare.gives_way
+    spare.pid = 78
+    assert made.replicas.parts() == {78: "spare"}
     made.replicas.begin_next(first)
     assert first.application is spare and spare.did == ["begin", "await_ready"]
+    assert made.replicas.parts() == {78: "replica 0"}
     made.replicas.begin_next(first)
     assert first.application.name == "0-1", "there is none left"
     made.replicas.fill_spares()

@@ -61,6 +61,7 @@ def served(monkeypatch):
         said, begun, left = [], [], iter([*commands, Stop()])
         monkeypatch.setattr(application, "say", said.append)
         monkeypatch.setattr(application, "_keep_reports_apart", lambda: None)
+        monkeypatch.setattr(application, "_warm", lambda session: said.append("warm"))
         monkeypatch.setattr(application, "session", lambda *given: given)
         monkeypatch.setattr(application, "start_query", lambda *given: begun.append(given) or query)
         application.serve(told, SimpleNamespace(next=lambda timeout_s: next(left)))
@@ -92,8 +93,9 @@ def test_one_that_gives_way_does_so_until_it_is_told_otherwise(served, monkeypat
     monkeypatch.setattr(application, "_be_nice", nice.append)
     served([GiveWayNoMore()], Query(1))
     assert nice == [0]
-    served([RUN, GiveWayNoMore()], Query(9), TOLD.model_copy(update={"gives_way": True}))
+    said, _ = served([RUN, GiveWayNoMore()], Query(9), TOLD.model_copy(update={"gives_way": True}))
     assert nice == [0, application.NICE, 0]
+    assert said[:2] == ["warm", Ready()], "it takes no time from those that wait for it"
 
 
 def test_who_is_nice_is_so_with_all_that_it_has_started(monkeypatch, tmp_path):
