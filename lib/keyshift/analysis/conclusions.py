@@ -99,7 +99,10 @@ def _about(group: list[Point]) -> list[str]:
     correct = [point for point in group if not point.bad]
     if not correct:
         return said
-    said += full_machine([row for point in correct for row in point.rows])
+    rows = [row for point in correct for row in point.rows]
+    said += full_machine(rows)
+    if not any(map(_is_hit, rows)):  # then what is called spike and silence is any moment
+        return said
     said += _compare(
         correct,
         lambda row: ratio(row, "spike_ms", "p99_ms"),

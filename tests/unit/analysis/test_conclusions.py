@@ -72,13 +72,15 @@ def test_missing_values_are_said_to_be_missing(missing):
     ("happens", "said_of"),
     [
         ({"trigger": "none", "fault": ""}, []),
-        ({"trigger": "none", "fault": "kill:replica@4"}, ["recover"]),
-        ({"trigger": "scale", "fault": ""}, ["completion", "recover"]),
+        ({"trigger": "none", "fault": "kill:replica@4"}, ["spike", "silence", "recover"]),
+        ({"trigger": "scale", "fault": ""}, ["spike", "silence", "completion", "recover"]),
     ],
 )
-def test_nothing_is_missing_of_what_was_not_to_happen(happens, said_of):
+def test_nothing_is_said_or_missing_of_what_was_not_to_happen(happens, said_of):
     gap = row("kazoo", parameters={"seed": 1, "rate": 100} | happens, completion_s=None, recover_s=None)
     lines = {
+        "spike": "kazoo kept the P99 spike at 30 ms, 1.5 × its value before.",
+        "silence": "kazoo left at most 40 ms without a result.",
         "completion": "A completion time is missing for kazoo.",
         "recover": "P99 was not seen back under its objective for good with kazoo.",
     }
