@@ -8,7 +8,7 @@ from keyshift.workloads.keycount import EVENTS
 
 class _Message(NamedTuple):
     of: int
-    at: int
+    at: int | None
 
     def partition(self):
         return self.of
@@ -23,10 +23,12 @@ class Broker:
     def __init__(self, at_once=True):
         self.at_once, self.values, self.waiting, self.ends = at_once, [], [], [0, 0]
         self.failure = None
+        self.tells_offsets = True  # of a send that it has had before a broker does not
 
     def produce(self, topic, value, partition, on_delivery):
         self.values.append((partition, value))
-        self.waiting.append((on_delivery, _Message(partition, self.ends[partition])))
+        at = self.ends[partition] if self.tells_offsets else None
+        self.waiting.append((on_delivery, _Message(partition, at)))
         self.ends[partition] += 1
 
     def poll(self, timeout):

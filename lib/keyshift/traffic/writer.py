@@ -39,7 +39,7 @@ def connect(topic: Topic) -> Producer:
 
 class Writer:
     """Records of ``topic``, in their order by partition; what is on its way to Kafka is bounded. For one thread, which
-    hears in the calls below what was written: ``written(partition, offset)``.
+    hears in the calls below what was written, as far as Kafka says where: ``written(partition, offset)``.
 
     All methods raise ServiceUnavailable once Kafka has not taken a record.
     """
@@ -69,10 +69,10 @@ class Writer:
 
     def _delivered(self, size: int, error: Any, message: Any) -> None:
         self._on_the_way -= size
-        if error is None:
-            self._written(message.partition(), message.offset())
-        else:
+        if error is not None:
             self._failure = error.str()
+        elif (offset := message.offset()) is not None:  # not where a new leader had the record from the one before
+            self._written(message.partition(), offset)
 
     def _check(self) -> None:
         if self._failure:
