@@ -20,6 +20,7 @@ from small_run import spec
 
 pytestmark = pytest.mark.nightly("a minute each; tests/unit/services has the settings of three nodes")
 DEADLINE_S = 60.0
+REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 100.0, "heartbeat_ms": 100.0, "rate": 200.0}
 
 
 @pytest.fixture
@@ -78,15 +79,13 @@ def test_a_topic_is_written_and_a_session_lives_on_without_one_node_of_each(node
     [
         {"strategy": "fluid", "fault": "kill:zookeeper@transfer,kill:kafka@5"},
         {"strategy": "fluid", "fault": "restart:zookeeper@transfer:2s,restart:kafka@5:2s"},
+        REPLICATED | {"fault": "kill:zookeeper@3,kill:kafka@5"},
     ],
-    ids=["killed", "restarted"],
+    ids=["killed", "restarted", "killed, with replicas"],
 )
 def test_a_job_goes_on_without_one_node_of_each(nodes, tmp_path_factory, values):
     lines: list[str] = []
-    home, cores = (
-        tmp_path_factory.mktemp("lab"),
-        0 if "replicas" in values else 6,
-    )  # each replica has a Spark of its own
+    home, cores = tmp_path_factory.mktemp("lab"), 0 if "replicas" in values else 6  # each replica has its own Spark
     with Lab(nodes.endpoints(), jars("spark"), home, cores, lines.append, SparkProfile(), nodes) as lab:
         manifest = lab.run(spec(**values))
     assert manifest.status == "ok", manifest.verdict.examples

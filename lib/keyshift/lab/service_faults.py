@@ -53,8 +53,16 @@ class ServiceFaults:
         self._threads: list[threading.Thread] = []
 
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here."""
+        """Raises BadInput if it cannot happen here, or not any more: a node that was killed before is away."""
         require_possible([fault], self._stack, self._spark)
+        if fault.action == "kill" and fault.who in SERVICES:
+            assert self._stack is not None
+            alive = sum(service.kind == fault.who for service in self._stack.alive())
+            if alive < self._stack.nodes:
+                raise BadInput(
+                    f"fault = {fault}: {alive} of {self._stack.nodes} nodes of {fault.who} live, and one more may not "
+                    "be killed; `keyshift up` starts the others"
+                )
 
     def hit(self, fault: Fault) -> None:
         """Begin; for any thread."""

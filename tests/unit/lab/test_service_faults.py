@@ -1,5 +1,6 @@
 """Faults of services: only of our own, which nobody else uses; a run waits for their end."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -108,3 +109,12 @@ def test_a_service_is_killed_only_if_others_of_it_are_left(tmp_path):
     require_possible(parse("kill:kafka@4,kill:zookeeper@4"), three, SparkProfile())
     with pytest.raises(BadInput, match=r"kill:kafka@\d: only one of three nodes of kafka may be killed"):
         require_possible(parse("kill:kafka@4,kill:kafka@8"), three, SparkProfile())
+
+
+def test_no_second_node_of_a_service_is_killed_now(tmp_path, monkeypatch):
+    stack, [kill] = Stack(tmp_path, nodes=3), parse("kill:kafka@4")
+    for alive, killed in ((3, True), (2, False)):
+        monkeypatch.setattr(stack, "alive", lambda alive=alive: [SimpleNamespace(kind="kafka")] * alive)
+        made = ServiceFaults(stack, SparkProfile(), print)
+        with contextlib.nullcontext() if killed else pytest.raises(BadInput, match="2 of 3 nodes of kafka live, and "):
+            made.require(kill)
