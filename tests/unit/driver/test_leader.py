@@ -1,7 +1,9 @@
 """The coordinator's shell over nodes in memory: what it writes down of steps. With ZooKeeper: tests/integration."""
 
 import threading
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from small_job import CONFIG
@@ -238,7 +240,9 @@ def test_a_step_that_ended_before_its_leader_died_keeps_its_record():
 
 def test_a_leader_that_is_stopped_goes_on_after_its_time(monkeypatch):
     slept = []
-    monkeypatch.setattr("keyshift.driver.leader.time.sleep", slept.append)
+    # In this module alone: a thread that an earlier test has left would spin, and fill the memory with its naps.
+    own = SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)
+    monkeypatch.setattr("keyshift.driver.leader.time", own)
     leader = coordinator(Nodes())
     leader.fail(*parse("stop:coordinator@4:3s"))
     lead(leader)

@@ -131,7 +131,7 @@ def test_of_other_faults_the_first_slot_that_comes_to_their_phase_tells_once(hit
 
 def test_state_on_its_way_is_cut_off_once_and_slow_from_then_on(hit, monkeypatch):
     slept, cuts, told = [], [], []
-    monkeypatch.setattr("keyshift.wire.faults.time.sleep", slept.append)
+    monkeypatch.setattr("keyshift.wire.faults.time", SimpleNamespace(sleep=slept.append))  # not for other threads
     points = FaultPoints(parse("cut:flight@transfer,slow:flight@transfer:0.2s"), 0, 0, told.append)
     points.published([(5, STEP)])
     points.sending(lambda: cuts.append("too early"))
