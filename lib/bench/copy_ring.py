@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.flight as flight
 from pydantic import Field
 
-from keyshift.lab.bare_copy import ANSWER_S, BATCH_BYTES, CopySink, Listening, batch_of, copy_s
+from keyshift.lab.machine.bare_copy import ANSWER_S, BATCH_BYTES, CopySink, Listening, batch_of, copy_s
 from keyshift.model.errors import BadInput
 from keyshift.model.messages import decode
 from keyshift.traffic.process import JsonProcess, say

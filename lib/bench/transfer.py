@@ -14,7 +14,7 @@ from bench.measurements import Measurement
 from keyshift.driver.spark import WORKER_ENVIRONMENT
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.experiment.parts import JobPart
-from keyshift.lab.bare_copy import CopySink, copy_s
+from keyshift.lab.machine.bare_copy import CopySink, copy_s
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.messages import decode
 from keyshift.state import Store, UnitState, backends

@@ -23,11 +23,12 @@ from keyshift import objects
 from keyshift.control import background, files, forgetting, process
 from keyshift.driver import attempt, job, questions
 from keyshift.endpoints import Endpoints
-from keyshift.lab import backlog, bare_copy, recording, run_loop
+from keyshift.lab import backlog, recording, run_loop
 from keyshift.lab import run as lab_run
 from keyshift.lab.live import journal as live_journal
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.inbox import Inbox
+from keyshift.lab.machine import bare_copy
 from keyshift.lab.run import Lab
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import describe_machine, describe_versions

@@ -1,13 +1,14 @@
-"""Classes are small, and one name means one thing."""
+"""Classes and packages are small, and one name means one thing."""
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import keyshift
 
 ROOT = Path(keyshift.__file__).parent
 MOST_METHODS = 20
+MOST_FILES = 15
 MACHINES = {"CoordinatorMachine", "Situation", "SlotCore"}  # one method for each event that they take
 
 
@@ -44,3 +45,9 @@ def test_no_two_classes_have_one_name():
         places[each.name].append(path)
     assert len(places) > 400, "or this looks in the wrong place"
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_no_package_has_more_than_fifteen_files_beside_each_other():
+    beside = Counter(path.parent.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+    assert len(beside) > 30, "or this looks in the wrong place"
+    assert {package: files for package, files in beside.items() if files > MOST_FILES} == {}

@@ -63,8 +63,8 @@ def calibrate(profile: Where = None, as_json: Json = False) -> None:
     """
     from keyshift.experiment.parts import AUTO, OF_AUTO
     from keyshift.experiment.spec import make_spec
-    from keyshift.lab.auto_load import chosen
     from keyshift.lab.environment import open_lab
+    from keyshift.lab.machine.auto_load import chosen
 
     spec = make_spec(dict.fromkeys(OF_AUTO, AUTO))
     with open_lab([spec], profile) as lab:

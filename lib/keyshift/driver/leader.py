@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from keyshift.clock import now_us
 from keyshift.driver.appointments import Appointments, publish
-from keyshift.driver.published import read_published
-from keyshift.driver.step_log import StepLog
+from keyshift.driver.step_log import StepLog, read_published
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.keys import Assignment, Step, Version
 from keyshift.model.notes import Activity, Doing

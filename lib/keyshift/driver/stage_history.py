@@ -6,8 +6,7 @@ from typing import Annotated
 from pydantic import PlainSerializer, PlainValidator
 
 from keyshift.driver.attempt import Unfinished
-from keyshift.driver.published import read_published
-from keyshift.driver.step_log import StepLog, note_acknowledgements
+from keyshift.driver.step_log import StepLog, note_acknowledgements, read_published
 from keyshift.model.keys import Assignments, Version
 from keyshift.model.records import StepRecord
 from keyshift.wire import nodes

@@ -10,7 +10,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.load_cost import cost_spec
+from keyshift.lab.machine.load_cost import cost_spec
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import service_errors

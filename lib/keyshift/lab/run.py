@@ -20,11 +20,11 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import require_one_replica, room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space
-from keyshift.lab import bare_copy
-from keyshift.lab import load_cost as costs
-from keyshift.lab.auto_load import DEFAULT, AutoLoad, chosen
 from keyshift.lab.ending import RunEnd
 from keyshift.lab.live.job import LiveJob
+from keyshift.lab.machine import bare_copy
+from keyshift.lab.machine import load_cost as costs
+from keyshift.lab.machine.auto_load import DEFAULT, AutoLoad, chosen
 from keyshift.lab.recording import Recording
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.lab.replicas.spark import application_of

@@ -16,8 +16,8 @@ from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.backlog import LOOK_S, Backlog
 from keyshift.lab.ending import Unwanted
 from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span
+from keyshift.lab.machine.sampler import Sample, Sampler
 from keyshift.lab.reporter import Reporter
-from keyshift.lab.sampler import Sample, Sampler
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.notes import Activity, Doing

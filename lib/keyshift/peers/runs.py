@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab import bare_copy
+from keyshift.lab.machine import bare_copy
 from keyshift.lab.recording import Recording
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop

@@ -8,8 +8,9 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.spec import make_spec
-from keyshift.lab import load_cost, run
+from keyshift.lab import run
 from keyshift.lab.ending import Ending, RunEnd, Unwanted
+from keyshift.lab.machine import load_cost
 from keyshift.lab.run import Lab
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.place.profile import SparkProfile

@@ -13,7 +13,7 @@ from keyshift.analysis.metrics import Offered
 from keyshift.analysis.timelines import FAULT
 from keyshift.clock import SECOND_US
 from keyshift.lab.judge.final_state import FinalState, judged, judged_cuts
-from keyshift.lab.sampler import Sample
+from keyshift.lab.machine.sampler import Sample
 from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say

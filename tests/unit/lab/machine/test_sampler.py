@@ -7,7 +7,7 @@ from statistics import median
 import psutil
 import pytest
 
-from keyshift.lab.sampler import Sampler, spent_s
+from keyshift.lab.machine.sampler import Sampler, spent_s
 from keyshift.model.records import PodUsed
 from keyshift.waiting import wait_until
 

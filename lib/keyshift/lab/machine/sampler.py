@@ -11,7 +11,7 @@ import psutil
 
 from keyshift.analysis.machine import ALL, BUSY, DISTURBED, DISTURBED_FROM, MACHINE, OTHERS, SAMPLED_S, STOLEN
 from keyshift.clock import SECOND_US
-from keyshift.lab.network import Bytes, Connections
+from keyshift.lab.machine.network import Bytes, Connections
 from keyshift.model.records import PodUsed
 
 AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job

@@ -67,7 +67,7 @@ def measure_bytes_per_s() -> float:
     Raises ServiceUnavailable if the other process does not start.
     """
     batches = [batch_of(bytes(BATCH_BYTES))] * (COPY_BYTES // BATCH_BYTES)
-    process = JsonProcess("keyshift.lab.bare_copy", None, Listening)
+    process = JsonProcess("keyshift.lab.machine.bare_copy", None, Listening)
     try:
         with flight.FlightClient(f"grpc://{process.report(ANSWER_S).address}") as client:
             return COPY_BYTES / min(copy_s(client, batches) for _ in range(TRIES))

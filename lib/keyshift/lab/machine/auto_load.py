@@ -11,7 +11,7 @@ from typing import NamedTuple
 from keyshift.experiment.parts import RunPart
 from keyshift.experiment.spec import RunSpec
 from keyshift.forecast.cost import event_us
-from keyshift.lab.load_cost import LoadCost, cost_spec, rows_per_s
+from keyshift.lab.machine.load_cost import LoadCost, cost_spec, rows_per_s
 
 SHARE = 0.5  # of the processors, that a load may take
 EVENTS_SHARE = 0.3  # of that, which events may take where frames can become longer

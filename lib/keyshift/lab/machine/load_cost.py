@@ -20,8 +20,8 @@ from keyshift.clock import SECOND_US
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import write_whole
 from keyshift.forecast.fitting import non_negative
+from keyshift.lab.machine.sampler import processors_s, spent_s
 from keyshift.lab.run_loop import RunLoop, Script
-from keyshift.lab.sampler import processors_s, spent_s
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import Machine, describe_machine
 from keyshift.traffic.feed import Before

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from keyshift.lab import network
-from keyshift.lab.network import Connections
+from keyshift.lab.machine import network
+from keyshift.lab.machine.network import Connections
 from keyshift.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes by connection")

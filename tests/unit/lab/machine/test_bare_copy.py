@@ -1,6 +1,6 @@
 """The bandwidth of a bare copy."""
 
-from keyshift.lab import bare_copy
+from keyshift.lab.machine import bare_copy
 
 
 def test_the_bandwidth_is_measured_once_a_day_and_again_if_what_was_kept_cannot_be_read(tmp_path, monkeypatch):
