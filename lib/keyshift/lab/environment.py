@@ -1,10 +1,10 @@
 """The front door for notebooks and the command line: services, jars and Spark, opened together and closed together."""
 
-import socket
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
@@ -20,6 +20,7 @@ from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
 from keyshift.services.stack import Stack
 from keyshift.state import backends, settings_of
+from keyshift.wire.client import connected
 
 ANSWER_S = 5.0
 
@@ -91,23 +92,10 @@ def _stack(place: Profile) -> Stack | None:
 
 def _reached(endpoints: Endpoints) -> Endpoints:
     for name in ("kafka", "zookeeper", "minio"):
-        _reach(name, getattr(endpoints, name))
+        addresses = getattr(endpoints, name)
+        with service_errors(OSError, partial("{} at {} cannot be reached: {}".format, name, addresses)):
+            connected(addresses, ANSWER_S).close()
     return endpoints
-
-
-def _reach(name: str, addresses: str) -> None:
-    """One of them is enough: of several nodes one may be away."""
-    *others, last = addresses.split(",")
-    for address in others:
-        with suppress(OSError, OverflowError):
-            return _connect(address)
-    with service_errors((OSError, OverflowError), lambda error: f"{name} at {addresses} cannot be reached: {error}"):
-        _connect(last)
-
-
-def _connect(address: str) -> None:
-    host, port = address.rsplit(":", 1)
-    socket.create_connection((host, int(port)), ANSWER_S).close()
 
 
 @contextmanager

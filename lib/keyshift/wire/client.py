@@ -76,6 +76,23 @@ def _only_for(secret: str) -> dict[str, Any]:
     return {"auth_data": [("digest", f"job:{password}")], "default_acl": [make_digest_acl("job", password, all=True)]}
 
 
+def connected(addresses: str, within_s: float) -> socket.socket:
+    """A connection with the first of several servers that takes one: of several nodes one may be away.
+
+    ``addresses``: HOST:PORT, with commas between them. Raises the OSError of the last one.
+    """
+    *others, last = addresses.split(",")
+    for address in others:
+        with contextlib.suppress(OSError):
+            return _connected(address, within_s)
+    return _connected(last, within_s)
+
+
+def _connected(address: str, within_s: float) -> socket.socket:
+    host, port = address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), within_s)
+
+
 def begin(hosts: str, secret: str, session_s: float = ANSWER_S) -> tuple[KazooClient, threading.Event]:
     """A session that begins, and what is set while there is a connection. Does not wait for it.
 

@@ -8,7 +8,6 @@ later term, also while ZooKeeper is away.
 
 import contextlib
 import secrets
-import socket
 import threading
 from collections.abc import Callable
 
@@ -17,7 +16,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.serialization import Connect, int_struct
 
 from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
-from keyshift.wire.client import ANSWER_S, begin, end
+from keyshift.wire.client import ANSWER_S, begin, connected, end
 from keyshift.wire.nodes import of_job, of_order
 from keyshift.wire.tree import GuardedWrites, Tree
 
@@ -134,24 +133,12 @@ def require_session(hosts: str, session_ms: int) -> None:
         )
 
 
-def _link(addresses: list[str]) -> socket.socket:
-    """A connection with the first server that takes one: of several one may be away."""
-    for number, address in enumerate(addresses, 1):
-        host, port = address.rsplit(":", 1)
-        try:
-            return socket.create_connection((host, int(port)), timeout=ANSWER_S)
-        except OSError:
-            if number == len(addresses):
-                raise
-    raise AssertionError  # for mypy: there is always one
-
-
 def _granted_ms(hosts: str, wanted_ms: int) -> int:
     """How long a session is for whoever asks for so many milliseconds."""
     asked = Connect(0, 0, wanted_ms, 0, b"\0" * 16, False).serialize()
     with (
         service_errors(OSError, lambda error: f"ZooKeeper at {hosts}: {error}; see `keyshift status`"),
-        _link(hosts.split("/")[0].split(",")) as link,
+        connected(hosts.split("/")[0], ANSWER_S) as link,
         link.makefile("rb") as answers,
     ):
         link.sendall(int_struct.pack(len(asked)) + asked)

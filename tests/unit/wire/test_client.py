@@ -10,7 +10,7 @@ from kazoo.exceptions import OperationTimeoutError
 from kazoo.interfaces import IAsyncResult
 
 from keyshift.wire import client as zookeeper_client
-from keyshift.wire.client import begin, end
+from keyshift.wire.client import begin, connected, end
 from keyshift.wire.confirmed import ConfirmedWrites
 
 DEADLINE_S = 60.0
@@ -102,3 +102,15 @@ def test_a_session_that_does_not_end_is_left_alone(monkeypatch):
     assert ends(lambda: end(Client()))
     assert left == [Client.handler.stop]
     never.set()
+
+
+def test_the_first_of_several_servers_that_takes_a_connection_is_enough():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = f"127.0.0.1:{server.getsockname()[1]}"
+        with connected(f"no such host:1,127.0.0.1:1,{there}", 5.0) as link:
+            assert link.getpeername() == server.getsockname()
+
+
+def test_if_no_server_takes_one_the_error_is_that_of_the_last_one():
+    with pytest.raises(ConnectionRefusedError):
+        connected("no such host:1,127.0.0.1:1", 5.0)

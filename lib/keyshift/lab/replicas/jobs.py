@@ -171,29 +171,30 @@ class Replicas:
     def stop(self) -> None:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""
         self.before_stop()
-        self._each(lambda replica: replica.application.end())
-        self._spares.end()
-        self._each(lambda replica: replica.job.stop())
+        with contextlib.ExitStack() as stack:  # ends with what is put in first
+            self._each(stack, lambda replica: replica.job.stop())
+            stack.callback(self._spares.end)
+            self._each(stack, lambda replica: replica.application.end())
 
     def end(self) -> None:
         """The jobs are over, after ``stop``."""
-        self._each(lambda replica: replica.job.end())
+        with contextlib.ExitStack() as stack:
+            self._each(stack, lambda replica: replica.job.end())
 
     def clean(self) -> None:
         """Remove what they left in ZooKeeper, MinIO and on disk."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._clean_common)
-            self._each(lambda replica: replica.job.clean())
+            self._each(stack, lambda replica: replica.job.clean())
 
     def _clean_common(self) -> None:
         if self._common:
             with _together(self._common) as participant:
                 participant.withdraw(nodes.ALL)
 
-    def _each(self, end: Callable[[LedReplica], None]) -> None:
-        with contextlib.ExitStack() as stack:
-            for replica in self.all:
-                stack.callback(end, replica)
+    def _each(self, stack: contextlib.ExitStack, end: Callable[[LedReplica], None]) -> None:
+        for replica in self.all:
+            stack.callback(end, replica)
 
 
 class _MayStrike:
