@@ -72,6 +72,7 @@ class Channel:
             self.repeated += 1
             return None
         self._check(row, sequence)
+        sequence = max(sequence, self._came)  # a switch may come behind a barrier of a higher place
         self._came, self._came_watermark = sequence, max(self._came_watermark, row.watermark)
         if kind in CONTROL:
             self._came_version = row.version
@@ -91,9 +92,13 @@ class Channel:
                 f"channel {self.number} has a barrier of version {row.version} at offset {now}, and has come to offset "
                 f"{before}: it is not right behind its mark"
             )
-        if sequence <= self._came:
-            raise ProtocolViolation(f"channel {self.number} has two barriers behind one mark, at offset {now}")
-        if row.version < self._came_version or (row.kind in (BARRIER, SNAPSHOT) and row.version == self._came_version):
+        switches = row.kind in (BARRIER, SNAPSHOT)
+        if sequence <= self._came and not switches:
+            raise ProtocolViolation(
+                f"channel {self.number} has a row of version {row.version} at offset {now}, where it was under version "
+                f"{self._came_version}"
+            )
+        if row.version < self._came_version or (switches and row.version == self._came_version):
             raise ProtocolViolation(
                 f"channel {self.number} has a row of version {row.version} behind version {self._came_version}"
             )

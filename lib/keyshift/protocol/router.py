@@ -78,8 +78,9 @@ class RouterMachine:
             self._savepoint = savepoint
 
     def request_capture(self, snapshot: str) -> None:
-        """Ask for the barrier of a snapshot that is no switch, at the next boundary."""
-        self._capture = snapshot
+        """Ask for the barrier of a snapshot that is no switch, at the next boundary: not behind a savepoint."""
+        if self.stopped_for is None:
+            self._capture = snapshot
 
     @property
     def newest(self) -> int:

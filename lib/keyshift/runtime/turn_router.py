@@ -5,13 +5,18 @@ with events or without, so that all slots see the same marks. The barrier of an 
 with which the router closes the appointed epoch, and not with its next frame: so in each slot the barriers of all
 routers stand between the same two turns.
 
+If a frame closes several epochs at which something is appointed, the barriers come behind it in the order of those
+epochs. Another router may close them one by one, and the barriers have to come in the same order on all channels. What
+is appointed at one epoch comes as ``RANKS`` has it. When a router was told of what does not count.
+
 A router confirms an appointment if it has not closed its epoch, and takes no frame that would close it before it knows
-that the appointment holds. Behind a savepoint it goes on to mark epochs, without events: what was appointed for later
-still comes.
+that the appointment holds. Behind a savepoint it goes on to mark epochs, without events: switches that were appointed
+for later still come.
 """
 
 from collections.abc import Callable, Mapping, Sized
 from functools import partial
+from typing import NamedTuple
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment
@@ -19,7 +24,17 @@ from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.protocol.router import RouterMachine
 from keyshift.runtime.router import Events, Routed, RouterCore
 
-Due = tuple[Appointment, Callable[[], None]]  # and what makes the next boundary say its barriers
+RANKS = SWITCH, CAPTURED, STOP = range(3)
+
+
+class Due(NamedTuple):
+    """What is appointed, and ahead. ``act`` makes the next boundary say its barriers."""
+
+    epoch: int
+    rank: int
+    version: int  # of a switch
+    holds: bool
+    act: Callable[[], None]
 
 
 class TurnRouter(RouterCore[Events]):
@@ -59,14 +74,21 @@ class TurnRouter(RouterCore[Events]):
         if told.appointment is None or told.assignment.version <= self.machine.newest:
             return None
         act = partial(self.machine.announce, told.assignment, snapshot=told.snapshot)
-        return self._keep(str(told.assignment.version), told.appointment, act)
+        version = told.assignment.version
+        return self._keep(str(version), told.appointment, (SWITCH, version), act)
 
     def savepoint(self, name: str, appointment: Appointment, stops: bool = True) -> bool | None:
         """See ``_keep``, of a savepoint or, if the router goes on behind it, of a capture."""
         if name == self._said or self.machine.stopped_for is not None:
             return None
-        request = self.machine.request_savepoint if stops else self.machine.request_capture
-        return self._keep(name, appointment, partial(request, name))
+        return self._keep(name, appointment, (STOP if stops else CAPTURED, 0), partial(self._request, name, stops))
+
+    def _request(self, name: str, stops: bool) -> None:
+        self._said = name
+        if stops:
+            self.machine.request_savepoint(name)
+        else:
+            self.machine.request_capture(name)
 
     def take_back(self, name: str) -> None:
         """The savepoint or capture of this ``name`` does not come: its appointment does not hold."""
@@ -79,7 +101,9 @@ class TurnRouter(RouterCore[Events]):
             if stops:
                 self.machine.stopped_for = name
 
-    def _keep(self, name: str, appointment: Appointment, act: Callable[[], None]) -> bool | None:
+    def _keep(
+        self, name: str, appointment: Appointment, place: tuple[int, int], act: Callable[[], None]
+    ) -> bool | None:
         """What was told of an appointment, perhaps again. Gives whether the router confirms it, None if nobody asks.
 
         Raises ProtocolViolation if it holds and the router has passed its epoch: then nobody has asked this one.
@@ -90,20 +114,20 @@ class TurnRouter(RouterCore[Events]):
         if passed:
             self._due.pop(name, None)
         else:
-            self._due[name] = appointment, act
+            self._due[name] = Due(appointment.epoch, *place, appointment.holds, act)
         return None if appointment.holds else not passed
 
     def may_take(self, watermark: int) -> bool:
         """Whether a frame of this watermark may be taken: otherwise it is not known yet if an appointment holds."""
         epoch = watermark // self._heartbeat_us
-        return all(appointment.holds or appointment.epoch > epoch for appointment, _ in self._due.values())
+        return all(due.holds or due.epoch > epoch for due in self._due.values())
 
     def frame(
         self, router: int, offset: int, events: Events, watermark: int, time_us: int | None = None
     ) -> tuple[list[Routed], list[str]]:
         """Rows for all slots: the slot's part of the frame, or a tick; then barriers that are due behind it.
 
-        And the savepoint or snapshot whose barriers are among them: the next frame is the first behind.
+        And the savepoint and snapshots whose barriers are among them: the next frame is the first behind.
         """
         closed = self.epoch
         self.watermark = max(self.watermark, watermark)
@@ -112,10 +136,16 @@ class TurnRouter(RouterCore[Events]):
         rows = self._part(router, offset, events, time_us, to_all=marks or self.each_counts)
         if not marks:
             return rows, []
-        for name, (appointment, act) in list(self._due.items()):
-            if appointment.epoch <= self.epoch:
-                del self._due[name]
-                act()
-        barriers, reached = self._barriers(router, offset, time_us)
-        self._said = reached[-1] if reached else self._said
-        return rows + barriers, reached
+        reached: list[str] = []
+        for due in (*self._closed(), None):  # at the end the barrier with which the batch begins, if nothing has come
+            if due:
+                due.act()
+            barriers, said = self._barriers(router, offset, time_us)
+            rows, reached = rows + barriers, reached + said
+        return rows, reached
+
+    def _closed(self) -> list[Due]:
+        """What was appointed up to here, in the order in which it comes; it is due no more."""
+        closed = {name: due for name, due in self._due.items() if due.epoch <= self.epoch}
+        self._due = {name: due for name, due in self._due.items() if name not in closed}
+        return sorted(closed.values(), key=lambda due: due[:3])

@@ -110,12 +110,12 @@ def test_a_channel_may_not_go_on_where_another_has_a_barrier():
         ),
         ([data(0, 0, 10), barrier(0, 0, 3), data(1, 0, 10), barrier(1, 0, 2)], "stand at different barriers"),
         (
-            [data(0, 0, 10), barrier(0, 0, 2), barrier(0, 0, 3)],
-            "channel 0 has two barriers behind one mark, at offset 0",
+            [data(0, 0, 10), barrier(0, 0, 2), data(0, 0, 20, version=3)],
+            "channel 0 has a row of version 3 at offset 0, where it was under version 2",
         ),
         ([data(0, 0, 10), barrier(0, 0, 2), data(0, 1, 20)], "a row of version 1 behind version 2"),
     ],
-    ids=["not behind a mark", "different ones", "two at once", "an old version"],
+    ids=["not behind a mark", "different ones", "again", "an old version"],
 )
 def test_what_cannot_be_there_ends_the_replica(rows, words):
     machine = opened()
