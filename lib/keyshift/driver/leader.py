@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from keyshift.clock import now_us
 from keyshift.driver.appointments import Appointments, publish
@@ -78,10 +79,12 @@ class Coordinator:
         at_phase: Callable[[str], None] = lambda phase: None,
         appointments: Appointments | None = None,
     ) -> None:
-        self._coordination, self._name, self._slots, self._say = coordination, name, slots, say
+        self._coordination, self._name, self._say = coordination, name, say
         self._at_phase = at_phase  # ``prepare``, or ``switch``: about to be published
         self._appointments = appointments  # if slots work in turns
-        self._machine = CoordinatorMachine(assignment, deadline_s * 1000, slots)
+        in_turns = appointments is not None
+        self._machine_of = partial(CoordinatorMachine, deadline_ms=deadline_s * 1000, slots=slots, in_turns=in_turns)
+        self._machine = self._machine_of(assignment)
         self._inbox: queue.Queue[Heard] = queue.Queue()
         self._asked: dict[_Asked, None] = {}  # that is in there, or being done: a successor has to do it
         self._plan_name = ""  # the name of the plan that was written down last
@@ -214,7 +217,7 @@ class Coordinator:
         left, beginning = read_published(self._coordination), self._beginning
         effects: list[protocol.Effect] = []
         if left:
-            self._machine = CoordinatorMachine(left.assignment, self._machine.deadline_ms, self._slots)
+            self._machine = self._machine_of(left.assignment)
             self.log.switched(left.assignment)
             self._plan_name = left.plan
             effects += self._machine.recover(left.version, left.steps, left.rest, [], _ms())

@@ -97,7 +97,10 @@ class StepLate:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLate:
-    """It was given up, as some slots did not finish a phase before the deadline; the job goes on."""
+    """It was given up, as some slots did not finish a phase before the deadline; the job goes on.
+
+    If slots work in turns, and its switch was published, nothing else switches before all slots have come to it.
+    """
 
     version: Version
     missing: tuple[int, ...]
@@ -131,12 +134,17 @@ class _UnderWay:
 
 
 class CoordinatorMachine:
-    """Runs the steps of one migration at a time over ``assignment``; further requests wait their turn."""
+    """Runs the steps of one migration at a time over ``assignment``; further requests wait their turn.
 
-    def __init__(self, assignment: Assignment, deadline_ms: float, slots: int) -> None:
+    ``in_turns``: switches are appointed, and a router that begins a batch is told of the newest one alone. So none is
+    published before all slots have come to the one before.
+    """
+
+    def __init__(self, assignment: Assignment, deadline_ms: float, slots: int, in_turns: bool = False) -> None:
         self.assignment = assignment
         self.deadline_ms = deadline_ms
         self._slots = slots  # those included that own nothing
+        self._in_turns = in_turns
         self._version = assignment.version  # the last one used: not used again for another step after a rollback
         self._rest: list[Step] = []
         self._migrating = False
@@ -180,7 +188,7 @@ class CoordinatorMachine:
         self._rest, self._dropped, self._migrating = list(steps), NOTHING, True
         if self._current is None:
             return self._next(now_ms)
-        if self._current.phase == "late":
+        if self._current.phase == "late" and self._current.step.moves:
             self._current.phase, self._current.since_ms = "switching", now_ms
         return [self._publish()] if self._rest else []
 
@@ -226,9 +234,13 @@ class CoordinatorMachine:
         if current is None or current.phase == "late" or now_ms - current.since_ms <= self.deadline_ms:
             return []
         if current.step.snapshot:
-            self._current = None
             waiting = current.waiting["prepared" if current.phase == "preparing" else "captured"]
-            return [self._publish(), SnapshotLate(current.version, tuple(sorted(waiting))), *self._next(now_ms)]
+            given_up = SnapshotLate(current.version, tuple(sorted(waiting)))
+            if self._in_turns and current.phase == "switching":
+                current.phase = "late"
+                return [given_up]
+            self._current = None
+            return [self._publish(), given_up, *self._next(now_ms)]
         effects = self._drop_rest()
         self._migrating = False
         if current.phase == "preparing":

@@ -292,6 +292,30 @@ def test_a_snapshot_that_is_late_is_given_up_and_what_waits_begins(phases):
     assert machine.acknowledged("captured", 8, 0, 201) == []
 
 
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_in_turns_nothing_switches_before_all_slots_have_come_to_a_snapshot_that_has_whether_it_is_late_or_not(
+    takes_over,
+):
+    """A router that begins a batch is told of the newest switch alone: it would never come to this one."""
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3, in_turns=True)
+    machine.snapshot("a", 0)
+    captured(machine, 8, "prepared")
+    if takes_over:
+        machine = CoordinatorMachine(machine.assignment, deadline_ms=100, slots=3, in_turns=True)
+        machine.recover(8, [(8, Step((), snapshot="a"))], (), [], 0)
+    assert machine.tick(200) == [SnapshotLate(8, (0, 1, 2))] and machine.tick(400) == []
+    machine.submit("one")
+    assert machine.planned((SWAP,), assignment(8, 0, 0, 1, 1), 407) == [publish(8, (8, Step((), snapshot="a")))]
+    assert machine.tick(600) == []
+    assert captured(machine, 8, "captured") == [StepDone(8), publish(9, (9, SWAP))]
+
+
+def test_in_turns_a_snapshot_that_has_not_switched_is_given_up():
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3, in_turns=True)
+    machine.snapshot("a", 0)
+    assert machine.tick(200) == [publish(8), SnapshotLate(8, (0, 1, 2))]
+
+
 def test_who_takes_over_after_a_snapshot_does_not_wait_for_it():
     """What was acknowledged of it may be withdrawn by then."""
     machine = coordinator()
