@@ -14,6 +14,7 @@ OF_TWO_SOURCES = "saas"  # is not drawn: each of its sources has all the routers
 QUERIES = ("q3", "q4", "q5", "q6", "q7", "q8", "q11")  # of nexmark: those with state
 IN_TURNS = ("keycount", "windowcount", "wordcount", "nexmark", "stock")  # workloads of one stage
 OF_STAGES_IN_TURNS = "chain"  # is drawn without turns only
+QUICK_S, LONG_S = 0.02, 0.7  # calls of Flight, and batches of slots that work in turns if calls are not that quick
 SIMPLE = ("all_at_once", "fluid", "fluid_per_source")  # batches, carried out in any mode
 MODES = {
     "push": (Mode(), Mode(gate="slots"), Mode(gate="router")),
@@ -149,10 +150,11 @@ def draw(
     )
     if in_turns:  # what waits there is no reason to stop reading
         query = rng.choice([query for query in QUERIES if len(Nexmark(query=query).stages) == 1])
-        pinned = {"queue_bytes": 1 << 26, "query": query} | pinned
-        if shape.workload == OF_STAGES_IN_TURNS:
-            # They do not come to a snapshot at one epoch. And a batch has to last longer than it takes to begin: a job
-            # that falls behind comes late to its savepoint, which is appointed.
-            batches = {"batch_s": shape.batch_s and 0.7, "flight_s": min(shape.flight_s, 0.02)}
-            pinned = {"snapshot_s": 0.0} | batches | pinned
+        stages = shape.workload == OF_STAGES_IN_TURNS  # they do not come to a snapshot at one epoch
+        # A batch has to last longer than it takes to begin, which each stage does when all of its state is here: a job
+        # that falls behind, by more with each batch, comes late to its savepoint, which is appointed.
+        flight_s = min(shape.flight_s, QUICK_S) if stages else shape.flight_s
+        own = {"batch_s": LONG_S} if shape.batch_s and (stages or flight_s > QUICK_S) else {}
+        own |= {"snapshot_s": 0.0} if stages else {}
+        pinned = {"queue_bytes": 1 << 26, "query": query, "flight_s": flight_s} | own | pinned
     return replace(shape, ordering=ordering, **pinned)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 from many_runs import Pool
-from shape import IN_TURNS, KINDS, OF_STAGES_IN_TURNS, OF_TWO_SOURCES, WORKLOADS
+from shape import IN_TURNS, KINDS, OF_STAGES_IN_TURNS, OF_TWO_SOURCES, WORKLOADS, draw
 from shell_mutants import hunt, mutant
 
 from small_run import at_night
@@ -83,6 +83,13 @@ def test_so_it_is_if_slots_work_in_turns(pool, seen, ordering, workload):
         seen.update(outcome.seen)
     bad = [outcome for outcome in outcomes if outcome.problems or not outcome.seen["turns"]]
     assert not bad, "\n\n".join(map(str, bad))
+
+
+@pytest.mark.parametrize("workload", ALL_IN_TURNS)
+def test_no_job_that_works_in_turns_has_batches_that_take_longer_to_begin_than_they_last(workload):
+    shapes = [draw(seed, workload=workload, ordering="live_robin") for seed in range(10_000, 10_100)]
+    assert not [shape for shape in shapes if shape.batch_s == 0.25 and shape.flight_s > 0.02]
+    assert draw(10_017, workload=workload, ordering="live_robin", batch_s=0.25).batch_s == 0.25, "it is wanted"
 
 
 def test_the_runs_were_as_bad_as_they_should_be(seen):
