@@ -65,11 +65,12 @@ def settled(keyshift):
 
 
 def left_of(run, endpoints):
-    """The topics, the nodes and the snapshots of a run."""
+    """The topics, the nodes and the snapshots of a run, and of its replicas."""
     admin, nodes = KafkaAdminClient(bootstrap_servers=endpoints.kafka), Coordination(endpoints.zookeeper, "/keyshift")
     try:
         topics = [topic for topic in admin.list_topics() if run in topic]
-        return topics, run in nodes.children(ALL), list(Bucket(endpoints, f"savepoints/{run}/").names())
+        found = any(node.startswith(run) for node in nodes.children(ALL))
+        return topics, found, list(Bucket(endpoints, f"savepoints/{run}").names())
     finally:
         admin.close()
         nodes.close()
@@ -160,6 +161,59 @@ def test_a_job_that_was_interrupted_goes_on_and_of_one_that_is_forgotten_nothing
     assert all(f"deleted: topic {topic}" in told for topic in topics)
     assert not any(left_of(row["run"], endpoints))
     assert Jobs(session_stack.home).all() == []
+
+
+REPLICATED = [
+    *("rate=200", "frame_ms=100", "heartbeat_ms=100", "keys=2000", "state_bytes=64", "key_groups=16"),
+    *("warmup_s=1", "deadline_s=120", "replicas=2", "ordering=live_robin"),
+]
+
+
+@pytest.mark.nightly("two minutes; tests/unit/lab/live has such a job without Spark")
+def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keyshift, session_stack):
+    settings = [part for setting in REPLICATED for part in ("--set", setting)]
+    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
+    endpoints = session_stack.endpoints()
+
+    def told():
+        return json.loads(keyshift("job", "status", "--json"))
+
+    def states():
+        return [each["state"] for each in told()["replicas"].values()]
+
+    assert states() == ["lives", "lives"] and "not of the process that controls them" in told()["resume"]
+    assert len(left_of(row["run"], endpoints)[0]) == 3, "events, and the results of each replica"
+    assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
+    keyshift("job", "fault", "--fault", "kill:replica")
+    assert wait_until(lambda: states() == ["coming back", "lives"], WAIT_S)
+    assert "none would be left" in keyshift("job", "fault", "--fault", "kill:replica", status=2)
+    moved = json.loads(keyshift("job", "scale", "--slots", "3", "--no-wait"))  # when it is back
+    assert wait_until(lambda: states() == ["lives", "lives"], WAIT_S)
+    assert wait_until(lambda: told()["migrations"][moved["number"]]["outcome"] == "complete", WAIT_S)
+    assert wait_until(lambda: all(each["lag_ms"] is not None for each in told()["replicas"].values()), WAIT_S)
+    summary = json.loads(keyshift("job", "stop").splitlines()[-1])
+    assert summary["verdict"] == "ok" and summary["units_moved"] > 8 and summary["fewer_replicas_s"] > 0
+    notes = json.loads(keyshift("results", "show", row["run"]))["notes"]
+    assert any("2 replicas were judged, each as if it had been alone: 0 bad" in note for note in notes)
+    assert not any(left_of(row["run"], endpoints)) and Jobs(session_stack.home).all() == []
+
+
+@pytest.mark.nightly("a minute; tests/unit/control has every ending without Spark")
+def test_a_job_with_replicas_ends_with_its_process_and_what_it_leaves_is_forgotten(keyshift, session_stack):
+    settings = [part for setting in REPLICATED for part in ("--set", setting)]
+    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
+    endpoints, job = session_stack.endpoints(), Jobs(session_stack.home).read(row["job"])
+    below = psutil.Process(job.pid).children(recursive=True)
+    psutil.Process(job.pid).kill()
+    assert below and not psutil.wait_procs(below, timeout=WAIT_S)[1], "nothing of it runs any more"
+    dead = listed(keyshift, job)
+    assert (dead["state"], dead["remains"]) == ("ended", "leftovers")
+    assert "nothing can go on with it" in keyshift("resume", row["job"], status=2)
+    topics, nodes, _ = left_of(row["run"], endpoints)
+    assert len(topics) == 3 and nodes
+    told = keyshift("job", "forget", row["job"])
+    assert all(f"deleted: topic {topic}" in told for topic in topics)
+    assert not any(left_of(row["run"], endpoints)) and Jobs(session_stack.home).all() == []
 
 
 def ended(process):

@@ -15,6 +15,10 @@ from keyshift.lab import backlog, run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.journal import Keeper
+from keyshift.lab.replicas import returning
+from keyshift.lab.replicas.jobs import LedReplica
+from keyshift.lab.replicas.jobs import Replicas as RealReplicas
+from keyshift.lab.replicas.live import LiveReplicas
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
@@ -80,6 +84,8 @@ class Config:
     restore: str | None = None
     token: str = "secret"
     epochs: tuple = ()
+    shared: str = "run"
+    heartbeat_us: int = 20_000
 
     def chain(self):
         return self.of_stages
@@ -157,6 +163,80 @@ class Job:
             self.dies.append("killed")
 
 
+class Application:
+    """Of a replica. A query that has ended is noticed when its job is looked at."""
+
+    def __init__(self, job):
+        self.job, self.running, self.pid = job, True, None
+
+    def kill(self):
+        self.running = False
+        self.job.dies.append("the process of the replica is gone")
+
+    def pause(self, seconds):
+        self.paused_s = seconds
+
+    strike = end = give_way_no_more = kill
+
+
+class Replicas:
+    """Those of a job, each of them a stand-in. ``behind``: epochs of each."""
+
+    def __init__(self, spec, config=None, make_job=Job):
+        self.spec, self.make_job, self.all = spec, make_job, []
+        self.differences, self.struck, self.standings, self.order, self.behind = [], [], {}, None, {0: 0, 1: 0}
+        self.before_stop = lambda: None
+        for number in range(spec.job.replicas):
+            job = make_job(spec)
+            job.config = replace(job.config, job=f"run-r{number}", **(config or {}))
+            self.all.append(LedReplica(number, Application(job), job, KeyshiftJob(spec, job)))
+        for replica in self.all:
+            replica.system.stop_at = lambda at_us: 7
+            replica.system.stop = lambda: None
+
+    living = RealReplicas.living
+
+    def lag_ms(self, replica):
+        return None if replica.number not in self.behind else 20.0 * self.behind[replica.number]
+
+    def begin(self):
+        pass
+
+    fill_spares = begin
+
+    def require_driver(self):
+        for replica in self.all:
+            replica.job.require_driver()
+
+    def comes_back(self, replica):
+        """As the next attempt of its job, from what the one has written that lives."""
+        other, job = self.living[0], self.make_job(self.spec)
+        job.config = replace(replica.job.config, attempt=replica.job.config.attempt + 1)
+        for mine, theirs in zip(job.stages, other.job.stages, strict=True):
+            mine.assignments = [theirs.assignment]
+        replica.application, replica.job, replica.system = Application(job), job, KeyshiftJob(self.spec, job)
+        replica.system.stop_at, replica.system.stop = (lambda at_us: 7), (lambda: None)
+        replica.lives_from(5)
+
+
+class Way:
+    """Back, of a replica: it goes on when a test says so. ``begun``: all there are."""
+
+    begun = []  # noqa: RUF012 - a test empties it
+
+    def __init__(self, replica, replicas):
+        self.replica, self.replicas, self.over, self.told, self.written = replica, replicas, False, "", False
+        Way.begun.append(self)
+
+    def full(self):
+        if not self.replica.lives:
+            self.replicas.comes_back(self.replica)
+        self.over, self.told = True, f"replica {self.replica.number} was full again"
+
+    def end(self):
+        self.over, self.told = True, "nobody waits for it any more"
+
+
 class Traffic:
     """Its feed keeps what it is told."""
 
@@ -214,17 +294,27 @@ def without_waiting(monkeypatch):
 def live_job(monkeypatch, spec, resume=None, **kept):
     """One that runs, with a ``Keeper`` that has what is ``kept``; ``job.inner``, its last stage ``job.counter`` and
     ``job.traffic`` are stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
+    With replicas ``job.replicas`` are stand-ins, and ``job.ways`` those back.
     """
     without_waiting(monkeypatch)
-    inner, traffic, said = Job(spec), Traffic(), []
+    several = spec.job.replicas > 1
+    replicas, traffic, said = Replicas(spec) if several else None, Traffic(), []
+    inner = replicas.all[0].job if several else Job(spec)
+    monkeypatch.setattr(returning, "Return", Way)
+    Way.begun.clear()
 
     keeper = Keeper()
-    keeper.__dict__ |= {"journals": "keep" in kept, **kept}
+    keeper.__dict__ |= {"outlives": "keep" in kept, **kept}
 
     def record(spec, run_id, make_script, results, parameters, end):
-        inner.config = replace(inner.config, job=run_id)
-        system = KeyshiftJob(spec, inner)
-        system.stop = system.final_state = lambda: None
+        job.partitions = results
+        if spec.job.replicas == 1:
+            inner.config = replace(inner.config, job=run_id)
+            system = KeyshiftJob(spec, inner)
+            system.stop = lambda: None
+        else:
+            system = LiveReplicas(spec, replicas, said.append)
+        system.final_state = lambda: None
         run_loop.RunLoop(spec, system, traffic, Reporter(said.append), lambda: None, make_script).execute()
         return manifest_of(run_id, spec)
 
@@ -232,12 +322,14 @@ def live_job(monkeypatch, spec, resume=None, **kept):
         monkeypatch.setattr(Job, "resume", lambda inner, past: resume(inner))
     job = LiveJob(record, spec, keeper=keeper)
     job.inner, job.counter, job.traffic, job.said = inner, inner.stages[-1], traffic, said
+    job.replicas, job.ways = replicas, Way.begun
     threading.Thread(target=job.keep, daemon=True).start()
     try:
         job.await_ready()
         yield job
     finally:
-        inner.go.set()
+        for each in [inner, *(replica.job for replica in (replicas.all if several else ()))]:
+            each.go.set()
         job.give_up()
 
 

@@ -26,11 +26,13 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import environment
 from keyshift.lab import run as lab_run
+from keyshift.lab.replicas.live import LiveReplicas
 from keyshift.lab.run import Lab
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import Deposed, JobOver, MigrationFailed, QueryDied, RunsElsewhere, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
 
+REPLICATED = {"replicas": 2, "ordering": "live_robin", "returns": False}  # beside VALUES
 VALUES = {"workload": "keycount", "key_groups": 16, "slots": 2, "strategy": "fluid", "recoveries": 1}
 PARTS = ["topics", "nodes", "snapshots", "stores"]
 WAIT_S = 60.0
@@ -172,6 +174,30 @@ class Job(small_live.Job):
             self.world.delete(part)
 
 
+class Replicas(small_live.Replicas):
+    """What a lab makes of a job that has some. All of them are in the same files."""
+
+    def __init__(self, world, spec, configs):
+        super().__init__(spec, {"shared": configs[0].shared}, lambda spec: Job(world, spec, configs[0]))
+        for other in self.all[1:]:
+            other.job.claim = lambda: 0
+
+    def stop(self):
+        self.before_stop()
+
+    def end(self):
+        self.all[0].job.end()
+
+    def clean(self):
+        self.all[0].job.clean()
+
+    def read_log(self):
+        pass
+
+    def parts(self):
+        return {}
+
+
 class Traffic(small_live.Traffic):
     """With topics."""
 
@@ -281,6 +307,15 @@ def world_of(monkeypatch, folder):
         system.stop = system.final_state = lambda: None
         return system
 
+    class ReplicasHere(Replicas):
+        def __init__(self, spec, configs, *_):
+            super().__init__(world, spec, configs)
+
+    def replicated(spec, replicas, say):
+        system = LiveReplicas(spec, replicas, say)
+        system.final_state = lambda: None
+        return system
+
     def write_whole(path, text):
         if world.faulty("disk full"):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -298,6 +333,8 @@ def world_of(monkeypatch, folder):
     monkeypatch.setattr(lab_run, "job_traffic", lambda *_: Traffic(world))
     monkeypatch.setattr(lab_run, "Job", lambda spark, config, *_: Job(world, spec, config))
     monkeypatch.setattr(lab_run, "KeyshiftJob", system_of)
+    monkeypatch.setattr(lab_run, "Replicas", ReplicasHere)
+    monkeypatch.setattr(lab_run, "LiveReplicas", replicated)
     monkeypatch.setattr(lab_run, "clean_stores", lambda *_: world.delete("stores"))
     monkeypatch.setattr(background, "_launched", Process)
     monkeypatch.setattr(environment, "require_java", lambda: None)

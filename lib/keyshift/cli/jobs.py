@@ -20,9 +20,10 @@ Name = Annotated[str | None, typer.Argument(help="Of the job; may be left out wh
 # What a person reads of a status; --json gives everything.
 SHOWN = (
     *("run_id", "state", "why", "phase", "running_s", "rate"),
-    *("results_per_s", "p50_ms", "p99_ms", "deaths", "snapshots"),
+    *("results_per_s", "p50_ms", "p99_ms", "deaths", "snapshots", "resume"),
 )
 OF_A_SLOT = ("slot", "units", "records", "queue_bytes", "state_bytes")
+OF_A_REPLICA = ("replica", "state", "lag_ms", "deaths")
 OF_A_MIGRATION = ("stage", "number", "slots", "planned_moves", "took_s", "outcome")
 
 
@@ -79,7 +80,7 @@ def list_jobs(as_json: Json = False) -> None:
 
 
 def status(name: Name = None, as_json: Json = False) -> None:
-    """How a job is: rate, latency, slots, migrations, deaths."""
+    """How a job is: rate, latency, slots, replicas, migrations, deaths."""
     told = _client(name).status()
     if as_json:
         typer.echo(json.dumps(told))
@@ -91,6 +92,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
         words = f"{stage}: {of['slots']} slots own state, {of['provisioned']} are provisioned, {of['phase']}"
         typer.echo(f"{'stage':14} {words}")
         _print_columns(({"slot": slot, **said} for slot, said in of["of_slot"].items()), OF_A_SLOT)
+    _print_columns(({"replica": number, **how} for number, how in told.get("replicas", {}).items()), OF_A_REPLICA)
     _print_columns(told["migrations"], OF_A_MIGRATION)
     if told.get("autoscaler") and told["autoscaler"]["decisions"]:
         typer.echo(f"{'autoscaler':14} {told['autoscaler']['decisions'][-1]['words']}")

@@ -21,6 +21,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from keyshift.experiment.definitions import Parcels
+from keyshift.experiment.live_spec import CANNOT_RESUME
 from keyshift.folders import locked, state_folder, write_whole
 from keyshift.model.errors import BadInput
 from keyshift.progress import silent
@@ -65,6 +66,7 @@ class Kept(BaseModel):
     profile: str | None = None
     own: Parcels = {}  # what a notebook has defined
     sources: dict[str, int] = {}  # with their routers
+    replicas: int = 1
     work: str = ""  # the folder of temporary files
 
 
@@ -276,7 +278,9 @@ class JournalFile:
         if self._path.exists():
             return LEFTOVERS, f"{self._path} is damaged: repair it, or delete by hand what it named"
         if self._leftovers.exists():
-            return LEFTOVERS, f"{forget} what is left of it"
+            left = _read(self._leftovers)
+            why = f" (nobody can go on with it: {CANNOT_RESUME})" if left and left.replicas > 1 else ""
+            return LEFTOVERS, f"{forget} what is left of it{why}"
         return NOTHING, "nothing is left of it"
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 
 from keyshift.control.files import Jobs, Kept
 from keyshift.endpoints import Endpoints
@@ -12,7 +13,7 @@ from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.state import clean_stores
 from keyshift.traffic.topics import Topic
-from keyshift.wire.config import InputTopic, inputs_of, results_of
+from keyshift.wire.config import InputTopic, inputs_of, replica_of, results_of
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ALL, of_job
 from keyshift.wire.savepoint import SavepointStore
@@ -81,10 +82,11 @@ def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], 
 def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
     """What there may be, by the words for it, and how it is deleted; each may be done twice."""
     run = left.run_id
-    topics = [*(each.topic for each in _inputs(left)), results_of(run)]
+    jobs = [run] if left.replicas == 1 else [replica_of(run, number) for number in range(left.replicas)]
+    topics = [*(each.topic for each in _inputs(left)), *map(results_of, jobs)]
 
-    def nodes() -> None:
-        coordination = Coordination(endpoints.zookeeper, of_job(run), left.token)
+    def nodes(job: str) -> None:
+        coordination = Coordination(endpoints.zookeeper, of_job(job), left.token)
         try:
             coordination.withdraw(ALL)
         finally:
@@ -93,14 +95,18 @@ def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
     def stores() -> None:
         define_own(left.own)
         part = live_spec(left.values).backend
-        clean_stores(part.name, part.settings, endpoints.redis, run)
+        for job in jobs:
+            clean_stores(part.name, part.settings, endpoints.redis, job)
         shutil.rmtree(left.work, ignore_errors=True)
 
+    bucket = endpoints.bucket
     return {
-        f"nodes below {of_job(run)} in ZooKeeper": nodes,  # first: with them goes the right to drive the job
+        # First: with them goes the right to drive the job.
+        **{f"nodes below {of_job(job)} in ZooKeeper": partial(nodes, job) for job in jobs},
         **{f"topic {name}": Topic.at(endpoints, name).delete for name in topics},
-        f"snapshots below savepoints/{run}/ in the bucket {endpoints.bucket}": SavepointStore(
-            endpoints, run
-        ).delete_all,
+        **{
+            f"snapshots below savepoints/{job}/ in the bucket {bucket}": SavepointStore(endpoints, job).delete_all
+            for job in jobs
+        },
         "temporary files, and state in stores of its own": stores,
     }

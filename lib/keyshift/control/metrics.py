@@ -14,7 +14,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.live.status import ScalingStatus, StageStatus
+from keyshift.lab.live.status import REPLICA_STATES, ReplicaStatus, ScalingStatus, StageStatus
 from keyshift.model.notes import Activity
 from keyshift.traffic.messages import BUCKETS_MS
 
@@ -58,7 +58,7 @@ class Metrics(Collector):
             return
         yield CounterMetricFamily("keyshift_events_offered", "events sent to Kafka", told["offered"])
         yield CounterMetricFamily("keyshift_results", "results that count", told["results"])
-        yield CounterMetricFamily("keyshift_deaths", "deaths of the query", told["deaths"])
+        yield CounterMetricFamily("keyshift_deaths", "deaths of the query, or of replicas", told["deaths"])
         yield CounterMetricFamily("keyshift_snapshots", "complete snapshots", told["snapshots"])
         yield GaugeMetricFamily("keyshift_offered_rate", "events per second that are offered", told["rate"])
         yield GaugeMetricFamily("keyshift_results_rate", "results of the last second", told["results_per_s"])
@@ -66,6 +66,8 @@ class Metrics(Collector):
         for stage, now in self._job.phases.items():
             phase.add_metric((stage,), {each.value.replace(" ", "_"): each is now for each in Activity})
         yield phase
+        if "replicas" in told:
+            yield from _of_replicas(told["replicas"])
         if told["autoscaler"]:
             yield from _scaling(told["autoscaler"])
         yield from self._of_slots(told["stages"])
@@ -89,6 +91,25 @@ class Metrics(Collector):
             buckets = list(zip(bounds, accumulate(within), strict=True))
             family.add_metric((stage, str(slot)), buckets, sum_ms / 1000)
         return family
+
+
+def _of_replicas(replicas: Mapping[int, ReplicaStatus]) -> Iterator[Metric]:
+    """With the label ``replica``, its number."""
+    labels = ("replica",)
+    state = StateSetMetricFamily("keyshift_replica_state", "state of the replica", labels=labels)
+    meaning = "how far the newest results of the replica are behind those of the one that has come furthest"
+    lag = GaugeMetricFamily("keyshift_replica_lag_seconds", meaning, labels=labels)
+    deaths = CounterMetricFamily("keyshift_replica_deaths", "deaths of the replica", labels=labels)
+    for number, how in replicas.items():
+        of = (str(number),)
+        state.add_metric(of, {each.replace(" ", "_"): each == how["state"] for each in REPLICA_STATES})
+        deaths.add_metric(of, how["deaths"])
+        if (lag_ms := how["lag_ms"]) is not None:
+            lag.add_metric(of, lag_ms / 1000)
+    yield state
+    yield deaths
+    if lag.samples:
+        yield lag
 
 
 def _scaling(autoscaler: ScalingStatus) -> Iterator[Metric]:

@@ -19,7 +19,7 @@ from keyshift.control.background import RELEASE, Order
 from keyshift.control.files import Jobs, Kept
 from keyshift.control.server import Server
 from keyshift.experiment.definitions import define_own
-from keyshift.experiment.live_spec import anywhere, chosen_values, live_spec
+from keyshift.experiment.live_spec import CANNOT_RESUME, anywhere, chosen_values, live_spec
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.ending import Ending
 from keyshift.lab.environment import open_job_lab
@@ -53,6 +53,8 @@ def run() -> None:
                 entry.require_not_stored(lab.store, job.run_id)
                 lab.require_snapshots(job.spec, job.run_id, [one.name for one in resumed().past.snapshots])
             labs.append(lab)
+            if not entry.resumes:
+                tell(f"no other process can go on with this job: {CANNOT_RESUME}")
             [job.spec] = lab.settled([job.spec])
             entry.chosen(job.spec)
             entry.work, job.most = str(lab.work), lab.room(job.spec)
@@ -70,19 +72,20 @@ class _Entry(Keeper):
     it was gone before it was told that the job is ready, so that nobody was promised anything.
     """
 
-    journals = True
+    outlives = True
 
     def __init__(self, order: Order, spec: RunSpec, alone: threading.Event) -> None:
         super().__init__()
         self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
         self._entry, self._file = order.entry, self._jobs.journal(order.name, order.entry)
         self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
-        self._given |= {"own": order.own, "sources": spec.routers_of}
+        self._given |= {"own": order.own, "sources": spec.routers_of, "replicas": spec.job.replicas}
+        self.resumes = spec.job.replicas == 1  # else nobody could go on from a journal, and there is none
         self.resumed, self.take_over = self._journal if order.resume else None, order.take_over
         # Temporary files of a process that is gone.
         self._before = self._file.require().work if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
-        self._kept = False
+        self._kept = self._begun = False
 
     def chosen(self, spec: RunSpec) -> None:
         """The load of the job is known: whoever goes on with it has the same."""
@@ -101,13 +104,21 @@ class _Entry(Keeper):
 
         Raises BadInput if the name is another job's, or nobody's before anybody heard that the job is ready.
         """
-        job = self._jobs.read(self._name)
-        if job.entry != self._entry if job else not self._kept:
-            raise BadInput(f"job {self._name} was forgotten: nobody would find it again")
+        self._require_known(self._kept)
         self._file.keep(self._known(journal_to_json(journal)))
         if self._before and not self._kept:
             shutil.rmtree(self._before, ignore_errors=True)
         self._kept = True
+
+    def begun(self) -> None:
+        """Raises BadInput as ``keep``."""
+        self._require_known(self._kept)
+        self._begun = True
+
+    def _require_known(self, promised: bool) -> None:
+        job = self._jobs.read(self._name)
+        if job.entry != self._entry if job else not promised:
+            raise BadInput(f"job {self._name} was forgotten: nobody would find it again")
 
     def require_not_stored(self, store: ResultStore, run: str) -> None:
         """Of a job that is to go on. Raises BadInput if it has its verdict: its process died before it could say so."""
@@ -121,6 +132,10 @@ class _Entry(Keeper):
     def resumable(self) -> bool:
         """As soon as a journal is there and somebody knows that the job is ready."""
         return self.resumed is not None or (self._kept and not self._alone.is_set())
+
+    def stays(self) -> bool:
+        """As soon as somebody knows that the job is ready, if it keeps no journal."""
+        return self._begun and not self.resumes and not self._alone.is_set()
 
     def decided(self, ending: Ending) -> None:
         """What goes is no journal any more."""

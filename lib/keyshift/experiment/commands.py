@@ -222,12 +222,13 @@ class Double(Command):
 
 
 class InjectFault(Command):
-    """Let something of the job fail now, to see what becomes of it: a slot is the first one of the first stage."""
+    """Let something of the job fail now: a slot is the first one of the first stage, a replica is the oldest one."""
 
     verb = "fault"
 
     fault: Annotated[str, AfterValidator(_fault)] = Field(
-        default="kill:slot", description="as of a run, without a phase or a time: kill:slot, stop:coordinator:3s"
+        default="kill:slot",
+        description="as of a run, without a phase or a time: kill:slot, kill:replica, stop:coordinator:3s",
     )
 
     def carry_out(self, job: Controls) -> Answer:

@@ -11,6 +11,8 @@ from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 
 DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
+OF_REPLICAS = {"trigger": "scale"}  # likewise, of one with replicas: they write nothing down every few seconds
+CANNOT_RESUME = "its replicas mask deaths of slots and of replicas, not of the process that controls them"
 ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
 NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps", "events"} - {"to_slots", "trigger"}
 
@@ -28,11 +30,18 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         raise BadInput(
             f"trigger = {trigger}: a job that lasts is scaled when it is asked, or by itself: trigger = auto"
         )
-    require_one_replica(values.get("replicas", values.get("job.replicas", 1)))
-    own = {name: default for name, default in DEFAULTS.items() if name not in names}
+    several = str(replicas := values.get("replicas", values.get("job.replicas", 1))) != "1"
+    defaults: dict[str, Any] = OF_REPLICAS if several else DEFAULTS
+    own = {name: default for name, default in defaults.items() if name not in names}
     if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
         own["to_slots"] = max(1, most)
+    if several and trigger == "auto":
+        raise BadInput(
+            f"replicas = {replicas} with trigger = auto: replicas do not scale themselves yet; leave trigger out"
+        )
     spec = make_spec({**own, **values})
+    if several:
+        _check_replicas(spec)
     if orderings.get(spec.job.ordering).leads:
         raise BadInput(
             f"ordering = {spec.job.ordering}: a job that lasts goes on from what it has written down, and none with a "
@@ -46,15 +55,31 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
     return replace(spec, scenario=spec.scenario.model_copy(update={"stage": stages}))
 
 
-def require_one_replica(replicas: object) -> None:
-    """Raises BadInput for a job that lasts with several."""
-    if replicas != 1:
-        raise BadInput(f"replicas = {replicas}: a job that lasts has one yet; take a run (`keyshift run`)")
+def _check_replicas(spec: RunSpec) -> None:
+    job = spec.job
+    what = f"replicas = {job.replicas}"
+    if orderings.get(job.ordering).leads:
+        known = ", ".join(name for name, each in orderings.items() if each.agrees and not each.leads)
+        raise BadInput(
+            f"{what} with ordering = {job.ordering}: no replica comes back where the order comes from a leader, and a "
+            f"job that lasts would run out of them; set ordering to one of: {known}"
+        )
+    if job.replicas_move == "one_by_one" and job.returns:
+        raise BadInput(
+            f"{what} with replicas_move = one_by_one: a replica that dies does not come back while assignments differ; "
+            "set returns = false, or replicas_move = together"
+        )
 
 
 def room(spec: RunSpec) -> int:
-    """For how many slots there are partitions and cores, if a restart is to use them."""
-    return max(*spec.tasks.values(), min(ROOM, spec.workload.key_groups))
+    """For how many slots there are partitions and cores, if a restart is to use them. Replicas do not restart."""
+    most = max(spec.tasks.values())
+    return most if spec.job.replicas > 1 else max(most, min(ROOM, spec.workload.key_groups))
+
+
+def partitions(spec: RunSpec) -> int:
+    """Of a topic of results: with replicas one for each slot of the last stage, else as many as there is room for."""
+    return [*spec.tasks.values()][-1] if spec.job.replicas > 1 else room(spec)
 
 
 def parameters(spec: RunSpec) -> dict[str, Any]:

@@ -64,6 +64,31 @@ def check_replicas(
         raise BadInput(f"replicas = {replicas} with {line}")
 
 
+def check_fault_now(job: JobPart, fault: Fault) -> None:
+    """Raises BadInput for a ``fault`` that is asked for while the job runs, and is not possible with so many replicas,
+    or is not yet.
+    """
+    if job.replicas == 1 and fault.who == REPLICA:
+        raise BadInput(f"fault = {fault}: this job has no replicas; take kill:slot, or start one with replicas = 2")
+    if job.replicas > 1 and fault.who not in _AT_A_TIME:
+        raise BadInput(
+            f"replicas = {job.replicas} with fault = {fault}: not possible yet; what is: {', '.join(_AT_A_TIME)}, as "
+            f"kill:{REPLICA} or stop:{REPLICA}:3s"
+        )
+
+
+def check_alike(job: JobPart, point: Strategy) -> None:
+    """Raises BadInput if replicas would not make the same plan by this strategy."""
+    if job.replicas > 1:
+        for line in _of_order(point):
+            raise BadInput(f"replicas = {job.replicas} with {line}")
+
+
+def _of_order(point: Strategy) -> Iterator[str]:
+    if any(each.order == "hottest" for each in point.every_phase):
+        yield "order = hottest: each replica would order its steps by what it has measured itself; set another order"
+
+
 def _moment(fault: Fault) -> tuple[str, float | None]:
     return fault.phase, fault.at_s
 
@@ -96,8 +121,7 @@ def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
             f"on_overlap = {scenario.on_overlap}: one replica may have begun what is to be taken back, and another one "
             "not; set on_overlap = queue"
         )
-    if any(each.order == "hottest" for each in point.every_phase):
-        yield "order = hottest: each replica would order its steps by what it has measured itself; set another order"
+    yield from _of_order(point)
 
 
 def _of_moves_apart(job: JobPart, hits: Sequence[Fault], stages: Sequence[str]) -> Iterator[str]:

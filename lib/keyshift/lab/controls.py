@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from keyshift.experiment.commands import Migration, Requested, Target
+from keyshift.experiment.replicas import check_alike, check_fault_now
 from keyshift.experiment.scenario import Change, Map, ScaleTo
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import RunLoop
-from keyshift.lab.system import KeyshiftJob
+from keyshift.lab.system import LiveSystem
 from keyshift.model.errors import BadInput
 from keyshift.planner import Strategy, change, strategies
 from keyshift.registry import unknown
@@ -20,7 +21,7 @@ class JobControls:
     """
 
     def __init__(
-        self, run: RunLoop, system: KeyshiftJob, migrate: Callable[[Proposal], Migration], most: Mapping[str, int]
+        self, run: RunLoop, system: LiveSystem, migrate: Callable[[Proposal], Migration], most: Mapping[str, int]
     ) -> None:
         self._run, self._system, self._migrate, self._most = run, system, migrate, most
 
@@ -41,8 +42,8 @@ class JobControls:
         return {**migration, "steps": proposal.steps_as_json()}
 
     def cancel(self) -> None:
-        """See ``SystemUnderTest.cancel``."""
-        self._system.cancel()
+        """See ``Plans.cancel``."""
+        self._system.plans.cancel()
 
     def change_rate(self, rate: float, source: str | None = None) -> None:
         """See ``RunLoop.change_rate``."""
@@ -53,6 +54,7 @@ class JobControls:
 
     def hit(self, fault: Fault) -> None:
         """See ``SystemUnderTest.hit``."""
+        check_fault_now(self._run.spec.job, fault)
         self._system.hit(fault)
 
     def _change(self, target: Target, provisioned: int, after_restart: int, restarts: bool) -> Change:
@@ -68,10 +70,11 @@ class JobControls:
         return ScaleTo(target) if isinstance(target, int) else Map(target, most)
 
     def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
-        """Raises BadInput if there is no such strategy, it is not possible with the job's order, or the job's state is
-        cut otherwise.
+        """Raises BadInput if there is no such strategy, it is not possible with the job's order or its replicas, or the
+        job's state is cut otherwise.
         """
         point, bins = change(strategies.get(name), settings), self._run.spec.workload.bins
+        check_alike(self._run.spec.job, point)
         self._run.spec.require_possible(name, point)
         if point.bins != bins:
             raise BadInput(

@@ -154,4 +154,5 @@ def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None)
 
 def open_job_lab(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> AbstractContextManager[Lab]:
     """A lab in which the live job of ``spec`` can run, with room for restarts with more slots."""
-    return open_lab([spec], profile, say, spec.routers + room(spec) * len(spec.tasks))
+    cores = spec.routers + room(spec) * len(spec.tasks) if spec.job.replicas == 1 else 0
+    return open_lab([spec], profile, say, cores)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from keyshift.driver.job import Job
 from keyshift.driver.spark import session, start_query
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import require_one_replica, room
+from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space
 from keyshift.lab.ending import RunEnd
@@ -27,8 +27,8 @@ from keyshift.lab.machine import load_cost as costs
 from keyshift.lab.machine.auto_load import DEFAULT, AutoLoad, chosen
 from keyshift.lab.recording import Recording
 from keyshift.lab.replicas.jobs import Replicas
+from keyshift.lab.replicas.live import LiveReplicas
 from keyshift.lab.replicas.spark import application_of
-from keyshift.lab.replicas.system import ReplicatedJob
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
@@ -194,12 +194,10 @@ class Lab:
         """A job that runs until it is stopped, as soon as events go in. There may be one at a time. It keeps no
         journal, and ends with the lab at the latest: then nothing is left of it, and nothing can go on with it.
 
-        ``on_end``: called when it has ended. Raises BadInput if one runs already or it has replicas, KeyshiftError if
-        it does not start.
+        ``on_end``: called when it has ended. Raises BadInput if one runs already, KeyshiftError if it does not start.
         """
         if self._live is not None and not self._live.ended.is_set():
             raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
-        require_one_replica(spec.job.replicas)
         [spec] = self.settled([spec])
         self._live = job = LiveJob(self.record, spec, on_end)
         job.most = self.room(spec)
@@ -246,7 +244,7 @@ class Lab:
                     require_driver()
                 return recording.ended(evaluation, log)
         except BaseException as error:
-            if end.decide(error).deletes:  # else it is not over, and is to be stored when it is
+            if end.decide(error).over:  # else it is to be stored when it is
                 recording.died(error, log)
             raise
 
@@ -304,7 +302,7 @@ class Lab:
             place = spec.cores, self._jars, self._work, self._home, self._place.options()
             given = self._work, traffic, reporter.enter, services, log
             job = Replicas(spec, configs, partial(application_of, *place), *given)
-            system = ReplicatedJob(spec, job, self.say)
+            system = LiveReplicas(spec, job, self.say)
         else:
             begin = partial(start_query, self._spark)
             job = Job(begin, config, self._work, spec.job.batch_s, traffic, reporter.enter, services)

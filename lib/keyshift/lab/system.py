@@ -16,6 +16,7 @@ from keyshift.lab.judge.final_state import NOTHING_COPIED, FinalState, StageTold
 from keyshift.lab.live.failover import Failover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
+from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured, PodUsed, Second
@@ -85,6 +86,58 @@ class SystemUnderTest(Protocol):
 
     def final_state(self) -> FinalState:
         """End the job, after ``stop``, and tell what came of it."""
+
+
+class Plans(Protocol):
+    """Migrations as they are asked of a live job. For the controlling thread."""
+
+    def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
+        """See ``JobPlans.propose``."""
+
+    def adopt(self, proposal: Proposal) -> int:
+        """See ``JobPlans.adopt``."""
+
+    def ended(self, stage: str, number: int) -> bool | None:
+        """See ``JobPlans.ended``."""
+
+    def cancel(self) -> None:
+        """Take back what has not begun. Raises BadInput if that is not possible."""
+
+
+class LiveSystem(SystemUnderTest, Protocol):
+    """A system that can be asked how it is, and for ``plans``, while it runs. ``status``, ``phases`` and ``notes`` are
+    for any thread.
+    """
+
+    @property
+    def plans(self) -> Plans:
+        """What is asked of it."""
+
+    @property
+    def failover(self) -> Failover | None:
+        """How another process goes on with it; None if none can."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Of the job: its name, which is the run's id, and its secret."""
+
+    @property
+    def begun_from(self) -> str:
+        """From where this attempt has begun."""
+
+    @property
+    def phases(self) -> Mapping[str, Activity]:
+        """What happens to the state of each stage now."""
+
+    @property
+    def notes(self) -> list[Note]:
+        """What has not gone as planned so far."""
+
+    def status(self) -> SystemStatus:
+        """What is known without asking anybody."""
+
+    def require_driver(self) -> None:
+        """Raises Deposed if another process has claimed the job."""
 
 
 def job_config(
@@ -170,15 +223,13 @@ def used_by_pods(job: Job) -> list[PodUsed]:
 
 
 class KeyshiftJob:
-    """A job of keyshift's own: a ``SystemUnderTest`` that can be asked how it is, and for ``plans``, while it runs.
-
-    Another process can go on with it (``failover``).
-    """
+    """A job of keyshift's own: a ``LiveSystem``. Another process can go on with it (``failover``)."""
 
     def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job
         self.plans = JobPlans(spec, job)
         self.failover = Failover(job, self.plans)
+        self.identity = job.config.job, job.config.token
         # As they were when the job stopped.
         self._measured_at, self._copied = 0.0, NOTHING_COPIED
         self._measures: Mapping[str, Mapping[int, Measured]] = {}

@@ -253,7 +253,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
             report(second, *results.roll(end_us))
             second += 1
             if config.others:
-                say(KeepingUp(chains.standings()))
+                say(KeepingUp(chains.standings(), chains.behind()))
 
     def compare(known: Chains, name: str, replica: int, slot: int, *told: Any) -> None:
         if found := known.told(replica, slot, *told):

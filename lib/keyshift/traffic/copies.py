@@ -104,11 +104,13 @@ class Chains:
         self._order: dict[int, deque[int]] = {}  # by slot: those turns, as they came
         self._same: dict[tuple[int, int], int] = {}  # by slot and replica: the last turn in which it agreed
         self._differ: set[tuple[int, int]] = set()  # slots, and replicas that have another chain in them
+        self._come_to: dict[int, dict[int, int]] = {}  # by replica and slot: the epoch of the turn that it told last
 
     def told(self, replica: int, slot: int, turn: OfTurn, at_us: int = 0, version: int = UNKNOWN) -> Difference | None:
         """A ``replica`` has this ``turn`` in ``slot``, since ``at_us``, under ``version``. Gives the first difference
         of each replica, and no later ones: behind it everything differs.
         """
+        self._come_to.setdefault(replica, {})[slot] = turn.epoch
         if turn.piece or (slot, replica) in self._differ:
             return None
         known = self._told.setdefault(slot, {})
@@ -142,6 +144,18 @@ class Chains:
             )
             for replica, mine in self._stand.items()
             if len(mine) == self._slots
+        }
+
+    def behind(self) -> dict[int, int]:
+        """How many epochs each replica is behind the one that has come furthest, in the slot where that is most. One
+        that comes back, and replays, is behind by what it has still to replay.
+        """
+        furthest: Counter[int] = Counter()
+        for epochs in self._come_to.values():
+            furthest |= Counter(epochs)
+        return {
+            replica: max(furthest[slot] - epoch for slot, epoch in epochs.items())
+            for replica, epochs in self._come_to.items()
         }
 
     @staticmethod

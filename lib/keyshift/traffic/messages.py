@@ -157,9 +157,12 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True)
 class KeepingUp:
-    """Each second: how the replicas stand that keep up with the others; see ``traffic.copies.Standing``."""
+    """Each second: how the replicas stand that keep up with the others, see ``traffic.copies.Standing``, and how many
+    epochs of the order each is behind, see ``traffic.copies.Chains.behind``.
+    """
 
     replicas: Mapping[int, Standing]
+    behind: Mapping[int, int]
     kind: Literal["keeping up"] = "keeping up"
 
 

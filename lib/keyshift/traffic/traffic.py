@@ -83,6 +83,7 @@ class Traffic:
         self.latencies: dict[int, Latencies] = {}  # of each slot so far
         self.differences: list[Diverged] = []  # of replicas, so far
         self.standings: Mapping[int, Standing] = {}  # of replicas that keep up, as was told last
+        self.behind: Mapping[int, int] = {}  # of each replica likewise: epochs of the order
         self.compared = 0  # turns in which two replicas were; known after ``stop``
         self.for_ever = False  # whether Kafka keeps what is in the topics until they are deleted
 
@@ -182,8 +183,8 @@ class Traffic:
                 self._heard_second(second)
             case Diverged():
                 self.differences.append(report)
-            case KeepingUp(standings):
-                self.standings = standings
+            case KeepingUp(standings, behind):
+                self.standings, self.behind = standings, behind
             case Collected():
                 self.compared = report.compared
 

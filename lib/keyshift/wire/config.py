@@ -106,7 +106,7 @@ class JobConfig:
         phase is the first one.
         """
         faults = () if number else self.faults
-        return replace(self, job=f"{self.job}-r{number}", input_of=self.job, replica=number, faults=faults)
+        return replace(self, job=replica_of(self.job, number), input_of=self.job, replica=number, faults=faults)
 
     @property
     def root(self) -> str:
@@ -193,6 +193,11 @@ def inputs_of(job: str, sources: Sequence[tuple[str, int]]) -> tuple[InputTopic,
         inputs.append(InputTopic(topic, first, partitions))
         first += partitions
     return tuple(inputs)
+
+
+def replica_of(job: str, number: int) -> str:
+    """The name under which a replica of a job writes."""
+    return f"{job}-r{number}"
 
 
 def results_of(job: str) -> str:

@@ -31,8 +31,7 @@ PHASES = {
     REPLICA: (STEADY, *MOVING),
     **dict.fromkeys(("coordinator", *PROCESSES, *SERVICES), AROUND),
 }
-AT_REST = ("slot", "coordinator", *PROCESSES, *SERVICES)  # who may be hit now, and at a time
-AT_A_TIME = (*AT_REST, REPLICA)
+AT_A_TIME = ("slot", "coordinator", *PROCESSES, *SERVICES, REPLICA)  # who may be hit now, and at a time
 ACTIONS = {
     "kill": ("source", "destination", "slot", "coordinator", REPLICA, *PROCESSES, *ENSEMBLES),
     "stop": ("source", "destination", "slot", "coordinator", REPLICA, *SERVICES),
@@ -46,7 +45,7 @@ DURATIONS = {  # what one means; of a restart there may be none
     "restart": "how long it is away at least, as in restart:minio@snapshot:3s, or nothing",
 }
 FORMS = "kill:source@transfer, stop:destination@install:3s, restart:zookeeper@switch or kill:slot@12"
-FORMS_NOW = "kill:slot, stop:coordinator:3s or restart:kafka"
+FORMS_NOW = "kill:slot, kill:replica, stop:coordinator:3s or restart:kafka"
 # The slot that tells of a phase when no slot is hit; of other phases the coordinator does.
 TELLS = {
     **dict.fromkeys(("align", "transfer"), "source"),
@@ -165,8 +164,8 @@ def _parse(text: str, now: bool = False) -> Fault:
     seconds = _seconds(duration.removesuffix("s")) if duration else 0.0
     if seconds is None or (action not in DURATIONS and duration) or (action in ("stop", "slow") and not seconds):
         raise BadInput(f"fault = {text!r}: {action} needs {DURATIONS.get(action, 'no duration')}")
-    if now and who not in AT_REST:
-        able = f"now can be hit {', '.join(AT_REST)}"
+    if now and who not in AT_A_TIME:
+        able = f"now can be hit {', '.join(AT_A_TIME)}"
         raise BadInput(f"fault = {text!r}: {who} is hit in a phase only; {able}; for example {forms}")
     at_s = _seconds(when)
     if not (now or when in PHASES[who] or (at_s is not None and who in AT_A_TIME)):

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from small_live import Stage, live_job
-from small_world import PARTS, VALUES, WAIT_S, world_of
+from small_world import PARTS, REPLICATED, VALUES, WAIT_S, world_of
 from typer.testing import CliRunner
 
 from keyshift.cli import app
@@ -67,10 +67,10 @@ def command(*arguments):
     return f"{done.output}{done.exception or ''}"
 
 
-def started(name=NAME):
+def started(name=NAME, **more):
     said = []
     try:
-        background.start(VALUES, said.append, name)
+        background.start(VALUES | more, said.append, name)
     except KeyshiftError as error:
         said.append(str(error))
     return "\n".join(said)
@@ -100,6 +100,10 @@ def stop_over_http():
 
 def start(world):
     return started()
+
+
+def start_replicas(world):
+    return started(**REPLICATED)
 
 
 def says(*arguments):
@@ -291,6 +295,26 @@ ENDINGS = {
         changes_journal(lambda text: text.replace(f'"format": {FORMAT}', '"format": 0', 1)),
         RESUME,
     ),
+    "a job with replicas is stopped": (start_replicas, STOP),
+    "a job with replicas gets SIGTERM, or Ctrl-C": (start_replicas, TERM, RESUME),
+    "a job with replicas: its process is killed": (start_replicas, KILL, RESUME, STOP),
+    "a job with replicas: all of them die": (
+        start_replicas,
+        sets("query dies"),
+        ends_by_itself,
+        unsets("query dies"),
+    ),
+    "a job with replicas: a stop fails before its verdict is stored": (
+        start_replicas,
+        sets("no store"),
+        STOP,
+        unsets("no store"),
+        ends_by_itself,
+    ),
+    "a job with replicas: a start that fails": (sets("no slots"), start_replicas, unsets("no slots")),
+    "a job with replicas: a start that is interrupted before the job is ready": (
+        is_interrupted_at("starting", lambda say: background.start(VALUES | REPLICATED, say, NAME)),
+    ),
     "somebody has damaged its journal": (start, KILL, changes_journal(lambda text: text[:-9]), FORGET),
 }
 TOLD_AT_ONCE = {  # how to go on, before the process has ended
@@ -355,6 +379,19 @@ def test_a_journal_that_comes_when_the_job_was_taken_over_and_stopped_is_not_lef
     old.resume()
     old.wait(WAIT_S)
     assert [path.name for path in (Jobs().home / "jobs").iterdir()] == [".lock"]
+
+
+def test_of_a_job_with_replicas_all_that_each_has_made_is_forgotten(world):
+    started(**REPLICATED)
+    assert not (world.folder / "for a day").exists(), "Kafka keeps what there is until then"
+    sent(signal.SIGKILL)
+    run = Jobs().journal(NAME).left().run_id
+    assert f"unknown job to resume '{run}'" in command("resume", run)
+    told = command("job", "forget", NAME)
+    for replica in f"{run}-r0", f"{run}-r1":
+        assert f"deleted: topic {replica}-results" in told and f"snapshots below savepoints/{replica}/" in told
+        assert f"nodes below /keyshift/{replica} in ZooKeeper" in told
+    assert f"deleted: topic {run}-events" in told and f"topic {run}-results" not in told
 
 
 def test_wiping_the_services_deletes_all_jobs(world):

@@ -574,9 +574,7 @@ def test_replicas_may_have_several_stages(ordering):
     assert all(each.in_turns and each.replica == 1 and each.replicated for each in config.chain())
 
 
-def test_a_job_that_lasts_has_one_replica():
-    with pytest.raises(BadInput, match="replicas = 2: a job that lasts has one yet"):
-        live_spec(TWO)
+def test_a_job_that_lasts_has_no_leaders():
     assert live_spec(ORDERED | {"replicas": 1})
     with pytest.raises(BadInput, match=r"^ordering = kazoo: a job that lasts .*; set another ordering$"):
         live_spec({"ordering": "kazoo", "snapshot_s": 0})

@@ -149,3 +149,15 @@ def test_who_differs_does_not_keep_up():
     tell(chains, 1, 0, range(2), 0)
     tell(chains, 1, 0, range(2, 5), 0, chain=99)
     assert set(chains.standings()) == {0}
+
+
+def test_how_far_each_is_behind_the_furthest_is_known_of_its_worst_slot_and_of_what_it_told_last():
+    chains = Chains(slots=2)
+    assert chains.behind() == {}
+    for replica, slot, number in ((0, 0, 9), (0, 1, 7), (1, 0, 8), (1, 1, 4)):
+        chains.told(replica, slot, turn(number, number))
+    assert chains.behind() == {0: 0, 1: 3}
+    chains.told(1, 1, turn(9, 9))
+    assert chains.behind() == {0: 2, 1: 1}, "each is behind in another slot"
+    chains.told(1, 0, turn(2, 2))  # it has died, and comes back from what was written before
+    assert chains.behind() == {0: 2, 1: 7}

@@ -33,6 +33,7 @@ def test_a_text_has_several_faults():
 
 def test_a_fault_that_is_asked_for_has_no_phase():
     assert parse_now("kill:slot") == Fault("kill", "slot", "", None)
+    assert str(parse_now("kill:replica")) == "kill:replica"
     assert parse_now("stop:coordinator:1.5s") == Fault("stop", "coordinator", "", None, 1.5)
     assert parse_now("restart:minio:3s") == Fault("restart", "minio", "", None, 3.0)
     assert [str(parse_now(text)) for text in ("kill:daemon", "restart:kafka")] == ["kill:daemon", "restart:kafka"]

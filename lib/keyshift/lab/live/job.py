@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from keyshift.experiment.commands import UNDER_WAY, Answer, Command
-from keyshift.experiment.live_spec import parameters, room
+from keyshift.experiment.live_spec import parameters, partitions, room
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import told
 from keyshift.lab.controls import JobControls
@@ -67,7 +67,7 @@ class LiveJob:
         """From its start to its verdict, which is stored. Raises KeyshiftError if the job dies."""
         self._controller = threading.current_thread()
         try:
-            given = self.spec, self.run_id, self._script, room(self.spec), parameters(self.spec)
+            given = self.spec, self.run_id, self._script, partitions(self.spec), parameters(self.spec)
             self.manifest = self._record(*given, self._keeper)
             return self.manifest
         except BaseException as error:
@@ -176,7 +176,7 @@ class LiveJob:
             "p99_ms": last.p99_ms,
             "migrating": run.migrations.under_way,
             "migrations": run.migrations.status(),
-            "deaths": len(run.loop.deaths),
+            "deaths": len(run.loop.deaths) + sum(each["deaths"] for each in status.get("replicas", {}).values()),
             "autoscaler": self._scaling(run.loop.scalings),
         }
         measured = run.measured

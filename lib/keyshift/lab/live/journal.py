@@ -54,12 +54,15 @@ class Keeper(RunEnd):
     the job has ended, and nothing can go on with it.
     """
 
-    journals = False  # whether ``keep`` writes a journal
+    outlives = False  # whether what there is of the job may be there longer than its process
     resumed: Callable[[], Journal] | None = None  # reads that of the process before, if the job goes on
     take_over = False  # go on even if that process seems to live
 
     def expect(self, run_id: str, token: str) -> None:
         """Hears the run's id and the job's secret before anything is made, to find what the job will leave."""
+
+    def begun(self) -> None:
+        """Hears that the job runs, before anybody else does. Raises BadInput if nobody wants it any more."""
 
     def keep(self, journal: Journal) -> None:
         """Write down what another process needs to go on with the job. Raises OSError: it is tried again later."""

@@ -6,12 +6,13 @@ from typing import cast
 
 from keyshift.experiment.commands import Migration
 from keyshift.experiment.scenario import ScaleTo
+from keyshift.lab.live.failover import Failover
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
-from keyshift.lab.system import KeyshiftJob
+from keyshift.lab.system import LiveSystem
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import Measured
@@ -25,7 +26,7 @@ class LiveRun:
     """
 
     def __init__(self, loop: RunLoop, keeper: Keeper, on_ready: Callable[[], None]) -> None:
-        self.loop, self.system = loop, cast(KeyshiftJob, loop.system)
+        self.loop, self.system = loop, cast(LiveSystem, loop.system)
         self._keeper, self._on_ready = keeper, on_ready
         loop.open = self._open
         loop.each_second.append(self._measure)
@@ -35,7 +36,8 @@ class LiveRun:
         self.inbox = Inbox(lambda: self.state, lambda: str(loop.reporter.doing))
         self.migrations = Migrations(loop, self.system)
         self.measured: Mapping[str, Mapping[int, Measured]] = {}  # of each stage and slot, as it said last
-        self._journal = JournalWriter(keeper, self.system.failover.kept, self.system.note)
+        failover = self.system.failover
+        self._journal = JournalWriter(keeper, failover.kept, self.system.note) if failover else None
 
     @property
     def offered(self) -> int:
@@ -63,6 +65,7 @@ class LiveRun:
         loop.reporter.enter(Doing(Activity.STEADY))
         self.migrations.settle()
         self._keep()  # before anybody hears that it runs
+        self._keeper.begun()
         self.state = "running"
         self._on_ready()
         while not self.stop_wanted:
@@ -88,7 +91,9 @@ class LiveRun:
             self._keep()
 
     def _keep(self) -> None:
-        """The journal, if something has changed that must not be lost."""
+        """The journal, if something has changed that must not be lost, and somebody could go on from it."""
+        if self._journal is None:
+            return
         told, loop = self.system.status(), self.loop
         outcomes = [migration["outcome"] for migration in self.migrations.status()]
         now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, loop.rates.copy())
@@ -97,7 +102,7 @@ class LiveRun:
     def _made(self) -> Journal:
         loop, migrations = self.loop, self.migrations
         return Journal(
-            **vars(self.system.failover.journal()),
+            **vars(self._failover.journal()),
             began_at=loop.began_at,
             trigger=loop.trigger,
             rates=loop.rates.copy(),
@@ -109,17 +114,21 @@ class LiveRun:
 
     def _open(self) -> Feed:
         if self._keeper.resumed is None:
-            new = self.system.failover.journal()
-            self._keeper.expect(new.run_id, new.token)
-            self.loop.traffic.for_ever = self._keeper.journals
+            self._keeper.expect(*self.system.identity)
+            self.loop.traffic.for_ever = self._keeper.outlives
             feed = self.loop.open_new()
         else:
             feed = self._reopen(self._keeper.resumed)
         self.system.require_driver()
         return feed
 
+    @property
+    def _failover(self) -> Failover:
+        assert self.system.failover is not None  # who keeps no journal is not resumed
+        return self.system.failover
+
     def _resume(self, journal: Journal, epochs: Epochs) -> str:
-        self.system.failover.resume(journal, epochs)
+        self._failover.resume(journal, epochs)
         return self.system.begun_from
 
     def _reopen(self, read_journal: Callable[[], Journal]) -> Feed:
@@ -131,7 +140,7 @@ class LiveRun:
         loop, traffic = self.loop, self.loop.traffic
         if not self._keeper.take_over:
             traffic.await_silence()
-        epoch = self.system.failover.claim(read_journal())
+        epoch = self._failover.claim(read_journal())
         journal = read_journal()
         loop.rates = loop.rates | journal.rates
         loop.trigger, loop.began_at = journal.trigger, journal.began_at

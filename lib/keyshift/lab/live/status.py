@@ -20,14 +20,32 @@ class StageStatus(TypedDict):
     migrating: bool
 
 
+class ReplicaStatus(TypedDict):
+    """``state``: one of ``REPLICA_STATES``; who comes back may be at work already, and is not as far as the others.
+    ``lag_ms``: how far its newest results are behind those of the replica that has come furthest, by the schedule of
+    the events, as was told a second ago at the most; None while nothing comes of it. ``deaths``: how often it has died.
+    """
+
+    state: str
+    lag_ms: float | None
+    deaths: int
+
+
+REPLICA_STATES = LIVES, COMES_BACK, GONE = "lives", "coming back", "gone"
+
+
 class SystemStatus(TypedDict, total=False):
-    """What the system knows without asking anybody. ``snapshot_bytes``: of the newest one."""
+    """What the system knows without asking anybody. ``snapshot_bytes``: of the newest one. ``replicas``, by their
+    numbers, which JSON makes texts, and ``resume``, why nobody could go on with the job: of a job with replicas alone.
+    """
 
     stages: dict[str, StageStatus]
     attempt: int
     snapshots: int
     snapshot_bytes: int | None
     notes: list[str]
+    replicas: dict[int, ReplicaStatus]
+    resume: str
 
 
 class StageDecisionTold(TypedDict):

@@ -75,6 +75,10 @@ class JobPlans:
         """Whether a restart or a migration is to come or under way."""
         return bool(self._restarts) or self._migrating
 
+    def moves(self, stage: str) -> bool:
+        """Whether a migration of the stage is to come or under way."""
+        return self.of[stage].led.busy
+
     @property
     def _migrating(self) -> bool:
         return any(stage.busy for stage in self._job.stages)

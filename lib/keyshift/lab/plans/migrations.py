@@ -5,7 +5,7 @@ import time
 from keyshift.experiment.commands import UNDER_WAY, Migration
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import RunLoop
-from keyshift.lab.system import KeyshiftJob
+from keyshift.lab.system import LiveSystem
 
 GONE = "incomplete: the job's process was gone, and the next one had only the steps of it that were planned"
 
@@ -13,7 +13,7 @@ GONE = "incomplete: the job's process was gone, and the next one had only the st
 class Migrations:
     """Of all stages of ``system``; the first is the trigger of ``run``. Those of a process before are only told of."""
 
-    def __init__(self, run: RunLoop, system: KeyshiftJob) -> None:
+    def __init__(self, run: RunLoop, system: LiveSystem) -> None:
         self._run, self._system = run, system
         self._all: list[Migration] = []
         self._inherited = 0  # so many of them were requested in the process before

@@ -132,6 +132,13 @@ class Replicas:
         """Of replicas that keep up."""
         return self._traffic.standings
 
+    def lag_ms(self, replica: LedReplica) -> float | None:
+        """How far the newest results of a ``replica`` are behind those of the one that has come furthest, by the
+        schedule of the events; None if nothing has come of it yet. For any thread.
+        """
+        epochs = self._traffic.behind.get(replica.number)
+        return None if epochs is None else epochs * replica.job.config.heartbeat_us / 1000
+
     @property
     def living(self) -> list[LedReplica]:
         """Those that live, the one that has done so for longest first."""

@@ -8,22 +8,27 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from keyshift.clock import SECOND_US
 from keyshift.experiment.scenario import Change
+from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import ServiceUnavailable
 
 CATCH_UP_S = 60.0  # in which a replica that has moved must keep up with the others again, or the next one moves
 
 
-class MoveRequest(NamedTuple):
-    """Of a migration."""
+@dataclass(eq=False)
+class MoveRequest:
+    """Of a migration: each replica makes its own plan, or has that of the ``proposal``. ``told``: the replicas that
+    were told of it, their attempts, and its number there.
+    """
 
     change: Change
     stage: str | None
+    proposal: Proposal | None = None
+    told: list[tuple[LedReplica, int, int]] = field(default_factory=list)
 
 
 class Requests(ABC):
@@ -41,6 +46,16 @@ class Requests(ABC):
         """Nobody else is told of anything."""
         self._waiting.clear()
 
+    def take_back(self) -> list[MoveRequest]:
+        """Those of which nobody was told, and nobody will be."""
+        taken = [*self._waiting]
+        self._waiting.clear()
+        return taken
+
+    def to_come(self, request: MoveRequest) -> bool:
+        """Whether somebody is still to be told of this one."""
+        return request in self._waiting
+
     @property
     def waits(self) -> bool:
         """Whether somebody is still to be told of something."""
@@ -53,17 +68,30 @@ class Requests(ABC):
 
 def _ask(replica: LedReplica, request: MoveRequest) -> None:
     with contextlib.suppress(ServiceUnavailable):  # it has died, and nobody has looked since
-        replica.system.request(request.change, stage=request.stage)
+        if request.proposal is None:
+            replica.system.request(request.change, stage=request.stage)
+        else:
+            number = replica.system.plans.adopt(request.proposal)
+            request.told.append((replica, replica.job.config.attempt, number))
 
 
 class Together(Requests):
-    """All of them, in the same order: they switch behind the same epochs."""
+    """All of them, in the same order: they switch behind the same epochs. What was proposed waits here until nothing
+    moves in its stage any more: until then it can be taken back.
+    """
 
     def pass_on(self) -> None:  # noqa: D102
-        while self._waiting:
-            request = self._waiting.popleft()
+        held: set[str | None] = set()
+        for request in [*self._waiting]:
+            if request.stage in held or (request.proposal and self._moves(request.proposal.stage)):
+                held.add(request.stage)
+                continue
+            self._waiting.remove(request)
             for replica in self._replicas.living:
                 _ask(replica, request)
+
+    def _moves(self, stage: str) -> bool:
+        return any(replica.system.plans.moves(stage) for replica in self._replicas.living)
 
 
 @dataclass
@@ -90,6 +118,9 @@ class OneByOne(Requests):
     @property
     def waits(self) -> bool:  # noqa: D102
         return bool(self._waiting or self._left or self._moving)
+
+    def to_come(self, request: MoveRequest) -> bool:  # noqa: D102
+        return request in self._waiting or (request is self._request and bool(self._left or self._moving))
 
     def pass_on(self) -> None:  # noqa: D102
         if self._moving and not self._over(self._moving):

@@ -159,10 +159,18 @@ class Returns:
         """Whether a replica may still come back if no other one lives any more."""
         return any(way.written for way in self._ways)
 
+    def on_its_way(self, replica: LedReplica) -> bool:
+        """Whether this one is on its way back, or lives and is not full yet; for any thread."""
+        return any(way.replica is replica for way in [*self._ways])
+
     def begin(self, replica: LedReplica) -> None:
         """That of a replica which has died."""
-        if not self._closed and replica.job.config.attempt < MOST_RETURNS:
+        if self._closed:
+            return
+        if replica.job.config.attempt < MOST_RETURNS:
             self._ways.append(Return(replica, self._replicas))
+        else:
+            self._tell(f"replica {replica.number} does not come back: it has done so {MOST_RETURNS} times")
 
     def look(self) -> None:
         """At what has become of them. Raises what should not have happened."""

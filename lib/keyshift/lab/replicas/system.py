@@ -108,7 +108,10 @@ class ReplicatedJob:
         """Of all of them. Raises BadInput for ``replace``: one might have begun by then, and another one not."""
         if replace:
             raise BadInput("replicas do not take back what has not begun, as one of them may have begun it")
-        self._requests.add(MoveRequest(change, stage))
+        self._add(MoveRequest(change, stage))
+
+    def _add(self, request: MoveRequest) -> None:
+        self._requests.add(request)
         self._request_next()
 
     def _request_next(self) -> None:

@@ -9,7 +9,7 @@ from keyshift.experiment.scenario import Action, Migrate
 from keyshift.lab.controls import JobControls
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script
-from keyshift.lab.system import KeyshiftJob, SystemUnderTest
+from keyshift.lab.system import LiveSystem, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.notes import Activity, Doing
 from keyshift.wire.faults import Fault
@@ -54,7 +54,7 @@ def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script
 
 
 def _controls(run: RunLoop) -> JobControls:
-    system = cast(KeyshiftJob, run.system)  # other engines have no script
+    system = cast(LiveSystem, run.system)  # other engines have no script
     return JobControls(run, system, Migrations(run, system).request, run.spec.tasks)
 
 

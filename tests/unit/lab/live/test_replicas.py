@@ -1,0 +1,311 @@
+"""A live job with replicas, over stand-ins: what moves, who dies and comes back, what is told of each and refused."""
+
+import json
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from small_live import live_job
+
+from keyshift.control.metrics import Metrics
+from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate, Scale
+from keyshift.experiment.live_spec import live_spec, parameters, partitions, room
+from keyshift.lab.replicas import returning
+from keyshift.model.errors import BadInput, MigrationFailed, QueryDied
+from keyshift.waiting import wait_until
+
+TWO = {"replicas": 2, "ordering": "live_robin", "key_groups": 16, "slots": 2, "strategy": "fluid"}
+APART = TWO | {"replicas_move": "one_by_one", "returns": False}
+
+
+@pytest.fixture
+def job(monkeypatch):
+    with live_job(monkeypatch, live_spec(TWO)) as job:
+        yield job
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    with live_job(monkeypatch, live_spec(APART)) as job:
+        yield job
+
+
+def how(job):
+    return {number: told["state"] for number, told in job.status()["replicas"].items()}
+
+
+def outcomes(job):
+    return [each["outcome"].partition(":")[0] for each in job.status()["migrations"]]
+
+
+def slots(job):
+    return [len(set(replica.job.stages[-1].assignment.owner)) for replica in job.replicas.all]
+
+
+def stands(job, go=False):
+    """No replica moves anything, or all do from now on."""
+    for replica in job.replicas.all:
+        replica.job.go.set() if go else replica.job.go.clear()
+
+
+def dies(job):
+    """The first one, for which the job has a way back."""
+    job.do(InjectFault(fault="kill:replica"))
+    assert wait_until(lambda: job.status()["deaths"] == 1, 60)
+
+
+# -- what it may be ----------------------------------------------------------------------------------------------------
+
+
+def test_it_writes_nothing_down_every_few_seconds_and_has_slots_to_scale_to():
+    spec = live_spec(TWO)
+    assert (spec.job.snapshot_s, spec.job.returns, spec.scenario.trigger) == (0.0, True, "scale")
+    assert (spec.tasks, room(spec), partitions(spec)) == ({"counter": 4}, 4, 4)
+    assert parameters(spec)["replicas"] == 2
+    assert live_spec({"job.replicas": 2, "ordering": "time_merge", "slots_max": 7}).tasks == {"counter": 7}
+    chain = live_spec(TWO | {"workload": "chain", "stage_slots": "counter-1:6"})
+    assert (chain.tasks, partitions(chain)) == ({"counter-1": 6, "counter-2": 4}, 4), "of the last stage alone"
+    assert partitions(live_spec(TWO | {"replicas": 1})) == 16
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"ordering": "none"}, "replicas = 2 with ordering = none: replicas would differ; set ordering to one of"),
+        ({"ordering": "kazoo"}, "replicas = 2 with ordering = kazoo: no replica comes back where .*: live_robin, time"),
+        ({"snapshot_s": 5}, "replicas = 2 with snapshot_s = 5: replicas write their state down only when"),
+        ({"trigger": "auto"}, "replicas = 2 with trigger = auto: replicas do not scale themselves yet"),
+        ({"replicas_move": "one_by_one"}, "replicas = 2 with replicas_move = one_by_one: .*; set returns = false"),
+        ({"rate": "auto"}, "replicas = 2 with rate = auto: what a load costs was not measured with replicas"),
+        ({"strategy": "hot_first"}, "replicas = 2 with order = hottest: each replica would order its steps by what"),
+        ({"strategy": "stop_restart"}, "ordering = live_robin with strategy = stop_restart"),
+        ({"replicas": 9}, "replicas = 9"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(more, words):
+    with pytest.raises(BadInput, match=f"(?s)^(?!.*\n){words}"):
+        live_spec(TWO | more)
+
+
+# -- what moves --------------------------------------------------------------------------------------------------------
+
+
+def test_all_replicas_move_by_the_same_plan(job):
+    assert job.partitions == 4
+    done = job.do(Scale(slots=4), wait=True)
+    assert (done["number"], done["outcome"], done["planned_steps"]) == (0, "complete", 8)
+    assert slots(job) == [4, 4]
+    told = job.do(MoveBy(strategy="all_at_once", target={0: 3, 1: 2}), wait=True)
+    assert (told["number"], told["outcome"], len(told["steps"])) == (1, "complete", 1)
+    first, second = (replica.job.stages[-1].assignments for replica in job.replicas.all)
+    assert [each.owner for each in first] == [each.owner for each in second] and first[-1].owner[:3] == (3, 2, 0)
+
+
+def test_a_migration_is_over_when_all_that_live_have_moved(job):
+    slow = job.replicas.all[1].job
+    slow.go.clear()
+    job.do(Scale(slots=4))
+    assert wait_until(lambda: slots(job) == [4, 2], 60)
+    told = job.status()
+    assert outcomes(job) == ["under way"] and told["migrating"]
+    assert told["stages"]["counter"]["slots"] == 2, "that is told of the one which moves"
+    slow.go.set()
+    assert wait_until(lambda: outcomes(job) == ["complete"], 60)
+
+
+def test_a_migration_in_which_one_dies_is_over_when_the_other_has_moved(job):
+    stands(job)
+    job.do(Scale(slots=4))
+    dies(job)
+    assert outcomes(job) == ["under way"]
+    stands(job, go=True)
+    assert wait_until(lambda: outcomes(job) == ["complete"], 60)
+    assert slots(job)[1] == 4
+
+
+def test_what_comes_while_a_replica_is_on_its_way_back_waits_and_is_done_by_all(job):
+    dies(job)
+    job.do(Scale(slots=4))
+    job.do(Scale(slots=3))
+    assert not any(stage.requests for replica in job.replicas.all for stage in replica.job.stages)
+    assert outcomes(job) == ["under way"] * 2 and job.status()["migrating"]
+    job.ways[0].full()
+    assert wait_until(lambda: outcomes(job) == ["complete"] * 2, 60)
+    assert slots(job) == [3, 3]
+
+
+def test_only_what_no_replica_was_told_of_is_taken_back(job):
+    stands(job)
+    job.do(Scale(slots=4))
+    with pytest.raises(BadInput, match="cancel: replicas do not take back what one of them may have begun"):
+        job.do(Cancel())
+    job.do(Scale(slots=3))
+    assert job.do(Cancel()) == {"cancelled": True}
+    assert wait_until(lambda: outcomes(job) == ["under way", "incomplete"], 60)
+    words = "a request for a migration was taken back before any replica had begun it"
+    assert job.status()["migrations"][1]["outcome"] == f"incomplete: {words}" and words in job.status()["notes"]
+    stands(job, go=True)
+    assert wait_until(lambda: outcomes(job)[0] == "complete", 60)
+    assert slots(job) == [4, 4]
+    assert job.do(Cancel()) == {"cancelled": True}, "there is nothing"
+
+
+def test_a_way_back_goes_on_when_something_is_taken_back(job):
+    dies(job)
+    job.do(Scale(slots=4))
+    job.do(Cancel())
+    assert how(job)[0] == "coming back" and outcomes(job) in (["under way"], ["incomplete"])
+    job.ways[0].full()
+    assert wait_until(lambda: how(job) == {0: "lives", 1: "lives"}, 60)
+    assert job.do(Scale(slots=3), wait=True)["outcome"] == "complete" and slots(job) == [3, 3]
+
+
+def test_stages_of_a_chain_move_at_the_same_time(monkeypatch):
+    with live_job(monkeypatch, live_spec(TWO | {"workload": "chain"})) as job:
+        for replica in job.replicas.all:
+            replica.job.stages[0].check = lambda: None
+        job.do(Scale(slots=4, stage="counter-1"))
+        assert job.do(Scale(slots=3, stage="counter-2"), wait=True)["outcome"] == "complete"
+        assert outcomes(job) == ["under way", "complete"] and slots(job) == [3, 3]
+
+
+def test_one_moves_after_the_other_while_that_one_answers(apart):
+    second = apart.replicas.all[1].job
+    second.go.clear()
+    apart.do(Scale(slots=4))
+    assert wait_until(lambda: slots(apart) == [4, 2], 60)
+    assert not second.stages[-1].requests, "it waits until the first keeps up with it again"
+    assert outcomes(apart) == ["under way"]
+    dies(apart)  # that is the first: nobody waits for it any more
+    second.go.set()
+    assert wait_until(lambda: outcomes(apart) == ["complete"], 60)
+    assert slots(apart)[1] == 4 and how(apart) == {0: "gone", 1: "lives"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ("hot_first", "replicas = 2 with order = hottest: each replica would order"),
+        ("stop_restart", "ordering = live_robin with strategy = stop_restart"),
+    ],
+)
+def test_a_plan_that_replicas_would_not_make_alike_is_refused(job, strategy, words):
+    with pytest.raises(BadInput, match=words):
+        job.do(MoveBy(strategy=strategy, target=3))
+    assert job.status()["migrations"] == []
+
+
+# -- who dies ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_is_killed_is_told_of_and_comes_back(job):
+    assert how(job) == {0: "lives", 1: "lives"}
+    dies(job)
+    assert how(job) == {0: "coming back", 1: "lives"} and job.status()["state"] == "running"
+    assert [each["deaths"] for each in job.status()["replicas"].values()] == [1, 0]
+    job.replicas.comes_back(job.replicas.all[0])
+    assert how(job)[0] == "coming back", "it lives, and is not as far as the other"
+    assert job.do(Rate(rate=300)) == {"rate": 300.0}, "meanwhile the job answers"
+    job.ways[0].full()
+    assert wait_until(lambda: how(job) == {0: "lives", 1: "lives"}, 60)
+    assert (job.status()["replicas"][0]["deaths"], job.status()["deaths"]) == (1, 1)
+    assert "replica 0 was full again" in job.status()["notes"]
+    assert job.stop().run_id == job.run_id
+
+
+def test_the_last_replica_is_not_killed_and_the_line_says_when_one_may_be(job):
+    for fault in ("kill:replica", "kill:slot"):
+        dies(job) if not job.ways else None
+        with pytest.raises(BadInput, match=f"fault = {fault}: 1 of replicas = 2 lives, and none would be left; wait"):
+            job.do(InjectFault(fault=fault))
+    assert job.do(InjectFault(fault="stop:replica:3s")) == {"fault": "stop:replica:3s"}
+    assert job.replicas.all[1].application.paused_s == 3.0
+
+
+def test_a_slot_is_killed_in_the_one_that_has_lived_for_longest(job):
+    job.do(InjectFault(fault="kill:slot"))
+    assert wait_until(lambda: how(job) == {0: "coming back", 1: "lives"}, 60)
+    assert any("replica 0 died (killed); 1 of 2 went on" in note for note in job.status()["notes"])
+
+
+@pytest.mark.parametrize("fault", ["kill:coordinator", "kill:daemon"])
+def test_a_fault_that_replicas_do_not_know_is_refused(job, fault):
+    with pytest.raises(BadInput, match=f"replicas = 2 with fault = {fault}: not possible yet; what is: replica, slot"):
+        job.do(InjectFault(fault=fault))
+
+
+def test_a_job_without_replicas_has_none_to_be_killed(monkeypatch):
+    with live_job(monkeypatch, live_spec({"key_groups": 16, "strategy": "fluid"})) as job:
+        with pytest.raises(BadInput, match=r"fault = kill:replica: this job has no replicas; take kill:slot, or"):
+            job.do(InjectFault(fault="kill:replica"))
+        assert "replicas" not in job.status() and "resume" not in job.status()
+
+
+def test_one_that_dies_again_and_again_is_left_at_that_and_the_notes_say_so(job, monkeypatch):
+    monkeypatch.setattr(returning, "MOST_RETURNS", 0)
+    dies(job)
+    assert how(job) == {0: "gone", 1: "lives"} and job.ways == []
+    assert "replica 0 does not come back: it has done so 0 times" in job.status()["notes"]
+
+
+def test_the_job_ends_when_the_last_one_has_died(job):
+    for replica in job.replicas.all:
+        replica.application.kill()
+    assert job.ended.wait(60)
+    assert job.state == "failed" and job.why.startswith("no replica is left: replica 0 died")
+
+
+def test_one_that_dies_while_it_is_measured_is_noticed_and_nothing_else_happens(job):
+    def gone():
+        raise QueryDied("a worker is gone")
+
+    job.counter.measure = gone
+    assert wait_until(lambda: not job._run.measured, 60)
+    job.counter.measure = lambda: {}
+    assert job.state == "running" and how(job) == {0: "lives", 1: "lives"}
+
+
+def test_a_slot_that_hangs_is_not_dead(job):
+    def hangs():
+        raise MigrationFailed("measure: 1 did not answer")
+
+    job.counter.measure = hangs
+    assert wait_until(lambda: any("not measured: measure: 1 did not answer" in line for line in job.said), 60)
+    assert how(job) == {0: "lives", 1: "lives"}
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+def test_how_far_each_is_behind_is_told_with_units_and_of_the_dead_nothing(job):
+    job.replicas.behind = {0: 0, 1: 3}
+    assert [each["lag_ms"] for each in job.status()["replicas"].values()] == [0.0, 60.0]
+    dies(job)
+    job.replicas.behind = {}
+    told = json.loads(json.dumps(job.status(), allow_nan=False))
+    assert told["replicas"]["0"] == {"state": "coming back", "lag_ms": None, "deaths": 1}
+    assert told["replicas"]["1"] == {"state": "lives", "lag_ms": None, "deaths": 0}
+
+
+def test_prometheus_reads_states_lags_and_deaths(job):
+    job.replicas.behind = {0: 0, 1: 3}
+    dies(job)
+    families = text_string_to_metric_families(Metrics(job).text().decode())
+    found = {(each.name, *sorted(each.labels.values())): each.value for family in families for each in family.samples}
+    assert found["keyshift_replica_state", "0", "coming_back"] == 1.0
+    assert found["keyshift_replica_state", "0", "lives"] == found["keyshift_replica_state", "1", "gone"] == 0.0
+    assert found["keyshift_replica_state", "1", "lives"] == 1.0
+    assert found["keyshift_replica_lag_seconds", "1"] == 0.06
+    assert ("keyshift_replica_lag_seconds", "0") not in found
+    assert [found["keyshift_replica_deaths_total", number] for number in "01"] == [1.0, 0.0]
+    assert found["keyshift_deaths_total",] == 1.0
+
+
+def test_the_status_says_that_nobody_could_go_on_with_it_and_why_and_no_journal_is_written(monkeypatch):
+    expected, journals, begun = [], [], []
+    kept = {"expect": lambda *known: expected.append(known), "keep": journals.append}
+    with live_job(monkeypatch, live_spec(TWO), **kept, begun=lambda: begun.append(True)) as job:
+        assert job.status()["resume"].startswith("no: its replicas mask deaths of slots and of replicas, not of the")
+        assert (expected, begun) == ([("run", "secret")], [True])
+        job.do(Scale(slots=4), wait=True)
+        assert job.stop() and journals == []
+        assert job.traffic.for_ever, "what is in its topics stays until it is deleted"
