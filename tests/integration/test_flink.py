@@ -1,4 +1,5 @@
-"""Flink itself, with what it needs: a restart of its job is exactly once, and nothing of its processes is left.
+"""Flink itself, with what it needs: a restart of its job is exactly once, a rescale goes on from a checkpoint, and
+nothing of its processes is left.
 
 Its jars are 140 MB, so only `make nightly` has this.
 """
@@ -10,7 +11,7 @@ import pytest
 
 from keyshift.endpoints import Endpoints
 from keyshift.peers.flink import ROLES, flink
-from keyshift.peers.flink_run import flink_spec, run_flink
+from keyshift.peers.flink_run import RESCALE, RESTART, flink_spec, run_flink
 from keyshift.progress import silent
 from keyshift.results.store import ResultStore
 
@@ -32,7 +33,7 @@ def of_flink(folder: Path) -> list[psutil.Process]:
 
 
 def test_a_restarted_job_answers_each_event_once(stack: Endpoints, tmp_path: Path) -> None:
-    store, spec = ResultStore(stack), flink_spec(SMALL)
+    store, spec = ResultStore(stack), flink_spec(RESTART, SMALL)
     with flink(tmp_path, 3, silent) as client:
         running = of_flink(tmp_path)
         assert len(running) == len(ROLES)
@@ -49,3 +50,15 @@ def test_a_restarted_job_answers_each_event_once(stack: Endpoints, tmp_path: Pat
         assert sorted(tables["migration"]["unit"]) == list(range(16))
         created = tables["latency"]["created_s"]
         assert created.min() < -2 and created.max() > 6, "there are results from before and behind the restart"
+
+
+def test_a_running_job_goes_on_from_a_checkpoint_with_other_tasks(stack: Endpoints, tmp_path: Path) -> None:
+    store, spec = ResultStore(stack), flink_spec(RESCALE, SMALL | {"snapshot_s": 0.5})
+    with flink(tmp_path, 3, silent, 0.5) as client:
+        manifest = run_flink(spec, client, stack, store, tmp_path, silent)
+    assert manifest.status == "ok" and manifest.summary is not None, manifest.verdict
+    assert manifest.strategy == "flink_rescale" and manifest.summary.events == 5500
+    assert any(note.startswith("Flink went on with 3 tasks from checkpoint") for note in manifest.notes)
+    assert any("results came once more, from behind the checkpoint" in note for note in manifest.notes)
+    tables = store.get_tables(manifest.run_id)
+    assert len(tables["latency"]) == 5500 and sorted(tables["migration"]["unit"]) == list(range(16))

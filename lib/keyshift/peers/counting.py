@@ -46,8 +46,10 @@ ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those 
 }
 
 
-def counting_spec(common: Mapping[str, Any], engine: str) -> RunSpec:
-    """The spec of a run with a job that counts keys in ``engine``. Raises BadInput for what that job does not do."""
+def counting_spec(common: Mapping[str, Any], engine: str, snapshots: bool = False) -> RunSpec:
+    """The spec of a run with a job that counts keys in ``engine``; ``snapshots``: it may take some, every
+    ``snapshot_s``. Raises BadInput for what that job does not do.
+    """
     spec = make_spec({**common, "strategy": "stop_restart"})
     given = spec.parameters()
     for name in spec.unsettled:
@@ -55,7 +57,7 @@ def counting_spec(common: Mapping[str, Any], engine: str) -> RunSpec:
             f"{name} = auto: it is chosen by what a load costs keyshift's job; give a number beside {engine}"
         )
     for name, value in ONLY.items():
-        if given[name] != value:
+        if given[name] != value and not (snapshots and name == "snapshot_s"):
             raise BadInput(f"{name} = {given[name]!r}: a job of {engine} is compared with {name} = {value!r} only")
     return spec
 
@@ -84,20 +86,25 @@ def wrong_counts(what: str, counts: KeyCounts, last: "pd.Series[int]") -> Iterat
 
 
 class Stopped(NamedTuple):
-    """How a job of a peer has stopped: when, in microseconds since the epoch, and the ``state_bytes`` it has left."""
+    """How a job of a peer has stopped: when, in microseconds since the epoch, the ``state_bytes`` it has left, and a
+    ``note`` for readers, if there is something to say.
+    """
 
     at_us: int
     state_bytes: int
+    note: str = ""
 
 
 class CountingQuery(Protocol):
     """The query of an engine. ``name``: of the engine, in sentences; ``told``: a note for readers, what bytes and
-    verdict are about; ``rescales``: whether it can be begun anew with another number of slots.
+    verdict are about; ``rescales``: whether it can go on with another number of slots; ``repeats``: whether it then
+    gives some results once more.
     """
 
     name: str
     told: str
     rescales: bool
+    repeats: bool
 
     def open(self) -> None:
         """Do all that comes before the first beginning."""
@@ -110,6 +117,9 @@ class CountingQuery(Protocol):
     def halt(self, finally_: bool = False) -> Stopped:
         """Stop it, with its state written down; ``finally_``: all events were offered, and are in the state."""
 
+    def rescale(self, slots: int, version: int) -> Stopped:
+        """Have it go on with so many tasks, and wait until they run. Says how it stood still before."""
+
     def require_alive(self) -> None:
         """Raises ServiceUnavailable if it has ended by itself."""
 
@@ -118,6 +128,13 @@ class CountingQuery(Protocol):
 
     def close(self) -> None:
         """End it, if it runs."""
+
+
+def begun_anew(query: CountingQuery, slots: int, version: int) -> Stopped:
+    """Rescale ``query`` as any can be: stop it, and begin it again."""
+    stopped = query.halt()
+    query.begin(slots, version)
+    return stopped
 
 
 class CountingJob:
@@ -139,7 +156,7 @@ class CountingJob:
     def start(self) -> None:
         """Start the job and wait until the state of every key is there."""
         self._query.open()
-        self._begin(self._slots)
+        self._query.begin(self._slots, self._own(self._slots))
         lines.fill(self._events, self._keys)
 
         def came() -> int:
@@ -151,10 +168,10 @@ class CountingJob:
                 f"{self._query.name}'s job has taken {came()} of {self._keys} keys, and no more in {FILL_S:g} s"
             )
 
-    def _begin(self, slots: int) -> None:
+    def _own(self, slots: int) -> int:
         version = len(self._assignments) + 1
-        self._query.begin(slots, version)
         self._assignments.append(Assignment.contiguous(self._groups, slots, version))
+        return version
 
     def check(self) -> None:
         """Make the restart that was requested, and see that the job is alive."""
@@ -167,9 +184,10 @@ class CountingJob:
 
     def _restart(self, slots: int) -> None:
         begun_us, before = now_us(), self._assignments[-1]
-        stopped = self._query.halt()
+        stopped = self._query.rescale(slots, self._own(slots))
         self._state_bytes = stopped.state_bytes
-        self._begin(slots)
+        if stopped.note:
+            self.note(stopped.note)
         self._records.append(
             restarted(before, self._assignments[-1], self._unit_bytes, begun_us, stopped.at_us, now_us())
         )
@@ -247,6 +265,7 @@ class CountingJob:
             stages=[end],
             revoked=(),
             notes=[*self.notes, self._query.told],
+            repeats=len(self._records) if self._query.repeats else 0,
         )
 
 

@@ -25,17 +25,30 @@ class Engine(NamedTuple):
 ENGINES = {
     name: Engine(partial(spark_run.spark_spec, name), partial(spark_run.measure_spark, name))
     for name in spark_run.QUERIES
-} | {flink_run.NAME: Engine(flink_run.flink_spec, flink_run.measure_flink)}
+} | {
+    name: Engine(partial(flink_run.flink_spec, name), partial(flink_run.measure_flink, name))
+    for name in flink_run.QUERIES
+}
 
 
-def measure_beside_engines(points: Points, common: Common, engines: Collection[str], profile: str = "") -> Study:
+def measure_beside_engines(
+    points: Points,
+    common: Common,
+    engines: Collection[str],
+    profile: str = "",
+    checkpoint_s: float = flink_run.CHECKPOINT_S,
+) -> Study:
     """The runs of ``points``, each in a job of its own, see ``study.measure``; behind them those of ``engines``, names
-    in ``ENGINES``.
+    in ``ENGINES``. ``checkpoint_s``: between checkpoints of ``flink_rescale``, which goes on from one.
 
     The engines' are made first: without Flink's jars nothing of ours is measured. Raises what ``measure`` does, and
     what the engines' own measuring does; what is not possible is refused before anything is started.
     """
     specs, place = [*specs_of(points, common).values()], load_profile(profile)
+
+    def given(name: str) -> Common:
+        return {**common, "snapshot_s": checkpoint_s} if name == flink_run.RESCALE else common
+
     for name in engines:
         if name not in ENGINES:
             raise BadInput(f"engines: {name!r} is not known; there are {', '.join(ENGINES)}")
@@ -44,9 +57,9 @@ def measure_beside_engines(points: Points, common: Common, engines: Collection[s
                 f"profile = {profile!r}: {name} is started beside the embedded services and a Spark of this machine: "
                 "use `--profile local`"
             )
-        specs.append(ENGINES[name].spec(common))
-    require_possible_here(specs, profile, ["Flink"] if flink_run.NAME in engines else [])
+        specs.append(ENGINES[name].spec(given(name)))
+    require_possible_here(specs, profile, ["Flink"] if {*flink_run.QUERIES} & {*engines} else [])
     beside = Study({}, {})
     for name in engines:
-        beside |= ENGINES[name].measure(common, profile)
+        beside |= ENGINES[name].measure(given(name), profile)
     return measure(points, common, profile, one_job=False) | beside

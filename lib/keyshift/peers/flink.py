@@ -55,12 +55,18 @@ ROLES = {  # options of Java, and the class with its arguments
 }
 
 
-def configuration(folder: Path, slots: int, ports: Mapping[str, int]) -> dict[str, Any]:
+def configuration(folder: Path, slots: int, ports: Mapping[str, int], checkpoint_s: float = 0.0) -> dict[str, Any]:
     """What is in ``conf/config.yaml``. ``ports``: rpc, rest and gateway; ``folder``: of savepoints and what is
-    temporary.
+    temporary; ``checkpoint_s``: see ``flink``.
     """
     gateway = "sql-gateway.endpoint.rest"
-    return {
+    adaptive = {
+        "jobmanager.scheduler": "adaptive",
+        "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling": "0 s",  # a run is shorter than its 30 s
+        "execution.checkpointing.interval": f"{round(checkpoint_s * 1000)} ms",
+        "restart-strategy.type": "none",  # a job that fails stays so, as without checkpoints
+    }
+    return (adaptive if checkpoint_s else {}) | {
         "jobmanager.rpc.address": HOST,
         "jobmanager.rpc.port": ports["rpc"],
         "jobmanager.bind-host": HOST,
@@ -100,9 +106,11 @@ def configuration(folder: Path, slots: int, ports: Mapping[str, int]) -> dict[st
 
 
 @contextmanager
-def flink(home: Path, slots: int, say: Say) -> Iterator[FlinkClient]:
+def flink(home: Path, slots: int, say: Say, checkpoint_s: float = 0.0) -> Iterator[FlinkClient]:
     """A cluster with so many slots, in a folder of its own below ``home``; nothing of it is left but its logs.
 
+    ``checkpoint_s``: the interval of checkpoints. With it the scheduler is the adaptive one, which rescales jobs that
+    run; with 0 there are none.
     Raises ServiceUnavailable, one line, if its jars or Java cannot be had, or with the end of a log if a process of it
     does not start.
     """
@@ -112,7 +120,7 @@ def flink(home: Path, slots: int, say: Say) -> Iterator[FlinkClient]:
         folder = Path(tempfile.mkdtemp(prefix="flink-", dir=home))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         ports = dict(zip(("rpc", "rest", "gateway"), _free_ports(3), strict=True))
-        write_whole(folder / "conf" / "config.yaml", yaml.safe_dump(configuration(folder, slots, ports)))
+        write_whole(folder / "conf" / "config.yaml", yaml.safe_dump(configuration(folder, slots, ports, checkpoint_s)))
         (folder / "tmp").mkdir()
         env = os.environ | {"FLINK_CONF_DIR": str(folder / "conf")}
         started: dict[str, psutil.Process] = {}

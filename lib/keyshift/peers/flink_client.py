@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -16,6 +16,17 @@ STATEMENT_S = 60.0
 SAVEPOINT_S = 120.0
 LOOK_S = 0.02
 ENDED = ("FAILED", "CANCELED", "FINISHED", "SUSPENDED")
+
+
+class Rescaled(NamedTuple):
+    """How a running job went on with other tasks: when those before had ended, and when the checkpoint that it went on
+    from began (seconds since the epoch); its number, and the bytes of its state.
+    """
+
+    ended: float
+    begun: float
+    checkpoint: int
+    state_bytes: int
 
 
 class FlinkClient:
@@ -108,6 +119,34 @@ class FlinkClient:
             why = cause(made["failure-cause"]["stack-trace"]) if made else f"not within {SAVEPOINT_S:g} s"
             raise ServiceUnavailable(f"Flink's job could not be stopped with a savepoint: {why}")
         return str(made["location"]), time.time()
+
+    def rescale(self, job: str, slots: int, within_s: float) -> Rescaled:
+        """Have a running job go on with ``slots`` tasks of each vertex, from its next checkpoint, and wait until all of
+        them run. Only Flink's adaptive scheduler does that.
+        """
+        place = f"{self._rest}/jobs/{job}"
+        bounds = {"parallelism": {"lowerBound": 1, "upperBound": slots}}
+        self._ask("PUT", f"{place}/resource-requirements", dict.fromkeys(self._vertices(job), bounds))
+
+        def runs() -> dict[str, Any] | None:
+            self.require_alive(job)
+            found = self._ask("GET", place)
+            tasks = [(vertex["parallelism"], vertex["tasks"]["RUNNING"]) for vertex in found["vertices"]]
+            return found if all(each == (slots, slots) for each in tasks) else None
+
+        if (found := wait_until(runs, within_s, LOOK_S)) is None:
+            raise ServiceUnavailable(f"Flink's job does not run with {slots} tasks {within_s:g} s after the request")
+        told = self._ask("GET", f"{place}/checkpoints")
+        number = int((told["latest"]["restored"] or {}).get("id", 0))  # the first one is 1
+        from_it = [each for each in told["history"] if each["id"] == number]
+        if not from_it:
+            raise ServiceUnavailable("Flink's job has begun anew, as it had no complete checkpoint to go on from")
+        [checkpoint] = from_it
+        ended_ms, begun_ms = found["timestamps"]["CREATED"], checkpoint["trigger_timestamp"]
+        return Rescaled(ended_ms / 1000, begun_ms / 1000, number, checkpoint["state_size"])
+
+    def _vertices(self, job: str) -> list[str]:
+        return [*self._ask("GET", f"{self._rest}/jobs/{job}/resource-requirements")]
 
     def cancel(self, job: str) -> None:
         """End a job, whatever state it is in; nothing is waited for."""

@@ -1,4 +1,5 @@
-"""A Flink job that counts keys (``peers.counting``): to scale, it stops with a savepoint and starts from it.
+"""A Flink job that counts keys (``peers.counting``): to scale, it stops with a savepoint and starts from it, or its
+cluster rescales it while it runs.
 
 The whole job is SQL. An OVER window without a bound keeps a row per key, and gives a result for each event.
 """
@@ -8,14 +9,16 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from keyshift.clock import SECOND_US
-from keyshift.peers.counting import Stopped
+from keyshift.peers.counting import Stopped, begun_anew
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.traffic.topics import Topic
 from keyshift.workloads.keycount import KeyCount
 
 RUN_S = 60.0  # from a submitted job until all its tasks run
 
-# No interval of checkpoints: the savepoint is the only one, as ``snapshot_s`` is 0 by default.
+RESCALE_S = 120.0  # until the next checkpoint, and from there until all tasks run
+
+# The interval of checkpoints is one of the cluster, see ``flink.configuration``; without one the savepoint is the only.
 SETTINGS = {
     "pipeline.object-reuse": "true",
     "execution.buffer-timeout.interval": "1 ms",  # a result does not wait for others, which it would for 100 ms
@@ -59,6 +62,7 @@ class FlinkQuery:
         "verdict is about results and the last count of each key, not about owners nor Flink's own final state"
     )
     rescales = True
+    repeats = False
 
     def __init__(self, workload: KeyCount, client: FlinkClient, events: Topic, results: Topic) -> None:
         self._workload, self._client, self._events, self._results = workload, client, events, results
@@ -84,6 +88,10 @@ class FlinkQuery:
         self._job = ""
         return Stopped(round(stopped * SECOND_US), self._client.size(self._savepoint))
 
+    def rescale(self, slots: int, version: int) -> Stopped:
+        """See ``CountingQuery``."""
+        return begun_anew(self, slots, version)
+
     def require_alive(self) -> None:
         """See ``CountingQuery``."""
         self._client.require_alive(self._job)
@@ -96,3 +104,26 @@ class FlinkQuery:
         """End it, if it runs."""
         if self._job:
             self._client.cancel(self._job)
+
+
+class AdaptiveFlinkQuery(FlinkQuery):
+    """Of a cluster with the adaptive scheduler and checkpoints: the job is told to have other tasks while it runs. It
+    waits for its next checkpoint, ends its tasks and goes on from there. So what came behind the checkpoint is computed
+    once more, under the same ``version``, which is a word of the statement.
+    """
+
+    told = (
+        "a job of Flink: bytes of a unit are an equal share of the checkpoint that it went on from; completion counts "
+        "from the request, so the wait for that checkpoint is in it; the verdict is about results and the last count "
+        "of each key, not about owners nor Flink's own final state"
+    )
+    repeats = True
+
+    def rescale(self, slots: int, version: int) -> Stopped:
+        """See ``CountingQuery``."""
+        found = self._client.rescale(self._job, slots, RESCALE_S)
+        note = (
+            f"Flink went on with {slots} tasks from checkpoint {found.checkpoint}, which began "
+            f"{found.ended - found.begun:.2f} s before the tasks had ended"
+        )
+        return Stopped(round(found.ended * SECOND_US), found.state_bytes, note)

@@ -14,7 +14,7 @@ from keyshift.model.errors import BadInput
 from keyshift.peers.counting import CountedByResults, counting_spec
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
-from keyshift.peers.flink_job import FlinkQuery
+from keyshift.peers.flink_job import AdaptiveFlinkQuery, FlinkQuery
 from keyshift.peers.runs import PeerSpec, counting_run, peer_spec, repeated, run_peer
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
@@ -22,35 +22,47 @@ from keyshift.results.store import ResultStore
 from keyshift.services.stack import Stack
 from keyshift.studies.study import Study
 
-NAME = "flink_restart"  # of the point, and of the strategy in what is stored
+RESTART, RESCALE = "flink_restart", "flink_rescale"
+QUERIES = {RESTART: FlinkQuery, RESCALE: AdaptiveFlinkQuery}
+"""By the name of the point, which is the strategy in what is stored."""
+CHECKPOINT_S = 2.0  # between checkpoints of a job that is rescaled while it runs: several before the request
 MOST_STATE = TASK_HEAP_MIB * MIB // 4  # of the heap: a restart reads all of it, and rows are objects
 
 
-def flink_spec(common: Mapping[str, Any]) -> PeerSpec:
-    """The spec of a run of Flink's job. Raises BadInput for what that job does not do."""
-    spec = counting_spec(common, "Flink")
+def flink_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
+    """The spec of a run of one of ``QUERIES``. Raises BadInput for what that job does not do."""
+    if checkpoints := name == RESCALE:
+        common = {"snapshot_s": CHECKPOINT_S, **common}
+    spec = counting_spec(common, "Flink", checkpoints)
+    if checkpoints and not spec.job.snapshot_s:
+        raise BadInput(f"snapshot_s = 0: {name} goes on from a checkpoint; give seconds, as {CHECKPOINT_S:g}")
     workload = CountedByResults(**spec.workload.model_dump())
     if (state := workload.keys * workload.state_bytes) > MOST_STATE:
         raise BadInput(
             f"keys = {workload.keys} of state_bytes = {workload.state_bytes} are {state // MIB} MiB of state; Flink's "
             f"task manager is started with room for {MOST_STATE // MIB} MiB here"
         )
-    return peer_spec(spec, NAME, workload)
+    return peer_spec(spec, name, workload)
 
 
-def measure_flink(common: Mapping[str, Any], profile: str = "") -> Study:
-    """The runs of one point, ``flink_restart``: a Flink job that counts keys, and is stopped with a savepoint and
-    started from it with ``to_slots``.
+def measure_flink(name: str, common: Mapping[str, Any], profile: str = "") -> Study:
+    """The runs of one point: a Flink job that counts keys, and goes on with ``to_slots``. With ``flink_restart`` it is
+    stopped with a savepoint and started from it, with ``flink_rescale`` it is rescaled from a checkpoint as it runs.
 
-    ``common``: as for ``measure``. The cluster stays for all repetitions, each of which has a job of its own.
+    ``common``: as for ``measure``; ``snapshot_s``: between checkpoints, of ``flink_rescale`` alone. The
+    cluster stays for all repetitions, each of which has a job of its own.
     Raises BadInput before anything is started, ServiceUnavailable if Flink's jars cannot be had, KeyshiftError if all
     runs died.
     """
-    spec = flink_spec(common)
+    spec = flink_spec(name, common)
     home, slots = Stack().home, max(spec.tasks.values())
-    with progress(None) as say, open_services(profile, say) as endpoints, flink(home, slots, say) as client:
+    with (
+        progress(None) as say,
+        open_services(profile, say) as endpoints,
+        flink(home, slots, say, spec.job.snapshot_s) as client,
+    ):
         store = ResultStore(endpoints)
-        return repeated({NAME: spec}, store, lambda each: run_flink(each, client, endpoints, store, home, say))
+        return repeated({name: spec}, store, lambda each: run_flink(each, client, endpoints, store, home, say))
 
 
 def run_flink(
@@ -65,7 +77,7 @@ def run_flink(
         home,
         say,
         lambda run_id: counting_run(
-            spec, endpoints, run_id, home, say, lambda work, *topics: FlinkQuery(workload, client, *topics)
+            spec, endpoints, run_id, home, say, lambda work, *topics: QUERIES[spec.peer](workload, client, *topics)
         ),
         versions={"flink": client.version()},
         told=lambda metrics: with_jvm(metrics, "flink_jvm"),

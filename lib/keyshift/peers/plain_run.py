@@ -21,6 +21,7 @@ from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.system import job_config, job_traffic
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.records import Measured
+from keyshift.peers.counting import CountedByResults
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
 from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
@@ -32,6 +33,8 @@ from keyshift.results.verdict import Ownership
 from keyshift.services.stack import Stack
 from keyshift.studies.study import Study, measure, specs_of
 from keyshift.wire.faults import Fault
+from keyshift.workloads import Workload
+from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
 from keyshift.workloads.times import Times
 
@@ -141,16 +144,24 @@ def plain_spec(common: Mapping[str, Any]) -> PeerSpec:
     for name, value in ONLY.items():
         if given[name] != value:
             raise BadInput(f"{name} = {given[name]!r}: a job without support is compared with {name} = {value!r} only")
-    workload = UnreadMicro(**spec.workload.model_dump()) if isinstance(spec.workload, Micro) else spec.workload
+    workload = unread(spec.workload)
     operators = [stage.operator() for stage in workload.stages]
     stateless = all(not operator.state_schema.names for operator in operators)
     plain = len(operators) == len(workload.sources) == 1 and not any(each.uses_time for each in operators)
     if not plain or not (stateless or spec.workload != workload):
         raise BadInput(
-            f"workload = {workload.name}: a job without support is compared with micro, and with queries without state "
-            "(query = q1 or q2 of nexmark), only"
+            f"workload = {workload.name}: a job without support is compared with keycount, micro, and queries without "
+            "state (query = q1 or q2 of nexmark), only"
         )
     return peer_spec(spec, NAME, workload)
+
+
+def unread(workload: Workload) -> Workload:
+    """The workload without its final state, if it is known without."""
+    for kind, counted in ((Micro, UnreadMicro), (KeyCount, CountedByResults)):
+        if type(workload) is kind:
+            return counted(**workload.model_dump())
+    return workload
 
 
 def measure_beside_plain(

@@ -21,7 +21,7 @@ from keyshift.driver.spark import why_ended
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import units_of
-from keyshift.peers.counting import CountedByResults, Stopped, wrong_counts
+from keyshift.peers.counting import CountedByResults, Stopped, begun_anew, wrong_counts
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
 from keyshift.workloads.keycount import KeyCount, KeyCounts
@@ -63,6 +63,7 @@ class SparkQuery:
         "unit are an equal share of the checkpoint, all of which is read and written"
     )
     rescales = True
+    repeats = False
     counted: ClassVar[type[KeyCount]] = CountedByState
     in_batches = True
 
@@ -115,6 +116,10 @@ class SparkQuery:
             self._final = _kept(self._spark, self._checkpoint, self._workload.state_bytes)
         files = (each for each in (self._checkpoint / "state").rglob("*") if each.is_file())
         return Stopped(stopped_us, sum(each.stat().st_size for each in files))
+
+    def rescale(self, slots: int, version: int) -> Stopped:
+        """See ``CountingQuery``."""
+        return begun_anew(self, slots, version)
 
     def _await_batch(self) -> None:
         def last() -> int:

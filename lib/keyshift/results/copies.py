@@ -1,8 +1,11 @@
-"""Whether replicas of a job have given the same results. Pure: the same tables give the same answer."""
+"""Results that came more than once: whether replicas of a job have given the same ones, and which a job that went on
+from a checkpoint has given once more. Pure: the same tables give the same answer.
+"""
 
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from keyshift.model.keys import units_of
@@ -39,6 +42,21 @@ def unlike(firsts: pd.DataFrame, copies: pd.DataFrame, of: str = SLOT) -> Iterat
         elif rows < len(mine):
             row = mine.iloc[rows]
             yield f"{of} {number} gave results from epoch {row['epoch']} on of which there is no first copy"
+
+
+def repeated(results: pd.DataFrame, times: int) -> npt.NDArray[np.bool_]:
+    """Which results of events count for nothing, as the job that gave them went on from a checkpoint before them, so
+    ``times`` at the most, and has given them once more: all but the last of an event, which belongs to the state that
+    was kept. What came once more than that is not among them: it is a mistake.
+    """
+    of_event = ["router", "offset", "position"]
+    found = np.zeros(len(results), bool)
+    if times:
+        log = results.reset_index(drop=True).sort_values(["arrived_us", "log_offset"], kind="stable")
+        same = log[log["position"] >= 0].groupby(of_event, sort=False)
+        again = (same.cumcount() < times) & (same.cumcount(ascending=False) > 0)
+        found[again.index[again]] = True
+    return found
 
 
 def _digests(rows: pd.DataFrame) -> np.ndarray:

@@ -6,8 +6,8 @@ import small_store
 
 from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.model.errors import BadInput
-from keyshift.peers import engines
-from keyshift.peers.counting import CountingJob, Stopped
+from keyshift.peers import counting, engines
+from keyshift.peers.counting import CountingJob, Stopped, begun_anew
 from keyshift.peers.engines import ENGINES, Engine, measure_beside_engines
 from keyshift.peers.spark_job import CountedByState
 from keyshift.peers.spark_run import spark_spec
@@ -36,6 +36,7 @@ def nothing_starts(monkeypatch):
         (FLUID, {"trigger": "shuffle", "affected": 4}, ["spark_restart"], "a job of Spark is compared with trigger"),
         (FLUID, {"state_bytes": 1 << 20, "keys": 200}, ["spark_state", "flink_restart"], "Flink's task manager"),
         (FLUID, {"rate": "auto"}, ["spark_state"], "rate = auto: .* give a number beside Spark"),
+        (FLUID, {"state_bytes": 1 << 20, "keys": 200}, ["flink_rescale"], "Flink's task manager"),
     ],
 )
 def test_what_is_not_possible_is_refused_before_anything_is_started(nothing_starts, points, more, names, named):
@@ -65,10 +66,24 @@ def test_points_of_all_are_one_study(monkeypatch):
     assert given[0][1] == {"one_job": False}
 
 
+def test_only_what_goes_on_from_a_checkpoint_is_told_of_an_interval(monkeypatch):
+    told = {}
+    for name in ("flink_restart", "flink_rescale"):
+        spec = ENGINES[name].spec
+        monkeypatch.setitem(
+            ENGINES, name, Engine(spec, lambda common, profile, name=name: told.update({name: common}) or Study({}, {}))
+        )
+    monkeypatch.setattr(engines, "measure", lambda *told, **how: Study({}, {}))
+    measure_beside_engines(FLUID, SMALL, ["flink_restart", "flink_rescale"], checkpoint_s=0.5)
+    assert told == {"flink_restart": SMALL, "flink_rescale": SMALL | {"snapshot_s": 0.5}}
+    with pytest.raises(BadInput, match=r"snapshot_s = 0: flink_rescale goes on from a checkpoint; .* as 2"):
+        measure_beside_engines(FLUID, SMALL, ["flink_rescale"], checkpoint_s=0)
+
+
 class Query:
     """One that only notes what it is told."""
 
-    name, told = "An engine", "a note"
+    name, told, repeats = "An engine", "a note", False
 
     def __init__(self, rescales):
         self.rescales, self.asked = rescales, []
@@ -80,6 +95,12 @@ class Query:
         self.asked.append(("halt", finally_))
         return Stopped(1_000_000, 800)
 
+    def rescale(self, slots, version):
+        return begun_anew(self, slots, version)
+
+    def open(self):
+        """There is nothing to do."""
+
     def final_parts(self):
         return iter(())
 
@@ -88,10 +109,12 @@ class Query:
 
 
 @pytest.mark.parametrize("rescales", [True, False])
-def test_a_job_is_begun_anew_if_its_engine_can(rescales):
+def test_a_job_is_begun_anew_if_its_engine_can(rescales, monkeypatch):
+    monkeypatch.setattr(counting.lines, "fill", lambda *told: None)
+    monkeypatch.setattr(Topic, "length", lambda topic: 20)
     query = Query(rescales)
     job = CountingJob(spark_spec("spark_restart", SMALL), query, Topic("k", "in", 2), Topic("k", "out"))
-    job._begin(2)
+    job.start()
     job.request(ScaleTo(4))
     assert job.busy == rescales
     job.check()

@@ -23,6 +23,14 @@ def test_every_address_is_one_of_loopback_and_every_port_is_given():
     assert sorted(set(ports.values())) == ["1001", "1002", "1003"] and len(ports) == 5
     assert told["taskmanager.numberOfTaskSlots"] == 4 and told["web.submit.enable"] is False
     assert yaml.safe_load(yaml.safe_dump(told)) == told
+    assert "jobmanager.scheduler" not in told and "execution.checkpointing.interval" not in told
+
+
+def test_a_cluster_with_checkpoints_rescales_jobs_that_run_and_starts_none_that_failed():
+    told = flink.configuration(Path("/somewhere"), 4, PORTS, 1.5)
+    assert told["jobmanager.scheduler"] == "adaptive" and told["execution.checkpointing.interval"] == "1500 ms"
+    assert told["restart-strategy.type"] == "none"
+    assert flink.configuration(Path("/somewhere"), 4, PORTS).items() <= told.items()
 
 
 def test_what_computes_gets_both_compilers_and_what_controls_it_one():

@@ -1,12 +1,13 @@
 """What is asked of a Flink cluster, and what is made of its answers; without one."""
 
+import json
 from collections.abc import Callable
 
 import httpx
 import pytest
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.peers.flink_client import FlinkClient, cause
+from keyshift.peers.flink_client import FlinkClient, Rescaled, cause
 
 TRACE = (
     "org.apache.flink.E: outer\n\tat a.B.c(D.java:1)\nCaused by: java.lang.F: middle\nCaused by: java.lang.G: inner\n"
@@ -115,6 +116,44 @@ def test_a_savepoint_that_fails_says_why(client):
     failed = {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": {"stack-trace": TRACE}}}
     with pytest.raises(ServiceUnavailable, match=r"stopped with a savepoint: java\.lang\.G: inner"):
         client(STOP | {MADE: [failed]}, []).stop("j")
+
+
+def running(vertices: int, parallelism: int, tasks: int) -> dict[str, object]:
+    each = {"parallelism": parallelism, "tasks": {"RUNNING": tasks}}
+    return {"vertices": [each] * vertices, "timestamps": {"CREATED": 7500}}
+
+
+NEEDED = {"parallelism": {"lowerBound": 1, "upperBound": 2}}
+RESCALING = {
+    ("GET", "/jobs/j/resource-requirements"): [{"a": NEEDED, "b": NEEDED}],
+    ("PUT", "/jobs/j/resource-requirements"): [{}],
+    ("GET", "/jobs/j/status"): [{"status": "RUNNING"}],
+    ("GET", "/jobs/j"): [running(2, 2, 2), running(2, 4, 3), running(2, 4, 4)],
+}
+HISTORY = [{"id": number, "trigger_timestamp": 1000 * number, "state_size": 100 * number} for number in (6, 5)]
+
+
+def test_a_running_job_is_rescaled_when_all_its_tasks_are_as_many_as_wanted(client):
+    asked: list = []
+    told = {"latest": {"restored": {"id": 5}}, "history": HISTORY}
+    flink = client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, asked)
+    assert flink.rescale("j", 4, 5) == Rescaled(7.5, 5.0, 5, 500)
+    [(_, _, body)] = [each for each in asked if each[0] == "PUT"]
+    assert json.loads(body) == {name: {"parallelism": {"lowerBound": 1, "upperBound": 4}} for name in "ab"}
+    assert [path for _, path, _ in asked].count("/jobs/j") == 3
+
+
+def test_a_job_that_began_anew_was_not_rescaled(client):
+    told = {"latest": {"restored": None}, "history": []}
+    with pytest.raises(ServiceUnavailable, match="begun anew, as it had no complete checkpoint"):
+        client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, []).rescale("j", 4, 5)
+
+
+def test_what_a_scheduler_does_not_do_is_said_in_its_words(client):
+    refused = httpx.Response(500, json={"errors": ["java.lang.UnsupportedOperationException: not this one"]})
+    answers = RESCALING | {("PUT", "/jobs/j/resource-requirements"): [refused]}
+    with pytest.raises(ServiceUnavailable, match=r"^Flink answered 500: .*not this one"):
+        client(answers, []).rescale("j", 4, 5)
 
 
 def test_a_job_is_cancelled_even_if_flink_is_gone(client):

@@ -11,8 +11,9 @@ from keyshift.model.keys import Assignment
 from keyshift.model.records import Second
 from keyshift.peers import counting
 from keyshift.peers.counting import CountedByResults, CountingJob, restarted
-from keyshift.peers.flink_job import FlinkQuery, query, tables
-from keyshift.peers.flink_run import MOST_STATE, NAME, flink_spec, with_jvm
+from keyshift.peers.flink_client import Rescaled
+from keyshift.peers.flink_job import AdaptiveFlinkQuery, FlinkQuery, query, tables
+from keyshift.peers.flink_run import MOST_STATE, QUERIES, RESCALE, RESTART, flink_spec, with_jvm
 from keyshift.results.from_records import metrics_table, migration_table
 from keyshift.traffic.topics import Topic
 
@@ -36,8 +37,8 @@ def test_the_query_makes_a_payload_of_the_wanted_size_and_says_which_start_it_is
 
 
 def test_a_run_has_the_parameters_of_a_restart_under_a_name_of_its_own():
-    spec = flink_spec(SMALL | {"seed": 3})
-    assert spec.parameters()["strategy"] == NAME and spec.point().restarts
+    spec = flink_spec(RESTART, SMALL | {"seed": 3})
+    assert spec.parameters()["strategy"] == RESTART and spec.point().restarts
     assert isinstance(spec.workload, CountedByResults)
     again = spec.repeated(1)
     assert isinstance(again.workload, CountedByResults) and again.workload.seed == 4
@@ -62,7 +63,7 @@ def test_a_run_has_the_parameters_of_a_restart_under_a_name_of_its_own():
 )
 def test_what_flinks_job_does_not_do_is_refused(given, named):
     with pytest.raises(BadInput, match=named):
-        flink_spec(SMALL | given)
+        flink_spec(RESTART, SMALL | given)
 
 
 # What it does
@@ -90,6 +91,10 @@ class Client:
         self.asked.append(("stop", job))
         return "file:/savepoints/1", 1000.0
 
+    def rescale(self, job, slots, within_s):
+        self.asked.append(("rescale", job, slots))
+        return Rescaled(1000.5, 1000.0, 7, 8 * 300)
+
     def size(self, savepoint):
         return 8 * 500
 
@@ -103,21 +108,31 @@ def client():
 
 
 @pytest.fixture
-def job(monkeypatch, client):
+def started(monkeypatch, client):
     filled = []
     monkeypatch.setattr(counting, "LOOK_S", 0.0)
     monkeypatch.setattr(counting.lines, "fill", lambda *told: filled.append(told))
     monkeypatch.setattr(Topic, "length", lambda topic: 20 if filled else 0)
-    events = Topic("k", "in", 2)
-    spec, results = flink_spec(SMALL | {"slots": 1, "stage_slots": "counter:2"}), Topic("k", "out")
-    made = CountingJob(spec, FlinkQuery(spec.workload, client, events, results), events, results)
-    made.start()
-    assert filled == [(events, 20)]
-    return made
+    events, results = Topic("k", "in", 2), Topic("k", "out")
+
+    def start(name):
+        spec = flink_spec(name, SMALL | {"slots": 1, "stage_slots": "counter:2"})
+        made = CountingJob(spec, QUERIES[name](spec.workload, client, events, results), events, results)
+        filled.clear()
+        made.start()
+        assert filled == [(events, 20)]
+        return made
+
+    return start
+
+
+@pytest.fixture
+def job(started):
+    return started(RESTART)
 
 
 def settings_of(client):
-    return [told for what, told in (each for each in client.asked if each != "session") if what == "INSERT"]
+    return [each[1] for each in client.asked if each[0] == "INSERT"]
 
 
 def test_it_starts_with_its_slots_and_restarts_from_a_savepoint_with_others(job, client):
@@ -135,6 +150,23 @@ def test_it_starts_with_its_slots_and_restarts_from_a_savepoint_with_others(job,
     assert job.owners == {"counter": {0, 1, 2, 3}} and not job.busy
     stopped, started = (n for n, each in enumerate(client.asked) if each[0] in ("stop", "runs") and n > 4)
     assert stopped < started
+
+
+def test_a_running_job_is_rescaled_without_a_stop(started, client):
+    job = started(RESCALE)
+    job.request(ScaleTo(4))
+    job.check()
+    assert [each for each in client.asked if each[0] in ("rescale", "stop")] == [("rescale", "job-4", 4)]
+    assert len(settings_of(client)) == 1 and job.owners == {"counter": {0, 1, 2, 3}} and not job.busy
+    job.stop()
+    final = job.final_state()
+    [stage] = final.stages
+    [record] = stage.records
+    assert set(migration_table([[record]], 0)["bytes"].to_pylist()) == {300}, "an equal share of the checkpoint"
+    assert final.repeats == 1 and final.notes == [
+        "Flink went on with 4 tasks from checkpoint 7, which began 0.50 s before the tasks had ended",
+        AdaptiveFlinkQuery.told,
+    ]
 
 
 def test_a_request_may_be_taken_back_and_only_numbers_of_slots_are_possible(job, client):
@@ -196,21 +228,45 @@ def made_up_run():
 
 
 @pytest.fixture
-def verdict(job):
-    job.request(ScaleTo(4))
-    job.check()
-    job.stop()
-    final, workload = job.final_state(), flink_spec(SMALL).workload
+def ended(started):
+    def end(name):
+        job = started(name)
+        job.request(ScaleTo(4))
+        job.check()
+        job.stop()
+        final, workload = job.final_state(), flink_spec(name, SMALL).workload
 
-    def of(change):
-        events, frames, results = made_up_run()
-        return judged(workload, len(events), events, frames, change(results), final)
+        def of(change):
+            events, frames, results = made_up_run()
+            return judged(workload, len(events), events, frames, change(results), final)
 
-    return of
+        return of
+
+    return end
+
+
+@pytest.fixture
+def verdict(ended):
+    return ended(RESTART)
 
 
 def test_a_run_without_a_mistake_is_ok(verdict):
     assert verdict(lambda results: results).ok
+
+
+def given_before(rows, **values):
+    """Results ``rows`` came before the others, too, with other values."""
+    return lambda results: pd.concat([results.loc[rows].assign(arrived_us=-1, **values), results], ignore_index=True)
+
+
+def test_of_a_job_that_went_on_from_a_checkpoint_the_last_result_of_each_event_counts(ended):
+    verdict = ended(RESCALE)
+    assert verdict(lambda results: results).ok
+    assert verdict(given_before([3, 4], count=9)).ok  # in another order than behind the checkpoint
+    assert verdict(given_before([3, 3])).duplicated == 1
+    late = verdict(lambda results: pd.concat([results, results.loc[[8]].assign(arrived_us=99, count=9)]))
+    assert not late.ok and late.duplicated == 0 and late.wrong > 0
+    assert ended(RESTART)(given_before([3, 4])).duplicated == 2
 
 
 def with_value(row, column, value):
@@ -240,7 +296,7 @@ def test_a_mistake_makes_the_verdict_bad(verdict, change, counted):
 
 def test_the_last_count_of_each_key_is_that_of_the_oracle():
     events, _, results = made_up_run()
-    wrong = list(flink_spec(SMALL).workload.wrong(events, results[results["key"] != 4], iter(())))
+    wrong = list(flink_spec(RESTART, SMALL).workload.wrong(events, results[results["key"] != 4], iter(())))
     assert wrong == ["final count of key 4: 0; expected 4"]
 
 

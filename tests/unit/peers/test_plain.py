@@ -24,6 +24,7 @@ from keyshift.studies.study import Study
 from keyshift.workloads.keycount import KeyCounts, wrong_results
 
 SMALL = {"workload": "micro", "keys": 40, "key_groups": 8, "state_bytes": 32, "slots": 3, "routers": 2, "seed": 5}
+COUNT = SMALL | {"workload": "keycount", "key_groups": 3, "to_slots": 3, "skew": 0.0}  # a group per slot: no bins
 SMALL |= {"active_share": 0.5, "trigger": "shuffle", "affected": 4}
 ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 BEGIN_US = 1_700_000_000_000_000
@@ -75,24 +76,25 @@ def counts(found):
 
 @pytest.mark.parametrize(
     "given",
-    [SMALL, {"workload": "nexmark", "query": "q1", "key_groups": 8}, {"workload": "nexmark", "query": "q2"}],
-    ids=["micro", "q1", "q2"],
+    [SMALL, COUNT, {"workload": "nexmark", "query": "q1", "key_groups": 8}, {"workload": "nexmark", "query": "q2"}],
+    ids=["micro", "keycount", "q1", "q2"],
 )
 def test_its_answers_are_those_of_a_sequential_run_and_come_from_the_owner(given, monkeypatch):
-    spec = plain_spec(SMALL | given if given is SMALL else given)
+    spec = plain_spec(given)
     found = answered(spec, monkeypatch, events_of_each=400)
     assert len(found[2]) >= 3 and counts(verdict(spec, *found)) == {}
 
 
 def test_the_shortest_counter_of_the_benchmark_counts_as_keycount_does(monkeypatch):
-    given = {name: value for name, value in SMALL.items() if name != "active_share"} | {"workload": "keycount"}
+    given = COUNT | {"key_groups": 8}
     _, events, results, _ = answered(make_spec(given), monkeypatch, answering=counting)
     assert len(results) == len(events) == 240
     assert not list(wrong_results(KeyCounts(events["key"]), results))
 
 
-def test_answers_that_are_lost_doubled_wrong_or_of_another_slot_are_told(monkeypatch):
-    spec = plain_spec(SMALL)
+@pytest.mark.parametrize("given", [SMALL, COUNT], ids=["micro", "keycount"])
+def test_answers_that_are_lost_doubled_wrong_or_of_another_slot_are_told(given, monkeypatch):
+    spec = plain_spec(given)
     config, events, results, told = answered(spec, monkeypatch)
     changed = results.copy()
     changed.loc[3, "count"] += 1
@@ -115,10 +117,7 @@ def test_a_run_has_a_name_of_its_own_and_repetitions_with_other_events():
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (
-            {"workload": "keycount", "active_share": None},
-            "workload = keycount: .* micro, and with queries without state",
-        ),
+        ({"workload": "wordcount"}, "workload = wordcount: .* keycount, micro, and queries without state"),
         ({"workload": "nexmark", "query": "q3"}, "workload = nexmark"),
         ({"workload": "nexmark", "query": "q5"}, "workload = nexmark"),
         (SMALL | {"backend": "rocksdb"}, "backend = 'rocksdb'"),

@@ -54,6 +54,7 @@ _PINK, _BLACK, _WINE, _INDIGO = "#CC79A7", "#000000", "#882255", "#332288"
 _STYLES = {
     "stop_restart": Style(_VERMILLION, "-", "X", "stop and restart"),
     "flink_restart": Style("#661100", "-.", "P", "stop and restart, Flink"),
+    "flink_rescale": Style("#661100", ":", "*", "rescale from a checkpoint, Flink"),
     "spark_restart": Style("#661100", "--", "X", "stop, repartition and restart, Spark"),
     "spark_state": Style("#666666", "-.", "x", "Spark's own state"),
     "no_support": Style("#666666", ":", "+", "no support for migration"),

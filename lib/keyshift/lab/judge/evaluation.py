@@ -18,7 +18,7 @@ from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
-from keyshift.results.copies import SLOT, UNIT, by_unit, unlike
+from keyshift.results.copies import SLOT, UNIT, by_unit, repeated, unlike
 from keyshift.results.manifest import EXAMPLES_KEPT, Verdict
 from keyshift.results.verdict import Judgement, due_in
 from keyshift.traffic.feed import Feed
@@ -168,6 +168,12 @@ class EndedJob:
         if self.final.cuts is not None:
             bad = sum(not found.ok for found in self._cuts.values())
             notes.append(f"{len(self._cuts)} snapshots were judged, each as if the job had ended there: {bad} bad")
+        if self.final.repeats:
+            again = int(repeated(self._results, self.final.repeats).sum())
+            notes.append(
+                f"{again} results came once more, from behind the checkpoint that the job went on from: the verdict is "
+                "about the last of each, latency about the first"
+            )
         if self._replicas:
             bad = sum(not found.ok for found in self._replicas.values())
             shares = self._results["replica"].value_counts(normalize=True).sort_index()
@@ -214,7 +220,7 @@ class EndedJob:
         samples = [*samples, *from_records.fired(counted)]
         return {
             "latency": from_records.latency_table(
-                results, trigger_us, first_only=bool(self.final.revoked), stage=len(stages) - 1
+                results, trigger_us, first_only=bool(self.final.revoked or self.final.repeats), stage=len(stages) - 1
             ),
             "metrics": from_records.metrics_table(samples, measures, self.final.measured_at, seconds, trigger_us),
             "migration": from_records.migration_table(records, trigger_us),

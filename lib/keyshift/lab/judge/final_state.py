@@ -13,6 +13,7 @@ from keyshift.driver.stage import LedStage
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
+from keyshift.results.copies import repeated
 from keyshift.results.verdict import Inventory, Judgement, Ownership, judge
 from keyshift.runtime.router import TICK_US
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
@@ -76,6 +77,7 @@ class FinalState:
     replicas: Mapping[int, "FinalState"] = field(default_factory=dict)  # of those that lived to the end, if there are
     began: Mapping[int, Sequence[int]] = field(default_factory=dict)  # of all, see ``lab.replicas.jobs.LedReplica``
     judged: int | None = None  # of replicas that moved one after the other, that whose results are; None: first copies
+    repeats: int = 0  # how often it went on from a checkpoint, and gave once more what came behind that
     strength: Sequence[tuple[float, int]] = ()  # since when (seconds since the epoch) so many of them were full
 
 
@@ -167,7 +169,7 @@ def judged(
     return judge(
         workload,
         events,
-        results,
+        results[~repeated(results, final.repeats)],
         final.parts(timers),
         [stage.ownership for stage in final.stages],
         final.revoked,

@@ -62,7 +62,7 @@ def made_up(points, common=None, profile="", one_job=True):
     return Study(runs, specs)
 
 
-def made_up_beside_engines(points, common, names, profile=""):
+def made_up_beside_engines(points, common, names, profile="", checkpoint_s=0.0):
     """What ``measure_beside_engines`` gives."""
     specs = {name: ENGINES[name].spec(common) for name in names}
     tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
@@ -142,7 +142,7 @@ def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
         assert specs_of(points, common or {})
         raise Enough
 
-    def possible_beside_engines(points, common, names, profile=""):
+    def possible_beside_engines(points, common, names, profile="", checkpoint_s=0.0):
         assert all(ENGINES[name].spec(common) for name in names)
         possible(points, common)
 
