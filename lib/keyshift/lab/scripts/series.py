@@ -56,7 +56,7 @@ def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
     """The job in which each of ``specs`` can be a lap, or None if they need several, or runs of their own.
 
     They may differ in strategy, trigger and measured time. Faults, several migrations in a run, changes of the rate,
-    events of a file and the autoscaler belong to a run of its own.
+    events of a file, replicas and the autoscaler belong to a run of its own.
     """
     first = specs[0]
     if any(_alone(spec) or job_of(spec) != job_of(first) for spec in specs):
@@ -69,7 +69,8 @@ def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
 
 
 def _alone(spec: RunSpec) -> bool:
-    return bool(spec.scenario.fault or spec.run.rate_steps or spec.run.events or len(spec.changes) != 1)
+    several = spec.job.replicas > 1 or len(spec.changes) != 1
+    return bool(several or spec.scenario.fault or spec.run.rate_steps or spec.run.events)
 
 
 def job_of(spec: RunSpec) -> str:

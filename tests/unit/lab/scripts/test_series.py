@@ -72,6 +72,11 @@ def test_runs_of_other_jobs_and_with_courses_of_their_own_do_not_share_a_job(oth
     assert one_job([spec(), spec(**other)]) is None
 
 
+def test_runs_with_replicas_have_a_job_each_as_copies_of_a_lap_are_asked_of_one_job_alone():
+    several = {"replicas": 2, "ordering": "live_robin", "to_slots": 4}
+    assert one_job([spec(**several), spec(**several, strategy="all_at_once")]) is None
+
+
 def test_a_job_is_known_by_all_that_is_fixed_while_it_runs():
     assert job_of(spec()) == job_of(spec(strategy="lazy", to_slots=3, seconds=30.0, repetitions=3))
     assert job_of(spec()) != job_of(spec(skew=0.1))
