@@ -229,6 +229,7 @@ class KeyshiftJob:
         self._spec, self._job = spec, job
         self.plans = JobPlans(spec, job)
         self.failover = Failover(job, self.plans)
+        self.identity = job.config.job, job.config.token
         # As they were when the job stopped.
         self._measured_at, self._copied = 0.0, NOTHING_COPIED
         self._measures: Mapping[str, Mapping[int, Measured]] = {}
@@ -247,11 +248,6 @@ class KeyshiftJob:
         """The job's next attempt."""
         self._job.recover()
         return self.begun_from
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """See ``LiveSystem``."""
-        return self._job.config.job, self._job.config.token
 
     @property
     def begun_from(self) -> str:

@@ -22,6 +22,7 @@ class Job:
     """Of one stage, which keeps what it is asked for. ``requests`` can be planned by whoever wants to."""
 
     name = "counter"
+    config = SimpleNamespace(job="run", token="secret")
 
     def __init__(self, spec):
         self.stages, self.ask = [self], self
@@ -202,6 +203,7 @@ def test_each_stage_starts_under_an_assignment_of_its_own():
     spec = make_spec({"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:3"})
     started, stages = [], [SimpleNamespace(name=name, config=SimpleNamespace(slots=4)) for name in spec.tasks]
     job = SimpleNamespace(stages=stages, notes=[], start=started.extend, stage=lambda name: stages[name == "counter"])
+    job.config = Job.config
     KeyshiftJob(spec, job).start()
     assert [set(assignment.owner) for assignment in started] == [{0}, {0, 1, 2}]
 
