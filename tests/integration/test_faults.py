@@ -49,6 +49,7 @@ def test_a_step_that_is_not_prepared_in_time_is_rolled_back_and_the_job_goes_on(
     assert manifest.summary.units_moved == 0
 
 
+@pytest.mark.nightly("half a minute; the next one is late in the same way, with routers that are paused")
 def test_a_step_that_does_not_end_in_time_goes_forward_and_the_job_goes_on(lab, fault):
     fault("never_installed")
     run = spec(strategy="fluid", deadline_s=3.0, then_slots="1", gap_s=3.0)  # slots must be prepared within that

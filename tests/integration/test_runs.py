@@ -12,7 +12,7 @@ from keyshift.waiting import wait_until
 from small_run import SMALL_LIVE, at_night, spec
 
 
-@pytest.mark.parametrize("strategy", ["fluid", "stop_restart"])
+@pytest.mark.parametrize("strategy", ["fluid", at_night("stop_restart")])  # the quickstart has both, too
 def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
     run = spec(strategy=strategy)
     manifest = lab.run(run)
@@ -100,6 +100,7 @@ def test_each_stage_has_slots_of_its_own_and_one_of_them_is_scaled_in(lab):
     assert (set(migration["source"]), set(migration["destination"]), set(migration["stage"])) == ({2}, {0, 1}, {1})
 
 
+@pytest.mark.nightly("a minute; tests/unit/lab/scripts has the same search in a job without Spark")
 def test_rates_are_tried_in_one_job_whose_verdict_is_of_all_of_them(lab):
     """The work of an event alone takes longer than there is time for at the first rate, and at half of that."""
     chain = {"workload": "chain", "chain": "map", "routers": 1, "slots": 1, "stage_work_us": "map:2500"}
