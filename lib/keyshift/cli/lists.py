@@ -26,7 +26,7 @@ def strategies(as_json: Json = False) -> None:
 
 def plan(
     strategy: Strategy = STRATEGY,
-    groups: Annotated[int, typer.Option(min=1, max=1 << 15, help="Number of key groups.")] = 128,
+    groups: Annotated[int, typer.Option(min=1, max=1 << 20, help="Number of key groups.")] = 128,
     before: Annotated[int, typer.Option("--from", metavar="SLOTS", help="Slots before.")] = 2,
     after: Annotated[int, typer.Option("--to", metavar="SLOTS", help="Slots after.")] = 4,
     overrides: Annotated[

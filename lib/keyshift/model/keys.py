@@ -23,6 +23,8 @@ from keyshift.model.ids import Version as Version
 Gate = Literal["none", "slots", "router", "query"]
 Transfer = Literal["push", "fetch", "access", "remote"]
 
+MAX_UNITS = 1 << 20  # an assignment is published whole, at every step; Megaphone's largest had as many bins
+
 
 def hash_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """A stable, well mixed 64-bit hash of each key: shape (n,), the same on every machine and release.

@@ -14,6 +14,7 @@ from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 MIB, GIB = 1 << 20, 1 << 30
 JOB_BYTES = 700 * MIB  # of a driver and its JVM
 TASK_BYTES = 150 * MIB  # of a router or a slot, without its state
+UNITS_PER_S = 2500  # that a slot writes into a savepoint, small ones: 2^15 of them took 8 and 16 s on two busy processors
 REDIS = ("remote", "hybrid")  # backends whose state is in a server
 
 
@@ -82,6 +83,13 @@ def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
     if replicas > 1 and spark.master != LOCAL:
         raise BadInput(f"replicas = {replicas}: only Spark on this machine has replicas yet; use `--profile local`")
     place.require_cores(needs.cores)
+    units = -(-spec.workload.key_groups * spec.workload.bins // min(spec.slots_of.values()))
+    if (took_s := units / UNITS_PER_S) > spec.job.deadline_s:
+        raise BadInput(
+            f"key_groups = {spec.workload.key_groups}: a slot writes about {UNITS_PER_S} units per second into a "
+            f"savepoint, so {took_s:.0f} s for its {units}, and deadline_s = {spec.job.deadline_s:g}; raise deadline_s "
+            "or slots, or lower key_groups or bins"
+        )
     if spark.on_kubernetes:
         there = spark.executors * spark.python_bytes
         if needs.slots_bytes > there and not needs.redis:

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from keyshift.model.errors import BadInput, PlanRejected
-from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.model.keys import MAX_UNITS, Assignment, Move, SlotId, Step, UnitId
 from keyshift.planner.batches import batches
 from keyshift.planner.check import check
 from keyshift.planner.model import LIVE_PUSH, Decision, Log, Plan, Snapshot, Strategy
 from keyshift.planner.orders import orders
 from keyshift.planner.replication import copies
-
-MAX_UNITS = 1 << 20  # an assignment is published whole, at every step; Megaphone's largest had as many bins
 
 
 def make_plan(

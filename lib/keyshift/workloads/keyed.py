@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from keyshift.model.keys import hash_keys, units_of
+from keyshift.model.keys import MAX_UNITS, hash_keys, units_of
 
 DRAWN_WITH = ("key_groups", "seed", "keys", "skew")  # what the keys of ``Keyed`` depend on
 WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
@@ -26,7 +26,7 @@ class Grouped(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    key_groups: int = Field(default=128, ge=1, le=1 << 15, description="number of key groups")
+    key_groups: int = Field(default=128, ge=1, le=MAX_UNITS, description="number of key groups")
     seed: int = Field(default=1, ge=0, description="seed of the events")
     bins: int = Field(default=1, ge=1, description="bins per key group; a unit of migration is a bin")
 

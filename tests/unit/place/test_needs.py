@@ -57,6 +57,14 @@ def test_runs_one_after_the_other_need_the_most_of_each():
     assert (Needs() | needs_of(make_spec({"backend": "remote"}))).redis
 
 
+def test_more_units_than_a_slot_can_write_down_in_time_are_refused_before_it_starts():
+    many = {"key_groups": 1 << 18, "slots": 2, "skew": 0.0}
+    with pytest.raises(BadInput, match=r"key_groups = 262144: .* so 52 s for its 131072, and deadline_s = 30; raise"):
+        require_needs(make_spec(many), HERE, LARGE)
+    require_needs(make_spec(many | {"deadline_s": 60}), HERE, LARGE)
+    require_needs(make_spec(many | {"key_groups": 1 << 16}), HERE, LARGE)
+
+
 def test_what_fits_is_not_refused():
     for spec in (ALONE, SEVERAL):
         needed = needs_of(spec).memory

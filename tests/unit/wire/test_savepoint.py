@@ -5,6 +5,8 @@ The store is a dictionary here; tests/integration has the real one.
 
 import random
 import re
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import urllib3
@@ -45,6 +47,17 @@ def test_units_come_back_with_their_values_and_timers_wherever_they_are_in_a_seg
     assert [place.unit for place in places] == [1, 5, 9]
     for place in random.Random(1).sample(places, 3):
         assert everything(restored(store, place)) == everything(state(place.unit))
+
+
+def test_a_reader_of_everything_fetches_many_units_at_once():
+    written = store_of()
+    places = write(written, "one", 2, [(unit, state(unit)) for unit in range(9)])
+    for ahead_bytes, requests in ((0, 9), (1 << 20, 1), (places[0].length * 3, 3)):
+        store, get = store_of(), Mock(wraps=written._bucket.get)
+        store._bucket, store._ahead_bytes = SimpleNamespace(get=get), ahead_bytes
+        found = [everything(restored(store, place)) for place in places]
+        assert found == [everything(state(unit)) for unit in range(9)]
+        assert abs(get.call_count - requests) <= (1 if requests == 3 else 0), "units differ a little in length"
 
 
 def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come():

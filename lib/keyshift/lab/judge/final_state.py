@@ -5,11 +5,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
 from keyshift.driver.stage import LedStage
+from keyshift.folders import MIB
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
@@ -19,6 +22,8 @@ from keyshift.runtime.router import TICK_US
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
+
+PART_BYTES, PART_UNITS = 8 * MIB, 4096  # of the state that is looked at together, more or less
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class FinalState:
 
 def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalState:
     """Of a job that has stopped; its last savepoint is the final state. ``more``: fields that the job does not know."""
-    store, final = SavepointStore(job.config.endpoints, job.config.job), job.savepoints[-1]
+    store, final = SavepointStore(job.config.endpoints, job.config.job, PART_BYTES), job.savepoints[-1]
     manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
 
     def end(stage: LedStage) -> StageEnd:
@@ -201,15 +206,30 @@ def _judged_cut(
 
 
 def _parts(store: SavepointStore, manifest: SavepointManifest, timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """The values of a savepoint or a snapshot, unit by unit; timers of the first stage go into ``timers``."""
+    """The values of a savepoint or a snapshot, some units of a slot at a time: a table for each of a million would take
+    an hour. Timers of the first stage go into ``timers``.
+    """
     for number, saved in enumerate(manifest.stages.values()):
         for slot, places in saved.places.items():
+            values: list[tuple[int, pa.RecordBatch]] = []
+            timed: list[tuple[int, pa.RecordBatch]] = []
             for unit, parts in SavedStage(saved.assignment, {slot: places}).by_unit().items():
-                values, timed = store.read(*parts)
-                if number == 0:
-                    timers.append(timed.to_pandas().assign(unit=unit, slot=slot))
-                for batch in values:
-                    yield batch.to_pandas().assign(stage=number, unit=unit, slot=slot)
+                batches, timer = store.read(*parts)
+                values += ((unit, batch) for batch in batches)
+                timed.append((unit, timer))
+                if sum(batch.nbytes for batch in batches) > PART_BYTES or len(timed) == PART_UNITS:
+                    yield from _tables(values, stage=number, slot=slot)
+                    timers += _tables(timed, slot=slot) if number == 0 else []
+                    values, timed = [], []
+            yield from _tables(values, stage=number, slot=slot)
+            timers += _tables(timed, slot=slot) if number == 0 else []
+
+
+def _tables(of_units: Sequence[tuple[int, pa.RecordBatch]], **more: int) -> Iterator[pd.DataFrame]:
+    """One table of what there is of some units, if there is any."""
+    if of_units:
+        units = np.repeat([unit for unit, _ in of_units], [batch.num_rows for _, batch in of_units])
+        yield pa.Table.from_batches([batch for _, batch in of_units]).to_pandas().assign(unit=units, **more)
 
 
 def _inventory(name: str, saved: SavedStage) -> Inventory:

@@ -29,7 +29,7 @@ AFTER = Assignment(3, (2, 1, 1))
 def final(monkeypatch):
     """Of a job with two savepoints, of which the last one has values and timers."""
     store = store_of()
-    monkeypatch.setattr(final_state, "SavepointStore", lambda endpoints, job: store)
+    monkeypatch.setattr(final_state, "SavepointStore", lambda *told: store)
     for name, assignment in (("first", Assignment(1, (1, 1, 1))), ("last", AFTER)):
         said = {
             f"slot-{slot}": SlotSaved(tuple(write(store, name, slot, units, 10_000)))
@@ -54,12 +54,25 @@ def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_sl
     timers = []
     parts = list(final.parts(timers))
     assert sorted({(int(p["unit"].iloc[0]), int(p["slot"].iloc[0]), len(p)) for p in parts}) == [(0, 2, 3), (1, 1, 3)]
-    found = [(int(t["unit"].iloc[0]), int(t["slot"].iloc[0]), t[t["kind"] == EVENT]["time"].tolist()) for t in timers]
-    assert sorted((unit, slot, sorted(times)) for unit, slot, times in found) == [
-        (0, 2, [0]),
-        (1, 1, [100, 101]),
-        (2, 1, [200, 201]),
+    assert len(timers) == 2, "units of a slot are looked at together"
+    due = pd.concat([each[each["kind"] == EVENT] for each in timers])[["unit", "slot", "time"]]
+    assert sorted(due.itertuples(index=False, name=None)) == [
+        (0, 2, 0),
+        (1, 1, 100),
+        (1, 1, 101),
+        (2, 1, 200),
+        (2, 1, 201),
     ]
+
+
+def test_a_million_units_are_looked_at_some_at_a_time(final, monkeypatch):
+    whole, timers, one_by_one = [], [], []
+    whole += final.parts(timers)
+    monkeypatch.setattr(final_state, "PART_UNITS", 1)
+    parts = list(final.parts(one_by_one))
+    assert len(one_by_one) == 3 and len(timers) == 2
+    for some, others in ((parts, whole), (one_by_one, timers)):
+        assert pd.concat(some, ignore_index=True).equals(pd.concat(others, ignore_index=True))
 
 
 def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the_final_state(final):
@@ -138,7 +151,7 @@ def test_a_snapshot_that_cannot_be_read_is_bad(ran):
 def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypatch):
     """With what counted then: versions before its own, and results that were not revoked by then."""
     store = store_of()
-    monkeypatch.setattr(final_state, "SavepointStore", lambda endpoints, job: store)
+    monkeypatch.setattr(final_state, "SavepointStore", lambda *told: store)
     whole, change = state(0, keys=3), SnapshotPart(0, 2, 1, state(0, timers=1).timers, None, [(1, (9, b"x"))], [2])
     places = [*write(store, "snapshot-000-000001-aa", "counter-0", [(0, whole)], 10_000)]
     places += store.write("snapshot-001-000002-bb", "counter-0", [change], KEYED, 10_000)
