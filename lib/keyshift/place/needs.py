@@ -14,7 +14,7 @@ from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 MIB, GIB = 1 << 20, 1 << 30
 JOB_BYTES = 700 * MIB  # of a driver and its JVM
 TASK_BYTES = 150 * MIB  # of a router or a slot, without its state
-UNITS_PER_S = 2500  # that a slot writes into a savepoint, small ones: 2^15 of them took 8 and 16 s on two busy processors
+UNITS_PER_S = 2500  # small ones, that a slot writes into a savepoint: 2^15 took 8 and 16 s on two busy processors
 REDIS = ("remote", "hybrid")  # backends whose state is in a server
 
 
