@@ -27,7 +27,7 @@ from keyshift.model.keys import Assignment
 from keyshift.objects import Bucket, Progress
 from keyshift.ordering import Position
 from keyshift.refusals import refusal
-from keyshift.runtime.snapshots import SnapshotPart
+from keyshift.runtime.snapshots import MOST_PARTS, SnapshotPart
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 from keyshift.wire.config import JobConfig
@@ -36,6 +36,7 @@ from keyshift.workloads import Workload
 
 FORMAT = 2  # of manifests and segments; another one is not read
 SEGMENT_BYTES = 64 << 20
+SEGMENTS_AHEAD = 2 * MOST_PARTS  # a unit has no more parts, each of which may be in a segment of its own
 _LENGTH_BYTES = 8
 _MANIFEST = "manifest.json"
 _DELETED = pa.schema([pa.field("key", pa.int64())])
@@ -139,7 +140,8 @@ class SavepointStore:
 
     def __init__(self, endpoints: Endpoints, job: str, ahead_bytes: int = 0) -> None:
         self._bucket = Bucket(endpoints, f"savepoints/{job}/")
-        self._ahead_bytes, self._ahead = ahead_bytes, ("", 0, b"")  # segment and offset of what was fetched last
+        self._ahead_bytes = ahead_bytes
+        self._ahead: dict[str, tuple[int, bytes]] = {}  # by segment: the offset of what was fetched last, and that
 
     def write(
         self,
@@ -202,12 +204,17 @@ class SavepointStore:
         return timers, *(list(pa.ipc.open_stream(stream)) if stream else [] for stream in streams[1:])
 
     def _fetched(self, place: Location) -> bytes:
-        segment, begin, data = self._ahead
+        if not self._ahead_bytes:
+            return self._bucket.get(place.segment, place.offset, place.length)
+        begin, data = self._ahead.get(place.segment, (0, b""))
+        if not begin <= place.offset <= begin + len(data) - place.length:
+            self._ahead.pop(place.segment, None)
+            if len(self._ahead) == SEGMENTS_AHEAD:
+                del self._ahead[next(iter(self._ahead))]
+            begin, length = place.offset, max(place.length, self._ahead_bytes)
+            data = self._bucket.get(place.segment, begin, length)
+            self._ahead[place.segment] = begin, data
         at = place.offset - begin
-        if segment != place.segment or at < 0 or at + place.length > len(data):
-            at, data = 0, self._bucket.get(place.segment, place.offset, max(place.length, self._ahead_bytes))
-            if self._ahead_bytes:
-                self._ahead = place.segment, place.offset, data
         return data[at : at + place.length]
 
     def commit(self, savepoint: str, manifest: SavepointManifest) -> None:

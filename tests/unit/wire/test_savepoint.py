@@ -60,6 +60,16 @@ def test_a_reader_of_everything_fetches_many_units_at_once():
         assert abs(get.call_count - requests) <= (1 if requests == 3 else 0), "units differ a little in length"
 
 
+def test_a_reader_of_everything_fetches_no_segment_again_for_each_unit_whose_parts_are_in_several():
+    written, store = store_of(), store_of()
+    places = zip(*(write(written, name, 2, [(unit, state(unit)) for unit in range(9)]) for name in "abc"), strict=True)
+    get = Mock(wraps=written._bucket.get)
+    store._bucket, store._ahead_bytes = SimpleNamespace(get=get), 1 << 20
+    for unit, parts in enumerate(places):
+        assert everything(restored(store, *parts)) == everything(state(unit))
+    assert get.call_count == 3
+
+
 def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come():
     store = store_of()
     (empty, bare) = write(store, "one", 0, [(3, state(3, keys=0)), (4, state(4, keys=0, timers=0))])

@@ -1,6 +1,6 @@
 """What a system under test tells of itself when it has ended: for the verdict, and for the tables."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
 
 PART_BYTES, PART_UNITS = 8 * MIB, 4096  # of the state that is looked at together, more or less
+OfUnit = tuple[int, list[pa.RecordBatch], pa.RecordBatch]  # its values and timers
 
 
 @dataclass(frozen=True)
@@ -211,18 +212,25 @@ def _parts(store: SavepointStore, manifest: SavepointManifest, timers: list[pd.D
     """
     for number, saved in enumerate(manifest.stages.values()):
         for slot, places in saved.places.items():
-            values: list[tuple[int, pa.RecordBatch]] = []
-            timed: list[tuple[int, pa.RecordBatch]] = []
-            for unit, parts in SavedStage(saved.assignment, {slot: places}).by_unit().items():
-                batches, timer = store.read(*parts)
-                values += ((unit, batch) for batch in batches)
-                timed.append((unit, timer))
-                if sum(batch.nbytes for batch in batches) > PART_BYTES or len(timed) == PART_UNITS:
-                    yield from _tables(values, stage=number, slot=slot)
-                    timers += _tables(timed, slot=slot) if number == 0 else []
-                    values, timed = [], []
-            yield from _tables(values, stage=number, slot=slot)
-            timers += _tables(timed, slot=slot) if number == 0 else []
+            of_slot = SavedStage(saved.assignment, {slot: places}).by_unit()
+            for some in _together((unit, *store.read(*parts)) for unit, parts in of_slot.items()):
+                values = [(unit, batch) for unit, batches, _ in some for batch in batches]
+                yield from _tables(values, stage=number, slot=slot)
+                if number == 0:
+                    timers += _tables([(unit, timed) for unit, _, timed in some], slot=slot)
+
+
+def _together(units: Iterable[OfUnit]) -> Iterator[list[OfUnit]]:
+    some: list[OfUnit] = []
+    size = 0
+    for unit in units:
+        some.append(unit)
+        size += sum(batch.nbytes for batch in unit[1])
+        if size > PART_BYTES or len(some) == PART_UNITS:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _tables(of_units: Sequence[tuple[int, pa.RecordBatch]], **more: int) -> Iterator[pd.DataFrame]:

@@ -25,15 +25,16 @@ from keyshift.workloads import workloads
 AFTER = Assignment(3, (2, 1, 1))
 
 
-@pytest.fixture
-def final(monkeypatch):
+UNITS = {1: [(1, state(1)), (2, state(2, keys=0))], 2: [(0, state(0, timers=1))]}  # of each slot
+
+
+def ended(monkeypatch, units, store):
     """Of a job with two savepoints, of which the last one has values and timers."""
-    store = store_of()
     monkeypatch.setattr(final_state, "SavepointStore", lambda *told: store)
     for name, assignment in (("first", Assignment(1, (1, 1, 1))), ("last", AFTER)):
         said = {
-            f"slot-{slot}": SlotSaved(tuple(write(store, name, slot, units, 10_000)))
-            for slot, units in ((1, [(1, state(1)), (2, state(2, keys=0))]), (2, [(0, state(0, timers=1))]))
+            f"slot-{slot}": SlotSaved(tuple(write(store, name, slot, of_slot, 10_000)))
+            for slot, of_slot in units.items()
         }
         manifest = SavepointManifest()
         manifest.add("counter", said, assignment)
@@ -48,6 +49,11 @@ def final(monkeypatch):
         snapshots=SimpleNamespace(taken=["one that is complete"]),
     )
     return final_state.of_job(job, {"counter": StageTold({(1, 0)}, to_move={1})}, planned_s=0.5)
+
+
+@pytest.fixture
+def final(monkeypatch):
+    return ended(monkeypatch, UNITS, store_of())
 
 
 def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_slot_that_wrote_it(final):
@@ -73,6 +79,14 @@ def test_a_million_units_are_looked_at_some_at_a_time(final, monkeypatch):
     assert len(one_by_one) == 3 and len(timers) == 2
     for some, others in ((parts, whole), (one_by_one, timers)):
         assert pd.concat(some, ignore_index=True).equals(pd.concat(others, ignore_index=True))
+
+
+def test_units_that_are_large_together_are_looked_at_some_at_a_time_too(monkeypatch):
+    store, units = store_of(), [(unit, state(unit)) for unit in range(3)]
+    final = ended(monkeypatch, {1: units}, store)
+    [one] = store.read(*write(store, "one", 1, units[:1], 10_000))[0]
+    monkeypatch.setattr(final_state, "PART_BYTES", 1.5 * one.nbytes)
+    assert [sorted({*part["unit"]}) for part in final.parts([])] == [[0, 1], [2]]
 
 
 def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the_final_state(final):
