@@ -167,20 +167,19 @@ class Engine:
         self.query = Query(self, config, [(offsets or {}).get(router, 0) for router in range(config.routers)])
         return self.query
 
-    def collect(self, slot: int, values: pa.Array, schema: pa.Schema) -> None:
-        """Results and markers of a slot."""
-        for value in values:
-            batch, facts = frames.decode(value.as_buffer(), schema)
-            if batch.num_rows:
-                end = self._log_ends[slot] = self._log_ends.get(slot, -1) + 1
-                where = {"slot": slot, "log_offset": end, "arrived_us": time.time_ns() // 1000}
-                self.results.append(batch.to_pandas().assign(**where))
-                names = ("version", "router", "offset", "position")
-                for version, *event in zip(*(batch[name].to_pylist() for name in names), strict=True):
-                    if event[0] >= 0:  # not of a timer
-                        self.answered.setdefault(version, set()).add(tuple(event))
-            else:
-                self.markers += [facts.said] if facts.said else []
+    def collect(self, slot: int, value: pa.Scalar, schema: pa.Schema) -> None:
+        """A frame of results of a slot, or a marker."""
+        batch, facts = frames.decode(value.as_buffer(), schema)
+        if batch.num_rows:
+            end = self._log_ends[slot] = self._log_ends.get(slot, -1) + 1
+            where = {"slot": slot, "log_offset": end, "arrived_us": time.time_ns() // 1000}
+            self.results.append(batch.to_pandas().assign(**where))
+            names = ("version", "router", "offset", "position")
+            for version, *event in zip(*(batch[name].to_pylist() for name in names), strict=True):
+                if event[0] >= 0:  # not of a timer
+                    self.answered.setdefault(version, set()).add(tuple(event))
+        else:
+            self.markers += [facts.said] if facts.said else []
 
     def end(self) -> None:
         """End all processes."""
@@ -231,7 +230,9 @@ class Query:
         number, engine.batches = engine.batches, engine.batches + 1
         homes = self._homes()
         ending = threading.Event()
-        shuffles: list[Shuffle] = [[queue.Queue(ROWS_ON_THE_WAY) for _ in range(each.slots)] for each in self._chain]
+        shuffles: list[Shuffle] = [
+            [queue.Queue(ROWS_ON_THE_WAY) for _ in range(each.processes)] for each in self._chain
+        ]
         routers = [
             self._task(f"router {n}", homes[0], n, number, lambda n=n: self._route(n, ending, shuffles[0]))
             for n in range(config.routers)
@@ -240,10 +241,8 @@ class Query:
         homes_left = iter(homes)
         for stage, each in enumerate(self._chain):
             serve = partial(self._serve, each, shuffles[stage], shuffles[stage + 1] if each.next else None)
-            slots = range(each.slots)
-            stages.append(
-                [self._task(f"slot {n} of {each.stage}", next(homes_left), n, number, partial(serve, n)) for n in slots]
-            )
+            named = [(n, f"slots {[*each.slots_of(n)]} of {each.stage}") for n in range(each.processes)]
+            stages.append([self._task(name, next(homes_left), n, number, partial(serve, n)) for n, name in named])
         self._over.wait(None if engine.batch_s is None else engine.batch_s * (0.5 + rng.random()))
         ending.set()
         self._await(routers)
@@ -253,18 +252,18 @@ class Query:
             self._await(threads)
 
     def _homes(self) -> list[Process]:
-        """The process of each slot. Some that had none in the batch before have ended, as Spark ends idle ones."""
-        engine, slots = self._engine, sum(each.slots for each in self._chain)
+        """The process of each task of slots. Some that had none before have ended, as Spark ends idle ones."""
+        engine, tasks = self._engine, sum(each.processes for each in self._chain)
         known = engine.processes
-        for process in known[slots:]:
+        for process in known[tasks:]:
             if engine.rng.random() < 0.3:
                 process.end()
-        while len(known) < slots + 1:
+        while len(known) < tasks + 1:
             known.append(Process())
         if engine.rng.random() < engine.moves:
             engine.moved += 1
             engine.rng.shuffle(known)
-        return known[:slots]
+        return known[:tasks]
 
     def _task(self, name: str, process: Process, number: int, batch: int, act: Any) -> threading.Thread:
         def run() -> None:
@@ -308,8 +307,8 @@ class Query:
         for routed in tasks.router(self._config, batch_s)(self._frames(number, ending)):
             if self.offsets[number] + 1 >= len(partition):  # else it would fall behind more and more
                 time.sleep(rng.random() * slow_s)
-            for slot, value in zip(*routed.columns, strict=True):
-                self._put(shuffle[slot.as_py()], value.as_py())
+            for task, value in zip(*routed.columns, strict=True):
+                self._put(shuffle[task.as_py()], value.as_py())
 
     def _frames(self, router: int, ending: threading.Event) -> Iterator[pa.RecordBatch]:
         """As Kafka's source: partition, offset, value, until the batch ends."""
@@ -328,7 +327,9 @@ class Query:
         results = tasks.slot(config, self._engine.batch_s or math.inf)(self._rows(shuffle[number]))
         if following is None:
             for given in results:
-                self._engine.collect(number, given.column("value"), self._schema)
+                of = given["partition"].to_pylist() if "partition" in given.schema.names else [number] * given.num_rows
+                for slot, value in zip(of, given["value"], strict=True):
+                    self._engine.collect(slot, value, self._schema)
             return
         rng = random.Random(f"{config.stage} {number} {self._engine.seed}")
         slow_s = self._engine.slow_s[number % len(self._engine.slow_s)]
@@ -347,8 +348,8 @@ class Query:
         while (each := sent.get()) is not None:
             at, given = each
             time.sleep(max(0.0, at - time.monotonic()))
-            for slot, value in zip(*given.columns, strict=True):
-                self._put(following[slot.as_py()], value.as_py())
+            for task, value in zip(*given.columns, strict=True):
+                self._put(following[task.as_py()], value.as_py())
 
     def _rows(self, rows: "queue.Queue[bytes | None]") -> Iterator[pa.RecordBatch]:
         """As Spark's shuffle: a few rows at a time, until the routers have ended."""

@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--strategy")
     parser.add_argument("--ordering")
     parser.add_argument("--fails", type=float)
+    parser.add_argument("--slots-per-process", type=int)
     parser.add_argument("--processes", type=int)
     parser.add_argument("--driver", action="store_const", const=driver_run.run)
     for name, known in (("ends", ENDS), ("does", DOES), ("calls", CALLS)):

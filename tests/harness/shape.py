@@ -68,6 +68,7 @@ class Shape:
     ordering: str = "none"  # the order protocol in front of slots
     heartbeat_s: float = 0.02
     chain: str = "counter,counter"  # the stages of chain
+    slots_per_process: int = 1
     slots_behind: int = 0  # of each stage behind the first; 0: as many as that has
     seconds: float = 2.0  # of load
     deadline_s: float = 30.0
@@ -147,6 +148,7 @@ def draw(
         store_fails=rng.choice((0.0, 0.0, 0.0, 0.1)),
         query=rng.choice(QUERIES),
         timed=rng.random() < 0.5,
+        slots_per_process=random.Random(f"processes {seed}").choice((1, 1, 2)),
     )
     if in_turns:  # what waits there is no reason to stop reading
         query = rng.choice([query for query in QUERIES if len(Nexmark(query=query).stages) == 1])

@@ -164,7 +164,7 @@ def _array(mine: tuple[bool, ...]) -> Column:
     return F.array(*map(F.lit, mine))
 
 
-Slots = tuple[tasks.Task, int]  # what runs in those of a stage, and how many there are
+Slots = tuple[tasks.Task, JobConfig]  # what runs in those of a stage
 
 
 def _frames(rows: DataFrame, inputs: Sequence[InputTopic]) -> DataFrame:
@@ -183,12 +183,14 @@ def _dataflow(events: DataFrame, router: tasks.Task, stages: Sequence[Slots]) ->
     rows = pushed.mapInArrow(router, spark_rows.ROUTED)
     alone = F.substring("value", 1, spark_rows.KIND_BYTES).eqNullSafe(F.lit(spark_rows.PRIMER_KIND))
     *_, last = stages
+    several = last[1].slots_per_process > 1
+    answered = spark_rows.ANSWERED_OF if several else spark_rows.ANSWERED
     for stage in stages:
-        slot, slots = stage
-        values = rows.repartitionById(slots, F.col("slot")).select("value")  # a row goes to the partition it names
+        slot, config = stage
+        values = rows.repartitionById(config.processes, F.col("task")).select("value")  # to the partition it names
         pushed = _pushed(values, F.when(alone, _array(ALONE)).otherwise(_array(PUSHED_AFTER_ALONE)))
-        rows = pushed.mapInArrow(slot, spark_rows.ANSWERED if stage is last else spark_rows.ROUTED)
-    return rows.withColumn("partition", F.spark_partition_id())
+        rows = pushed.mapInArrow(slot, answered if stage is last else spark_rows.ROUTED)
+    return rows if several else rows.withColumn("partition", F.spark_partition_id())
 
 
 def start_query(
@@ -224,7 +226,7 @@ def start_query(
         _dataflow(
             _frames(rows, inputs),
             router or tasks.router(config, batch_s),
-            [(slot or tasks.slot(each, batch_s), each.slots) for each in config.chain()],
+            [(slot or tasks.slot(each, batch_s), each) for each in config.chain()],
         )
         .writeStream.format("kafka")
         .options(**kafka)

@@ -82,6 +82,13 @@ class JobPart(Part):
         ge=0,
         description="tasks that each stage has for slots, at the least; 0: as many as the scenario needs",
     )
+    slots_per_process: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="slots that share a task of Spark and its Python process: fewer rows and wake-ups for as many "
+        "slots, but state that moves between them crosses no process",
+    )
     batch_s: float = Field(default=300.0, ge=5, description="length of a Spark batch in seconds")
     deadline_s: float = Field(default=30.0, gt=0, description="deadline of every phase of a migration, in seconds")
     chunk_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 28, description="bytes of state per message")
@@ -125,6 +132,10 @@ class JobPart(Part):
     )
     copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
     copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
+
+    def processes(self, slots: int) -> int:
+        """Tasks of Spark, each in a process, for so many slots of a stage."""
+        return -(-slots // self.slots_per_process)
 
 
 class Choice(Part):

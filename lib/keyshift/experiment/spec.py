@@ -203,7 +203,7 @@ class RunSpec:
 
     @cached_property
     def tasks(self) -> dict[str, int]:
-        """Tasks of each keyed stage: the slots that are needed at any time. Raises BadInput."""
+        """The slots of each keyed stage that are needed at any time. Raises BadInput."""
         match self.scenario.trigger:
             case "scale":
                 later = self.scenario.reconfigurations
@@ -257,7 +257,7 @@ class RunSpec:
     @property
     def cores(self) -> int:
         """Cores (logical ones) a query needs: all its tasks run at once. Each replica has as many."""
-        return self.routers + sum(self.tasks.values())
+        return self.routers + sum(map(self.job.processes, self.tasks.values()))
 
     def start(self, stage: str | None = None) -> Assignment:
         """The assignment of ``stage`` before the migration, in the strategy's units; None: the last that migrates."""

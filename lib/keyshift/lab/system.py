@@ -165,6 +165,7 @@ def job_config(
         hop_us=round(HOP * spec.run.frame_ms * 1000),
         key_groups=spec.workload.key_groups,
         bins=spec.workload.bins,
+        slots_per_process=spec.job.slots_per_process,
         queue_bytes=spec.job.queue_bytes,
         backend=spec.backend.name,
         backend_settings=backend.model_dump(),

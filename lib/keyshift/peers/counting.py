@@ -36,6 +36,7 @@ ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those 
     "workload": "keycount",
     "backend": "memory",
     "replicas": 1,
+    "slots_per_process": 1,
     "exist": "from the start",
     "trigger": "scale",
     "then_slots": "",

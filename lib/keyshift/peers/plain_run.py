@@ -44,6 +44,7 @@ ALL = 1 << 62  # no offset is beyond it
 ONLY: dict[str, Any] = {  # of what a run may be
     "backend": "memory",
     "replicas": 1,
+    "slots_per_process": 1,
     "then_slots": "",
     "fault": "",
     "verify": "end",

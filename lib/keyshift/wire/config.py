@@ -47,9 +47,10 @@ class JobConfig:
     parameters: dict[str, Any]  # the workload's own
     stage: str  # of the workload: the keyed stage whose routers and slots these are
     routers: int  # of the first stage: tasks that read the input. Of others: the slots of the stage before
-    slots: int  # tasks of the keyed stage, those included that own nothing yet
+    slots: int  # of the keyed stage, those included that own nothing yet
     key_groups: int
     bins: int = 1
+    slots_per_process: int = 1  # and task: of Spark's tasks each has a Python worker of its own
     parcel: str = field(default="", repr=False)  # of a workload that the library does not have
     sources: tuple[tuple[str, int], ...] = ()  # names, and the routers of each; empty: one source has all routers
     number: int = 0  # of the stage in the chain of stages
@@ -138,6 +139,16 @@ class JobConfig:
             slots_before=self.slots_before + self.slots,
             onward=tuple(rest),
         )
+
+    @property
+    def processes(self) -> int:
+        """Tasks of Spark that the slots of the stage are in."""
+        return -(-self.slots // self.slots_per_process)
+
+    def slots_of(self, process: int) -> range:
+        """The slots of the stage that are in one of its tasks."""
+        first = process * self.slots_per_process
+        return range(first, min(first + self.slots_per_process, self.slots))
 
     def chain(self) -> "list[JobConfig]":
         """The same as seen by this stage and by each one behind it."""

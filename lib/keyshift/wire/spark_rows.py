@@ -9,17 +9,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from keyshift.runtime.row import Row
+from keyshift.runtime.row import DATA, Row
 
 # Kinds of rows that are not for the slot's core. A primer says nothing: the first row of a slot, which Spark would keep
 # back with what follows it. A marker is what a slot of the stage before says to the job; it is passed on.
 PRIMER, MARKER = 7, 8
-ROUTED = "slot int, value binary"  # what the router's task gives, and
-ANSWERED = "value binary"  # what the slot's task gives: a result frame or a marker, for the partition of the slot
+# What the router's task gives: a value for a task of slots. And what that gives: a result frame or a marker, for the
+# partition of the slot; a task that has several slots says of which one it is.
+ROUTED = "task int, value binary"
+ANSWERED, ANSWERED_OF = "value binary", "value binary, partition int"
 VALUES = pa.schema([pa.field("value", pa.binary())])
 _HEADER = struct.Struct("<iiqqqQ")
-_KIND = struct.Struct("<i")  # with which a header begins
-KIND_BYTES, PRIMER_KIND = _KIND.size, _KIND.pack(PRIMER)
+_KIND = struct.Struct("<i")  # with which a header begins, and a bundle
+_PLACE = struct.Struct("<ii")  # of a row in a bundle: its slot, and its length in bytes
+KIND_BYTES, PRIMER_KIND, NO_PRIMER = _KIND.size, _KIND.pack(PRIMER), _KIND.pack(DATA)
 
 
 def packed(row: Row) -> bytes:
@@ -27,19 +30,49 @@ def packed(row: Row) -> bytes:
     return _HEADER.pack(*row[:5], row.chain) + row.payload  # type: ignore[no-any-return]
 
 
-def routed(rows: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
-    """Slot and value of each row, as ``ROUTED``."""
-    slots, values = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), pa.array(values, pa.binary())], ["slot", "value"])
+def routed(rows: Sequence[tuple[int, bytes]], slots_per_process: int = 1) -> pa.RecordBatch:
+    """Slot and value of each row, as ``ROUTED``. Rows to several slots of one process go as one: a bundle."""
+    tasks, values = zip(*(_bundles(rows, slots_per_process) if slots_per_process > 1 else rows), strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(tasks, pa.int32()), pa.array(values, pa.binary())], ["task", "value"])
+
+
+def _bundles(rows: Sequence[tuple[int, bytes]], slots_per_process: int) -> Iterator[tuple[int, bytes]]:
+    """Of each task: its rows in their order. Primers are in a bundle of their own, which stands alone as they do."""
+    bundles: dict[tuple[int, bool], list[bytes]] = {}
+    for slot, value in rows:
+        primes = value.startswith(PRIMER_KIND)
+        bundle = bundles.setdefault((slot // slots_per_process, primes), [PRIMER_KIND if primes else NO_PRIMER])
+        bundle += (_PLACE.pack(slot, len(value)), value)
+    for (task, _), bundle in sorted(bundles.items(), key=lambda item: not item[0][1]):
+        yield task, b"".join(bundle)
 
 
 def received(batch: pa.RecordBatch) -> Iterator[Row]:
     """The rows of a batch whose only column is their value. Rows without a value only push others, and are left out."""
     for value in batch.column(0):
         if value.is_valid:
-            raw = value.as_buffer()
-            kind, router, version, offset, watermark, chain = _HEADER.unpack_from(raw)
-            yield Row(kind, router, version, offset, watermark, raw.slice(_HEADER.size), chain)
+            yield _row(value.as_buffer())
+
+
+def received_by(slots: Sequence[int], batch: pa.RecordBatch, slots_per_process: int = 1) -> dict[int, list[Row]]:
+    """The same of a task that has these ``slots``, for each of them."""
+    if slots_per_process == 1:
+        return {slots[0]: list(received(batch))}
+    rows: dict[int, list[Row]] = {slot: [] for slot in slots}
+    for value in batch.column(0):
+        if value.is_valid:
+            bundle, at = value.as_buffer(), _KIND.size
+            while at < bundle.size:
+                slot, size = _PLACE.unpack_from(bundle, at)
+                at += _PLACE.size
+                rows[slot].append(_row(bundle.slice(at, size)))
+                at += size
+    return rows
+
+
+def _row(raw: pa.Buffer) -> Row:
+    kind, router, version, offset, watermark, chain = _HEADER.unpack_from(raw)
+    return Row(kind, router, version, offset, watermark, raw.slice(_HEADER.size), chain)
 
 
 def in_batches(rows: Iterable[Row], most_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -60,3 +93,8 @@ def in_batches(rows: Iterable[Row], most_bytes: int) -> Iterator[pa.RecordBatch]
 def answered(values: list[bytes]) -> pa.RecordBatch:
     """Result frames and markers, as ``ANSWERED``."""
     return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=VALUES)
+
+
+def of_slot(slot: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What ``slot`` answers, as ``ANSWERED_OF``."""
+    return batch.append_column("partition", pa.repeat(pa.scalar(slot, pa.int32()), batch.num_rows))

@@ -148,7 +148,7 @@ class NextStage(Routing, SlotOutput):
         if marked or now_us - self._given_us >= self._hop_us:
             self._given_us = now_us
             rows += self._up_to_date(watermark, now_us)
-        return in_batch(rows)
+        return self.in_batch(rows)
 
     def _up_to_date(self, watermark: int, now_us: int) -> list[Routed]:
         rows: list[Routed] = []
@@ -213,7 +213,7 @@ class NextStage(Routing, SlotOutput):
         return rows
 
     def rest(self) -> list[pa.RecordBatch]:  # noqa: D102
-        return in_batch(self._up_to_date(0, self._given_us) + self.resume())
+        return self.in_batch(self._up_to_date(0, self._given_us) + self.resume())
 
     @property
     def holds(self) -> bool:  # noqa: D102
@@ -224,8 +224,3 @@ def passed_on(slot: int, markers: Sequence[SlotMarker]) -> list[Routed]:
     """What is said to the job, by way of a ``slot`` of the next stage."""
     rows = (Row(spark_rows.MARKER, 0, NO_VERSION, 0, 0, messages.encode(said)) for said in markers)
     return [(slot, spark_rows.packed(row)) for row in rows]
-
-
-def in_batch(rows: list[Routed]) -> list[pa.RecordBatch]:
-    """As Spark takes them: one batch, or none."""
-    return [spark_rows.routed(rows)] if rows else []

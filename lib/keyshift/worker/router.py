@@ -33,6 +33,7 @@ class Routing:
 
     def __init__(self, config: JobConfig) -> None:
         self.stage = config.make_stage()
+        self._slots_per_process = config.slots_per_process
         self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._lock = threading.Lock()
         first = config.number == 0
@@ -118,6 +119,10 @@ class Routing:
         """Whether more is kept back than should be: no further frame is to be taken, they wait where they come from."""
         with self._lock:
             return self._core.full
+
+    def in_batch(self, rows: list[Routed]) -> list[pa.RecordBatch]:
+        """As Spark takes them: one batch, or none."""
+        return [spark_rows.routed(rows, self._slots_per_process)] if rows else []
 
     def close(self) -> None:
         """End the session. The task, and with it the batch, does not wait for that."""

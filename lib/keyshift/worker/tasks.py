@@ -1,5 +1,6 @@
 """What runs inside Spark's tasks: the router and the entry of the slot. Both are functions for ``mapInArrow``."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,7 +11,8 @@ from keyshift.runtime.row import DATA
 from keyshift.trace import Trace
 from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig
-from keyshift.worker.slot.opening import make_slot
+from keyshift.worker.slot.opening import make_slots
+from keyshift.worker.slot.task import SlotTask
 from keyshift.worker.turn_router import make_router
 
 STALL_S = 0.005
@@ -42,11 +44,11 @@ def router(config: JobConfig, batch_s: float) -> Task:
                     if trace:
                         trace.add(router.as_py(), offset.as_py(), task.watermark, came_us, now_us())
                     if rows:
-                        yield spark_rows.routed(rows)
+                        yield spark_rows.routed(rows, config.slots_per_process)
                     while task.full and time.monotonic() < over:
                         time.sleep(STALL_S)
             if rest := task.resume():
-                yield spark_rows.routed(rest)
+                yield spark_rows.routed(rest, config.slots_per_process)
             task.hand_over()
         except Exception:  # not if Spark only needs the task no more
             task.report()
@@ -58,8 +60,9 @@ def router(config: JobConfig, batch_s: float) -> Task:
 
 
 def slot(config: JobConfig, batch_s: float) -> Task:
-    """The slot's task, in batches of ``batch_s``: values of rows in, as routers made them. Out go rows
-    ``spark_rows.ANSWERED`` or, if a stage is behind this one, ``spark_rows.ROUTED``.
+    """The task of a slot, or of the slots of one process, in batches of ``batch_s``: values of rows in, as routers made
+    them. Out go rows ``spark_rows.ANSWERED``, or ``ANSWERED_OF`` if there are several slots, or, if a stage is behind
+    this one, ``ROUTED``.
     """
 
     def run(batches: Batches) -> Batches:
@@ -67,32 +70,47 @@ def slot(config: JobConfig, batch_s: float) -> Task:
 
         context = TaskContext.get()
         assert context is not None  # there is one in every task
-        number = context.partitionId()
-        task = make_slot(config, number)
+        numbers = config.slots_of(context.partitionId())
         over = time.monotonic() + batch_s  # as for a router, which a slot is of the next stage
         columns = ["slot", "router", "offset", "came_us", "went_us"]
         trace = Trace(config.trace, "slot", columns) if config.trace else None
-        try:
-            task.start()
-            for batch in batches:
-                came_us = now_us()
-                rows = list(spark_rows.received(batch))
-                given = task.on_rows(rows)
-                if trace:
-                    for row in rows:
-                        if row.kind == DATA:
-                            trace.add(number, row.router, row.offset, came_us, now_us())
-                yield from given
-                while task.stalled(time.monotonic() < over):
-                    yield from task.wait()
-            while not task.settled():
-                yield from task.wait()
-            yield from task.output.rest()
-            task.seal()
-        except Exception:
-            task.report()
-            raise
-        finally:
-            task.close()
+        slots: list[SlotTask] = []
+
+        def given(act: Callable[[SlotTask], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+            """What ``act`` gives of each slot, in one batch: Spark's JVM is woken once."""
+            if config.slots_per_process == 1:
+                return act(slots[0])
+            placed = config.next is None
+            found = [spark_rows.of_slot(task.slot, each) if placed else each for task in slots for each in act(task)]
+            return [pa.concat_batches(found)] if found else []
+
+        with contextlib.ExitStack() as last:
+            for task in make_slots(config, numbers):
+                last.callback(task.close)
+                slots.append(task)
+            try:
+                for task in slots:
+                    task.start()
+                for batch in batches:
+                    came_us = now_us()
+                    rows = spark_rows.received_by(numbers, batch, config.slots_per_process)
+                    out = given(lambda task: task.on_rows(rows[task.slot]))  # noqa: B023
+                    if trace:
+                        for number, each in rows.items():
+                            for row in each:
+                                if row.kind == DATA:
+                                    trace.add(number, row.router, row.offset, came_us, now_us())
+                    yield from out
+                    while any(task.stalled(time.monotonic() < over) for task in slots):
+                        yield from given(SlotTask.wait)
+                while sum(not task.settled() for task in slots):  # each hears that its input has ended
+                    yield from given(SlotTask.wait)
+                yield from given(lambda task: task.output.rest())
+                for task in slots:
+                    task.seal()
+            except Exception:
+                for task in slots:
+                    task.report()
+                raise
 
     return run

@@ -10,7 +10,7 @@ from keyshift.runtime.turn_sender import Sender, TurnSender
 from keyshift.runtime.turns import TurnEnd
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
-from keyshift.worker.output import TELL_TURNS, NextStage, Results, Sink, SlotOutput, in_batch, passed_on
+from keyshift.worker.output import TELL_TURNS, NextStage, Results, Sink, SlotOutput, passed_on
 from keyshift.worker.turn_router import TurnRouting
 
 
@@ -41,7 +41,7 @@ class NextTurns(TurnRouting, SlotOutput):
         with self._lock:
             self._require_good()
             rows = self._out(self._sender.slot, self._core.give(results))
-        return in_batch(passed_on(self._marked, [*markers, *self._told(results)]) + rows)
+        return self.in_batch(passed_on(self._marked, [*markers, *self._told(results)]) + rows)
 
     def _told(self, results: Results) -> Iterator[SlotMarker]:
         heartbeat_us = self._config.heartbeat_us

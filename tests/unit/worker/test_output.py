@@ -150,7 +150,7 @@ def rows_of(batches):
     slots = [
         row
         for batch in batches
-        for row in zip(batch["slot"].to_pylist(), received(batch.select(["value"])), strict=True)
+        for row in zip(batch["task"].to_pylist(), received(batch.select(["value"])), strict=True)
     ]
     return [(row.kind, row.version, row.offset, row.chain) for slot, row in slots if slot == 0 and row.kind in KINDS]
 

@@ -132,9 +132,8 @@ class SlotHost:
         for store in self._stores.values():
             store.close()
 
-    def open(self, tenant: Tenant) -> None:
-        """A slot begins a batch here. Earlier batches are over: nobody needs the keys of units that left in them."""
-        self.tenants[tenant.slot] = tenant
+    def begin(self) -> None:
+        """A batch begins here. Earlier ones are over: nobody needs the keys of units that left in them."""
         with self._lock:
             self.lent.clear()
             self._written.clear()

@@ -52,6 +52,13 @@ class _Found(NamedTuple):
     fetch: Callable[[Arrivals, Begin], None] | None = None
 
 
+def make_slots(config: JobConfig, slots: Sequence[int]) -> Iterator[SlotTask]:
+    """A batch begins in this process, with so many of its slots."""
+    host_for(config).begin()
+    for slot in slots:
+        yield make_slot(config, slot)
+
+
 def make_slot(config: JobConfig, slot: int) -> SlotTask:
     """Take the slot over from whoever held it: this process, another one, a savepoint, or nobody."""
     host = host_for(config)

@@ -65,7 +65,7 @@ class SlotTask:
         """Listen, say where this slot is, and begin with what is done in the background."""
         shared, config = self.shared, self.shared.config
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
-        shared.host.open(self)
+        shared.host.tenants[self.slot] = self
         shared.coordination.watch(nodes.STEPS, self._steps_published)
         shared.coordination.register(nodes.ADDRESSES[self.slot], shared.host.server.address)
         self.shared.markers.say(SlotStarted(config.stage, config.attempt))

@@ -84,7 +84,7 @@ def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
     job = make()
     host = job.process()
     host.lent[3, 7] = state({1: 1})
-    job.opened(0, host)
+    host.begin()
     assert not host.lent
 
 
