@@ -90,11 +90,13 @@ class RunSpec:
         check_replicas(job, scenario, point, [stage.name for stage in self.workload.stages], self.unsettled)
         self._check_ordering()
         tasks = [self.routers, *self.tasks.values()]
-        rows = job.replicas * sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
+        of_a_frame = sum(senders * job.processes(slots) for senders, slots in pairwise(tasks))
+        rows = job.replicas * of_a_frame * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
             raise BadInput(
                 f"frame_ms = {run.frame_ms:g} with {self.routers} routers and {', '.join(map(str, tasks[1:]))} slots "
-                f"makes {rows:.0f} rows/s between them in all replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms"
+                f"makes {rows:.0f} rows/s between them in all replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms "
+                "or slots_per_process"
             )
         for name in self.moving:
             groups = Assignment.contiguous(key_groups, self.slots_of[name])
