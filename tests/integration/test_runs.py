@@ -90,9 +90,9 @@ def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
     assert 0 < manifest.summary.units_moved < 128
 
 
-def test_each_stage_has_slots_of_its_own_and_one_of_them_is_scaled_in(lab):
+def test_each_stage_has_slots_of_its_own_that_share_processes_and_one_of_them_is_scaled_in(lab):
     chain = {"workload": "chain", "chain": "map,counter", "routers": 1, "rate": 1000.0}
-    run = spec(**chain, stage_slots="map:1,counter:3", to_slots=2, strategy="fluid")
+    run = spec(**chain, stage_slots="map:1,counter:3", to_slots=2, strategy="fluid", slots_per_process=2)
     manifest = lab.run(run)
     assert manifest.status == "ok", manifest.verdict.examples
     migration, start = lab.store.get_table(manifest.run_id, "migration"), run.start("counter")
