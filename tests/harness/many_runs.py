@@ -65,8 +65,13 @@ class Pool:
         return self._pool.schedule(function, arguments, named, seconds)
 
     def run(self, seeds: Iterable[int], of: Callable[..., Outcome] = one_run.run, **pinned: Any) -> Iterator[Outcome]:
-        """The outcomes of these seeds, in their order; ``of``: ``one_run.run``, or that of ``driver_run``."""
-        asked = [(seed, self.submit(of, seed, **pinned)) for seed in seeds]
+        """The outcomes of these seeds, in their order; ``of``: ``one_run.run``, or that of ``driver_run``.
+
+        The runs begin now, whoever asks for their outcomes when.
+        """
+        return self._outcomes([(seed, self.submit(of, seed, **pinned)) for seed in seeds], pinned)
+
+    def _outcomes(self, asked: "list[tuple[int, Future[Any]]]", pinned: dict[str, Any]) -> Iterator[Outcome]:
         for seed, future in asked:
             try:
                 yield future.result()

@@ -1,6 +1,7 @@
 """Runs of everything but the services, with failures of all kinds; and bugs in the shell that such runs must find."""
 
 from collections import Counter
+from itertools import chain
 
 import pytest
 from hypothesis import settings
@@ -36,24 +37,33 @@ def seen():
     return Counter()
 
 
+def of_each_kind(pool, workload, firsts):
+    """Its outcomes. All runs begin at once: most of a run is waiting. ``firsts``: the first seed of each kind."""
+    asked = [
+        pool.run(range(begin, begin + SEEDS), kind=kind, workload=workload, fails=FAILS)
+        for kind, begin in zip(KINDS, firsts, strict=True)
+    ]
+    return [list(outcomes) for outcomes in asked]
+
+
+def none_is_bad(outcomes):
+    bad = [outcome for outcome in outcomes if outcome.problems]
+    assert not bad, "\n\n".join(map(str, bad))
+
+
 @pytest.mark.parametrize("workload", WORKLOADS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_event_has_one_right_result_of_its_owner_whatever_fails(pool, seen, kind, workload):
-    first = SEEDS * (KINDS.index(kind) * len(WORKLOADS) + WORKLOADS.index(workload))
-    outcomes = list(pool.run(range(first, first + SEEDS), kind=kind, workload=workload, fails=FAILS))
+def test_every_event_has_one_right_result_of_its_owner_whatever_fails(pool, seen, workload):
+    firsts = range(SEEDS * WORKLOADS.index(workload), SEEDS * len(WORKLOADS) * len(KINDS), SEEDS * len(WORKLOADS))
+    outcomes = [*chain(*of_each_kind(pool, workload, firsts))]
     for outcome in outcomes:
         seen.update(outcome.seen)
-    bad = [outcome for outcome in outcomes if outcome.problems]
-    assert not bad, "\n\n".join(map(str, bad))
+    none_is_bad(outcomes)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_job_of_two_sources_and_three_stages_keeps_that(pool, kind):
-    first = SEEDS * KINDS.index(kind)
-    outcomes = list(pool.run(range(first, first + SEEDS), kind=kind, workload=OF_TWO_SOURCES, fails=FAILS))
-    assert sum(outcome.seen["events"] for outcome in outcomes) > 100 * SEEDS
-    bad = [outcome for outcome in outcomes if outcome.problems]
-    assert not bad, "\n\n".join(map(str, bad))
+def test_a_job_of_two_sources_and_three_stages_keeps_that(pool):
+    for outcomes in of_each_kind(pool, OF_TWO_SOURCES, range(0, SEEDS * len(KINDS), SEEDS)):
+        none_is_bad(outcomes)
+        assert sum(outcome.seen["events"] for outcome in outcomes) > 100 * SEEDS
 
 
 @pytest.mark.parametrize(("slots", "slots_behind"), [(1, 4), (4, 1)])
@@ -62,8 +72,7 @@ def test_so_does_one_whose_stages_have_other_numbers_of_slots(pool, slots, slots
     outcomes = list(pool.run(range(SEEDS, 2 * SEEDS), kind="push", workload="chain", fails=FAILS, **stages))
     assert sum(outcome.seen["events"] for outcome in outcomes) > 100 * SEEDS
     assert sum(outcome.seen["steps complete"] for outcome in outcomes) > 0
-    bad = [outcome for outcome in outcomes if outcome.problems]
-    assert not bad, "\n\n".join(map(str, bad))
+    none_is_bad(outcomes)
 
 
 ALL_IN_TURNS = [*IN_TURNS, OF_STAGES_IN_TURNS]

@@ -1,5 +1,6 @@
 """What tests with the real services share."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +11,9 @@ from kazoo.client import KazooClient
 
 from keyshift.endpoints import Endpoints
 from keyshift.lab.run import Lab
-from keyshift.services.jars import jars
 from keyshift.services.stack import Stack
 from keyshift.wire.coordination import Coordination
+from shared_lab import SharedLab
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # for small_store
 
@@ -23,14 +24,22 @@ def stack(session_stack: Stack) -> Endpoints:
     return session_stack.endpoints()
 
 
-@pytest.fixture(scope="module")
-def lab(stack: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A lab on them, for runs of up to six routers and slots; the runs of a file share its Spark session.
+@pytest.fixture(scope="session")
+def shared_lab(session_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedLab]:
+    with contextlib.closing(SharedLab(session_stack, tmp_path_factory.mktemp("lab"))) as shared:
+        yield shared
 
-    There are cores for two queries: a slow machine still ends the tasks of one that died when the next one begins.
-    """
-    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=12, say=lambda line: None) as lab:
-        yield lab
+
+@pytest.fixture
+def lab(shared_lab: SharedLab) -> Lab:
+    """The lab of all files."""
+    return shared_lab.open()
+
+
+@pytest.fixture
+def no_other_spark(shared_lab: SharedLab) -> None:
+    """For a test that starts a Spark of its own."""
+    shared_lab.close()
 
 
 @pytest.fixture

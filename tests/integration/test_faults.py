@@ -2,42 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-import faulty_daemon
-from keyshift.lab.run import Lab
-from keyshift.place.profile import SparkProfile
-from keyshift.services.jars import jars
-from keyshift.services.stack import Stack
+from shared_lab import SharedLab
 from small_run import spec
 
 
-@pytest.fixture(scope="module")
-def fault_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fault") / "name"
-
-
-@pytest.fixture(scope="module")
-def lab(session_stack: Stack, tmp_path_factory: pytest.TempPathFactory, fault_file: Path) -> Iterator[Lab]:
-    """A lab whose workers look into the file of faults, and whose services may be hit."""
-    conf = {
-        "spark.python.daemon.module": faulty_daemon.__name__,
-        "spark.executorEnv.PYTHONPATH": str(Path(faulty_daemon.__file__).parent),
-        f"spark.executorEnv.{faulty_daemon.VARIABLE}": str(fault_file),
-    }
-    place = SparkProfile(conf=conf)
-    endpoints, home = session_stack.endpoints(), tmp_path_factory.mktemp("lab")
-    with Lab(endpoints, jars("spark"), home, 6, lambda line: None, place, session_stack) as lab:
-        yield lab
-
-
 @pytest.fixture
-def fault(fault_file: Path) -> Iterator[Callable[[str], object]]:
+def fault(shared_lab: SharedLab) -> Iterator[Callable[[str], object]]:
     """Gives the slots of this test's runs a fault."""
-    yield fault_file.write_text
-    fault_file.unlink()
+    yield shared_lab.fault_file.write_text
+    shared_lab.fault_file.unlink()
 
 
 def test_a_step_that_is_not_prepared_in_time_is_rolled_back_and_the_job_goes_on(lab, fault):

@@ -74,6 +74,7 @@ def test_a_topic_is_written_and_a_session_lives_on_without_one_node_of_each(node
     assert {status.state for status in nodes.status()} == {"running"}
 
 
+@pytest.mark.usefixtures("no_other_spark")
 @pytest.mark.parametrize(
     "values",
     [

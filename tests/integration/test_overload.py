@@ -20,9 +20,11 @@ STRATEGY_OF = {"push": "all_at_once", "fetch": "meces", "access": "lazy", "remot
 
 
 @pytest.fixture(scope="module")
-def overloaded(lab):
+def overloaded(shared_lab):
     """A run of a job that is offered far too much, and is not given the time to work it off."""
-    return lab.run(make_spec(HEAVY | {"rate": MOST_PER_S, "seconds": 8.0, "routers": 1, "catch_up_s": 0.5}))
+    return shared_lab.open().run(
+        make_spec(HEAVY | {"rate": MOST_PER_S, "seconds": 8.0, "routers": 1, "catch_up_s": 0.5})
+    )
 
 
 def test_a_backlog_that_is_not_worked_off_ends_the_run_as_overloaded_and_what_was_processed_is_judged(lab, overloaded):

@@ -1,4 +1,6 @@
-"""A Kafka that asks who one is: whole runs on the embedded broker with SASL on, and nothing for who does not know."""
+"""A Kafka that asks who one is: whole runs on the embedded broker with SASL on, in executors as pods are, and nothing
+for who does not know.
+"""
 
 import dataclasses
 import secrets
@@ -7,10 +9,13 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
+from certificate import CERTIFICATE, KEY
+from keyshift.driver.spark import ENCRYPTED
 from keyshift.endpoints import OPEN, SignIn
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import Lab
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.place.profile import SparkProfile
 from keyshift.services import stack as stack_module
 from keyshift.services.jars import jars
 from keyshift.services.kafka import Kafka
@@ -18,12 +23,13 @@ from keyshift.services.stack import Stack
 from keyshift.traffic import topics
 from own_stack import stopped_with_us
 from small_run import at_night
+from spark_workers import commands
 
 PASSWORD = 'a "pass word" with \\ in it'
 PLAIN, SCRAM = (SignIn(mechanism, "lab", PASSWORD) for mechanism in ("PLAIN", "SCRAM-SHA-512"))
 RUN = make_spec(
     {"rate": 1000.0, "seconds": 8.0, "warmup_s": 1.0, "trigger_s": 2.0, "keys": 2000, "state_bytes": 64}
-    | {"key_groups": 16}
+    | {"key_groups": 16, "strategy": "fluid_per_source", "batch_s": 5.0}
 )
 
 
@@ -69,12 +75,28 @@ def guarded(tmp_path_factory):
         yield endpoints
 
 
+@pytest.fixture
+def place(tmp_path):
+    """Executors as in pods: all is encrypted, and what opens it is told in another way than by a command."""
+    files = {"flight_certificate": CERTIFICATE, "flight_key": KEY}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    return SparkProfile(master="local-cluster", conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
+
+
 @pytest.mark.parametrize("sign_in", [at_night(PLAIN), SCRAM])
-def test_a_run_signs_in_with_everything_that_speaks_to_kafka_and_tells_nobody_how(guarded, tmp_path, sign_in):
+@pytest.mark.usefixtures("no_other_spark")
+def test_a_run_signs_in_and_relies_neither_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(
+    guarded, tmp_path, sign_in, place
+):
     endpoints = dataclasses.replace(guarded, sign_in=sign_in)
-    with Lab(endpoints, jars("spark"), tmp_path, RUN.cores, lambda line: None) as lab:
-        manifest = lab.run(RUN)
+    with Lab(endpoints, jars("spark"), tmp_path, RUN.cores, lambda line: None, place) as cluster:
+        manifest = cluster.run(RUN)
+        secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
+        seen = list(commands())
     assert manifest.status == "ok", manifest.verdict.examples
+    assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in seen) == 2
+    assert secret and secret not in str(seen) and "pass word" not in str(seen)
     assert "pass word" not in (tmp_path / "spark.log").read_text(errors="replace")
     assert "pass word" not in manifest.model_dump_json() + repr(endpoints)
 

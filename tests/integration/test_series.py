@@ -26,7 +26,8 @@ POINTS = {
 
 
 @pytest.fixture(scope="module")
-def runs(lab):
+def runs(shared_lab):
+    lab = shared_lab.open()
     specs = [make_spec(SMALL | point) for point in POINTS.values()]
     made = list(run_in_one_job(lab, specs))
     assert [m.run_id for m in made] == [lab.store.get_manifest(m.run_id).run_id for m in made]

@@ -16,6 +16,7 @@ from keyshift.results.store import ResultStore
 from keyshift.traffic import lines
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
+from shared_lab import SharedLab
 
 pytestmark = pytest.mark.nightly("a minute; the verdict on such runs, and what is refused, are tested without Spark")
 
@@ -26,7 +27,8 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, shared_lab: SharedLab) -> Iterator[SparkSession]:
+    shared_lab.close()
     with local_spark(5, tmp_path_factory.mktemp("spark"), silent, SETTINGS) as session:
         yield session
 

@@ -8,15 +8,8 @@ from kazoo.exceptions import NoAuthError, NotEmptyError
 from kazoo.security import OPEN_ACL_UNSAFE
 from py4j.protocol import Py4JJavaError
 
-from certificate import CERTIFICATE, KEY
-from keyshift.driver.spark import ENCRYPTED
-from keyshift.lab.run import Lab
-from keyshift.place.profile import SparkProfile
-from keyshift.services.jars import jars
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ADDRESSES, ALL, Folder, Node, PhaseDone, ack
-from small_run import spec
-from spark_workers import commands
 
 ASSIGNMENT = Node("assignment", dict)  # of any kind
 
@@ -88,21 +81,6 @@ def test_who_knows_the_secret_takes_part(stack, job):
     finally:
         second.close()
     assert job.require(ASSIGNMENT) == {"version": 3}
-
-
-def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(stack, tmp_path):
-    """Executors as in pods: all is encrypted, and what opens it is told in another way than by a command."""
-    files = {"flight_certificate": CERTIFICATE, "flight_key": KEY}
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    place = SparkProfile(master="local-cluster", conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
-    with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None, place) as cluster:
-        manifest = cluster.run(spec(strategy="fluid_per_source", batch_s=5.0))
-        secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
-        seen = list(commands())
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in seen) == 2
-    assert secret and secret not in str(seen)
 
 
 def test_spark_answers_nobody_who_does_not_know_its_secret(lab):

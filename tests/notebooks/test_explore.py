@@ -22,8 +22,8 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def executed(execute_small, tmp_path_factory):
-    return execute_small("start/02_explore.ipynb", SMALL, tmp_path_factory.mktemp("home"))
+def executed(execute_small):
+    return execute_small("start/02_explore.ipynb", SMALL)
 
 
 def test_the_script_was_played_and_the_run_is_correct(executed):
@@ -49,13 +49,10 @@ def test_the_last_picture_and_what_was_seen_are_in_the_copy_and_no_widget_is(exe
 
 
 def test_the_run_is_stored_and_no_job_is_left(executed):
-    home, _, _ = executed
-
-    def told(*arguments):
-        return [json.loads(line) for line in keyshift(home, *arguments, "--json").stdout.splitlines()]
-
-    assert told("job", "list") == []
-    assert [run["status"] for run in told("results", "list")] == ["ok"]
+    home, copy, _ = executed
+    [row] = copy.rows
+    assert keyshift(home, "job", "list", "--json").stdout == ""
+    assert json.loads(keyshift(home, "results", "show", row["run_id"]).stdout)["status"] == "ok"
 
 
 def test_without_a_script_nothing_is_started_and_nothing_is_waited_for(tmp_path, monkeypatch):
