@@ -8,7 +8,7 @@ import base64
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,9 @@ _FAST = 1  # level of zlib
 
 
 def pack(rows: Iterable[Any], columns: int) -> str:
-    """The text for ``rows`` of so many ``columns`` of integers of 64 bits."""
-    table = np.array(rows, np.int64).reshape(-1, columns).T
+    """The text for ``rows`` of so many ``columns`` of integers of 64 bits; of one column: for integers."""
+    numbers = rows if columns == 1 else chain.from_iterable(rows)
+    table = np.fromiter(numbers, np.int64).reshape(-1, columns).T
     return base64.b64encode(zlib.compress(np.diff(table, prepend=0).tobytes(), _FAST)).decode()
 
 
@@ -41,11 +42,11 @@ class Packed:
     fields: ``Annotated[tuple[Move, ...], Packed(Move)]``.
     """
 
-    row: Callable[..., Any] | None = None
+    row: Any = None
 
     @property
     def _columns(self) -> int:
-        return 1 if self.row is None else len(self.row._fields)  # type: ignore[attr-defined]
+        return 1 if self.row is None else len(self.row._fields)
 
     def _write(self, rows: tuple[Any, ...], as_list: Callable[[Any], Any]) -> Any:
         return pack(rows, self._columns) if len(rows) >= MANY else as_list(rows)
@@ -54,7 +55,7 @@ class Packed:
         if not isinstance(given, str):
             return as_list(given)
         columns = unpack(given, self._columns)
-        return tuple(columns[0]) if self.row is None else tuple(starmap(self.row, zip(*columns, strict=True)))
+        return tuple(columns[0]) if self.row is None else tuple(map(self.row._make, zip(*columns, strict=True)))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """How pydantic reads and writes the field."""

@@ -123,8 +123,8 @@ def _require_time(spec: RunSpec) -> None:
     if (together := moved_together(spec)) > (most := int(MOVED_PER_S * spec.job.deadline_s)):
         raise BadInput(
             f"key_groups = {spec.workload.key_groups}: a step moves {together} units, about {MOVED_PER_S} per second, "
-            f"so {together / MOVED_PER_S:.0f} s, and deadline_s = {spec.job.deadline_s:g}; raise deadline_s, or set cap = "
-            f"{most} or less"
+            f"so {together / MOVED_PER_S:.0f} s, and deadline_s = {spec.job.deadline_s:g}; raise deadline_s, or set "
+            f"cap = {most} or less"
         )
 
 

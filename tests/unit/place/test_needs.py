@@ -4,7 +4,17 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput
-from keyshift.place.needs import GIB, MIB, Needs, Resources, executors, moved_together, needs_of, require_needs, services
+from keyshift.place.needs import (
+    GIB,
+    MIB,
+    Needs,
+    Resources,
+    executors,
+    moved_together,
+    needs_of,
+    require_needs,
+    services,
+)
 from keyshift.place.profile import Profile, SparkProfile
 
 ALONE = make_spec({"keys": 1000, "state_bytes": 1024, "routers": 2, "slots": 2, "to_slots": 4})
@@ -69,7 +79,7 @@ ALL_AT_ONCE = {"strategy": "all_at_once", "key_groups": 1 << 20, "skew": 0.0, "d
 
 
 def test_a_step_of_more_units_than_move_in_time_is_refused_with_the_number_that_do():
-    with pytest.raises(BadInput, match=r"a step moves 524288 units, .* so 262 s, and deadline_s = 250; .* cap = 500000"):
+    with pytest.raises(BadInput, match=r"moves 524288 units, .* so 262 s, and deadline_s = 250; .* cap = 500000"):
         require_needs(make_spec(ALL_AT_ONCE), HERE, LARGE)
     require_needs(make_spec(ALL_AT_ONCE | {"cap": 500_000}), HERE, LARGE)
     require_needs(make_spec(ALL_AT_ONCE | {"deadline_s": 270}), HERE, LARGE)
