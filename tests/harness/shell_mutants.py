@@ -136,7 +136,7 @@ def lets_time_pass_behind_a_savepoint(original, machine):
 
 @mutant(SlotEffects, "_shipment", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
 def keeps_what_it_sends(original, effects, leave):
-    shipment = original(effects, leave)
+    shipment = original(effects, leave, routed)
     effects._shared.core.states[leave.send.unit] = leave.state
     return shipment
 
@@ -205,9 +205,9 @@ def sends_units_without_their_timers(original, label, batches, schema, timers=No
 
 
 @mutant(SlotEffects, "_shipment", ("wrong", *STUCK), CALM, kind="access")
-def lends_nothing(original, effects, leave):
+def lends_nothing(original, effects, leave, routed):
     """Keys that stay are nowhere."""
-    shipment = original(effects, leave)
+    shipment = original(effects, leave, routed)
     effects._shared.host.lent.pop((leave.send.unit, leave.send.version), None)
     return shipment
 

@@ -19,6 +19,7 @@ from keyshift.model.ids import RouterId as RouterId
 from keyshift.model.ids import SlotId as SlotId
 from keyshift.model.ids import UnitId as UnitId
 from keyshift.model.ids import Version as Version
+from keyshift.model.packed import Packed
 
 Gate = Literal["none", "slots", "router", "query"]
 Transfer = Literal["push", "fetch", "access", "remote"]
@@ -80,7 +81,7 @@ class Step:
     With ``snapshot``, a name, nothing moves: all state is to be written down as it is when every router has switched.
     """
 
-    moves: tuple[Move, ...]
+    moves: Annotated[tuple[Move, ...], Packed(Move)]
     mode: Mode = Mode()
     snapshot: str = ""
 
@@ -90,7 +91,7 @@ class Assignment:
     """Which slot owns each unit, at one version. ``owner[unit]`` is a slot; versions only grow."""
 
     version: Version
-    owner: tuple[SlotId, ...]
+    owner: Annotated[tuple[SlotId, ...], Packed()]
 
     @classmethod
     def contiguous(cls, units: int, slots: int, version: int = 1) -> "Assignment":

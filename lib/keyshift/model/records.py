@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId, Version
+from keyshift.model.packed import Packed
 
 
 class UnitLeft(NamedTuple):
@@ -28,7 +29,7 @@ class UnitCame(NamedTuple):
 class UnitsLeft:
     """What a slot says when all units that leave it in a step have arrived elsewhere, at ``at_us`` (0: not said)."""
 
-    units: tuple[UnitLeft, ...]
+    units: Annotated[tuple[UnitLeft, ...], Packed(UnitLeft)]
     at_us: int = 0
 
 
@@ -38,7 +39,7 @@ class UnitsCame:
     ``drained_us``.
     """
 
-    units: tuple[UnitCame, ...]
+    units: Annotated[tuple[UnitCame, ...], Packed(UnitCame)]
     drained_us: int
     at_us: int = 0
 

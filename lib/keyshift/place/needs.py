@@ -5,8 +5,10 @@ from typing import NamedTuple
 
 import psutil
 
+from keyshift.experiment.scenario import target_of
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment
 from keyshift.place.profile import CLUSTER, LOCAL, Profile
 from keyshift.results.manifest import describe_machine
 from keyshift.workloads.keyed import INDEX_BYTES, Keyed
@@ -15,6 +17,8 @@ MIB, GIB = 1 << 20, 1 << 30
 JOB_BYTES = 700 * MIB  # of a driver and its JVM
 TASK_BYTES = 150 * MIB  # of a router or a slot, without its state
 UNITS_PER_S = 2500  # small ones, that a slot writes into a savepoint: 2^15 took 8 and 16 s on two busy processors
+UNIT_BYTES = 8 << 10  # of a unit, whatever is in it: 4 to 5 KiB in a slot, the rest in the driver, with 2^16 of them
+MOVED_PER_S = 2000  # small units in one step, from all slots together: 2^15 took 14 s on two busy processors
 REDIS = ("remote", "hybrid")  # backends whose state is in a server
 
 
@@ -69,8 +73,9 @@ def needs_of(spec: RunSpec) -> Needs:
         in_slots = replicas * workload.from_start * (state + INDEX_BYTES * spec.cores)
         others = 2 * workload.from_start * INDEX_BYTES  # generator and verdict
     tasks = replicas * (JOB_BYTES + TASK_BYTES * spec.cores) + spec.job.spares * JOB_BYTES
+    units = replicas * len(spec.tasks) * _units(spec) * UNIT_BYTES
     keys = in_slots + others
-    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + keys, backend in REDIS)
+    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + units + keys, backend in REDIS)
 
 
 def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
@@ -83,13 +88,7 @@ def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
     if replicas > 1 and spark.master != LOCAL:
         raise BadInput(f"replicas = {replicas}: only Spark on this machine has replicas yet; use `--profile local`")
     place.require_cores(needs.cores)
-    units = -(-spec.workload.key_groups * spec.workload.bins // min(spec.slots_of.values()))
-    if (took_s := units / UNITS_PER_S) > spec.job.deadline_s:
-        raise BadInput(
-            f"key_groups = {spec.workload.key_groups}: a slot writes about {UNITS_PER_S} units per second into a "
-            f"savepoint, so {took_s:.0f} s for its {units}, and deadline_s = {spec.job.deadline_s:g}; raise deadline_s "
-            "or slots, or lower key_groups or bins"
-        )
+    _require_time(spec)
     if spark.on_kubernetes:
         there = spark.executors * spark.python_bytes
         if needs.slots_bytes > there and not needs.redis:
@@ -108,8 +107,53 @@ def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
     if needs.memory > there:
         raise BadInput(
             f"the run needs {size(needs.memory)} of memory before the first event, {size(needs.keys_bytes)} of them "
-            f"for keys, and {size(there)} are {how}; lower {_what_takes(spec)}"
+            f"for keys, and {size(there)} are {how}; lower {_what_takes(spec)}{_or_units(spec, there - needs.memory)}"
         )
+
+
+def _require_time(spec: RunSpec) -> None:
+    """Raises BadInput if a phase of the job would take longer than its deadline, as units are many."""
+    units = -(-_units(spec) // min(spec.slots_of.values()))
+    if (took_s := units / UNITS_PER_S) > spec.job.deadline_s:
+        raise BadInput(
+            f"key_groups = {spec.workload.key_groups}: a slot writes about {UNITS_PER_S} units per second into a "
+            f"savepoint, so {took_s:.0f} s for its {units}, and deadline_s = {spec.job.deadline_s:g}; raise deadline_s "
+            "or slots, or lower key_groups or bins"
+        )
+    if (together := moved_together(spec)) > (most := int(MOVED_PER_S * spec.job.deadline_s)):
+        raise BadInput(
+            f"key_groups = {spec.workload.key_groups}: a step moves {together} units, about {MOVED_PER_S} per second, "
+            f"so {together / MOVED_PER_S:.0f} s, and deadline_s = {spec.job.deadline_s:g}; raise deadline_s, or set "
+            f"cap = {most} or less"
+        )
+
+
+def _units(spec: RunSpec) -> int:
+    return spec.workload.key_groups * spec.workload.bins
+
+
+def _or_units(spec: RunSpec, room: int) -> str:
+    """What to say of units if there is no ``room`` for them (bytes, negative), but there would be for fewer."""
+    each = spec.job.replicas * len(spec.tasks) * UNIT_BYTES * spec.workload.bins
+    groups = spec.workload.key_groups + room // each
+    return f", or key_groups to {groups}" if groups >= max(spec.tasks.values()) else ""
+
+
+def moved_together(spec: RunSpec) -> int:
+    """Units of the largest step of the changes that are known before, at the most."""
+    most, bins = 0, spec.workload.bins
+    for stage in spec.moving:
+        slots = spec.slots_of[stage]
+        current = Assignment.contiguous(spec.workload.key_groups, slots)
+        for number, change in enumerate(spec.changes):
+            target, strategy = target_of(change, current, [1.0] * spec.workload.key_groups), spec.point().phase(number)
+            moves = bins * len(current.moves_to(target))
+            sources, current = len(set(current.owner)), target
+            if strategy.restarts or strategy.propose:  # through a savepoint, or nobody knows
+                continue
+            sizes = {"global": strategy.size, "per_source": strategy.size * sources, "matched": sources}
+            most = max(most, min(moves, sizes.get(strategy.batch, moves), strategy.cap or moves))
+    return most
 
 
 def _what_takes(spec: RunSpec) -> str:

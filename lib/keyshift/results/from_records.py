@@ -129,10 +129,11 @@ def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) ->
     begun = [(record, stage) for stage, some in enumerate(records) for record in some]
     begun.sort(key=lambda each: each[0].published_us)
     for number, (record, stage) in enumerate(begun):
+        lefts = {(slot, unit.unit): unit for slot, said in record.released.items() for unit in said.units}
+        cames = {(slot, unit.unit): unit for slot, said in record.installed.items() for unit in said.units}
         for move in record.step.moves:
-            released, installed = record.released.get(move.source), record.installed.get(move.destination)
-            left = next((unit for unit in (released.units if released else ()) if unit.unit == move.unit), None)
-            came = next((unit for unit in (installed.units if installed else ()) if unit.unit == move.unit), None)
+            installed = record.installed.get(move.destination)
+            left, came = lefts.get((move.source, move.unit)), cames.get((move.destination, move.unit))
             rows.append(
                 {
                     "step": number,

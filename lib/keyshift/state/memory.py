@@ -44,16 +44,18 @@ class MemoryStore:
 
 @cache
 def _nothing(schema: pa.Schema) -> pa.Table:
-    return schema.empty_table()  # which takes longer than all the rest of an empty unit
+    """With the key before the columns of ``schema``. To make it takes longer than all the rest of an empty unit, and
+    its schema as much memory.
+    """
+    return pa.schema([pa.field("key", pa.int64()), *schema]).empty_table()
 
 
 class _Values(ValueDict[Value]):
     """The values that were touched or set, and behind them the rows that were not touched since they arrived."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, nothing: pa.Table) -> None:
         super().__init__()
-        self._nothing = _nothing(schema)
-        self.arrived = self._nothing
+        self._nothing = self.arrived = nothing
         self.untouched: dict[int, int] = {}  # key -> row of ``arrived``; a key that was set meanwhile may still be here
 
     def __missing__(self, key: int) -> Value | None:
@@ -82,8 +84,9 @@ class MemoryState(TrackedState[_Values]):
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._schema = pa.schema([pa.field("key", pa.int64()), *schema])
-        super().__init__(_Values(self._schema))
+        nothing = _nothing(schema)
+        self._schema = nothing.schema
+        super().__init__(_Values(nothing))
 
     def take(self, keys: Iterable[int]) -> list[tuple[int, Value]]:  # noqa: D102
         values = self.values

@@ -24,6 +24,8 @@ _SLACK = 64  # a heap may hold so many deleted timers beyond twice the living on
 class _Queue:
     """The timers of one kind. A deleted one stays in the heap until it comes to the top, or too many have gathered."""
 
+    __slots__ = ("heap", "live")  # there may be a million units
+
     def __init__(self) -> None:
         self.live: set[Timer] = set()
         self.heap: list[Timer] = []
@@ -43,6 +45,8 @@ class Timers:
 
     Not thread-safe: one owner at a time, as for the values of the unit.
     """
+
+    __slots__ = ("_queues", "clock", "edits", "watermark")
 
     def __init__(self) -> None:
         self.watermark = 0  # the event time the unit has reached; 0: none yet

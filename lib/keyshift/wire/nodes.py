@@ -12,12 +12,13 @@ that is too long for a node is in ``parts``. Times are in microseconds since the
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
 
 from keyshift.model.frames import Facts
 from keyshift.model.keys import Move, Step, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.model.messages import codec
+from keyshift.model.packed import Packed
 from keyshift.model.records import Measured, PodUsed, UnitCame, UnitsCame, UnitsLeft
 from keyshift.ordering import Position, Record
 from keyshift.protocol.coordinator import Appointment, PublishAssignment, StepPhase
@@ -252,7 +253,7 @@ class Unreadable:
 class Restored:
     """The units that a slot has from a savepoint or snapshot now, and when it began to read."""
 
-    units: tuple[UnitCame, ...]
+    units: Annotated[tuple[UnitCame, ...], Packed(UnitCame)]
     begin_us: int
 
 
@@ -285,7 +286,7 @@ class Handover:
     """
 
     address: str
-    units: tuple[int, ...]
+    units: Annotated[tuple[int, ...], Packed()]
     version: Version
     measures: Measured
     watermarks: tuple[int, ...]

@@ -1,11 +1,12 @@
 """The nodes of ZooKeeper below one root, as bytes.
 
-A value that is too long for one node is in several, in a folder of ``parts``. Who leads is in ``election`` and
-``leader``.
+A value that is too long for one node is compressed, in a folder of ``parts``: what is long says much the same of each
+unit. Who leads is in ``election`` and ``leader``.
 """
 
 import contextlib
 import secrets
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ from keyshift.wire.epoch import Epoch
 
 PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
 PARTS = b"parts/"  # no JSON begins so
+_FAST = 1  # level of zlib
 
 
 class GuardedWrites:
@@ -110,6 +112,7 @@ class Tree:
         """The writes after which the node holds ``data``, that of the node itself last."""
         if len(data) <= PART_BYTES:
             return [(path, data)]
+        data = zlib.compress(data, _FAST)
         pieces = [data[begin : begin + PART_BYTES] for begin in range(0, len(data), PART_BYTES)]
         folder = f"{PARTS.decode()}{secrets.token_hex(8)}-{len(pieces)}"
         parts = [(f"{self.root}/{folder}/{number}", piece) for number, piece in enumerate(pieces)]
@@ -187,7 +190,7 @@ class Tree:
             return data
         folder, count = data.decode(), int(data.rsplit(b"-", 1)[1])
         answers = [self._client.get_async(f"{self.root}/{folder}/{number}") for number in range(count)]
-        return b"".join(answer.get()[0] for answer in answers)
+        return zlib.decompress(b"".join(answer.get()[0] for answer in answers))
 
     def names(self, path: str) -> list[str]:
         """Names below a node; none if it is not there."""

@@ -169,12 +169,13 @@ class NextStage(Routing, SlotOutput):
     def _moved(self) -> list[Routed]:
         """One row for the mark that is pending first and those of units right behind it; none if it is a cut."""
         changes: dict[bool, list[Change]] = {False: [], True: []}  # begun, ended
-        mark = self._pending.pop(0)
-        while isinstance(mark, Moved):
-            changes[mark.left].append(Change(mark.unit, mark.version, mark.hop))
-            if not self._pending or not isinstance(self._pending[0], Moved) or not self._may_say(self._pending[0]):
+        count = 0  # of marks, which are very many if units are
+        while count < len(self._pending) and isinstance(mark := self._pending[count], Moved):
+            if count and not self._may_say(mark):
                 break
-            mark = self._pending.pop(0)
+            changes[mark.left].append(Change(mark.unit, mark.version, mark.hop))
+            count += 1
+        del self._pending[: max(count, 1)]
         said = UnitsMoved(tuple(changes[False]), tuple(changes[True]))
         return self.moved(self._slot, self._frames, said) if said.begun or said.ended else []
 

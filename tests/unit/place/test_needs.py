@@ -4,7 +4,17 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput
-from keyshift.place.needs import GIB, MIB, Needs, Resources, executors, needs_of, require_needs, services
+from keyshift.place.needs import (
+    GIB,
+    MIB,
+    Needs,
+    Resources,
+    executors,
+    moved_together,
+    needs_of,
+    require_needs,
+    services,
+)
 from keyshift.place.profile import Profile, SparkProfile
 
 ALONE = make_spec({"keys": 1000, "state_bytes": 1024, "routers": 2, "slots": 2, "to_slots": 4})
@@ -22,7 +32,7 @@ def test_memory_is_that_of_all_tasks_and_of_the_keys_that_exist_in_every_process
         processors=1,
         keys_bytes=1000 * (1024 + 32 * 8),
         slots_bytes=1000 * (1024 + 32 * 6),
-        memory=(700 + 6 * 150) * MIB + 1000 * (1024 + 32 * 8),
+        memory=(700 + 6 * 150) * MIB + 128 * 8192 + 1000 * (1024 + 32 * 8),
         redis=False,
     )
 
@@ -31,7 +41,7 @@ def test_each_replica_has_tasks_and_state_of_its_own():
     needs = needs_of(SEVERAL)
     assert (needs.cores, needs.processors) == (12, 3)
     assert needs.keys_bytes == 3 * 1000 * (1024 + 32 * 4) + 1000 * 32 * 2
-    assert needs.memory == 3 * (700 + 4 * 150) * MIB + needs.keys_bytes
+    assert needs.memory == 3 * ((700 + 4 * 150) * MIB + 128 * 8192) + needs.keys_bytes
     spare = needs_of(make_spec(SEVERAL.parameters() | {"spares": 2}))
     assert (spare.cores, spare.memory) == (12, needs.memory + 2 * 700 * MIB)
 
@@ -63,6 +73,43 @@ def test_more_units_than_a_slot_can_write_down_in_time_are_refused_before_it_sta
         require_needs(make_spec(many), HERE, LARGE)
     require_needs(make_spec(many | {"deadline_s": 60}), HERE, LARGE)
     require_needs(make_spec(many | {"key_groups": 1 << 16}), HERE, LARGE)
+
+
+ALL_AT_ONCE = {"strategy": "all_at_once", "key_groups": 1 << 20, "skew": 0.0, "deadline_s": 250}
+
+
+def test_a_step_of_more_units_than_move_in_time_is_refused_with_the_number_that_do():
+    with pytest.raises(BadInput, match=r"moves 524288 units, .* so 262 s, and deadline_s = 250; .* cap = 500000"):
+        require_needs(make_spec(ALL_AT_ONCE), HERE, LARGE)
+    require_needs(make_spec(ALL_AT_ONCE | {"cap": 500_000}), HERE, LARGE)
+    require_needs(make_spec(ALL_AT_ONCE | {"deadline_s": 270}), HERE, LARGE)
+
+
+@pytest.mark.parametrize(
+    ("given", "units"),
+    [
+        ({"strategy": "all_at_once"}, 65536),
+        ({"strategy": "all_at_once", "cap": 1000}, 1000),
+        ({"strategy": "all_at_once", "then_slots": "2"}, 65536),
+        ({"strategy": "all_at_once", "trigger": "none"}, 0),
+        ({"strategy": "fluid", "size": 700}, 700),
+        ({"strategy": "chunked", "size": 700}, 1400),
+        ({"strategy": "matched"}, 2),
+        ({"strategy": "stop_restart"}, 0),
+        ({"strategy": "all_at_once", "key_groups": 1 << 13, "unit": "bin", "bins": 16}, 65536),
+    ],
+)
+def test_the_largest_step_is_known_before_anything_starts(given, units):
+    spec = make_spec({"key_groups": 1 << 17, "skew": 0.0, "slots": 2, "to_slots": 4, "deadline_s": 100} | given)
+    assert moved_together(spec) == units
+
+
+def test_units_take_memory_and_as_many_as_there_is_room_for_are_named():
+    spec = make_spec(ALL_AT_ONCE | {"deadline_s": 300, "keys": 1000})
+    with pytest.raises(BadInput, match=r"lower .*, or key_groups to (\d+)$") as refused:
+        require_needs(spec, HERE, Resources(cpus=2, memory=8 * GIB, free=8 * GIB))
+    fit = make_spec(ALL_AT_ONCE | {"deadline_s": 300, "keys": 1000, "key_groups": int(str(refused.value).split()[-1])})
+    require_needs(fit, HERE, Resources(cpus=2, memory=8 * GIB, free=8 * GIB))
 
 
 def test_what_fits_is_not_refused():

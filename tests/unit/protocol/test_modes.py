@@ -43,7 +43,7 @@ def test_a_destination_that_blocks_takes_nothing_until_its_state_is_here():
     slot.hold(0, 0, "b")
     assert drain(slot, 9) == ([], [])
     assert slot.arrived(0) == []
-    assert drain(slot, 9) == (["b", "a"], [Installed(2, frozenset({0}))])
+    assert drain(slot, 9) == (["a", "b"], [Installed(2, frozenset({0}))])
     assert slot.settled
 
 

@@ -6,7 +6,7 @@ from kazoo.exceptions import NoNodeError
 
 from keyshift.wire import nodes
 from keyshift.wire.memory import Memory, MemoryCoordination
-from keyshift.wire.tree import GuardedWrites, Tree
+from keyshift.wire.tree import PART_BYTES, GuardedWrites, Tree
 
 
 def test_what_goes_between_the_list_and_the_look_is_not_among_what_is_read():
@@ -31,3 +31,14 @@ def test_so_it_is_in_memory(monkeypatch):
     session.publish(nodes.ROUTERS[1], 7)
     monkeypatch.setattr(session, "children", lambda folder: ["0", "1"])
     assert session.read_below(nodes.ROUTERS) == {"1": 7}
+
+
+def test_a_long_value_that_repeats_itself_takes_one_small_part():
+    there = {}
+    client = SimpleNamespace(get_async=lambda path: SimpleNamespace(get=lambda: (there[path], None)))
+    zookeeper, value = Tree(client, "/root", GuardedWrites(client, "", None)), b'["segment-0",1]' * PART_BYTES
+    *parts, (path, held) = zookeeper.writes("/root/node", value)
+    there |= dict(parts)
+    assert path == "/root/node"
+    assert sum(map(len, there.values())) < PART_BYTES
+    assert zookeeper.whole(held) == value

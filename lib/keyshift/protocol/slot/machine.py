@@ -175,19 +175,19 @@ class SlotMachine(Consequences[Record]):
 
     def urge(self) -> list[Effect]:
         """Ask for all units that records wait for, whatever the transfer: the queues have become long."""
-        return [effect for unit in self.wanted if self._queues[unit] for effect in self._ask(unit, -1)]
+        return [effect for unit in self._waited_for() for effect in self._ask(unit, -1)]
 
     def drain(self, most: int) -> tuple[list[Record], list[int]]:
         """Up to ``most`` queued records whose unit is here by now, oldest first per unit and router; and the units of
         which none is left. The caller processes the records, and calls ``drained`` with the units then.
         """
         step, queues = self._step, self._queues
-        ready = queues.keys() & self.serving
+        ready = queues.filled.keys() & self.serving
         if step and self._blocked:
             ready &= step.leaving  # what came before the barriers has to be in the state that leaves
         records: list[Record] = []
         emptied: list[int] = []
-        for unit in [unit for unit in queues if unit in ready]:
+        for unit in [unit for unit in queues.filled if unit in ready]:
             records += queues.take(unit, most - len(records), step.borrowed.get(unit) if step else None)
             if unit not in queues:
                 emptied.append(unit)

@@ -11,12 +11,14 @@ Record = TypeVar("Record")
 class Queues(dict[int, deque[tuple[int, Record, int]]], Generic[Record]):
     """By unit: records with their routers and sizes, oldest first. ``bytes``: the sizes of all of them.
 
-    A unit that is expected has a queue, be it empty; any other has one as long as records are in it.
+    A unit that is expected has a queue, be it empty; any other has one as long as records are in it. ``filled``: the
+    units of which records wait, in the order in which they began to.
     """
 
     def __init__(self, units: Iterable[int]) -> None:
         super().__init__((unit, deque()) for unit in units)
         self.bytes = 0
+        self.filled: dict[int, None] = {}
 
     def open(self, unit: int) -> None:
         """From now on ``unit`` has a queue."""
@@ -32,10 +34,11 @@ class Queues(dict[int, deque[tuple[int, Record, int]]], Generic[Record]):
         self.open(unit)
         self[unit].append((router, record, size))
         self.bytes += size
+        self.filled[unit] = None
 
     def oldest(self) -> Iterator[Record]:
         """The record of each unit that has waited longest, whatever its router."""
-        return (queue[0][1] for queue in self.values() if queue)
+        return (self[unit][0][1] for unit in self.filled)
 
     def take(self, unit: int, most: int, routers: AbstractSet[int] | None = None) -> list[Record]:
         """The oldest records of ``unit``, up to ``most``; only those of ``routers``, if these are given."""
@@ -50,5 +53,7 @@ class Queues(dict[int, deque[tuple[int, Record, int]]], Generic[Record]):
             else:
                 passed.append(waiting)
         queue.extendleft(reversed(passed))
+        if not queue:
+            self.filled.pop(unit, None)
         self.close(unit)
         return records

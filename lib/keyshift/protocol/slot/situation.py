@@ -84,7 +84,8 @@ class Situation(Generic[Record]):
     @property
     def wanted(self) -> list[int]:
         """Expected units, those with queued records first."""
-        return sorted(self.expected, key=lambda unit: -len(self._queues[unit]))
+        first = self._waited_for()
+        return first + list(self.expected.difference(first))
 
     @property
     def queued_bytes(self) -> int:
@@ -124,7 +125,7 @@ class Situation(Generic[Record]):
             return False  # the barriers of the others are behind what is not read
         if step is None:
             return bool(self.expected or self._partial)
-        return self._ready(step) or any(self._queues[unit] for unit in self.expected - step.arriving)
+        return self._ready(step) or any(unit not in step.arriving for unit in self._waited_for())
 
     @property
     def stopping(self) -> bool:
@@ -145,6 +146,11 @@ class Situation(Generic[Record]):
         return self._step is None and not self.expected and not self._queues and not self._partial
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _waited_for(self) -> list[int]:
+        """Expected units of which records wait, those of most records first."""
+        units = self._queues.filled.keys() & self.expected
+        return sorted(units, key=lambda unit: -len(self._queues[unit]))
 
     @property
     def _blocked(self) -> bool:

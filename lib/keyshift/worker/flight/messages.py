@@ -20,6 +20,7 @@ KeysOf = tuple[int, int, list[int]]
 Greeting = dict[str, int]  # journeys of units that are not complete, and how many fragments have come
 Routers = Annotated[frozenset[int], PlainSerializer(sorted, return_type=list[int])]
 SHARED_BYTES = 1 << 18  # so much state of several units at the most is sent and installed together
+SHARED_UNITS = 512  # and so many of them: the slot works on no record while it takes them in
 _LENGTH_BYTES = 4
 
 
@@ -290,7 +291,7 @@ def chunks(fragments: Iterable[Fragment], chunk_bytes: int) -> Iterator[Chunk]:
     together: list[Fragment] = []
     size = 0
     for fragment in fragments:
-        if together and size + fragment.nbytes > most_bytes:
+        if together and (size + fragment.nbytes > most_bytes or len(together) == SHARED_UNITS):
             yield pack(together)
             together, size = [], 0
         together.append(fragment)

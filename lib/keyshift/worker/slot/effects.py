@@ -59,10 +59,12 @@ class SlotEffects:
             core.log.stamp(now_us())
         leaving: dict[int, list[Shipment]] = {}  # by slot, as what goes together travels together
         messages: dict[int, list[Message]] = {}
-        for effect in core.take_effects():
+        effects = core.take_effects()
+        routed = self._promise(core.results) if any(isinstance(effect, Leave) for effect in effects) else 0
+        for effect in effects:
             match effect:
                 case Leave():
-                    leaving.setdefault(effect.send.destination, []).append(self._shipment(effect))
+                    leaving.setdefault(effect.send.destination, []).append(self._shipment(effect, routed))
                 case Errand():
                     self.couriers.send(effect)
                 case protocol.Prepared(version):
@@ -92,10 +94,9 @@ class SlotEffects:
         for slot, some in messages.items():
             self.departures.tell(slot, some, core.modes[some[0].version])
 
-    def _shipment(self, leave: Leave) -> Shipment:
+    def _shipment(self, leave: Leave, routed: int) -> Shipment:
         send = leave.send
         self._aligned_us[send.unit] = now_us()
-        routed = self._promise(self._shared.core.results)
         shipment = Shipment(
             send.unit, send.version, send.hop, send.routers, leave.keys_stay, routed=routed, state=leave.state
         )

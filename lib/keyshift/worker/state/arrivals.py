@@ -18,6 +18,7 @@ from keyshift.worker.state.outbox import again
 
 SAY_S = 1.0  # between two words about what is being restored
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
+PULL_CALLS = 64  # or more of them, so that there are not more calls than that: each asks what is wanted most
 
 
 class Arrivals:
@@ -125,7 +126,7 @@ class Arrivals:
 
     def _fetch(self, name: str, units: Sequence[int], get: Callable[[list[int]], None]) -> None:
         """``get`` some units after others, those first that the slot waits for most."""
-        shared, most = self._shared, PULL_GROUPS * self._shared.config.bins
+        shared, most = self._shared, max(PULL_GROUPS * self._shared.config.bins, len(units) // PULL_CALLS)
 
         def following() -> list[int]:
             with shared.lock:

@@ -7,6 +7,7 @@ to send, takes all of it at once, and tries again for as long as the other side 
 import math
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -107,7 +108,8 @@ class Outbox:
         self, name: str, push: Callable[[Iterator[Shipment]], None], failed: Callable[[BaseException], None]
     ) -> None:
         self._push = push
-        self._waiting: dict[int, Shipment] = {}
+        # Of a plain dictionary that gives away its first item again and again each look for it takes longer.
+        self._waiting: OrderedDict[int, Shipment] = OrderedDict()
         self._underway: dict[int, Shipment] = {}
         self._lock = threading.Lock()
         self._courier: Courier[None] = Courier(name, self._send, failed)
@@ -115,14 +117,14 @@ class Outbox:
     def put(self, *shipments: Shipment) -> None:
         """Send these units after those that wait already."""
         with self._lock:
-            self._waiting |= {shipment.unit: shipment for shipment in shipments}
+            self._waiting.update((shipment.unit, shipment) for shipment in shipments)
         self._courier.send(None)
 
     def hurry(self, unit: int) -> None:
         """Send this unit before all others, if it still waits."""
         with self._lock:
-            if shipment := self._waiting.pop(unit, None):
-                self._waiting = {unit: shipment} | self._waiting
+            if unit in self._waiting:
+                self._waiting.move_to_end(unit, last=False)
 
     def acknowledged(self, unit: int) -> Shipment | None:
         """``unit`` has arrived. Returns what was sent; None if that was known already."""
@@ -135,7 +137,7 @@ class Outbox:
 
     def _send(self, _: list[None]) -> None:
         with self._lock:  # what was not acknowledged goes again
-            self._waiting = self._underway | self._waiting
+            self._waiting = OrderedDict(self._underway | self._waiting)
             self._underway = {}
             if not self._waiting:
                 return
@@ -146,6 +148,6 @@ class Outbox:
             with self._lock:
                 if not self._waiting:
                     return
-                unit = next(iter(self._waiting))
-                shipment = self._underway[unit] = self._waiting.pop(unit)
+                unit, shipment = self._waiting.popitem(last=False)
+                self._underway[unit] = shipment
             yield shipment

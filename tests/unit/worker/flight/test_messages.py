@@ -32,6 +32,13 @@ def test_units_come_back_whole_in_their_order_however_they_are_cut(most, monkeyp
     ]
 
 
+def test_no_more_units_share_a_chunk_than_a_slot_takes_in_at_once(monkeypatch):
+    monkeypatch.setattr(messages, "SHARED_UNITS", 3)
+    sent = (part for unit in range(8) for part in fragments(Label(unit), state(unit).export(150), SCHEMA))
+    together = list(units(received(chunks(sent, 1 << 20)), {}))
+    assert [[label.unit for label, *_ in some] for some in together] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
 def test_the_same_state_is_always_cut_in_the_same_fragments():
     once, again = (
         [each.batch for each in fragments(Label(3), state(*range(20)).export(150), SCHEMA)] for _ in range(2)
