@@ -135,7 +135,7 @@ def lets_time_pass_behind_a_savepoint(original, machine):
 
 
 @mutant(SlotEffects, "_shipment", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
-def keeps_what_it_sends(original, effects, leave):
+def keeps_what_it_sends(original, effects, leave, routed):
     shipment = original(effects, leave, routed)
     effects._shared.core.states[leave.send.unit] = leave.state
     return shipment
