@@ -30,7 +30,7 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.scripts.series import Series, job_of, one_job
-from keyshift.lab.service_faults import ServiceFaults, require_possible
+from keyshift.lab.service_faults import BesideRun, ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic, used_by_pods
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.ordering import orderings
@@ -262,7 +262,9 @@ class Lab:
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
         traffic = job_traffic(spec.workload, config, results, self._work, reporter.second, configs)
-        services = ServiceFaults(self._stack, self._place, lambda line: system.note(line))
+        services = self._faults(lambda line: system.note(line), several)
+        for fault in spec.scenario.faults():
+            services.require(fault)
         job: Job | Replicas
         system: SystemUnderTest
         if several:
@@ -306,6 +308,16 @@ class Lab:
                         steps |= {f"stores of {each.job}" if several else "stores": stores}
                     end.left = self._all_of(steps)
                     end.deleted = not end.left
+
+    def _faults(self, note: Say, several: bool) -> BesideRun:
+        """Who carries out those of services, and of executors that are pods; replicas delete their own."""
+        if not self._place.on_kubernetes:
+            return ServiceFaults(self._stack, self._place, note)
+        from keyshift.lab.pod_faults import PodFaults  # imports what half of each command would need to begin
+        from keyshift.place.pods import ExecutorPods
+
+        own = None if self._spark is None or several else ExecutorPods(self._place, self._spark.application)
+        return PodFaults(self._endpoints, self._place, own, note)
 
     def _all_of(self, steps: Mapping[str, Callable[[], None]]) -> list[str]:
         """Each of them, whatever becomes of the others: the run's own error is the news. Gives those that failed.

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
@@ -33,6 +33,15 @@ HOPELESS = {
 }
 # Without these on pods the driver cannot have executors; what else the chart grants lets Spark tidy up behind them.
 NEEDED = ("create", "get", "list", "watch", "delete")
+
+
+class ServicePod(NamedTuple):
+    """The pod of a service. ``identity``: another pod of its name has another one; ``keeps``: data outlives it."""
+
+    name: str
+    identity: str
+    ready: bool
+    keeps: bool
 
 
 class Pods:
@@ -137,8 +146,23 @@ class Pods:
             )
         return {str(pod.metadata and pod.metadata.name): pod for pod in sorted(pods.items, key=_number)}
 
+    def of_service(self, name: str) -> ServicePod | None:
+        """The pod of this name; None if there is none now."""
+        with self._asking():
+            try:
+                pod = self._core.read_namespaced_pod(name, self._spark.namespace, _request_timeout=ANSWER_S)
+            except ApiException as error:
+                if error.status == HTTPStatus.NOT_FOUND:
+                    return None
+                raise
+        told: Any = pod  # stubs leave everything open
+        going = told.metadata.deletion_timestamp is not None
+        ready = any(each.type == "Ready" and each.status == "True" for each in told.status.conditions or ())
+        keeps = any(volume.persistent_volume_claim for volume in told.spec.volumes or ())
+        return ServicePod(name, told.metadata.uid, ready and not going, keeps)
+
     def delete(self, pod: str) -> None:
-        """Delete the pod of this name, without waiting; its processes have a second. One that is gone is left at that."""
+        """Delete the pod of this name, without waiting; its processes have a second. One that is gone stays so."""
         with self._asking():
             try:
                 self._core.delete_namespaced_pod(

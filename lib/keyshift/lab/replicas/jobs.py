@@ -128,6 +128,10 @@ class Replicas:
         replica.job.start([stage.assignment for stage in of.job.stages], begin)
         replica.lives_from(begin.time_us)
 
+    def require(self, fault: Fault) -> None:
+        """Raises BadInput if it cannot happen here."""
+        self._services.require(fault)
+
     @property
     def standings(self) -> Mapping[int, Standing]:
         """Of replicas that keep up."""
@@ -211,6 +215,8 @@ class Replicas:
 
 class _MayStrike:
     """Services that all replicas have, and the ``application`` of one: what hits that is ``struck``."""
+
+    executors = False  # ``replicas.system`` deletes them
 
     def __init__(self, application: Application, services: ServicesToHit, struck: list[tuple[float, Fault]]) -> None:
         self._application, self._services, self._struck = application, services, struck

@@ -138,6 +138,11 @@ class Application:
                 with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                     stop(pid, seconds)
 
+    def delete_executor(self) -> None:
+        """The first one that is a pod: its query dies. Raises ServiceUnavailable if it cannot be deleted."""
+        assert self._executors is not None
+        self._executors.delete_first()
+
     # -- its end ------------------------------------------------------------------------------------------------------
 
     def strike(self) -> None:
@@ -204,7 +209,8 @@ def application_of(
     name = f"{part}-{incarnation}" if incarnation else part
     mine = work / f"spark-{name}"
     mine.mkdir(exist_ok=True)
-    given: dict[str, Any] = {"jars": tuple(jars), "work": mine, "log": home / f"spark-{name}.log", "gives_way": gives_way}
+    log = home / f"spark-{name}.log"
+    given: dict[str, Any] = {"jars": tuple(jars), "work": mine, "log": log, "gives_way": gives_way}
     if not place.on_kubernetes:
         return Application(ApplicationConfig(place=place, cores=cores, more={}, **given))
     from keyshift.place.pods import ExecutorPods  # half of what each command would need to begin
