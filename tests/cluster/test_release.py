@@ -156,6 +156,22 @@ def test_replicas_in_pods_of_their_own_answer_while_one_of_them_is_deleted(clust
     assert told.count("was full again") == died
 
 
+def test_a_pod_of_a_service_that_has_three_is_deleted_and_comes_back_while_the_job_goes_on(three_nodes):
+    faults = "fault=restart:kafka@4,restart:zookeeper@12"
+    row = summary(three_nodes.keyshift("run", *SMALL, "--set", "seconds=24", "--set", "to_slots=4", "--set", faults))
+    assert row["verdict"] == "ok"
+    assert row["units_moved"] > 0
+    told = notes(three_nodes, row["run_id"])
+    for service in ("kafka", "zookeeper"):
+        assert f"restart of {service} deletes pod {RELEASE}-{service}-0" in told
+    assert "not ready again" not in told and "did not happen" not in told
+    assert three_nodes.without_executors()
+
+
+def test_the_only_pod_of_a_service_is_not_deleted_with_its_data(cluster):
+    assert "kafka.persistence.enabled=true" in refused(cluster, "--set", "fault=restart:kafka@4")
+
+
 def test_an_upgrade_keeps_credentials_and_results(cluster):
     before = cluster.secret(f"{RELEASE}-minio"), cluster.secret(f"{RELEASE}-lab")
     runs = cluster.keyshift("results", "list", "--json").stdout
