@@ -28,7 +28,7 @@ from rendering import (
 
 from keyshift.control import batch_metrics as of_batches
 from keyshift.control import metrics as of_jobs
-from keyshift.place.profile import Profile, ServicesProfile, SparkProfile, load_profile
+from keyshift.place.profile import REPLICA_LABEL, Profile, ServicesProfile, SparkProfile, load_profile
 from keyshift.redis_program import PASSWORD
 
 KEEPING = ("kafka", "zookeeper", "minio")  # what they have on a disk
@@ -453,7 +453,8 @@ def test_accounts_roles_and_the_token_are_made_unless_given():
 
 def test_executors_keep_apart_as_strictly_as_the_values_say():
     def affinity(case: str) -> dict[str, Any]:
-        return profile_files(manifests("lab", case))[1]["spec"].get("affinity", {}).get("podAntiAffinity", {})
+        found = manifests("lab", case, "--set", "executors.replicasApart=none")
+        return profile_files(found)[1]["spec"].get("affinity", {}).get("podAntiAffinity", {})
 
     assert affinity("open") == {}
     for case, strength, term in (("alone", "preferred", "podAffinityTerm"), ("placed", "required", None)):
@@ -461,6 +462,31 @@ def test_executors_keep_apart_as_strictly_as_the_values_say():
         roles = {(t[term] if term else t)["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] for t in terms}
         assert roles == {"driver", "executor"}
         assert len(affinity(case)) == 1
+
+
+@pytest.mark.parametrize("case", ["alone", "placed"])
+def test_executors_of_one_replica_keep_together_and_those_of_two_apart_unless_the_values_say_no(case):
+    """Which replica it is, the scheduler reads from the pod: there is one template for all of them."""
+
+    def terms(of: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+        found = of.get(kind, {})
+        wishes = [each["podAffinityTerm"] for each in found.get("preferredDuringSchedulingIgnoredDuringExecution", [])]
+        return wishes + found.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+
+    def affinity(*more: str) -> dict[str, Any]:
+        return profile_files(manifests("lab", case, *more))[1]["spec"]["affinity"]
+
+    own, label = affinity(), [REPLICA_LABEL]
+    (together,) = terms(own, "podAffinity")
+    (apart,) = (term for term in terms(own, "podAntiAffinity") if "mismatchLabelKeys" in term)
+    assert (together["matchLabelKeys"], apart["mismatchLabelKeys"]) == (label, label)
+    assert together["labelSelector"] == apart["labelSelector"]
+    assert apart["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "executor"
+    (spread,) = (term for term in terms(own, "podAntiAffinity") if "matchExpressions" in term["labelSelector"])
+    assert spread["labelSelector"]["matchExpressions"] == [{"key": REPLICA_LABEL, "operator": "DoesNotExist"}]
+    without = affinity("--set", "executors.replicasApart=none")
+    assert set(without) == {"podAntiAffinity"}
+    assert REPLICA_LABEL not in str(without)
 
 
 def test_the_terms_that_keep_executors_apart_name_labels_that_drivers_and_executors_have():
@@ -645,6 +671,7 @@ WRONG = [
     ("lab", "alone", "services.redis=some", "services/redis"),
     ("lab", "alone", "services.radis=r:6379", "radis"),
     ("lab", "alone", "executors.spread=sometimes", "executors/spread"),
+    ("lab", "alone", "executors.replicasApart=required", "executors/replicasApart"),
     ("lab", "alone", "batch.shedule=daily", "shedule"),
     ("lab", "alone", "control.port=80", "control/port"),
     ("keyshift", None, "kafak.enabled=false", "kafak"),

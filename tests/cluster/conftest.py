@@ -3,6 +3,7 @@
 The image must be there already: keyshift:TAG, or what $KEYSHIFT_IMAGE names (cluster/README.md).
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -90,14 +91,30 @@ class Cluster:
         return json.loads(self.kubectl("get", "secret", name, "-o", "json", check=True).stdout)["data"]
 
 
-@pytest.fixture(scope="session")
-def cluster():
+@contextlib.contextmanager
+def installed(*arguments: str):
+    """A release in a namespace of its own, both of which go afterwards. ``arguments``: of Helm."""
     made = Cluster(f"keyshift-test-{secrets.token_hex(3)}")
     made.kubectl("create", "namespace", made.namespace, check=True)
     made.kubectl("label", "namespace", made.namespace, "pod-security.kubernetes.io/enforce=restricted", check=True)
     try:
-        made.install()
+        made.install(*arguments)
         yield made
     finally:
         sys.stdout.write(made.kubectl("get", "pods").stdout)
         made.kubectl("delete", "namespace", made.namespace, timeout_s=300)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    with installed() as made:
+        yield made
+
+
+@pytest.fixture
+def three_nodes():
+    """Of Kafka and of ZooKeeper. They ask for little, so that a small machine has room for them beside ``cluster``."""
+    small = [f"{chart}.resources.requests.cpu=50m" for chart in ("kafka", "zookeeper", "minio", "lab")]
+    small += ["global.nodes=3", "redis.enabled=false", "lab.services.redis=none", "lab.spark.requestCpu=200m"]
+    with installed(*(part for setting in small for part in ("--set", setting))) as made:
+        yield made

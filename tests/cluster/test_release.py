@@ -3,14 +3,18 @@
 import json
 import re
 import subprocess
+import tempfile
 import time
 
 import pytest
 import yaml
 
+from keyshift.place.profile import REPLICA_LABEL
+
 from .conftest import DRIVER, RELEASE
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
+REPLICATED = ("replicas=2", "ordering=live_robin", "rate=1000", "seconds=30", "keys=4000")
 SMALL = ["--set", "rate=2000", "--set", "seconds=14", "--set", "trigger_s=4", "--set", "keys=10000"]
 
 
@@ -109,6 +113,63 @@ def test_a_job_whose_executor_is_deleted_in_the_middle_of_a_migration_recovers(c
     assert row["verdict"] == "ok"
     assert row["lost"] == row["duplicated"] == 0
     assert "the query died" in notes(cluster, row["run_id"])
+
+
+def replicated(cluster, path: str, *settings: str):
+    """The row of a run with two replicas of one executor each, its notes, and for each replica, by its label, the pods
+    that were seen while it ran.
+    """
+    command = ["kubectl", "-n", cluster.namespace, "exec", DRIVER, "-c", "jupyter", "--"]
+    command += ["env", f"KEYSHIFT_PROFILE={path}", "keyshift", "run"]
+    for setting in (*REPLICATED, *settings):
+        command += ["--set", setting]
+    seen: dict[str, set[str]] = {}
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        run = subprocess.Popen(command, stdout=out, stderr=err, text=True)
+        try:
+            until = time.monotonic() + 400
+            while run.poll() is None and time.monotonic() < until:
+                for pod in cluster.get("pods", "-l", f"spark-role=executor,{REPLICA_LABEL}"):
+                    seen.setdefault(pod["metadata"]["labels"][REPLICA_LABEL], set()).add(pod["metadata"]["name"])
+                time.sleep(0.5)
+        finally:
+            run.kill()
+        out.seek(0), err.seek(0)
+        done = subprocess.CompletedProcess(command, run.wait(), out.read(), err.read())
+    row = summary(done)
+    assert cluster.without_executors()
+    return row, notes(cluster, row["run_id"]), seen
+
+
+@pytest.mark.parametrize(
+    ("fault", "died", "pods"),
+    [("", 0, (1, 1)), ("kill:replica@5", 1, (2, 1)), ("kill:executor@5", 1, (2, 1))],
+    ids=["nothing fails", "a replica", "an executor"],
+)
+def test_replicas_in_pods_of_their_own_answer_while_one_of_them_is_deleted(cluster, profile, fault, died, pods):
+    """The one that was deleted comes back, with other pods."""
+    row, told, seen = replicated(cluster, profile("spark", executors=1, request_cpu="0.2"), f"fault={fault}")
+    assert row["verdict"] == "ok"
+    assert row["lost"] == row["duplicated"] == 0
+    assert told.count("went on") == died
+    assert (len(seen["0"]) >= pods[0], len(seen["1"])) == (True, pods[1]) and seen.keys() == {"0", "1"}
+    assert told.count("was full again") == died
+
+
+def test_a_pod_of_a_service_that_has_three_is_deleted_and_comes_back_while_the_job_goes_on(three_nodes):
+    faults = "fault=restart:kafka@4,restart:zookeeper@12"
+    row = summary(three_nodes.keyshift("run", *SMALL, "--set", "seconds=24", "--set", "to_slots=4", "--set", faults))
+    assert row["verdict"] == "ok"
+    assert row["units_moved"] > 0
+    told = notes(three_nodes, row["run_id"])
+    for service in ("kafka", "zookeeper"):
+        assert f"restart of {service} deletes pod {RELEASE}-{service}-0" in told
+    assert "not ready again" not in told and "did not happen" not in told
+    assert three_nodes.without_executors()
+
+
+def test_the_only_pod_of_a_service_is_not_deleted_with_its_data(cluster):
+    assert "kafka.persistence.enabled=true" in refused(cluster, "--set", "fault=restart:kafka@4")
 
 
 def test_an_upgrade_keeps_credentials_and_results(cluster):

@@ -204,6 +204,11 @@ class Replicas:
 
     fill_spares = begin
 
+    def require(self, fault):
+        """As on one machine."""
+        if fault.who == "executor":
+            raise BadInput(f"fault = {fault}: no executor")
+
     def require_driver(self):
         for replica in self.all:
             replica.job.require_driver()

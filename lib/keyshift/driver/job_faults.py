@@ -8,11 +8,15 @@ from keyshift.clock import SECOND_US, now_us
 from keyshift.driver.stage import LedStage
 from keyshift.model.notes import Activity, Doing
 from keyshift.wire import nodes
-from keyshift.wire.faults import REPLICA, SERVICES, Fault
+from keyshift.wire.faults import EXECUTOR, REPLICA, SERVICES, Fault
 
 
 class ServicesToHit(Protocol):
-    """What a job uses, and may be hit; of a replica its own processes, too."""
+    """What a job uses, and may be hit; of a replica its own processes, too. ``executors``: those, too, as they are
+    pods; else the first slot kills the one that it runs in.
+    """
+
+    executors: bool
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""
@@ -92,9 +96,10 @@ class JobFaults:
 
     def _carry_out(self, fault: Fault, stage: LedStage) -> None:
         self._say(Doing(Activity.STRUCK, f"fault: {fault.what}"))
-        if fault.who in (REPLICA, *SERVICES):
-            assert self._services is not None
-            self._services.hit(fault)
+        services = self._services
+        if fault.who in (REPLICA, *SERVICES) or (fault.who == EXECUTOR and services is not None and services.executors):
+            assert services is not None
+            services.hit(fault)
         elif fault.who == "coordinator":
             stage.led.fail(fault)
         else:

@@ -8,11 +8,11 @@ from keyshift.experiment.scenario import ScenarioPart
 from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy
-from keyshift.wire.faults import MOVING, REPLICA, SERVICES, STEADY, Fault
+from keyshift.wire.faults import EXECUTOR, MOVING, REPLICA, SERVICES, STEADY, Fault
 
 NOTHING_MOVES = "none"  # of ``trigger``
 PLANNED_ALIKE = ("scale", "shuffle", "zipf", "map")  # triggers whose plan follows from the assignment alone
-_OF_ONE = (REPLICA, "slot")  # whom to kill ends one replica
+_OF_ONE = (REPLICA, "slot", EXECUTOR)  # whom to kill ends one replica
 _AT_A_TIME = (*_OF_ONE, *SERVICES)
 _BESIDE_MOVES = {"fault", "trigger_s"}  # of a scenario: what says nothing of moves
 

@@ -11,11 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
-
 from keyshift.driver.job import Job
-from keyshift.driver.spark import session, start_query
+from keyshift.driver.spark import start_query
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
@@ -33,23 +30,22 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.scripts.series import Series, job_of, one_job
-from keyshift.lab.service_faults import ServiceFaults, require_possible
+from keyshift.lab.service_faults import BesideRun, ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic, used_by_pods
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.ordering import orderings
-from keyshift.place.profile import CLUSTER, SparkProfile
+from keyshift.place.profile import SparkProfile
+from keyshift.place.session import PlacedSpark
 from keyshift.program import interrupts_wait
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores, settings_of
-from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.election import require_session
 from keyshift.wire.savepoint import SavepointStore
 
-START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 Say = Callable[[str], None]
 Prepared = tuple[RunLoop, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
@@ -77,6 +73,7 @@ class Lab:
         self._cores, self._place, self._stack = cores, place or SparkProfile(), stack
         self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
+        self._spark: PlacedSpark | None = None
         self._live: LiveJob | None = None
         self._load_cost: costs.LoadCost | None = None  # as soon as it is known
 
@@ -87,52 +84,22 @@ class Lab:
             self._work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
             stack.callback(shutil.rmtree, self._work, ignore_errors=True)
             if self._cores:
-                self._spark = self._start_spark()
-                stack.callback(self._spark.stop)
-                self.await_executors()
+                given = self._cores, self._jars, self._work, self._log, self.say
+                self._spark = PlacedSpark(self._place, *given)
+                stack.callback(self._spark.session.stop)
+                self._spark.await_executors()
             self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "bare_copy.json")
             self._closing = stack.pop_all()
         return self
-
-    def _start_spark(self) -> SparkSession:
-        place = self._place
-        if place.on_kubernetes:
-            from keyshift.place.pods import Pods  # half of what each command would need to begin
-
-            self._pods = Pods(place)
-            self._pods.require_rights()
-            self.say(f"starting Spark, {place.executors} executors of {place.image} at {place.master}")
-            return session(place.master, self._jars, self._work, self._log, place.options(), place.python)
-        master = f"local[{self._cores}]"
-        if place.master == CLUSTER:
-            master = f"{CLUSTER}[{place.executors},{math.ceil(self._cores / place.executors)},1024]"
-        self.say(f"starting Spark, {master}")
-        return session(master, self._jars, self._work, self._log, place.options())
 
     @property
     def work(self) -> Path:
         """The folder of temporary files."""
         return self._work
 
-    def await_executors(self) -> None:
-        """Until all executors are there: a query that starts before finds too few slots for its stages, and dies.
-
-        Raises ServiceUnavailable, on Kubernetes with what their pods say.
-        """
-        if self._place.on_kubernetes:
-            self._pods.await_executors(self._spark.sparkContext.applicationId, self._registered, self.say)
-        elif self._place.master == CLUSTER:
-            wanted = self._place.executors
-            if not wait_until(lambda: self._registered() >= wanted, START_S):
-                said = f"{self._registered()} of {wanted} executors came within {START_S:g} s"
-                raise ServiceUnavailable(f"{said}; Spark's log is {self._log}")
-
-    def _registered(self) -> int:
-        try:  # the driver is one of them
-            return int(self._spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
-        except Py4JError as error:
-            said = f"Spark has ended while its executors started; its log is {self._log}"
-            raise ServiceUnavailable(said) from error
+    def _await_executors(self) -> None:
+        if self._spark is not None:  # replicas await their own
+            self._spark.await_executors()
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
@@ -295,28 +262,31 @@ class Lab:
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
         traffic = job_traffic(spec.workload, config, results, self._work, reporter.second, configs)
-        services = ServiceFaults(self._stack, self._place, lambda line: system.note(line))
+        services = self._faults(lambda line: system.note(line), several)
+        for fault in spec.scenario.faults():
+            services.require(fault)
         job: Job | Replicas
         system: SystemUnderTest
         if several:
-            place = spec.cores, self._jars, self._work, self._home, self._place.options()
+            place = self._place, spec.cores, self._jars, self._work, self._home
             given = self._work, traffic, reporter.enter, services, log
             job = Replicas(spec, configs, partial(application_of, *place), *given)
             system = LiveReplicas(spec, job, self.say)
         else:
-            begin = partial(start_query, self._spark)
+            assert self._spark is not None
+            begin = partial(start_query, self._spark.session)
             job = Job(begin, config, self._work, spec.job.batch_s, traffic, reporter.enter, services)
             job.log = log
             system = KeyshiftJob(spec, job)
         ended_by: BaseException | None = None
         try:
-            run = RunLoop(spec, system, traffic, reporter, self.await_executors, make_script)
+            run = RunLoop(spec, system, traffic, reporter, self._await_executors, make_script)
             if self._stack is not None:
                 run.services = self._stack.pids
             if isinstance(job, Replicas):
                 run.parts = job.parts
-            elif self._place.on_kubernetes:
-                run.pods = partial(used_by_pods, job)
+            if self._place.on_kubernetes:
+                run.pods = partial(used_by_pods, job.jobs if isinstance(job, Replicas) else lambda: [job])
             yield run, job.require_driver
         except BaseException as error:
             ended_by = error
@@ -338,6 +308,16 @@ class Lab:
                         steps |= {f"stores of {each.job}" if several else "stores": stores}
                     end.left = self._all_of(steps)
                     end.deleted = not end.left
+
+    def _faults(self, note: Say, several: bool) -> BesideRun:
+        """Who carries out those of services, and of executors that are pods; replicas delete their own."""
+        if not self._place.on_kubernetes:
+            return ServiceFaults(self._stack, self._place, note)
+        from keyshift.lab.pod_faults import PodFaults  # imports what half of each command would need to begin
+        from keyshift.place.pods import ExecutorPods
+
+        own = None if self._spark is None or several else ExecutorPods(self._place, self._spark.application)
+        return PodFaults(self._endpoints, self._place, own, note)
 
     def _all_of(self, steps: Mapping[str, Callable[[], None]]) -> list[str]:
         """Each of them, whatever becomes of the others: the run's own error is the news. Gives those that failed.

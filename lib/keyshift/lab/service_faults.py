@@ -1,16 +1,20 @@
-"""Faults of what a run uses: of executors that are processes, of embedded services that nobody else uses."""
+"""Faults of what a run uses: of executors that are processes, of embedded services that nobody else uses.
+
+``lab.pod_faults`` has those of pods.
+"""
 
 import os
 import signal
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.profile import CLUSTER, SparkProfile
 from keyshift.services.stack import Stack
 from keyshift.wire import faults
-from keyshift.wire.faults import SERVICES, Fault
+from keyshift.wire.faults import EXECUTOR, REPLICA, SERVICES, Fault
 
 Say = Callable[[str], None]
 
@@ -21,10 +25,13 @@ def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkP
     for fault in faults:
         if killed.count(fault.who) > 1:
             raise BadInput(f"fault = {fault}: only one of three nodes of {fault.who} may be killed; use it once")
-        if fault.who == "executor" and spark.master != CLUSTER:
+        if spark.on_kubernetes:
+            _require_in_pods(fault)
+            continue
+        if fault.who == EXECUTOR and spark.master != CLUSTER:
             raise BadInput(
                 f"fault = {fault}: Spark at {spark.master} has no executor that is a process of this machine beside "
-                "the driver's; use `--profile local-cluster`"
+                "the driver's; use `--profile local-cluster`, or one of Kubernetes"
             )
         if fault.who in SERVICES and fault.action == "kill" and stack is not None and stack.nodes == 1:
             raise BadInput(
@@ -42,15 +49,65 @@ def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkP
                 )
 
 
-class ServiceFaults:
-    """Carried out beside the run, in threads.
+def _require_in_pods(fault: Fault) -> None:
+    """Pods can be deleted, and whoever has made them makes others."""
+    if fault.who in SERVICES and (fault.action != "restart" or fault.seconds):
+        raise BadInput(
+            f"fault = {fault}: a pod of {fault.who} is deleted, and its StatefulSet makes another one at once; use "
+            f"restart:{fault.who}"
+        )
+    if fault.who == REPLICA and fault.action == "stop":
+        raise BadInput(f"fault = {fault}: executors in pods cannot be stopped from here; use kill:{REPLICA}")
 
-    ``note(line)``: which of several nodes is hit, or that a service did not come back.
-    """
+
+class BesideRun:
+    """Faults that are carried out beside the run, in threads. ``note(line)``: what has become of them."""
+
+    executors: bool  # see ``ServicesToHit``
+
+    def __init__(self, note: Say) -> None:
+        self._note = note
+        self._threads: list[threading.Thread] = []
+
+    @abstractmethod
+    def require(self, fault: Fault) -> None:
+        """Raises BadInput if it cannot happen here."""
+
+    def hit(self, fault: Fault) -> None:
+        """Begin; for any thread."""
+        thread = threading.Thread(target=self._noted, args=(fault,), name="keyshift-fault", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _noted(self, fault: Fault) -> None:
+        try:
+            self._carry_out(fault)
+        except KeyshiftError as error:
+            self._note(f"{fault.action} of {fault.who}: {error}")
+
+    @abstractmethod
+    def _carry_out(self, fault: Fault) -> None:
+        """Until what was hit is there again, if it comes again. Raises KeyshiftError."""
+
+    @property
+    def away(self) -> bool:
+        """Whether something that was hit is not there again yet."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def close(self) -> None:
+        """Until all of it is there again."""
+        for thread in self._threads:
+            thread.join()
+
+
+class ServiceFaults(BesideRun):
+    """Of embedded services. ``note(line)``: which of several nodes is hit, or that a service did not come back."""
+
+    executors = False
 
     def __init__(self, stack: Stack | None, spark: SparkProfile, note: Say) -> None:
-        self._stack, self._spark, self._note = stack, spark, note
-        self._threads: list[threading.Thread] = []
+        super().__init__(note)
+        self._stack, self._spark = stack, spark
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here, or not any more: a node that was killed before is away."""
@@ -64,34 +121,15 @@ class ServiceFaults:
                     "be killed; `keyshift up` starts the others"
                 )
 
-    def hit(self, fault: Fault) -> None:
-        """Begin; for any thread."""
-        thread = threading.Thread(target=self._carry_out, args=(fault,), name="keyshift-fault", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
     def _carry_out(self, fault: Fault) -> None:
         assert self._stack is not None
-        try:
-            node = self._stack.node(fault.who).name
-            if node != fault.who:
-                self._note(f"{fault.action} of {fault.who} hits {node}")
-            if fault.action == "stop":
-                faults.stop(self._stack.pid(node), fault.seconds)
-                time.sleep(fault.seconds)
-            elif fault.action == "kill":
-                os.kill(self._stack.pid(node), signal.SIGKILL)
-            else:
-                self._stack.restart(node, fault.seconds)
-        except KeyshiftError as error:
-            self._note(f"{fault.action} of {fault.who}: {error}")
-
-    @property
-    def away(self) -> bool:
-        """Whether a service is not there again yet."""
-        return any(thread.is_alive() for thread in self._threads)
-
-    def close(self) -> None:
-        """Until all services are there again."""
-        for thread in self._threads:
-            thread.join()
+        node = self._stack.node(fault.who).name
+        if node != fault.who:
+            self._note(f"{fault.action} of {fault.who} hits {node}")
+        if fault.action == "stop":
+            faults.stop(self._stack.pid(node), fault.seconds)
+            time.sleep(fault.seconds)
+        elif fault.action == "kill":
+            os.kill(self._stack.pid(node), signal.SIGKILL)
+        else:
+            self._stack.restart(node, fault.seconds)

@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -215,12 +215,13 @@ def order_log(config: JobConfig, results: int) -> Topic | None:
     return Topic.at(config.endpoints, config.order_topic, sum(each.slots for each in before) + results)
 
 
-def used_by_pods(job: Job) -> list[PodUsed]:
-    """By executors that are pods, as each slot has told last; for any thread. Nothing while no attempt runs."""
-    with contextlib.suppress(ServiceUnavailable):
-        told = (stage.participant.read_below(nodes.USED) for stage in job.stages)
-        return [pod for each in told for pod in each.values()]
-    return []
+def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[PodUsed]:
+    """By executors that are pods, as each slot has told last; for any thread. Nothing of a job without an attempt."""
+    used = list[PodUsed]()
+    for stage in (stage for job in jobs() for stage in job.stages):
+        with contextlib.suppress(ServiceUnavailable):
+            used += stage.participant.read_below(nodes.USED).values()
+    return used
 
 
 class KeyshiftJob:

@@ -9,7 +9,7 @@ from keyshift.experiment.scenario import target_of
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
-from keyshift.place.profile import CLUSTER, LOCAL, Profile
+from keyshift.place.profile import CLUSTER, Profile
 from keyshift.results.manifest import describe_machine
 from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 
@@ -85,16 +85,19 @@ def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
     of the executors' Python workers.
     """
     needs, replicas, spark = needs_of(spec), spec.job.replicas, place.spark
-    if replicas > 1 and spark.master != LOCAL:
-        raise BadInput(f"replicas = {replicas}: only Spark on this machine has replicas yet; use `--profile local`")
-    place.require_cores(needs.cores)
+    if replicas > 1 and spark.master == CLUSTER:
+        raise BadInput(
+            f"replicas = {replicas}: each would have executors of its own on this machine, which nobody has tried; use "
+            "`--profile local`, or one of Kubernetes"
+        )
+    place.require_cores(spec.cores)
     _require_time(spec)
     if spark.on_kubernetes:
-        there = spark.executors * spark.python_bytes
+        there = replicas * spark.executors * spark.python_bytes  # each replica has executors of its own
         if needs.slots_bytes > there and not needs.redis:
             raise BadInput(
                 f"the run has {size(needs.slots_bytes)} of keys in its slots before the first event, and "
-                f"{spark.executors} executors have {size(there)} for that; raise spark.executors or "
+                f"{replicas * spark.executors} executors have {size(there)} for that; raise spark.executors or "
                 f"spark.memory_overhead in the profile, or lower {_what_takes(spec)}"
             )
         return
@@ -171,12 +174,13 @@ def size(amount: int) -> str:
     return f"{amount / GIB:,.1f} GiB" if amount >= GIB else f"{amount / MIB:.0f} MiB"
 
 
-def executors(place: Profile, cores: int) -> str:
-    """Where the tasks of a run with so many ``cores`` are, in words."""
+def executors(place: Profile, cores: int, replicas: int = 1) -> str:
+    """Where the tasks of a run with so many ``cores``, of all ``replicas`` together, are, in words."""
     spark = place.spark
     if spark.on_kubernetes:
+        there = replicas * spark.executors  # each replica has its own
         return (
-            f"{-(-cores // spark.cores)} of {spark.executors} executors of {spark.cores} cores in pods, each asking "
+            f"{-(-cores // spark.cores)} of {there} executors of {spark.cores} cores in pods, each asking "
             f"for {spark.request_cpu} CPU, {spark.memory} and {spark.memory_overhead}"
         )
     if spark.master == CLUSTER:

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from http import HTTPStatus
+from typing import Any, NamedTuple
 
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
@@ -15,6 +16,8 @@ from keyshift.progress import Say
 from keyshift.waiting import wait_until
 
 ANSWER_S = 5.0
+GRACE_S = 1  # of a pod that is deleted; 0 would take it off the list while its processes still run
+GONE_S = 30.0  # in which one that was deleted must be gone
 START_S = 300.0  # until all executors are there: nodes may have to be added, and a large image pulled
 HOPELESS_S = 10.0  # a pod that says so for as long will not start without somebody's help
 POLL_S, TELL_S = 1.0, 10.0
@@ -30,6 +33,15 @@ HOPELESS = {
 }
 # Without these on pods the driver cannot have executors; what else the chart grants lets Spark tidy up behind them.
 NEEDED = ("create", "get", "list", "watch", "delete")
+
+
+class ServicePod(NamedTuple):
+    """The pod of a service. ``identity``: another pod of its name has another one; ``keeps``: data outlives it."""
+
+    name: str
+    identity: str
+    ready: bool
+    keeps: bool
 
 
 class Pods:
@@ -121,14 +133,74 @@ class Pods:
 
     def _troubles(self, application: str) -> dict[str, tuple[str, bool]]:
         """Pods that do not run: their message, and whether it will stay so."""
+        found = {name: _words(pod) for name, pod in self.executors(application).items()}
+        return {name: words for name, words in found.items() if words is not None}
+
+    def executors(self, application: str) -> dict[str, Any]:
+        """Its pods by their names, the one that was asked for first in front."""
         with self._asking():
             pods = self._core.list_namespaced_pod(
                 self._spark.namespace,
                 label_selector=f"spark-app-selector={application},spark-role=executor",
                 _request_timeout=ANSWER_S,
             )
-        found = {str(pod.metadata and pod.metadata.name): _words(pod) for pod in pods.items}
-        return {name: words for name, words in found.items() if words is not None}
+        return {str(pod.metadata and pod.metadata.name): pod for pod in sorted(pods.items, key=_number)}
+
+    def of_service(self, name: str) -> ServicePod | None:
+        """The pod of this name; None if there is none now."""
+        with self._asking():
+            try:
+                pod = self._core.read_namespaced_pod(name, self._spark.namespace, _request_timeout=ANSWER_S)
+            except ApiException as error:
+                if error.status == HTTPStatus.NOT_FOUND:
+                    return None
+                raise
+        told: Any = pod  # stubs leave everything open
+        going = told.metadata.deletion_timestamp is not None
+        ready = any(each.type == "Ready" and each.status == "True" for each in told.status.conditions or ())
+        keeps = any(volume.persistent_volume_claim for volume in told.spec.volumes or ())
+        return ServicePod(name, told.metadata.uid, ready and not going, keeps)
+
+    def delete(self, pod: str) -> None:
+        """Delete the pod of this name, without waiting; its processes have a second. One that is gone stays so."""
+        with self._asking():
+            try:
+                self._core.delete_namespaced_pod(
+                    pod, self._spark.namespace, grace_period_seconds=GRACE_S, _request_timeout=ANSWER_S
+                )
+            except ApiException as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+
+
+class ExecutorPods:
+    """The executors of one ``application``, to be deleted; for any thread. Raises as ``Pods`` does."""
+
+    def __init__(self, spark: SparkProfile, application: str) -> None:
+        self._pods, self._application = Pods(spark), application
+
+    def delete(self) -> None:
+        """All of them, until none is left. Raises ServiceUnavailable if one does not go."""
+
+        def gone() -> bool:
+            return not self._pods.executors(self._application)
+
+        for pod in self._pods.executors(self._application):
+            self._pods.delete(pod)
+        if not wait_until(gone, GONE_S, POLL_S / 5):
+            raise ServiceUnavailable(f"executors of {self._application} were deleted, and are there after {GONE_S:g} s")
+
+    def delete_first(self) -> None:
+        """The one that was asked for first of those that run. Raises ServiceUnavailable if there is none."""
+        running = (pod for pod, told in self._pods.executors(self._application).items() if _words(told) is None)
+        if (first := next(running, None)) is None:
+            raise ServiceUnavailable(f"{self._application} has no executor that runs")
+        self._pods.delete(first)
+
+
+def _number(pod: Any) -> int:
+    """Spark numbers its executors."""
+    return int((pod.metadata.labels or {}).get("spark-exec-id", 0))
 
 
 def _words(pod: Any) -> tuple[str, bool] | None:

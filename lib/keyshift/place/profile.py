@@ -24,6 +24,7 @@ KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")
 KAFKA_KEYS = ("KEYSHIFT_KAFKA_USER", "KEYSHIFT_KAFKA_PASSWORD")
 SHIPPED = ("local", "local-cluster", "kubernetes")
 KUBERNETES, CLUSTER, LOCAL = "k8s://", "local-cluster", "local"
+REPLICA_LABEL = "keyshift/replica"  # of executor pods: whose they are; the chart `lab` tells replicas apart by it
 
 Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}$")]
 Addresses = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}(,[^\s:/,]+:\d{1,5})*$")]

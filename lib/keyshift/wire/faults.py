@@ -19,7 +19,8 @@ BESIDE = ("snapshot", "batch")  # phases of no migration
 AROUND = (*MOVING, *BESIDE)
 ENSEMBLES = ("zookeeper", "kafka")  # what may have several nodes, of which the first that lives is hit
 SERVICES = (*ENSEMBLES, "minio")
-PROCESSES = ("daemon", "executor")  # those in which the first slot runs
+EXECUTOR = "executor"
+PROCESSES = ("daemon", EXECUTOR)  # those in which the first slot runs
 REPLICA = "replica"  # the first one that lives, all processes of it
 STEADY = "steady"  # the phase in which nothing moves: at ``trigger_s``, where a migration would begin
 # Who may be hit when. A source and a destination are those of the first step: of several the one with the least number.

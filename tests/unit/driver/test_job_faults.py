@@ -28,13 +28,13 @@ class Stage:
 
 
 class ServiceFaults:
-    away = True
+    away, executors = True, False
 
     def __init__(self):
         self.hits = []
 
     def require(self, fault):
-        if fault.who == "executor":
+        if not self.executors and fault.who == "executor":
             raise BadInput(f"{fault} cannot happen")
 
     def hit(self, fault):
@@ -112,3 +112,12 @@ def test_a_replica_is_hit_as_services_are(struck):
     first.watched["faults"](["0"])
     first.at_phase(first, "switch")
     assert made.services.hits == ["kill:replica@transfer", "kill:replica@switch"]
+
+
+def test_an_executor_that_is_a_pod_is_deleted_by_who_deletes_pods_at_a_time_and_in_a_phase(struck):
+    made = struck("kill:executor@transfer, kill:executor@4")
+    made.services.executors = True
+    made.stages[0].watched["faults"](["0"])
+    made.faults.hit(parse("kill:executor@4")[0])
+    assert made.services.hits == ["kill:executor@transfer", "kill:executor@4"]
+    assert not made.stages[0].told

@@ -118,3 +118,19 @@ def test_no_second_node_of_a_service_is_killed_now(tmp_path, monkeypatch):
         made = ServiceFaults(stack, SparkProfile(), print)
         with contextlib.nullcontext() if killed else pytest.raises(BadInput, match="2 of 3 nodes of kafka live, and "):
             made.require(kill)
+
+
+def test_of_pods_only_what_can_be_deleted_is_hit():
+    pods = SparkProfile(master="k8s://https://api")
+    require_possible(parse("kill:replica@4,kill:executor@4,kill:daemon@5,restart:kafka@6"), None, pods)
+    for text, words in (
+        (
+            "kill:kafka@4",
+            "a pod of kafka is deleted, and its StatefulSet makes another one at once; use restart:kafka$",
+        ),
+        ("stop:minio@4:3s", "use restart:minio$"),
+        ("restart:zookeeper@4:3s", "use restart:zookeeper$"),
+        ("stop:replica@4:3s", "executors in pods cannot be stopped from here; use kill:replica$"),
+    ):
+        with pytest.raises(BadInput, match=rf"fault = {text}: .*{words}"):
+            require_possible(parse(text), None, pods)

@@ -118,6 +118,8 @@ def test_what_fits_is_not_refused():
         require_needs(spec, HERE, Resources(3, needed, needed))
     require_needs(ALONE, HERE, Resources(1, needs_of(ALONE).memory, free=0))  # who else has memory now may leave it
     require_needs(ALONE, PODS, Resources(1, 1, 1))  # it runs elsewhere
+    assert needs_of(SEVERAL).cores > PODS.spark.executors * PODS.spark.cores
+    require_needs(SEVERAL, PODS, Resources(1, 1, 1))  # each replica has executors of its own
 
 
 @pytest.mark.parametrize(
@@ -146,9 +148,8 @@ def test_what_fits_is_not_refused():
             SEVERAL,
             Profile(spark=SparkProfile(master="local-cluster")),
             LARGE,
-            "only Spark on this machine has replicas",
+            "each would have executors of its own on this machine, .* use `--profile local`, or one of Kubernetes",
         ),
-        (SEVERAL, PODS, LARGE, "only Spark on this machine has replicas yet; use `--profile local`"),
         (make_spec({"to_slots": 7}), PODS, LARGE, r"the run has 9 routers and slots.* set spark\.executors to 3"),
         (
             make_spec({"keys": 1 << 20, "state_bytes": 1024}),
@@ -169,6 +170,7 @@ def test_executors_and_services_are_those_of_the_profile():
     assert executors(Profile(spark=SparkProfile(master="local-cluster", executors=2)), 9) == (
         "2 executors of 5 cores, processes of this machine"
     )
+    assert executors(PODS, 12, replicas=3).startswith("3 of 6 executors of 4 cores in pods")
     assert executors(PODS, 7).startswith("2 of 2 executors of 4 cores in pods, each asking for 1 CPU, 1g and 512m")
     assert services(HERE, Needs(redis=True), ("Flink",)) == [
         "Kafka (embedded, one node)",

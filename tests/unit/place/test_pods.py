@@ -14,7 +14,10 @@ SPARK = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image=
 
 
 def pod(name: str, **status: object) -> Thing:
-    return Thing(metadata=Thing(name=name), status=Thing(**{"container_statuses": None, "conditions": None} | status))
+    return Thing(
+        metadata=Thing(name=name, labels=None),
+        status=Thing(**{"container_statuses": None, "conditions": None} | status),
+    )
 
 
 def waiting(reason: str) -> list[Thing]:
@@ -105,3 +108,87 @@ def test_without_a_cluster_the_missing_credentials_are_named(monkeypatch, tmp_pa
     monkeypatch.setattr(config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     with pytest.raises(BadInput, match="no kubeconfig gives credentials"):
         pods.Pods(SPARK)
+
+
+class Api:
+    """The pods of a namespace, until they are deleted; ``slow``: so many looks later."""
+
+    def __init__(self, *found, slow=0):
+        self.found, self.slow, self.asked = {pod.metadata.name: pod for pod in found}, slow, []
+
+    def list_namespaced_pod(self, namespace, label_selector, _request_timeout):
+        assert (namespace, label_selector) == ("lab", "spark-app-selector=app,spark-role=executor")
+        gone = [name for name, _ in self.asked]
+        if self.slow:
+            self.slow -= bool(gone)
+            gone = []
+        return Thing(items=[pod for name, pod in self.found.items() if name not in gone])
+
+    def delete_namespaced_pod(self, name, namespace, grace_period_seconds, _request_timeout):
+        if name not in self.found:
+            raise ApiException(status=404, reason="Not Found")
+        self.asked.append((name, grace_period_seconds))
+
+    def read_namespaced_pod(self, name, namespace, _request_timeout):
+        if name not in self.found:
+            raise ApiException(status=404, reason="Not Found")
+        return self.found[name]
+
+
+def executor(number: int, **status: object) -> Thing:
+    made = pod(f"exec-{number}", **status)
+    made.metadata.labels = {"spark-exec-id": str(number)}
+    return made
+
+
+@pytest.fixture
+def executors(monkeypatch):
+    monkeypatch.setattr(config, "load_incluster_config", lambda: None)
+
+    def make(api):
+        made = pods.ExecutorPods(SPARK, "app")
+        monkeypatch.setattr(made._pods, "_core", api)
+        return made
+
+    return make
+
+
+def test_all_executors_of_an_application_are_deleted_and_their_end_is_waited_for(executors, clock):
+    api = Api(executor(1), executor(2), slow=3)
+    executors(api).delete()
+    assert api.asked == [("exec-1", 1), ("exec-2", 1)] and api.slow == 0
+
+
+def test_executors_that_do_not_go_are_told_of(executors, clock):
+    with pytest.raises(ServiceUnavailable, match="executors of app were deleted, and are there after 30 s"):
+        executors(Api(executor(1), slow=10**9)).delete()
+
+
+def test_one_executor_that_is_deleted_is_the_first_one_that_runs(executors):
+    ended = [Thing(state=Thing(waiting=None, terminated=Thing(exit_code=1, reason="Error", message=None)))]
+    api = Api(executor(10), executor(9), executor(2, container_statuses=ended))
+    executors(api).delete_first()
+    assert api.asked == [("exec-9", 1)]
+    with pytest.raises(ServiceUnavailable, match="app has no executor that runs"):
+        executors(Api()).delete_first()
+
+
+@pytest.mark.parametrize(
+    ("going", "ready", "claim", "told"),
+    [
+        (None, "True", None, (True, False)),
+        (None, "False", "data", (False, True)),
+        ("now", "True", None, (False, False)),
+    ],
+)
+def test_of_a_service_it_is_told_whether_it_is_ready_and_keeps_its_data(
+    cluster, monkeypatch, going, ready, claim, told
+):
+    made, _ = cluster
+    kafka = pod("kafka-0", conditions=[Thing(type="Ready", status=ready)])
+    kafka.metadata = Thing(name="kafka-0", uid="u", deletion_timestamp=going)
+    kafka.spec = Thing(volumes=[Thing(persistent_volume_claim=claim)])
+    monkeypatch.setattr(made, "_core", Api(kafka))
+    assert made.of_service("kafka-0") == ("kafka-0", "u", *told)
+    assert made.of_service("kafka-1") is None
+    made.delete("kafka-1")  # it has gone meanwhile

@@ -18,7 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from keyshift.driver.spark import session, start_query, why_ended
+from keyshift.driver.spark import start_query, why_ended
+from keyshift.place.profile import SparkProfile
+from keyshift.place.session import PlacedSpark
 from keyshift.traffic.entry import CommandLines, run
 from keyshift.traffic.messages import Ready, Stop
 from keyshift.traffic.process import say
@@ -30,15 +32,16 @@ AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class ApplicationConfig(BaseModel):
-    """Of the session; see ``driver.spark.session``."""
+    """Of the session; see ``place.session.PlacedSpark``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    master: str
+    place: SparkProfile
+    cores: int
     jars: tuple[Path, ...]
     work: Path
     log: Path
-    options: dict[str, str]
+    more: dict[str, str]
     gives_way: bool = False
 
 
@@ -89,11 +92,14 @@ Report = Annotated[Ready | QueryStarted | QueryEnded, Field(discriminator="kind"
 
 
 def serve(config: ApplicationConfig, commands: CommandLines) -> None:
-    """The process, until it is told to stop. Raises ServiceUnavailable if Spark does not start."""
+    """The process, until it is told to stop. Raises ServiceUnavailable if Spark does not start, with its executors."""
     _keep_reports_apart()
     if config.gives_way:
         _be_nice(NICE)
-    spark = session(config.master, list(config.jars), config.work, config.log, config.options)
+    place = config.place, config.cores, config.jars, config.work, config.log
+    placed = PlacedSpark(*place, lambda line: None, config.more)
+    placed.await_executors()
+    spark = placed.session
     if config.gives_way:
         _warm(spark)
     say(Ready())

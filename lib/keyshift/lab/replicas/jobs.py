@@ -51,16 +51,17 @@ class LedReplica:
 class Replicas:
     """Those of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
 
-    ``configs``: of each. ``open_application``: makes the one of this name, which is not begun, and which gives way to
-    others or not. ``log`` gets what ``read_log`` reads of all of them. ``differences``: between them, so far.
-    ``before_stop`` is called first when all end. ``order``: the topic of their order log, if they have one.
+    ``configs``: of each. ``open_application``: makes the one of this part, which is the replica's number, and of this
+    incarnation, which is not begun, and which gives way to others or not. ``log`` gets what ``read_log`` reads of all
+    of them. ``differences``: between them, so far. ``before_stop`` is called first when all end. ``order``: the topic
+    of their order log, if they have one.
     """
 
     def __init__(
         self,
         spec: RunSpec,
         configs: Iterable[JobConfig],
-        open_application: Callable[[str, bool], Application],
+        open_application: Callable[[str, int, bool], Application],
         work: Path,
         traffic: Traffic,
         say: Callable[[Doing], None],
@@ -74,14 +75,14 @@ class Replicas:
         self._common: JobConfig | None = None  # of one of them, if there is something that all have together
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
-        self._spares = Spares(spec.job.spares, lambda name: open_application(name, True))
+        self._spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
         self._agreements = {stage.name: Agreement(self._members) for stage in spec.workload.stages}
         self.before_stop: Callable[[], None] = lambda: None
         self.all: list[LedReplica] = []
         for config in configs:
             if orderings.get(config.ordering).leads:
                 self._common = config
-            application = open_application(str(config.replica), False)
+            application = open_application(str(config.replica), 0, False)
             self.all.append(LedReplica(config.replica, application, *self._led(application, config)))
 
     def _led(self, application: Application, config: JobConfig) -> tuple[Job, KeyshiftJob]:
@@ -110,7 +111,7 @@ class Replicas:
         if spare := self._spares.take():
             replica.application = spare
             return
-        replica.application = self._open(f"{replica.number}-{replica.job.config.attempt + 1}", True)
+        replica.application = self._open(str(replica.number), replica.job.config.attempt + 1, True)
         replica.application.begin()
 
     def fill_spares(self) -> None:
@@ -126,6 +127,10 @@ class Replicas:
         replica.system.failover.follow(of.system.failover)
         replica.job.start([stage.assignment for stage in of.job.stages], begin)
         replica.lives_from(begin.time_us)
+
+    def require(self, fault: Fault) -> None:
+        """Raises BadInput if it cannot happen here."""
+        self._services.require(fault)
 
     @property
     def standings(self) -> Mapping[int, Standing]:
@@ -143,6 +148,10 @@ class Replicas:
     def living(self) -> list[LedReplica]:
         """Those that live, the one that has done so for longest first."""
         return sorted((replica for replica in self.all if replica.lives), key=lambda replica: replica.began[-1])
+
+    def jobs(self) -> list[Job]:
+        """Of those that live; for any thread."""
+        return [replica.job for replica in self.living]
 
     def parts(self) -> dict[int, str]:
         """The names of replicas by the processes of their applications, and those of spare ones, as far as these run;
@@ -206,6 +215,8 @@ class Replicas:
 
 class _MayStrike:
     """Services that all replicas have, and the ``application`` of one: what hits that is ``struck``."""
+
+    executors = False  # ``replicas.system`` deletes them
 
     def __init__(self, application: Application, services: ServicesToHit, struck: list[tuple[float, Fault]]) -> None:
         self._application, self._services, self._struck = application, services, struck

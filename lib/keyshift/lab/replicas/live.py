@@ -18,7 +18,7 @@ from keyshift.model.errors import BadInput, QueryDied
 from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
-from keyshift.wire.faults import REPLICA, Fault
+from keyshift.wire.faults import EXECUTOR, REPLICA, Fault
 
 
 class ReplicatedPlans:
@@ -122,9 +122,10 @@ class LiveReplicas(ReplicatedJob):
             return {}
 
     def hit(self, fault: Fault) -> None:
-        """Raises BadInput if nobody would be left: nothing could go on with the job."""
+        """Raises BadInput if it cannot happen here, or nobody would be left: nothing could go on with the job."""
+        self._replicas.require(fault)
         left = [replica for replica in self._replicas.living if replica.application.running]
-        if fault.action == "kill" and fault.who in (REPLICA, "slot") and len(left) < 2:
+        if fault.action == "kill" and fault.who in (REPLICA, EXECUTOR, "slot") and len(left) < 2:
             raise BadInput(
                 f"fault = {fault}: {len(left)} of replicas = {len(self._replicas.all)} lives, and none would be left; "
                 "wait until `keyshift job status` says that another one lives"

@@ -8,7 +8,7 @@ from keyshift.lab.replicas.spark import Application
 
 
 class Spares:
-    """So many of them as ``number`` says. ``open_application``: makes the one of this name, which is not begun.
+    """So many of them as ``number`` says. ``open_application``: makes the one of this part, which is not begun.
 
     ``take`` is for any thread.
     """

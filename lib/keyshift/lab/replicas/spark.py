@@ -1,10 +1,11 @@
 """The Spark application of a replica, as its starter sees it."""
 
 import contextlib
+import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -18,6 +19,7 @@ from keyshift.lab.replicas.application import (
     StopQuery,
 )
 from keyshift.model.errors import QueryDied, ServiceUnavailable
+from keyshift.place.profile import REPLICA_LABEL, SparkProfile
 from keyshift.services.processes import kill
 from keyshift.traffic.messages import Ready
 from keyshift.traffic.process import JsonProcess
@@ -31,13 +33,24 @@ STOP_S = 20.0  # in which a query must have stopped: after that its process is e
 LOOK_S = 0.05
 
 
+class Executors(Protocol):
+    """Of a Spark application, where they are not below its process."""
+
+    def delete(self) -> None:
+        """All of them, until none is left. Raises ServiceUnavailable."""
+
+    def delete_first(self) -> None:
+        """The first one that lives. Raises ServiceUnavailable."""
+
+
 class Application:
     """From ``begin``, which ``await_ready`` waits for, to ``end``. ``running``, ``strike`` and ``kill`` are for any
-    thread.
+    thread. ``executors``: those that are pods.
     """
 
-    def __init__(self, config: ApplicationConfig) -> None:
-        self._config, self._ready, self._started = config, False, False
+    def __init__(self, config: ApplicationConfig, executors: Executors | None = None) -> None:
+        self._config, self._executors = config, executors
+        self._ready, self._started = False, False
         self._ended: QueryEnded | None = None
         self._begun: JsonProcess | None = None
         self._spark: list[psutil.Process] = []  # its JVM, which goes on for seconds if the process dies
@@ -125,6 +138,11 @@ class Application:
                 with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                     stop(pid, seconds)
 
+    def delete_executor(self) -> None:
+        """The first one that is a pod: its query dies. Raises ServiceUnavailable if it cannot be deleted."""
+        assert self._executors is not None
+        self._executors.delete_first()
+
     # -- its end ------------------------------------------------------------------------------------------------------
 
     def strike(self) -> None:
@@ -133,13 +151,16 @@ class Application:
             kill([psutil.Process(pid)])
 
     def kill(self) -> None:
-        """End it, its JVM and its workers now: nothing of it writes any more. Safe to call twice."""
+        """End it, its JVM, its executors and its workers now: nothing of it writes any more. Safe to call twice."""
         with self._killing:
             if self._killed or self._begun is None:
                 return
             below = self._below()
             self._process.kill()
             kill(below)
+            if self._executors is not None:
+                with contextlib.suppress(ServiceUnavailable):  # without their driver they end by themselves
+                    self._executors.delete()
             self._killed = wait_until(lambda: not any(map(_runs, below)), STOP_S, LOOK_S / 10)
 
     def end(self) -> None:
@@ -171,27 +192,33 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def application_of(
+    place: SparkProfile,
     cores: int,
     jars: Sequence[Path],
     work: Path,
     home: Path,
-    options: Mapping[str, Any],
-    name: str,
+    part: str,
+    incarnation: int = 0,
     gives_way: bool = False,
 ) -> Application:
-    """One of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query.
+    """One of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query, or with as many
+    executors in pods as ``place`` says. Pods have the replica, which is ``part``, for a label.
 
-    Temporary files are below ``work``, its log is in ``home``, both by its ``name``. ``options``: more settings of
-    Spark. ``gives_way``: to others, until it is told not to.
+    Temporary files are below ``work``, its log is in ``home``. ``gives_way``: to others, until it is told not to.
     """
+    name = f"{part}-{incarnation}" if incarnation else part
     mine = work / f"spark-{name}"
     mine.mkdir(exist_ok=True)
-    told = {name: str(value) for name, value in options.items()}
     log = home / f"spark-{name}.log"
-    config = ApplicationConfig(
-        master=f"local[{cores}]", jars=tuple(jars), work=mine, log=log, options=told, gives_way=gives_way
-    )
-    return Application(config)
+    given: dict[str, Any] = {"jars": tuple(jars), "work": mine, "log": log, "gives_way": gives_way}
+    if not place.on_kubernetes:
+        return Application(ApplicationConfig(place=place, cores=cores, more={}, **given))
+    from keyshift.place.pods import ExecutorPods  # half of what each command would need to begin
+
+    application = f"spark-{secrets.token_hex(16)}"
+    more = {"spark.app.id": application, f"spark.kubernetes.executor.label.{REPLICA_LABEL}": part}
+    config = ApplicationConfig(place=place, cores=cores, more=more, **given)
+    return Application(config, ExecutorPods(place, application))
 
 
 class RemoteQuery:

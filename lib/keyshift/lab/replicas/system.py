@@ -23,7 +23,7 @@ from keyshift.lab.replicas.returning import Returns
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
-from keyshift.wire.faults import REPLICA, Fault
+from keyshift.wire.faults import EXECUTOR, REPLICA, Fault
 
 LOOK_S = 0.1  # between two looks at whether the last one that may comes back
 Say = Callable[[str], None]
@@ -140,9 +140,11 @@ class ReplicatedJob:
         return waits or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:
-        """A replica that is killed, or stopped, is the one that has lived for longest."""
+        """A replica that is killed, or stopped, is the one that has lived for longest; an executor is one of its."""
         at, first = time.time(), self._first
-        if fault.who != REPLICA:
+        if fault.who == EXECUTOR:
+            first.application.delete_executor()
+        elif fault.who != REPLICA:
             first.system.hit(fault)
         elif fault.action == "stop":
             first.application.pause(fault.seconds)

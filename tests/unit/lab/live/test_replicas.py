@@ -227,6 +227,11 @@ def test_a_slot_is_killed_in_the_one_that_has_lived_for_longest(job):
     assert any("replica 0 died (killed); 1 of 2 went on" in note for note in job.status()["notes"])
 
 
+def test_what_cannot_happen_where_the_job_runs_is_refused(job):
+    with pytest.raises(BadInput, match="fault = kill:executor: no executor"):
+        job.do(InjectFault(fault="kill:executor"))
+
+
 @pytest.mark.parametrize("fault", ["kill:coordinator", "kill:daemon"])
 def test_a_fault_that_replicas_do_not_know_is_refused(job, fault):
     with pytest.raises(BadInput, match=f"replicas = 2 with fault = {fault}: not possible yet; what is: replica, slot"):

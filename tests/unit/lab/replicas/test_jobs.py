@@ -45,8 +45,9 @@ class Job:
 
 
 class Application:
-    def __init__(self, name, gives_way):
-        self.name, self.did, self.start_query = name, [], f"starts {name}"
+    def __init__(self, part, incarnation, gives_way):
+        self.name = name = f"{part}-{incarnation}" if incarnation else part
+        self.did, self.start_query = [], f"starts {name}"
         self.gives_way, self.running, self.pid = gives_way, True, None
 
     def __getattr__(self, name):
@@ -95,8 +96,8 @@ def made(monkeypatch, request):
     services = Services()
     given = Path("work"), traffic, "say", services
 
-    def opening(name, gives_way):
-        opened.append(Application(name, gives_way))
+    def opening(*given):
+        opened.append(Application(*given))
         return opened[-1]
 
     replicas = Replicas(spec, configs, opening, *given, log)

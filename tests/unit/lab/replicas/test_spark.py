@@ -23,10 +23,15 @@ from keyshift.lab.replicas.application import (
 )
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.messages import decode, encode
+from keyshift.place import pods
+from keyshift.place.profile import SparkProfile
 from keyshift.traffic.messages import Ready, Stop
 from keyshift.waiting import wait_until
 
-TOLD = ApplicationConfig(master="local[4]", jars=(), work=Path("work"), log=Path("spark-0.log"), options={"a": "1"})
+TOLD = ApplicationConfig(
+    place=SparkProfile(), cores=4, jars=(), work=Path("work"), log=Path("spark-0.log"), more={"a": "1"}
+)
+PODS = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
 RUN = RunQuery(replace(CONFIG, job="run", token="secret").of_replica(1), "checkpoint", 30.0, {0: 7, 1: 0})
 
 
@@ -62,7 +67,8 @@ def served(monkeypatch):
         monkeypatch.setattr(application, "say", said.append)
         monkeypatch.setattr(application, "_keep_reports_apart", lambda: None)
         monkeypatch.setattr(application, "_warm", lambda session: said.append("warm"))
-        monkeypatch.setattr(application, "session", lambda *given: given)
+        placed = SimpleNamespace(await_executors=lambda: said.append("executors"))
+        monkeypatch.setattr(application, "PlacedSpark", lambda *given: placed.__setattr__("session", given) or placed)
         monkeypatch.setattr(application, "start_query", lambda *given: begun.append(given) or query)
         application.serve(told, SimpleNamespace(next=lambda timeout_s: next(left)))
         return said, begun
@@ -73,13 +79,17 @@ def served(monkeypatch):
 def test_a_query_begins_where_it_is_told_and_says_why_it_ends(served):
     error = RuntimeError("Traceback\nkeyshift.model.errors.StateLost: unit 3 is gone\nrest")
     said, begun = served([RUN, None, None], Query(3, error))
-    assert said == [Ready(), QueryStarted(), QueryEnded("keyshift.model.errors.StateLost: unit 3 is gone")]
+    assert said == ["executors", Ready(), QueryStarted(), QueryEnded("keyshift.model.errors.StateLost: unit 3 is gone")]
     [(session, *given)] = begun
-    assert session[0] == "local[4]" and given == [RUN.config, Path("checkpoint"), 30.0, {0: 7, 1: 0}]
+    assert (
+        session[:2] == (SparkProfile(), 4)
+        and session[-1] == {"a": "1"}
+        and given == [RUN.config, Path("checkpoint"), 30.0, {0: 7, 1: 0}]
+    )
 
 
 def test_a_query_that_is_stopped_has_no_reason(served):
-    assert served([RUN, None, StopQuery()], Query(9))[0][1:] == [QueryStarted(), QueryEnded("")]
+    assert served([RUN, None, StopQuery()], Query(9))[0][2:] == [QueryStarted(), QueryEnded("")]
 
 
 def test_a_query_that_runs_is_stopped_with_the_process(served):
@@ -95,7 +105,7 @@ def test_one_that_gives_way_does_so_until_it_is_told_otherwise(served, monkeypat
     assert nice == [0]
     said, _ = served([RUN, GiveWayNoMore()], Query(9), TOLD.model_copy(update={"gives_way": True}))
     assert nice == [0, application.NICE, 0]
-    assert said[:2] == ["warm", Ready()], "it takes no time from those that wait for it"
+    assert said[:3] == ["executors", "warm", Ready()], "it takes no time from those that wait for it"
 
 
 def test_who_is_nice_is_so_with_all_that_it_has_started(monkeypatch, tmp_path):
@@ -147,7 +157,7 @@ def begun(monkeypatch):
     monkeypatch.setattr(spark, "START_S", 0.2)
     monkeypatch.setattr(spark, "STOP_S", 0.2)
     made.clear()
-    one = spark.application_of(4, [], Path("."), Path("home"), {}, "0")
+    one = spark.application_of(SparkProfile(), 4, [], Path("."), Path("home"), "0")
     one.end()
     assert not made, "it has not begun"
     one.begin()
@@ -204,10 +214,55 @@ def test_a_process_that_is_killed_has_no_query_and_is_asked_nothing_more(begun):
 
 
 def test_each_has_a_folder_and_a_log_of_its_own_and_gives_way_or_not():
-    given = 4, [], Path("."), Path("home"), {}
-    first, second = (spark.application_of(*given, name, name != "1")._config for name in ("1", "1-1"))
+    given = SparkProfile(), 4, [], Path("."), Path("home"), "1"
+    first, second = (spark.application_of(*given, number, number > 0)._config for number in (0, 1))
     assert (first.log, first.work, first.gives_way) == (Path("home/spark-1.log"), Path("spark-1"), False)
     assert (second.log, second.work, second.gives_way) == (Path("home/spark-1-1.log"), Path("spark-1-1"), True)
+
+
+class Executors:
+    """``asked``: for whose, and what."""
+
+    def __init__(self, place, application):
+        self.asked, self.fails = [application], False
+
+    def delete(self):
+        self.asked.append("all")
+        if self.fails:
+            raise ServiceUnavailable("the API server cannot be reached")
+
+    def delete_first(self):
+        self.asked.append("first")
+
+
+@pytest.fixture
+def in_pods(monkeypatch):
+    """Opens applications whose executors are pods."""
+    monkeypatch.setattr(pods, "ExecutorPods", Executors)
+    return lambda *more: spark.application_of(PODS, 4, [], Path("."), Path("home"), *more)
+
+
+def test_pods_are_named_by_their_replica_and_found_by_their_application(in_pods):
+    opened = [in_pods("0"), in_pods("1"), in_pods("0", 1, True), in_pods("spare-0", 0, True)]
+    labels = [one._config.more["spark.kubernetes.executor.label.keyshift/replica"] for one in opened]
+    assert labels == ["0", "1", "0", "spare-0"]
+    applications = [one._config.more["spark.app.id"] for one in opened]
+    assert len({*applications}) == 4
+    assert [one._executors.asked for one in opened] == [[each] for each in applications]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_with_the_process_go_the_pods_of_its_executors(begun, in_pods, fails):
+    one, executors = in_pods("0"), None
+    one.kill()
+    executors = one._executors
+    assert len(executors.asked) == 1, "it has not begun"
+    one.begin()
+    executors.fails = fails
+    one.delete_executor()
+    one.kill()
+    one.kill()
+    assert executors.asked[1:] == ["first", "all"] and one.pid is None
 
 
 def test_one_that_does_not_start_is_named_with_its_log(begun):

@@ -68,6 +68,10 @@ class Replica:
     def pause(self, seconds):
         self.did.append(("pause", seconds))
 
+    def delete_executor(self):
+        self.did.append("an executor goes")
+        self.dies = QueryDied("an executor was lost")
+
     def kill(self):
         self.killed += 1
         self.dies = QueryDied("the process of the replica is gone")
@@ -174,6 +178,18 @@ def test_a_replica_that_is_killed_is_the_first_one_that_lives(made):
     assert [each.lives for each in job.every] == [False, False, True]
     final = job.system.final_state()
     assert [what for _, what in final.struck] == ["kill replica"] * 2
+    assert not any("did not happen" in note for note in final.notes)
+
+
+def test_an_executor_that_is_deleted_is_one_of_the_first_replica_that_lives_which_dies_of_it(made):
+    job = made("kill:executor@4")
+    [fault] = parse("kill:executor@4")
+    job.system.hit(fault)
+    job.system.check()
+    assert job.every[0].did[0] == "an executor goes"
+    assert [each.lives for each in job.every] == [False, True, True]
+    final = job.system.final_state()
+    assert [what for _, what in final.struck] == ["kill executor"]
     assert not any("did not happen" in note for note in final.notes)
 
 

@@ -1,0 +1,75 @@
+"""Spark in its place: in one process, or with executors that are other processes or pods."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from keyshift.driver.spark import session
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.place.profile import CLUSTER, LOCAL, SparkProfile
+from keyshift.waiting import wait_until
+
+START_S = 60.0  # in which executors that are processes must come
+Say = Callable[[str], None]
+
+
+class PlacedSpark:
+    """A session in ``place``, which has ``cores`` (logical ones) on this machine, and in pods what the profile says.
+
+    ``work`` takes Spark's temporary files, ``log`` what it has to say; ``more``: settings beside those of ``place``.
+    Raises ServiceUnavailable if Spark does not start, or may not have pods.
+    """
+
+    def __init__(
+        self,
+        place: SparkProfile,
+        cores: int,
+        jars: Sequence[Path],
+        work: Path,
+        log: Path,
+        say: Say,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._place, self._log, self._say = place, log, say
+        given = [*jars], work, log, place.options() | dict(more or {})
+        if place.on_kubernetes:
+            from keyshift.place.pods import Pods  # half of what each command would need to begin
+
+            self._pods = Pods(place)
+            self._pods.require_rights()
+            say(f"starting Spark, {place.executors} executors of {place.image} at {place.master}")
+            self.session = session(place.master, *given, place.python)
+            return
+        master = f"{LOCAL}[{cores}]"
+        if place.master == CLUSTER:
+            master = f"{CLUSTER}[{place.executors},{math.ceil(cores / place.executors)},1024]"
+        say(f"starting Spark, {master}")
+        self.session = session(master, *given)
+
+    def await_executors(self) -> None:
+        """Until all executors are there: a query that starts before finds too few slots for its stages, and dies.
+
+        Raises ServiceUnavailable, on Kubernetes with what their pods say.
+        """
+        if self._place.on_kubernetes:
+            self._pods.await_executors(self.application, self._registered, self._say)
+        elif self._place.master == CLUSTER:
+            wanted = self._place.executors
+            if not wait_until(lambda: self._registered() >= wanted, START_S):
+                said = f"{self._registered()} of {wanted} executors came within {START_S:g} s"
+                raise ServiceUnavailable(f"{said}; Spark's log is {self._log}")
+
+    @property
+    def application(self) -> str:
+        """Its name among those of the cluster."""
+        return str(self.session.sparkContext.applicationId)
+
+    def _registered(self) -> int:
+        try:  # the driver is one of them
+            return int(self.session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+        except Py4JError as error:
+            said = f"Spark has ended while its executors started; its log is {self._log}"
+            raise ServiceUnavailable(said) from error
