@@ -154,9 +154,11 @@ class SlotTask:
         with self.effects.turn() as core:
             self._raise_trouble()
             if self.deadline and time.monotonic() > self.deadline:
+                wanted = core.machine.wanted[:5]
+                waits = f"state of units {wanted} is elsewhere" if wanted else "a step, rows or results wait for others"
                 raise MigrationFailed(
-                    f"slot {self.slot}: the batch is over, state of units {core.machine.wanted[:5]} is elsewhere, and "
-                    f"nothing has come or gone for {self.shared.config.deadline_s:g} s"
+                    f"slot {self.slot}: the batch is over, {waits}, and nothing has come or gone for "
+                    f"{self.shared.config.deadline_s:g} s"
                 )
             with self.measures.working():
                 self.intake.go_on()
