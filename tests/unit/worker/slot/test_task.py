@@ -64,7 +64,7 @@ def test_behind_its_input_a_slot_waits_as_long_as_something_comes_or_goes(job, s
 
 def test_a_slot_that_has_all_its_state_does_not_say_that_some_is_elsewhere(slot):
     slot.deadline = time.monotonic() - 1
-    with pytest.raises(MigrationFailed, match="the batch is over, a step, rows or results wait for others, and nothing"):
+    with pytest.raises(MigrationFailed, match="over, a step, rows or results wait for others, and nothing"):
         slot.wait()
 
 
