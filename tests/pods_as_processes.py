@@ -23,7 +23,7 @@ import psutil
 
 from keyshift.services.processes import kill
 
-ENTRY = Path(__file__).parents[2] / "cluster" / "entrypoint.sh"
+ENTRY = Path(__file__).parents[1] / "cluster" / "entrypoint.sh"
 HOST = "127.0.0.1"
 Manifest = dict[str, Any]
 
@@ -92,10 +92,11 @@ class Pods:
 
 
 def _has(labels: dict[str, str], selector: str) -> bool:
-    """Whether all terms hold: ``key=value`` and ``key in (value,value)``."""
+    """Whether all terms hold: ``key=value``, ``key!=value`` and ``key in (value,value)``."""
     for term in re.findall(r"[^,(]+(?:\([^)]*\))?", selector):
         key, _, values = term.replace(" in ", "=").partition("=")
-        if labels.get(key.strip()) not in values.strip("() ").split(","):
+        wanted = not key.endswith("!")
+        if (labels.get(key.strip("! ")) in values.strip("() ").split(",")) is not wanted:
             return False
     return True
 
@@ -145,9 +146,10 @@ def _handler(pods: Pods) -> type[BaseHTTPRequestHandler]:
         def do_DELETE(self) -> None:
             kind, which, _ = self.asked()
             names = [which] if "=" not in which else [pod["metadata"]["name"] for pod in pods.chosen(which)]
+            told = pods.read(which)  # one that is deleted is told as it was
             for name in names if kind == "pods" else ():
                 pods.delete(name)
-            self.answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
+            self.answer(200, told or {"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
         def do_PATCH(self) -> None:
             _, which, _ = self.asked()
