@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from kazoo.client import KazooState
 
@@ -51,6 +52,7 @@ class Server:
 
     def freeze(self) -> None:
         os.kill(self.process.pid, signal.SIGSTOP)
+        until(lambda: psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
 
     def kill(self) -> None:
         self.process.kill()

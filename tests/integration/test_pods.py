@@ -4,11 +4,11 @@ import sys
 
 import pytest
 import yaml
-from pods_as_processes import pods_as_processes
 
 from keyshift.lab.run import Lab
 from keyshift.place.profile import REPLICA_LABEL, SparkProfile
 from keyshift.services.jars import jars
+from pods_as_processes import pods_as_processes
 from small_run import at_night, spec
 
 REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 100.0, "heartbeat_ms": 100.0, "rate": 200.0}
