@@ -158,11 +158,18 @@ def _handler(pods: Pods) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A Spark that is killed leaves connections open."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*_)
+
+
 @contextlib.contextmanager
 def pods_as_processes(work: Path) -> Iterator[tuple[str, Pods]]:
     """The address of the server, and its pods, whose processes end with it. Their files are in ``work``."""
     pods = Pods(work)
-    server = ThreadingHTTPServer((HOST, 0), _handler(pods))
+    server = _Server((HOST, 0), _handler(pods))
     threading.Thread(target=server.serve_forever, name="api-server", daemon=True).start()
     try:
         yield f"http://{HOST}:{server.server_port}", pods

@@ -9,7 +9,7 @@ from keyshift.lab.run import Lab
 from keyshift.place.profile import REPLICA_LABEL, SparkProfile
 from keyshift.services.jars import jars
 from pods_as_processes import pods_as_processes
-from small_run import at_night, spec
+from small_run import spec
 
 REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 100.0, "heartbeat_ms": 100.0, "rate": 200.0}
 # There is nobody to be listened to: Spark looks for itself.
@@ -70,7 +70,8 @@ def made(stack, tmp_path, monkeypatch):
             yield lab, pods
 
 
-@pytest.mark.parametrize("fault", ["kill:replica@4", at_night("kill:executor@4")])
+@pytest.mark.nightly("two minutes each; unit tests have what is deleted")
+@pytest.mark.parametrize("fault", ["kill:replica@4", "kill:executor@4"])
 def test_replicas_have_executors_of_their_own_and_one_that_loses_them_comes_back_with_others(made, fault):
     lab, pods = made
     manifest = lab.run(spec(fault=fault, seconds=8.0, **REPLICATED))
