@@ -10,6 +10,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
+def own_definitions(monkeypatch):
+    """What a test defines, in a cell of a notebook say, is forgotten."""
+    from keyshift.planner import strategies
+    from keyshift.workloads import workloads
+
+    for registry in (strategies, workloads):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+        monkeypatch.setattr(registry, "_own", set())
+
+
+@pytest.fixture
 def gone():
     """The number of a process that has ended."""
     process = subprocess.Popen(["true"])

@@ -16,18 +16,13 @@ from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Move, Step
 from keyshift.parcel import packed, unpacked
 from keyshift.planner import Strategy, strategies, strategy
-from keyshift.workloads import model_of, parcel_of, workload, workloads
+from keyshift.workloads import model_of, parcel_of, workload
 from keyshift.workloads.keycount import KeyCount
 
 FACTOR = 3  # a name of this module that a parcel has to take along
 
 
-@pytest.fixture(autouse=True)
-def as_before(monkeypatch):
-    """What a test defines is forgotten."""
-    for registry in (strategies, workloads):
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-        monkeypatch.setattr(registry, "_own", set())
+pytestmark = pytest.mark.usefixtures("own_definitions")
 
 
 def elsewhere(code: str, *arguments: str) -> str:

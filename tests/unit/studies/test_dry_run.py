@@ -24,6 +24,8 @@ study = measure(named(["fluid", "matched"]), common, one_job=False)
 raise SystemError("started")
 """
 
+pytestmark = pytest.mark.usefixtures("own_definitions")  # a notebook that is looked at may define a strategy
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
