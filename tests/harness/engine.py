@@ -12,7 +12,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -167,19 +167,20 @@ class Engine:
         self.query = Query(self, config, [(offsets or {}).get(router, 0) for router in range(config.routers)])
         return self.query
 
-    def collect(self, slot: int, value: pa.Scalar, schema: pa.Schema) -> None:
-        """A frame of results of a slot, or a marker."""
-        batch, facts = frames.decode(value.as_buffer(), schema)
-        if batch.num_rows:
-            end = self._log_ends[slot] = self._log_ends.get(slot, -1) + 1
-            where = {"slot": slot, "log_offset": end, "arrived_us": time.time_ns() // 1000}
-            self.results.append(batch.to_pandas().assign(**where))
-            names = ("version", "router", "offset", "position")
-            for version, *event in zip(*(batch[name].to_pylist() for name in names), strict=True):
-                if event[0] >= 0:  # not of a timer
-                    self.answered.setdefault(version, set()).add(tuple(event))
-        else:
-            self.markers += [facts.said] if facts.said else []
+    def collect(self, slot: int, values: Iterable[pa.Scalar], schema: pa.Schema) -> None:
+        """Results and markers of a slot."""
+        for value in values:
+            batch, facts = frames.decode(value.as_buffer(), schema)
+            if batch.num_rows:
+                end = self._log_ends[slot] = self._log_ends.get(slot, -1) + 1
+                where = {"slot": slot, "log_offset": end, "arrived_us": time.time_ns() // 1000}
+                self.results.append(batch.to_pandas().assign(**where))
+                names = ("version", "router", "offset", "position")
+                for version, *event in zip(*(batch[name].to_pylist() for name in names), strict=True):
+                    if event[0] >= 0:  # not of a timer
+                        self.answered.setdefault(version, set()).add(tuple(event))
+            else:
+                self.markers += [facts.said] if facts.said else []
 
     def end(self) -> None:
         """End all processes."""
@@ -329,7 +330,7 @@ class Query:
             for given in results:
                 of = given["partition"].to_pylist() if "partition" in given.schema.names else [number] * given.num_rows
                 for slot, value in zip(of, given["value"], strict=True):
-                    self._engine.collect(slot, value, self._schema)
+                    self._engine.collect(slot, [value], self._schema)
             return
         rng = random.Random(f"{config.stage} {number} {self._engine.seed}")
         slow_s = self._engine.slow_s[number % len(self._engine.slow_s)]

@@ -41,7 +41,7 @@ from keyshift.runtime.turns import TurnCore
 from keyshift.traffic.copies import Chains, Difference
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import Savepoint
-from keyshift.worker import tasks
+from keyshift.worker.slot import opening
 from keyshift.worker.slot.task import SlotTask
 
 LATE_S, LOAD_S = 0.4, 2.0
@@ -235,7 +235,7 @@ def _shape(seed: int, ordering: str, workload: str, **pinned: Any) -> Any:
 @contextmanager
 def _recorded(replicas: list[Replica]) -> Iterator[None]:
     """Turns are worked on in any thread of a slot: whose a core is, is known when it is made."""
-    make_slot, original, of = tasks.make_slot, TurnCore.deliver, dict[Any, tuple[int, int]]()
+    make_slot, original, of = opening.make_slot, TurnCore.deliver, dict[Any, tuple[int, int]]()
 
     def made(config: JobConfig, slot: int) -> SlotTask:
         task = make_slot(config, slot)
@@ -251,7 +251,7 @@ def _recorded(replicas: list[Replica]) -> Iterator[None]:
             replica.stopped[place] = turn.number
         original(core, turn)
 
-    with patch.object(tasks, "make_slot", made), patch.object(TurnCore, "deliver", deliver):
+    with patch.object(opening, "make_slot", made), patch.object(TurnCore, "deliver", deliver):
         yield
 
 

@@ -92,7 +92,7 @@ def test_a_run_signs_in_and_relies_neither_on_one_process_nor_on_what_can_be_rea
     endpoints = dataclasses.replace(guarded, sign_in=sign_in)
     with Lab(endpoints, jars("spark"), tmp_path, RUN.cores, lambda line: None, place) as cluster:
         manifest = cluster.run(RUN)
-        secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
+        secret = cluster._spark.session.sparkContext.getConf().get("spark.authenticate.secret")
         seen = list(commands())
     assert manifest.status == "ok", manifest.verdict.examples
     assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in seen) == 2

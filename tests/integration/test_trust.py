@@ -84,7 +84,7 @@ def test_who_knows_the_secret_takes_part(stack, job):
 
 
 def test_spark_answers_nobody_who_does_not_know_its_secret(lab):
-    jvm, port = lab._spark._jvm, int(lab._spark.conf.get("spark.driver.port"))
+    jvm, port = lab._spark.session._jvm, int(lab._spark.session.conf.get("spark.driver.port"))
     network = jvm.org.apache.spark.network
     conf = network.util.TransportConf("rpc", network.util.MapConfigProvider.EMPTY)
     factory = network.TransportContext(conf, network.server.NoOpRpcHandler()).createClientFactory()
