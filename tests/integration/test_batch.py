@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+import keyshift
 from keyshift.results.files import Files
 from keyshift.results.store import ResultStore
 from keyshift.studies.batch import PREFIX, ExecutionRecord, exit_status, prepare, run_batch
@@ -84,7 +85,8 @@ def test_a_batch_that_was_told_to_end_goes_on_where_it_was(slow_batch, tmp_path)
             interrupted.wait(timeout=120)
     assert (interrupted.returncode, output) == (130, b"")
     assert "batch slow: interrupted" in log.read_text()
-    assert "Traceback" not in log.read_text()
+    # Nothing of ours: a kernel that is interrupted while it writes may say so, with a traceback of its own.
+    assert str(Path(keyshift.__file__).parent) not in log.read_text()
     assert not list((tmp_path / "home" / "pids").iterdir())
 
     (tmp_path / "go").touch()
