@@ -1,5 +1,7 @@
 """The parameters of a run and its job, and the choice of a strategy or a state backend."""
 
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -80,7 +82,7 @@ class JobPart(Part):
     slots_max: int = Field(
         default=0,
         ge=0,
-        description="tasks that each stage has for slots, at the least; 0: as many as the scenario needs",
+        description="slots that each stage has room for, at the least; 0: as many as the scenario needs",
     )
     slots_per_process: int = Field(
         default=1,
@@ -136,6 +138,14 @@ class JobPart(Part):
     def processes(self, slots: int) -> int:
         """Tasks of Spark, each in a process, for so many slots of a stage."""
         return -(-slots // self.slots_per_process)
+
+    def rows(self, routers: int, slots: Iterable[int]) -> int:
+        """Rows into slots, if all own state, when each router has a frame. ``slots``: of each stage.
+
+        A router has a row for each process of slots, and so has each slot for each process of the next stage.
+        """
+        senders = [routers, *slots]
+        return sum(each * self.processes(following) for each, following in pairwise(senders))
 
 
 class Choice(Part):

@@ -12,8 +12,8 @@ from keyshift.wire.faults import EXECUTOR, MOVING, REPLICA, SERVICES, STEADY, Fa
 
 NOTHING_MOVES = "none"  # of ``trigger``
 PLANNED_ALIKE = ("scale", "shuffle", "zipf", "map")  # triggers whose plan follows from the assignment alone
-_OF_ONE = (REPLICA, "slot", EXECUTOR)  # whom to kill ends one replica
-_AT_A_TIME = (*_OF_ONE, *SERVICES)
+OF_ONE = (REPLICA, "slot", EXECUTOR)  # whom to kill ends one replica
+_AT_A_TIME = (*OF_ONE, *SERVICES)
 _BESIDE_MOVES = {"fault", "trigger_s"}  # of a scenario: what says nothing of moves
 
 
@@ -45,7 +45,7 @@ def check_replicas(
     ``point``: of the strategy. ``stages``: of the workload. ``unsettled``: values that are still to be measured.
     """
     replicas, faults = job.replicas, scenario.faults()
-    whom = _OF_ONE if replicas > 1 else (REPLICA,)  # a single job is started anew
+    whom = OF_ONE if replicas > 1 else (REPLICA,)  # a single job is started anew
     hits = [fault for fault in faults if fault.who in whom and fault.action == "kill"]
     if comes_back(job.ordering, job.returns):  # then one after the other may die
         hits = max(([each for each in hits if _moment(each) == _moment(hit)] for hit in hits), key=len, default=[])

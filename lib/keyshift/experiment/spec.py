@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 from keyshift.experiment.loads import check_events, check_injectors, check_sources, loads_of, routers_of
@@ -89,14 +88,12 @@ class RunSpec:
         self._check_faults()
         check_replicas(job, scenario, point, [stage.name for stage in self.workload.stages], self.unsettled)
         self._check_ordering()
-        tasks = [self.routers, *self.tasks.values()]
-        of_a_frame = sum(senders * job.processes(slots) for senders, slots in pairwise(tasks))
-        rows = job.replicas * of_a_frame * 1000 / run.frame_ms
+        rows = job.replicas * job.rows(self.routers, self.tasks.values()) * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
             raise BadInput(
-                f"frame_ms = {run.frame_ms:g} with {self.routers} routers and {', '.join(map(str, tasks[1:]))} slots "
-                f"makes {rows:.0f} rows/s between them in all replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms "
-                "or slots_per_process"
+                f"frame_ms = {run.frame_ms:g} with {self.routers} routers and "
+                f"{', '.join(map(str, self.tasks.values()))} slots makes {rows:.0f} rows/s between them in all "
+                f"replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms or slots_per_process"
             )
         for name in self.moving:
             groups = Assignment.contiguous(key_groups, self.slots_of[name])

@@ -75,12 +75,12 @@ def slot(config: JobConfig, batch_s: float) -> Task:
         columns = ["slot", "router", "offset", "came_us", "went_us"]
         trace = Trace(config.trace, "slot", columns) if config.trace else None
         slots: list[SlotTask] = []
+        placed = not config.onward  # what goes out says of which slot it is
 
         def given(act: Callable[[SlotTask], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
             """What ``act`` gives of each slot, in one batch: Spark's JVM is woken once."""
             if config.slots_per_process == 1:
                 return act(slots[0])
-            placed = config.next is None
             found = [spark_rows.of_slot(task.slot, each) if placed else each for task in slots for each in act(task)]
             return [pa.concat_batches(found)] if found else []
 

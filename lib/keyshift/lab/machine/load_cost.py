@@ -63,14 +63,8 @@ class LoadCost(BaseModel):
 
 
 def rows_per_s(spec: RunSpec, frame_ms: float) -> float:
-    """Rows into routers and slots, if all slots own state: a frame is a row of a router, which has one for each process
-    of slots. So has each slot for each process of the next stage.
-    """
-    senders = rows = spec.routers
-    for slots in spec.tasks.values():
-        rows += senders * spec.job.processes(slots)
-        senders = slots
-    return rows * 1e3 / frame_ms
+    """Rows into routers and slots, if all slots own state: a frame is a row of its router; see ``JobPart.rows``."""
+    return (spec.routers + spec.job.rows(spec.routers, spec.tasks.values())) * 1e3 / frame_ms
 
 
 def cost_spec() -> RunSpec:
