@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from keyshift.analysis.conclusions import TIE, digits
-from keyshift.analysis.metrics import need
+from keyshift.analysis.metrics import arrivals_ms, need
 from keyshift.analysis.tables import Row
+from keyshift.analysis.timelines import DEATH, FAULT
 from keyshift.model.errors import BadInput
 
 SILENCE = "silence (s)"
@@ -18,6 +19,7 @@ BEFORE = ("P50 before (ms)", "P99 before (ms)")
 AFTER = ("P50 after (ms)", "P99 after (ms)")
 MEASURES = (SILENCE, "P99 spike (ms)", *BEFORE, *AFTER, "normal again after (s)")
 LEAST_S = 1e-3  # of a silence; no result is closer to the next one than the clock tells
+AROUND_S = 2.0  # a silence that is longer counts whole
 
 
 def interruptions(rows: Sequence[Row], latencies: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
@@ -52,6 +54,37 @@ def _one(row: Row, latency: pd.DataFrame) -> dict[str, Any]:
     silence_s = None if silence_ms is None else silence_ms / 1000
     measured = (silence_s, row.get("spike_ms"), row.get("p50_ms"), row.get("p99_ms"), p50, p99, recovered)
     return dict(zip(MEASURES, measured, strict=True))
+
+
+def fault_moments(metrics: pd.DataFrame) -> list[float]:
+    """When something was made to fail, in seconds from the trigger, ascending. ``metrics``: the table of a run."""
+    need(metrics, ["t_s", "metric", "instance"], "fault_moments")
+    struck = (metrics["metric"] == FAULT) & (metrics["instance"] != DEATH)
+    return sorted(metrics.loc[struck, "t_s"].astype("float64").tolist())
+
+
+def silences_around(latency: pd.DataFrame, moments: Sequence[float]) -> pd.DataFrame:
+    """The longest time between two results around each of ``moments`` (seconds from the trigger): a row for each, with
+    the columns moment_s, before_s and silence_s.
+
+    *Before* is of results that came in the ``AROUND_S`` before the moment: what such a stretch has anyway. The
+    *silence* ends behind the moment, and begins at most ``AROUND_S`` behind it. NaN where no two results came.
+    """
+    arrivals = arrivals_ms(latency, "silences_around") / 1e3
+    begins, ends = arrivals[:-1], arrivals[1:]
+
+    def longest(chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> float:
+        return float((ends - begins)[chosen].max()) if chosen.any() else np.nan
+
+    rows = [
+        {
+            "moment_s": moment,
+            "before_s": longest((begins >= moment - AROUND_S) & (ends <= moment)),
+            "silence_s": longest((ends > moment) & (begins < moment + AROUND_S)),
+        }
+        for moment in moments
+    ]
+    return pd.DataFrame(rows, columns=["moment_s", "before_s", "silence_s"], dtype="float64")
 
 
 def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:

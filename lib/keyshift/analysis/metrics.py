@@ -140,10 +140,15 @@ def silence_ms(latency: pd.DataFrame) -> float | None:
 
     A result arrives at its creation plus its latency. The time after the very last result does not count.
     """
-    need(latency, ["created_s", "latency_ms"], "silence_ms")
-    arrivals = np.sort(latency["created_s"].to_numpy("float64") * 1e3 + latency["latency_ms"].to_numpy("float64"))
+    arrivals = arrivals_ms(latency, "silence_ms")
     gaps = np.diff(arrivals)[arrivals[1:] > 0]
     return float(gaps.max()) if len(gaps) else None
+
+
+def arrivals_ms(latency: pd.DataFrame, caller: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """When results arrived, ascending, in ms from the trigger. ``caller``: whose error it is if a column is missing."""
+    need(latency, ["created_s", "latency_ms"], caller)
+    return np.sort(latency["created_s"].to_numpy("float64") * 1e3 + latency["latency_ms"].to_numpy("float64"))
 
 
 def migration_of(migration: pd.DataFrame, decisions: pd.DataFrame) -> "pd.Series[float]":

@@ -5,6 +5,7 @@ import dataclasses
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,13 +192,20 @@ class Job:
     def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
         """The next attempt, from what ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
         begin = self.snapshots[-1] if self.snapshots else self._begun_from
-        self._output.require_input(begin.offsets if begin else {})
+        offsets = begin.offsets if begin else None
         behind = self.snapshots[-1].version if self.snapshots else self._first_version
-        self.revoked.update(range(behind, 1 + self.stages[-1].history.assignments[-1].version))
-        self._output.revoke(self.revoked)
+        came = range(behind, 1 + self.stages[-1].history.assignments[-1].version)
         restore = begin.name if begin else None
-        self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
-        self._query.start(self.config, list(map(_next_version, unfinished)), begin.offsets if begin else None)
+        with ThreadPoolExecutor(1) as aside:  # Kafka takes as long to tell as Spark to begin
+            there = aside.submit(self._output.require_input, offsets or {})
+
+            def settled() -> None:
+                there.result()
+                self.revoked.update(came)
+                self._output.revoke(self.revoked)
+
+            self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
+            self._query.start(self.config, list(map(_next_version, unfinished)), offsets, settled)
 
     def past(self) -> Past:
         """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper.

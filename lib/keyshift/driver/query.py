@@ -60,16 +60,24 @@ class Query:
         self._snapshotter: Snapshotter | None = None
         self._ended: list[Snapshotter] = []  # of earlier attempts, that may still write
 
-    def start(self, config: JobConfig, unfinished: Sequence[Unfinished], offsets: dict[int, int] | None) -> None:
+    def start(
+        self,
+        config: JobConfig,
+        unfinished: Sequence[Unfinished],
+        offsets: dict[int, int] | None,
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
         """An attempt, until every router and slot has put a first row through.
 
         ``unfinished``: the assignment of each stage, and what is left to do there. ``offsets``: where each router
-        begins, None for the beginning of the input.
+        begins, None for the beginning of the input. ``settled`` is called when Spark has begun, and before the first
+        row is awaited: it raises why nothing can come of it.
         """
         for stage, each, left in zip(self._stages, config.chain(), unfinished, strict=True):
             stage.publish(each, left)
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
         self._query = self._begin(config, checkpoint, self._batch_s, offsets)
+        settled()
         self._started()
         for stage in self._stages:
             ready = SlotStarted(stage.name, config.attempt)

@@ -3,7 +3,13 @@ import pandas as pd
 import pytest
 from small_store import row as summary
 
-from keyshift.analysis.interruptions import interruption_sentences, interruptions, steady_sentences
+from keyshift.analysis.interruptions import (
+    fault_moments,
+    interruption_sentences,
+    interruptions,
+    silences_around,
+    steady_sentences,
+)
 from keyshift.model.errors import BadInput
 
 
@@ -80,3 +86,24 @@ def test_latencies_before_are_compared_in_words():
         "fluid has 0.5 times its P50 and 1.5 times its P99.",
     ]
     assert steady_sentences(table, "a") == ["No correct run of a says what its latency is."]
+
+
+def test_moments_of_faults_are_those_at_which_something_was_hit():
+    hit = {3.0: "kill:replica@7", 1.0: "kill:slot@5", 2.5: "query died"}
+    rows = [(0.0, "rss_mib", "driver", 90.0), *((at, "fault", what, 1.0) for at, what in hit.items())]
+    metrics = pd.DataFrame(rows, columns=["t_s", "metric", "instance", "value"])
+    assert fault_moments(metrics) == [1.0, 3.0]
+
+
+def test_a_silence_around_a_moment_is_told_beside_that_of_the_time_before():
+    came = np.r_[np.arange(-4, 0, 0.02), 0.07, np.arange(0.1, 5, 0.02), 9.0, 9.02]
+    table = silences_around(pd.DataFrame({"created_s": came, "latency_ms": 0.0}), [0.0, 4.5, 20.0])
+    assert table["before_s"].round(3).tolist()[:2] == [0.02, 0.02]
+    assert table["silence_s"].round(2).tolist()[:2] == [0.09, 4.02], "one that begins in time counts whole"
+    assert table.loc[2, ["before_s", "silence_s"]].isna().all()
+
+
+def test_a_hiccup_long_before_a_moment_does_not_count():
+    came = np.r_[np.arange(-6, -4, 0.02), np.arange(-3, 3, 0.02)]
+    table = silences_around(pd.DataFrame({"created_s": came, "latency_ms": 0.0}), [0.0])
+    assert table.loc[0].round(3).tolist() == [0.0, 0.02, 0.02]

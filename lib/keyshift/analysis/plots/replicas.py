@@ -128,12 +128,12 @@ COSTS = {
 
 
 def cost_figure(table: pd.DataFrame) -> Figure:
-    """The longest silence of each run against what its job costs, a panel for each cost that is known of a run: better
-    is further down and to the left.
+    """The longest silence around each death against what the job costs, a panel for each cost that is known: better is
+    further down and to the left.
 
-    ``table``: a row for each run, columns point, silence_s, and some of ``COSTS``: cpu (processors that the job uses),
-    memory_mib, sent_mib_per_s (over the network). Runs of a point have one sign. Raises BadInput if no run has a
-    silence and a cost.
+    ``table``: a row for each death, or for a run without one: columns point, silence_s, and some of ``COSTS``: cpu
+    (processors that the job uses), memory_mib, sent_mib_per_s (over the network). Deaths of a point have one sign.
+    Raises BadInput if none has a silence and a cost.
     """
     need(table, ["point", "silence_s"], "cost_figure")
     heard = table.dropna(subset=["silence_s"])
