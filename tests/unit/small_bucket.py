@@ -90,3 +90,9 @@ def state(unit, keys=3, timers=2):
         made.timers.set(PROCESSING, 7 * unit + number, number)
     made.timers.reach(unit, 2 * unit)
     return made
+
+
+def read(store, *places):
+    """The values and the timers of one unit, from all its parts in their order."""
+    [[found]] = store.read({places[0].unit: places})
+    return found.values, found.timers

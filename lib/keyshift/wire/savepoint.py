@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ from keyshift.model.keys import Assignment
 from keyshift.objects import Bucket, Progress
 from keyshift.ordering import Position
 from keyshift.refusals import refusal
-from keyshift.runtime.snapshots import MOST_PARTS, SnapshotPart
+from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 from keyshift.wire.config import JobConfig
@@ -36,7 +36,8 @@ from keyshift.workloads import Workload
 
 FORMAT = 2  # of manifests and segments; another one is not read
 SEGMENT_BYTES = 64 << 20
-SEGMENTS_AHEAD = 2 * MOST_PARTS  # a unit has no more parts, each of which may be in a segment of its own
+PORTION_BYTES, PORTION_UNITS = 8 << 20, 4096  # of the state that is read together, more or less
+GAP_BYTES = 64 << 10  # between two parts that are read together: to ask twice takes longer than to read so much more
 _LENGTH_BYTES = 8
 _MANIFEST = "manifest.json"
 _DELETED = pa.schema([pa.field("key", pa.int64())])
@@ -53,6 +54,14 @@ class Savepoint:
     offsets: dict[int, int]
     unit_bytes: dict[str, dict[int, int]]
     time_us: int = 0
+
+
+class SavedUnit(NamedTuple):
+    """A unit as it was written, all its parts together."""
+
+    unit: int
+    values: list[pa.RecordBatch]
+    timers: pa.RecordBatch
 
 
 @dataclass
@@ -132,16 +141,10 @@ _MANIFESTS = TypeAdapter(SavepointManifest)
 
 
 class SavepointStore:
-    """The savepoints and snapshots of one job, below ``savepoints/JOB/`` in the bucket.
+    """The savepoints and snapshots of one job, below ``savepoints/JOB/`` in the bucket."""
 
-    ``ahead_bytes``: of a segment, that are fetched together at the least. Who reads all of a savepoint, from one
-    thread, wants some: a request for each of many small units takes longer than what it brings.
-    """
-
-    def __init__(self, endpoints: Endpoints, job: str, ahead_bytes: int = 0) -> None:
+    def __init__(self, endpoints: Endpoints, job: str) -> None:
         self._bucket = Bucket(endpoints, f"savepoints/{job}/")
-        self._ahead_bytes = ahead_bytes
-        self._ahead: dict[str, tuple[int, bytes]] = {}  # by segment: the offset of what was fetched last, and that
 
     def write(
         self,
@@ -177,45 +180,23 @@ class SavepointStore:
             self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
         return places
 
-    def read(self, *places: Location) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
-        """The values and the timers of one unit, from all its parts in their order.
+    def read(self, units: Mapping[int, Sequence[Location]]) -> Iterator[list[SavedUnit]]:
+        """Units, some at a time, in the order in which they were written. ``units``: the places of the parts of each,
+        in their order.
 
-        Raises NotThere if one is not there, Damaged if it is not as it was written, and else ServiceUnavailable.
+        What lies side by side is read with one request: one for each of many units would take longer than what it
+        brings. Raises NotThere if a segment is not there, Damaged if it is not as it was written, and else
+        ServiceUnavailable.
         """
-        parts = [self._read(place) for place in places]
-        *_, (timers, _, _) = parts
-        seen = pa.array([], pa.int64())  # keys of which a later part has told
-        batches: list[pa.RecordBatch] = []
-        for _, deleted, values in reversed(parts):
-            batches += (_without(batch, seen) for batch in values)
-            seen = pa.concat_arrays([seen, *(batch["key"] for batch in [*deleted, *values])]) if parts[1:] else seen
-        return [batch for batch in batches if batch.num_rows], timers
-
-    def _read(self, place: Location) -> tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]:
-        data = self._fetched(place)
-        if zlib.crc32(data) != place.crc:
-            raise Damaged(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
-        streams, begin = [], 0
-        for _ in range(3):
-            begin, length = begin + _LENGTH_BYTES, int.from_bytes(data[begin : begin + _LENGTH_BYTES], "big")
-            streams.append(data[begin : begin + length])
-            begin += length
-        timers, _ = frames.decode(streams[0], TIMER_SCHEMA)
-        return timers, *(list(pa.ipc.open_stream(stream)) if stream else [] for stream in streams[1:])
-
-    def _fetched(self, place: Location) -> bytes:
-        if not self._ahead_bytes:
-            return self._bucket.get(place.segment, place.offset, place.length)
-        begin, data = self._ahead.get(place.segment, (0, b""))
-        if not begin <= place.offset <= begin + len(data) - place.length:
-            self._ahead.pop(place.segment, None)
-            if len(self._ahead) == SEGMENTS_AHEAD:
-                del self._ahead[next(iter(self._ahead))]
-            begin, length = place.offset, max(place.length, self._ahead_bytes)
-            data = self._bucket.get(place.segment, begin, length)
-            self._ahead[place.segment] = begin, data
-        at = place.offset - begin
-        return data[at : at + place.length]
+        for some in _portions(units):
+            found = {}
+            for begin, places in _side_by_side(place for unit in some for place in units[unit]):
+                length = max(place.offset + place.length for place in places) - begin
+                data = memoryview(self._bucket.get(places[0].segment, begin, length))
+                for place in places:
+                    at = place.offset - begin
+                    found[place] = data[at : at + place.length]
+            yield [_joined(unit, [_decoded(place, found[place]) for place in units[unit]]) for unit in some]
 
     def commit(self, savepoint: str, manifest: SavepointManifest) -> None:
         """Write the manifest: only now does the savepoint exist.
@@ -324,6 +305,59 @@ def _encoded(part: SnapshotPart, schema: pa.Schema, chunk_bytes: int) -> bytes:
         values = part.whole.export(chunk_bytes)
     streams = frames.encode(part.timers.export()), _stream(deleted if part.deleted else []), _stream(values)
     return b"".join(piece for data in streams for piece in (len(data).to_bytes(_LENGTH_BYTES, "big"), data))
+
+
+def _portions(units: Mapping[int, Sequence[Location]]) -> Iterator[list[int]]:
+    """Units by the places of their first parts, as many as are read together."""
+    some: list[int] = []
+    size = 0
+    for unit in sorted(units, key=lambda unit: (units[unit][0].segment, units[unit][0].offset)):
+        some.append(unit)
+        size += sum(place.length for place in units[unit])
+        if size >= PORTION_BYTES or len(some) == PORTION_UNITS:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _side_by_side(places: Iterable[Location]) -> Iterator[tuple[int, list[Location]]]:
+    """Places of one segment that lie close together, and where the first one begins."""
+    near: list[Location] = []
+    for place in sorted(places, key=lambda place: (place.segment, place.offset)):
+        if near:
+            last = near[-1]
+            if last.segment != place.segment or place.offset - (last.offset + last.length) > GAP_BYTES:
+                yield near[0].offset, near
+                near = []
+        near.append(place)
+    if near:
+        yield near[0].offset, near
+
+
+Part = tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]  # timers, deleted keys, values
+
+
+def _decoded(place: Location, data: memoryview) -> Part:
+    if zlib.crc32(data) != place.crc:
+        raise Damaged(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
+    streams, begin = [], 0
+    for _ in range(3):
+        begin, length = begin + _LENGTH_BYTES, int.from_bytes(data[begin : begin + _LENGTH_BYTES], "big")
+        streams.append(data[begin : begin + length])
+        begin += length
+    timers, _ = frames.decode(pa.py_buffer(streams[0]), TIMER_SCHEMA)
+    return timers, *(list(pa.ipc.open_stream(stream)) if len(stream) else [] for stream in streams[1:])
+
+
+def _joined(unit: int, parts: Sequence[Part]) -> SavedUnit:
+    *_, (timers, _, _) = parts
+    seen = pa.array([], pa.int64())  # keys of which a later part has told
+    batches: list[pa.RecordBatch] = []
+    for _, deleted, values in reversed(parts):
+        batches += (_without(batch, seen) for batch in values)
+        seen = pa.concat_arrays([seen, *(batch["key"] for batch in [*deleted, *values])]) if parts[1:] else seen
+    return SavedUnit(unit, [batch for batch in batches if batch.num_rows], timers)
 
 
 def _stream(batches: Iterable[pa.RecordBatch]) -> bytes:

@@ -3,6 +3,7 @@
 The store is a dictionary here; tests/integration has the real one.
 """
 
+import itertools
 import random
 import re
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import urllib3
 from minio.error import MinioException
-from small_bucket import KEYED, VALUE, state, store_of, write
+from small_bucket import KEYED, VALUE, read, state, store_of, write
 
 from keyshift.model.errors import BadInput, Damaged, NotThere, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment
@@ -28,7 +29,10 @@ from keyshift.workloads.windowcount import WindowCount
 
 
 def restored(store, *places):
-    batches, timers = store.read(*places)
+    return installed(*read(store, *places))
+
+
+def installed(batches, timers):
     made = MemoryState(VALUE)
     made.install(batches)
     made.timers.install(timers)
@@ -49,31 +53,59 @@ def test_units_come_back_with_their_values_and_timers_wherever_they_are_in_a_seg
         assert everything(restored(store, place)) == everything(state(place.unit))
 
 
-def test_a_reader_of_everything_fetches_many_units_at_once():
+def counted(written):
+    """A store that reads what was written into another one, and its reads."""
+    store, get = store_of(), Mock(wraps=written._bucket.get)
+    store._bucket = SimpleNamespace(get=get)
+    return store, get
+
+
+def units_of(portions):
+    return [[each.unit for each in some] for some in portions]
+
+
+def test_many_units_are_read_at_once_and_not_more_than_a_portion(monkeypatch):
+    written = store_of()
+    places = {place.unit: [place] for place in write(written, "one", 2, [(unit, state(unit)) for unit in range(9)])}
+    store, get = counted(written)
+    shuffled = dict(random.Random(1).sample([*places.items()], 9))
+    [some] = store.read(shuffled)
+    assert [each.unit for each in some] == [*range(9)] and get.call_count == 1
+    for each in some:
+        assert everything(installed(each.values, each.timers)) == everything(state(each.unit))
+    monkeypatch.setattr(savepoint, "PORTION_BYTES", places[0][0].length * 3)
+    portions = units_of(store.read(places))
+    assert [*itertools.chain(*portions)] == [*range(9)] and max(map(len, portions)) <= 4
+    assert get.call_count == 1 + len(portions)
+    monkeypatch.setattr(savepoint, "PORTION_UNITS", 2)
+    assert set(map(len, units_of(store.read(places)))) == {2, 1}
+
+
+def test_parts_in_several_segments_are_read_with_one_request_for_each():
+    written = store_of()
+    store, get = counted(written)
+    places = zip(*(write(written, name, 2, [(unit, state(unit)) for unit in range(9)]) for name in "abc"), strict=True)
+    [some] = store.read(dict(enumerate(places)))
+    for each in some:
+        assert everything(installed(each.values, each.timers)) == everything(state(each.unit))
+    assert get.call_count == 3
+
+
+def test_what_lies_between_the_units_that_are_wanted_is_read_only_if_it_is_little(monkeypatch):
     written = store_of()
     places = write(written, "one", 2, [(unit, state(unit)) for unit in range(9)])
-    for ahead_bytes, requests in ((0, 9), (1 << 20, 1), (places[0].length * 3, 3)):
-        store, get = store_of(), Mock(wraps=written._bucket.get)
-        store._bucket, store._ahead_bytes = SimpleNamespace(get=get), ahead_bytes
-        found = [everything(restored(store, place)) for place in places]
-        assert found == [everything(state(unit)) for unit in range(9)]
-        assert abs(get.call_count - requests) <= (1 if requests == 3 else 0), "units differ a little in length"
-
-
-def test_a_reader_of_everything_fetches_no_segment_again_for_each_unit_whose_parts_are_in_several():
-    written, store = store_of(), store_of()
-    places = zip(*(write(written, name, 2, [(unit, state(unit)) for unit in range(9)]) for name in "abc"), strict=True)
-    get = Mock(wraps=written._bucket.get)
-    store._bucket, store._ahead_bytes = SimpleNamespace(get=get), 1 << 20
-    for unit, parts in enumerate(places):
-        assert everything(restored(store, *parts)) == everything(state(unit))
-    assert get.call_count == 3
+    store, get = counted(written)
+    wanted = {unit: [places[unit]] for unit in (0, 1, 8)}
+    assert units_of(store.read(wanted)) == [[0, 1, 8]] and get.call_count == 1
+    monkeypatch.setattr(savepoint, "GAP_BYTES", places[0].length)
+    assert units_of(store.read(wanted)) == [[0, 1, 8]] and get.call_count == 3
+    assert sum(call.args[2] for call in get.call_args_list[1:]) == sum(places[unit].length for unit in (0, 1, 8))
 
 
 def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come():
     store = store_of()
     (empty, bare) = write(store, "one", 0, [(3, state(3, keys=0)), (4, state(4, keys=0, timers=0))])
-    assert store.read(empty)[0] == []
+    assert read(store, empty)[0] == []
     assert everything(restored(store, empty)) == everything(state(3, keys=0))
     assert everything(restored(store, bare)) == ({}, 4, 8, [], [])
 
@@ -148,7 +180,7 @@ def test_a_unit_that_is_not_as_it_was_written_is_named(where):
     spoiled[places[1].offset + int(places[1].length * where)] ^= 1
     store._bucket._client.objects[name] = bytes(spoiled)
     with pytest.raises(ServiceUnavailable, match=r"segment one/2-\w+-0: unit 5 does not have its checksum"):
-        store.read(places[1])
+        read(store, places[1])
     assert everything(restored(store, places[0])) == everything(state(1))
 
 
@@ -210,7 +242,7 @@ def test_a_store_that_does_not_answer_is_named_with_what_was_wanted(error):
     with pytest.raises(ServiceUnavailable, match=r"savepoints/job/two/2-\w+-0 cannot be written: MinIO at m:1"):
         write(store, "two", 2, [(1, state(1))])
     with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/2-\w+-0 cannot be read: MinIO at m:1"):
-        store.read(place)
+        read(store, place)
     with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read"):
         store.manifest("one")
 
@@ -294,18 +326,18 @@ def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
     objects, kept = store._bucket._client.objects, dict(store._bucket._client.objects)
     for name in kept:
         objects[name] = kept[name][:-1]
-    for read in (lambda: store.read(*places[0]), lambda: store.manifest("one")):
+    for look in (lambda: read(store, *places[0]), lambda: store.manifest("one")):
         with pytest.raises(Damaged):
             for unit in places:
-                store.read(*places[unit])
-            read()
+                read(store, *places[unit])
+            look()
     objects.clear()
-    for read in (lambda: store.read(*places[0]), lambda: store.manifest("one")):
+    for look in (lambda: read(store, *places[0]), lambda: store.manifest("one")):
         with pytest.raises(NotThere):
-            read()
+            look()
     store._bucket._client.error = urllib3.exceptions.HTTPError("refused")
     with pytest.raises(ServiceUnavailable) as away:
-        store.read(*places[0])
+        read(store, *places[0])
     assert not isinstance(away.value, (Damaged, NotThere))
 
 

@@ -1,6 +1,6 @@
 """What a system under test tells of itself when it has ended: for the verdict, and for the tables."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,7 +12,6 @@ import pyarrow as pa
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
 from keyshift.driver.stage import LedStage
-from keyshift.folders import MIB
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
@@ -22,9 +21,6 @@ from keyshift.runtime.router import TICK_US
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
-
-PART_BYTES, PART_UNITS = 8 * MIB, 4096  # of the state that is looked at together, more or less
-OfUnit = tuple[int, list[pa.RecordBatch], pa.RecordBatch]  # its values and timers
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ class FinalState:
 
 def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalState:
     """Of a job that has stopped; its last savepoint is the final state. ``more``: fields that the job does not know."""
-    store, final = SavepointStore(job.config.endpoints, job.config.job, PART_BYTES), job.savepoints[-1]
+    store, final = SavepointStore(job.config.endpoints, job.config.job), job.savepoints[-1]
     manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
 
     def end(stage: LedStage) -> StageEnd:
@@ -213,24 +209,11 @@ def _parts(store: SavepointStore, manifest: SavepointManifest, timers: list[pd.D
     for number, saved in enumerate(manifest.stages.values()):
         for slot, places in saved.places.items():
             of_slot = SavedStage(saved.assignment, {slot: places}).by_unit()
-            for some in _together((unit, *store.read(*parts)) for unit, parts in of_slot.items()):
-                values = [(unit, batch) for unit, batches, _ in some for batch in batches]
+            for some in store.read(of_slot):
+                values = [(each.unit, batch) for each in some for batch in each.values]
                 yield from _tables(values, stage=number, slot=slot)
                 if number == 0:
-                    timers += _tables([(unit, timed) for unit, _, timed in some], slot=slot)
-
-
-def _together(units: Iterable[OfUnit]) -> Iterator[list[OfUnit]]:
-    some: list[OfUnit] = []
-    size = 0
-    for unit in units:
-        some.append(unit)
-        size += sum(batch.nbytes for batch in unit[1])
-        if size > PART_BYTES or len(some) == PART_UNITS:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+                    timers += _tables([(each.unit, each.timers) for each in some], slot=slot)
 
 
 def _tables(of_units: Sequence[tuple[int, pa.RecordBatch]], **more: int) -> Iterator[pd.DataFrame]:

@@ -88,7 +88,8 @@ class Arrivals:
             with contextlib.suppress(ServiceUnavailable):  # what was not told keeps its memory there, no more
                 clients.tell(address, Taken(slot, tuple(self._here)))
 
-        self._fetch(f"slot {slot} from {address}", units, get)
+        most = max(PULL_GROUPS * self._shared.config.bins, len(units) // PULL_CALLS)
+        self._fetch(f"slot {slot} from {address}", units, get, most)
 
     def left_rows(self, address: str) -> list[Row]:
         """The rows that the slot has not worked on in the batch before, from the process that held it."""
@@ -108,15 +109,14 @@ class Arrivals:
         def get(some: list[int]) -> None:
             nonlocal said_at
             places.update(places or store.places(savepoint, shared.config.stage))
-            for unit in some:
-                batches, timers = store.read(*places[unit])
-                self._came([Shipment(unit, batches=batches, timers=timers)])
+            for portion in store.read({unit: places[unit] for unit in some}):
+                self._came([Shipment(each.unit, batches=each.values, timers=each.timers) for each in portion])
                 if time.monotonic() - said_at >= SAY_S:
                     said_at = time.monotonic()
                     shared.coordination.publish(RESTORING[shared.slot], len(self._here))
 
         try:
-            self._fetch(f"slot {shared.slot} from savepoint {savepoint}", units, get)
+            self._fetch(f"slot {shared.slot} from savepoint {savepoint}", units, get, len(units))
         except (Damaged, NotThere) as error:
             shared.coordination.publish(UNREADABLE[shared.slot], Unreadable(savepoint, str(error)))
             raise
@@ -124,9 +124,9 @@ class Arrivals:
             came = tuple(UnitCame(unit, *self._times[unit]) for unit in units if unit in self._times)
         shared.coordination.acknowledge(RESTORED[shared.slot], Restored(came, begin_us))
 
-    def _fetch(self, name: str, units: Sequence[int], get: Callable[[list[int]], None]) -> None:
-        """``get`` some units after others, those first that the slot waits for most."""
-        shared, most = self._shared, max(PULL_GROUPS * self._shared.config.bins, len(units) // PULL_CALLS)
+    def _fetch(self, name: str, units: Sequence[int], get: Callable[[list[int]], None], most: int) -> None:
+        """``get`` at ``most`` so many units after others, those first that the slot waits for most."""
+        shared = self._shared
 
         def following() -> list[int]:
             with shared.lock:

@@ -18,6 +18,7 @@ from keyshift.model.notes import Note
 from keyshift.results.verdict import Inventory, Judgement, Ownership
 from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state.timers import EVENT
+from keyshift.wire import savepoint
 from keyshift.wire.nodes import SlotSaved
 from keyshift.wire.savepoint import Savepoint, SavepointManifest
 from keyshift.workloads import workloads
@@ -74,7 +75,7 @@ def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_sl
 def test_a_million_units_are_looked_at_some_at_a_time(final, monkeypatch):
     whole, timers, one_by_one = [], [], []
     whole += final.parts(timers)
-    monkeypatch.setattr(final_state, "PART_UNITS", 1)
+    monkeypatch.setattr(savepoint, "PORTION_UNITS", 1)
     parts = list(final.parts(one_by_one))
     assert len(one_by_one) == 3 and len(timers) == 2
     for some, others in ((parts, whole), (one_by_one, timers)):
@@ -84,8 +85,8 @@ def test_a_million_units_are_looked_at_some_at_a_time(final, monkeypatch):
 def test_units_that_are_large_together_are_looked_at_some_at_a_time_too(monkeypatch):
     store, units = store_of(), [(unit, state(unit)) for unit in range(3)]
     final = ended(monkeypatch, {1: units}, store)
-    [one] = store.read(*write(store, "one", 1, units[:1], 10_000))[0]
-    monkeypatch.setattr(final_state, "PART_BYTES", 1.5 * one.nbytes)
+    [place] = write(store, "one", 1, units[:1], 10_000)
+    monkeypatch.setattr(savepoint, "PORTION_BYTES", 1.5 * place.length)
     assert [sorted({*part["unit"]}) for part in final.parts([])] == [[0, 1], [2]]
 
 

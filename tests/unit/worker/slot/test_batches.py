@@ -9,6 +9,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from small_bucket import read
 from small_job import DEADLINE_S, state
 from small_slots import BEGIN_US, SmallJob, until
 
@@ -252,7 +253,7 @@ def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_b
     job.savepoint(task)
     until(lambda: len(job.bucket.objects) == 2)
     assert acknowledged(job) == first and {f"savepoints/job/{place.segment}" for place in first} == {name}
-    counts = [row["count"] for place in first for batch in job.store().read(place)[0] for row in batch.to_pylist()]
+    counts = [row["count"] for place in first for batch in read(job.store(), place)[0] for row in batch.to_pylist()]
     assert counts == [1] * 8
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from minio.error import MinioException
+from small_bucket import read
 from small_slots import SmallJob, until
 
 from keyshift.model.errors import ProtocolViolation
@@ -39,7 +40,7 @@ def counts(job, name):
     for place in answer(job, name).places:
         by_unit.setdefault(place.unit, []).append(place)
     assert sorted(by_unit) == [0, 1, 2, 3]
-    batches = [batch for places in by_unit.values() for batch in job.store().read(*places)[0]]
+    batches = [batch for places in by_unit.values() for batch in read(job.store(), *places)[0]]
     return {row["key"]: row["count"] for batch in batches for row in batch.to_pylist()}
 
 

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from small_bucket import read
 from small_job import CONFIG
 from small_slots import SmallJob, until
 
@@ -51,7 +52,7 @@ def written(job, task):
     assert last.said.marker.kind == "sealed", "behind the results"
     places = job.nodes.read(saved("sp")["slot-0"]).places
     assert len(places) == 4
-    kinds = [kind for place in places for kind in job.store().read(place)[1]["kind"].to_pylist()]
+    kinds = [kind for place in places for kind in read(job.store(), place)[1]["kind"].to_pylist()]
     return kinds, [row for frame, _ in frames for row in frame.to_pylist()]
 
 

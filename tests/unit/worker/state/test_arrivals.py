@@ -9,6 +9,7 @@ from tenacity import stop_after_attempt
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import Location
+from keyshift.wire.savepoint import SavedUnit
 from keyshift.worker.flight.messages import Shipment, Taken
 from keyshift.worker.state import arrivals, outbox
 from keyshift.worker.state.arrivals import Arrivals
@@ -159,10 +160,11 @@ class Store:
         self._fail("manifest")
         return {unit: [Location(unit, "segment", 0, 1, 0)] for unit in range(9)}
 
-    def read(self, place):
-        self._fail(place.unit)
-        self.read_so_far.append(place.unit)
-        return [], None
+    def read(self, units):
+        for unit in units:
+            self._fail(unit)
+            self.read_so_far.append(unit)
+            yield [SavedUnit(unit, [], None)]
 
 
 def test_a_savepoint_that_cannot_be_read_at_first_is_read_again():
