@@ -86,8 +86,20 @@ OPTIONS: dict[str, Any] = {
     **sockets("/tmp"),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.executor.extraJavaOptions": JVM_OPTIONS,
 }
+
+
+def archived_classes(folder: Path = Path(sys.prefix)) -> str:
+    """Options of a JVM that takes classes from the archive in ``folder`` (place/class_archive.py); empty if none is
+    whole.
+
+    One of another Java or of other jars is not used: the JVM says so on standard error, as it then does with all its
+    warnings, and reads the jars.
+    """
+    for archive in folder.glob("keyshift-classes-*.jsa"):
+        if archive.stem.endswith(f"-{archive.stat().st_size}"):  # else it was cut off, and would end the JVM
+            return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto -Xlog:disable -Xlog:all=warning:stderr'
+    return ""
 
 
 @contextlib.contextmanager
@@ -119,13 +131,15 @@ def session(
     """
     os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # else what the JVM's threads have beside the heap grows for hours
+    java = f"{JVM_OPTIONS} {archived_classes()}"
     options = OPTIONS | {
         "spark.master": master,
         "spark.app.name": "keyshift",
         "spark.jars": ",".join(map(str, jars)),
         "spark.local.dir": str(work),
         # A JVM that is killed leaves libraries and folders behind.
-        "spark.driver.extraJavaOptions": f'{JVM_OPTIONS} "-Djava.io.tmpdir={work}"',
+        "spark.driver.extraJavaOptions": f'{java} "-Djava.io.tmpdir={work}"',
+        "spark.executor.extraJavaOptions": java if master.startswith("local") else JVM_OPTIONS,
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -164,7 +178,7 @@ def _array(mine: tuple[bool, ...]) -> Column:
     return F.array(*map(F.lit, mine))
 
 
-Slots = tuple[tasks.Task, JobConfig]  # what runs in those of a stage
+Slots = tuple[tasks.Task, int]  # what runs in the tasks of a stage, and how many there are
 
 
 def _frames(rows: DataFrame, inputs: Sequence[InputTopic]) -> DataFrame:
@@ -175,21 +189,20 @@ def _frames(rows: DataFrame, inputs: Sequence[InputTopic]) -> DataFrame:
     return rows.select(router.alias("router"), "offset", "value")
 
 
-def _dataflow(events: DataFrame, router: tasks.Task, stages: Sequence[Slots]) -> DataFrame:
-    """Frames through routers and the slots of all stages: results in ``value``, for the ``partition`` of their
-    slot.
+def dataflow(events: DataFrame, router: tasks.Task, stages: Sequence[Slots], several: bool = False) -> DataFrame:
+    """Frames through routers and the slots of all stages: results in ``value``, for the ``partition`` of their slot.
+
+    ``events``: router, offset, value. ``several``: slots share a task, which says itself of which one a result is.
     """
     pushed = _pushed(events, _array(PUSHED))
     rows = pushed.mapInArrow(router, spark_rows.ROUTED)
     alone = F.substring("value", 1, spark_rows.KIND_BYTES).eqNullSafe(F.lit(spark_rows.PRIMER_KIND))
-    *_, last = stages
-    several = last[1].slots_per_process > 1
     answered = spark_rows.ANSWERED_OF if several else spark_rows.ANSWERED
     for stage in stages:
-        slot, config = stage
-        values = rows.repartitionById(config.processes, F.col("task")).select("value")  # to the partition it names
+        slot, number = stage
+        values = rows.repartitionById(number, F.col("task")).select("value")  # to the partition it names
         pushed = _pushed(values, F.when(alone, _array(ALONE)).otherwise(_array(PUSHED_AFTER_ALONE)))
-        rows = pushed.mapInArrow(slot, answered if stage is last else spark_rows.ROUTED)
+        rows = pushed.mapInArrow(slot, answered if stage is stages[-1] else spark_rows.ROUTED)
     return rows if several else rows.withColumn("partition", F.spark_partition_id())
 
 
@@ -215,6 +228,7 @@ def start_query(
             }
         )
     kafka = {"kafka.bootstrap.servers": config.endpoints.kafka} | config.endpoints.sign_in.options()
+    chain = config.chain()
     rows = (
         spark.readStream.format("kafka")
         .options(**kafka)
@@ -223,10 +237,11 @@ def start_query(
         .load()
     )
     return (
-        _dataflow(
+        dataflow(
             _frames(rows, inputs),
             router or tasks.router(config, batch_s),
-            [(slot or tasks.slot(each, batch_s), each) for each in config.chain()],
+            [(slot or tasks.slot(each, batch_s), each.processes) for each in chain],
+            chain[-1].slots_per_process > 1,
         )
         .writeStream.format("kafka")
         .options(**kafka)
