@@ -111,6 +111,18 @@ class Forgets(LiveRobin):
         return position, []
 
 
+class CutsRecords(Kazoo):
+    """A turn ends where one replica writes its state down."""
+
+    def arrived(self, rows):
+        Ordering.arrived(self, rows)
+
+
+class ForgetsCaptures(Kazoo):
+    def save(self):
+        return Ordering.save(self)
+
+
 class CountsNothing(LiveRobin):
     waiting_bytes = 0
 
@@ -152,6 +164,8 @@ def of(machine: type[Ordering], **changes) -> OrderProtocol:
         (of(CountsCaptures), "turn [0-9]+ differs between replicas 0 and 1"),
         (of(SavesNoChannel), "events are lost|delivered twice|nothing was wrong|differs between replicas"),
         (of(Forgets), "events are lost|nothing was wrong, and the machine says|not each barrier"),
+        (of(CutsRecords), "differs between replicas 0 and 1|replica 0 has delivered [0-9]+ turns, replica 1"),
+        (of(ForgetsCaptures), "a capture is not delivered"),
         (of(CountsNothing), "bytes of one channel wait, and waiting_bytes is 0"),
         (of(Believes), "differs between replicas 0 and 3|replica 0 has delivered [0-9]+ turns, replica 3|nothing was"),
         (of(GoesOn), "record [0-9]+ of term [0-9]+ is missing in the log, and the machine goes on"),

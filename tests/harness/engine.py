@@ -151,6 +151,7 @@ class Engine:
     slow_s: tuple[float, ...]  # by router, of any stage: how long its rows are on their way
     results: list[pd.DataFrame] = field(default_factory=list)
     answered: dict[int, set[tuple[int, int, int]]] = field(default_factory=dict)  # version -> router, offset, position
+    by_turn: list[tuple[int, int, int]] = field(default_factory=list)  # slot, turn, how many results of events
     markers: list[SlotMarker] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     batches: int = 0
@@ -179,6 +180,9 @@ class Engine:
                 for version, *event in zip(*(batch[name].to_pylist() for name in names), strict=True):
                     if event[0] >= 0:  # not of a timer
                         self.answered.setdefault(version, set()).add(tuple(event))
+                if facts.turn:
+                    of_events = sum(router >= 0 for router in batch["router"].to_pylist())
+                    self.by_turn.append((slot, facts.turn.number, of_events))
             else:
                 self.markers += [facts.said] if facts.said else []
 

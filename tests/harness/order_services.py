@@ -44,7 +44,7 @@ class OrderLog:
     """One reader and writer."""
 
     def __init__(self, services: OrderServices, topic: str, partition: int, offset: int, replica: int) -> None:
-        self._services, self._place, self._next, self._replica = services, (topic, partition), offset, replica
+        self._services, self._place, self.next, self._replica = services, (topic, partition), offset, replica
 
     def append(self, record: Record) -> None:
         services = self._services
@@ -62,11 +62,15 @@ class OrderLog:
         while True:
             with self._services.lock:
                 log, now = self._services.logs[self._place], time.monotonic()
-                found = [(n, r) for n, (due, _, r) in enumerate(log[self._next :], self._next) if due <= now]
+                found = [(n, r) for n, (due, _, r) in enumerate(log[self.next :], self.next) if due <= now]
             if found or now >= until:
-                self._next += len(found)
+                self.next += len(found)
                 return found
             time.sleep(LOOK_S)
+
+    def end(self) -> int:
+        with self._services.lock:
+            return len(self._services.logs[self._place])
 
     def close(self) -> None:
         """Nothing is kept."""

@@ -54,9 +54,10 @@ def test_replicas_with_an_order_do_the_same_turns_and_give_the_same_results(orde
     assert all(replica.batches > 3 for replica in replicas)
 
 
+@pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
 @pytest.mark.parametrize("workload", ["keycount", "windowcount", "chain"])
-def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_the_same_turns(workload):
-    lives, returns = run(1, "live_robin", workload, returns=True)
+def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_the_same_turns(ordering, workload):
+    lives, returns = run(1, ordering, workload, returns=True)
     for place, later in returns.turns.items():
         begin = lives.turns[place].index(later[0])
         assert begin > 20, "it has not begun from the beginning"
@@ -68,9 +69,11 @@ def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_th
         assert agreed(theirs[at:], mine) == min(len(theirs) - at, len(mine))
 
 
-@pytest.mark.parametrize("workload", ["keycount", "chain"])
-def test_a_replica_dies_comes_back_and_is_full_when_it_keeps_up_with_the_other_one(workload):
-    dead, way, replicas = dies_and_returns(1, workload)
+@pytest.mark.parametrize(
+    ("ordering", "workload"), [("live_robin", "keycount"), ("live_robin", "chain"), ("kazoo", "chain")]
+)
+def test_a_replica_dies_comes_back_and_is_full_when_it_keeps_up_with_the_other_one(ordering, workload):
+    dead, way, replicas = dies_and_returns(1, workload, ordering=ordering)
     assert way.told.startswith("replica 1 was full again ") and way.full_at is not None
     assert dead.lives and dead.application.did == ["ready", "important"]
     assert replicas.differences == [] and replicas.chains.compared > 50

@@ -109,8 +109,7 @@ def run(
             first._loaded, second._due = True, first._due
         if begin:
             first._await("all is answered", lambda: not first._unanswered())
-            answered = set().union(*first._engine.answered.values())
-            second._due -= sum(offset < begin.offsets[router] for router, offset, _ in answered)
+            second._due = sum(of_events for slot, turn, of_events in first._engine.by_turn if turn > begin.turns[slot])
         for each in runs:
             each._await("nothing moves", lambda each=each: not any(stage.busy for stage in each._job.stages))
             each._await("every event has its result", lambda each=each: not each._unanswered())

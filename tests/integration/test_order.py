@@ -109,6 +109,7 @@ def test_all_read_what_anybody_has_appended_in_one_order_from_any_place_on(stack
             for log in logs:
                 assert read(log, 1) == [(number, record)]
         later = OrderLog(stack, topic.name, 1, 1, 1)
+        assert (later.next, later.end(), logs[0].next) == (1, 3, 3)
         assert read(later, 2) == [(1, records[1]), (2, records[2])] and later.read(0.1) == []
         for log in (*logs, later):
             log.close()

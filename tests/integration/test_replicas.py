@@ -160,15 +160,18 @@ def full(lab, manifest):
 
 
 @pytest.mark.parametrize(
-    ("workload", "fault"),
+    ("ordering", "workload", "fault"),
     [
-        ("keycount", "kill:replica@steady"),
-        at_night("windowcount", "kill:replica@steady"),
-        at_night("keycount", "kill:slot@3"),
+        ("live_robin", "keycount", "kill:replica@steady"),
+        ("kazoo", "windowcount", "kill:replica@steady"),
+        at_night("live_robin", "windowcount", "kill:replica@steady"),
+        at_night("live_robin", "keycount", "kill:slot@3"),
+        at_night("kazoo", "keycount", "kill:slot@3"),
     ],
 )
-def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, workload, fault):
-    manifest = lab.run(spec(workload=workload, fault=fault, **REPLICATED))
+def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, ordering, workload, fault):
+    values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
+    manifest = lab.run(spec(workload=workload, fault=fault, **values))
     assert manifest.status == "ok", manifest.verdict.examples
     assert manifest.verdict.others["diverged"] == 0
     assert any(note.startswith("replica 0 was full again") for note in manifest.notes), manifest.notes
@@ -178,10 +181,12 @@ def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, workl
 
 
 @pytest.mark.nightly("the second may only die when the first is back, which takes long on a machine that is busy")
-def test_two_replicas_die_one_after_the_other_and_both_come_back(lab, left):
+@pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
+def test_two_replicas_die_one_after_the_other_and_both_come_back(lab, left, ordering):
     """The first one takes a spare Spark, and so does the second, unless the next spare is not there yet."""
     faults = "kill:replica@3, kill:replica@90"
-    manifest = lab.run(spec(seconds=100.0, trigger_s=1.0, fault=faults, spares=1, **REPLICATED))
+    values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
+    manifest = lab.run(spec(seconds=100.0, trigger_s=1.0, fault=faults, spares=1, **values))
     assert manifest.status == "ok", manifest.verdict.examples
     for number in (0, 1):
         assert any(note.startswith(f"replica {number} was full again") for note in manifest.notes), manifest.notes

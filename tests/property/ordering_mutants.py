@@ -4,7 +4,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from keyshift.ordering import LogPlace, Record
+from keyshift.ordering import LogPlace, Ordering, Position, Record
+from keyshift.ordering.captures import Captures
 from keyshift.ordering.channels import Channel
 from keyshift.ordering.kazoo import Kazoo
 from keyshift.ordering.live_robin import LiveRobin
@@ -231,8 +232,29 @@ class JoinsWhatIsLeftBehindABarrier(Kazoo):
 class SaysHowFarItHasRead(Kazoo):
     """In place of how far it has delivered."""
 
-    def _log_place(self) -> LogPlace:
-        return self._read
+    @property
+    def position(self) -> Position:
+        return replace(super().position, log=self._read)
+
+
+class CutsRecordsAtACapture(Kazoo):
+    """Channels stand at it, as at a barrier, and others have none: a turn ends where state is written down."""
+
+    def arrived(self, rows: Any) -> None:
+        Ordering.arrived(self, rows)
+
+
+class _PassedOnArrival(Captures):
+    def passed(self, channel: Channel) -> bool:
+        return bool(self._come[channel.number])
+
+
+class CapturesWhatHasCome(Kazoo):
+    """Before it was delivered: whoever comes back never gets it."""
+
+    def __init__(self, setting: Any, position: Any) -> None:
+        super().__init__(setting, position)
+        self._captures = _PassedOnArrival(self.channels)
 
 
 class ForgetsWhatTheLeaderMayNotRepeat(Kazoo):
@@ -306,6 +328,8 @@ for _protocol, _what, _mutant, _check in [
     ("kazoo", "ordering", WantsAllOfARecord, "stuck"),
     ("kazoo", "ordering", JoinsWhatIsLeftBehindABarrier, "appointed"),
     ("kazoo", "ordering", SaysHowFarItHasRead, "order"),
+    ("kazoo", "ordering", CutsRecordsAtACapture, "order"),
+    ("kazoo", "ordering", CapturesWhatHasCome, "violation"),
     ("kazoo", "ordering", ForgetsWhatTheLeaderMayNotRepeat, "ordered twice"),
 ]:
     MUTANTS[f"{_protocol}: {_mutant.__name__}"] = (_protocol, {_what: _mutant}, _check)

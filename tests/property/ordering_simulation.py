@@ -3,9 +3,9 @@
 Each slot is a router of the next stage as in a job, by ``TurnSender``: its stage switches where the first one does.
 
 All replicas read the same frames. Each has delays of its own on each channel, batches that end, and deaths: it comes
-back from a snapshot of any of them. Each slot has the order machine and a made-up core, whose state is a number per
-key. For a protocol with leaders each slot has an order log: appends come late, twice or not, answers get lost, sessions
-end, and a replica that was stopped wakes up as a leader of before.
+back from a snapshot, or from what any of them alone has captured. Each slot has the order machine and a made-up core,
+whose state is a number per key. For a protocol with leaders each slot has an order log: appends come late, twice or
+not, answers get lost, sessions end, and a replica that was stopped wakes up as a leader of before.
 """
 
 import random
@@ -25,7 +25,7 @@ from keyshift.model.keys import Assignment
 from keyshift.ordering import Local, Ordering, Position, Propose, Record, Resign, Setting, machine, orderings
 from keyshift.ordering.channels import Channel
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 from keyshift.runtime.slot import Cut
 from keyshift.runtime.turn import Turn
 from keyshift.runtime.turn_sender import Sender, TurnSender
@@ -130,6 +130,7 @@ class Slot:
         self.machine = self.world.machine(self.setting, position)
         self.read = position.log.offset + 1  # in the order log
         self.turn = position.turn
+        self.log_end, self.stands = len(self.world.logs[self.place].records), False
         self.sender = self.world.sender(self.place, position)
         self.machine.arrived(waiting)
         self.busy_until = 0.0  # state is on its way until then
@@ -160,12 +161,16 @@ class Slot:
                     self.world.vacant(self.place, self.replica.number)
                 case Local():
                     self.world.seen["passed by"] += 1
+        self.stands |= self.read >= self.log_end and self.machine.abreast
 
     def deliver(self, turn: Turn) -> None:
         self.world.check_turn(self, turn)
         self.turn = turn.number
         if turn.control:
             kind, _, self.version, *_, payload, _ = turn.control[0]
+            if kind == CAPTURE:
+                self.send_on(Cut(bytes(payload).decode(), True))
+                self.replica.captured(self, bytes(payload))
             if kind == SAVEPOINT:
                 self.send_on(Cut("end", False))
             if kind == SNAPSHOT:
@@ -216,7 +221,7 @@ class Replica:
         self.due: dict[tuple[int, int, int], float] = {}
         self.usual: dict[tuple[int, int, int], float] = {}
         self.slots = {}
-        self.begun = snapshot.parts[0, 0][0].places[0].version if snapshot else 1  # whatever is read again
+        self.begun = snapshot.version if snapshot else 1  # whatever is read again
         for stage, slots in enumerate(world.shape.slots):
             for slot in range(slots):
                 begin = Position.begin(Setting(world.senders(stage), H_US, stage > 0), 1)
@@ -227,6 +232,13 @@ class Replica:
         self.frames = [0] * len(world.frames)
         if snapshot:  # some frames are read again
             self.frames = [max(0, at - world.rng.randint(0, 2)) for at in snapshot.frames]
+        # By router and frame, behind which it is: the name of a capture that this incarnation has alone.
+        self.captures = dict[tuple[int, int], bytes]()
+        for epoch in world.capture_epochs:
+            behind = [world.closes(router, epoch) for router in range(len(self.frames))]
+            begun = snapshot.frames if snapshot else self.frames
+            if world.rng.random() < 0.5 and all(at >= begin for at, begin in zip(behind, begun, strict=True)):
+                self.captures |= dict.fromkeys(enumerate(behind), f"{number}-{incarnation} {epoch}".encode())
         self.left: list[list[Rows]] = [[] for _ in world.frames]  # of a frame whose mark has gone out: the barriers
         self.ends, self.next_batch = False, list[Callable[[], None]]()  # what routers are to do in the next one
         for router in range(len(world.frames)):
@@ -272,12 +284,14 @@ class Replica:
         barriers: list[Rows] = []
         for slot, some in enumerate(rows):
             first, *rest = some
-            barriers.append(rest)
+            name = self.captures.get((router, at))
+            capture = [Row(CAPTURE, router, first.version, first.offset, 0, name)] if name else []
+            barriers.append([*rest, *capture])
             if first.kind == DATA or world.marks(router, at) or rng.random() < 0.3:
                 noise = [Row(MARKER, 0, 0, 0, 0)] if rng.random() < 0.05 else []
                 self.send(0, router, slot, [*noise, first])
         for barrier in barriers[0]:
-            if barrier.kind == SNAPSHOT:
+            if barrier.kind in (SNAPSHOT, CAPTURE):
                 self.router_places[bytes(barrier.payload)][router] = at + 1
         if barriers[0]:
             self.left[router] = barriers
@@ -376,7 +390,7 @@ class Replica:
         """Of what this router has said last: barriers that are kept back were not said."""
         at = self.frames[router]
         said = [row.version for frame in self.world.frames[router][:at] for row in frame[0]]
-        kept = [row.version for row in (self.left[router] or [[]])[0] if row.kind != SAVEPOINT]
+        kept = [row.version for row in (self.left[router] or [[]])[0] if row.kind not in (SAVEPOINT, CAPTURE)]
         return max(self.begun, min([*kept, max(said, default=1) + 1]) - 1)
 
     def captured(self, slot: Slot, name: bytes) -> None:
@@ -384,8 +398,11 @@ class Replica:
         self.parts[name][slot.place] = position, dict(slot.state)
         if len(self.parts[name]) == len(self.slots) and len(self.router_places[name]) == len(self.frames):
             frames = [at for _, at in sorted(self.router_places[name].items())]
-            self.world.snapshots.append(Snapshot(self.parts[name], frames))
-            self.world.seen["snapshots"] += 1
+            versions = {place.version for position, _ in self.parts[name].values() for place in position.places}
+            if len(versions) == 1:  # a way back waits for what moves
+                alone = name in self.captures.values()
+                self.world.snapshots.append(Snapshot(self.parts[name], frames, versions.pop(), alone))
+                self.world.seen["captures" if alone else "snapshots"] += 1
 
     def switched(self, stage: int, version: int) -> None:
         """Units go from each slot of the stage to each other: all of them have to be there first."""
@@ -436,10 +453,14 @@ class Replica:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Of one replica: position and state of each slot, and the next frame of each router."""
+    """Of one replica: position and state of each slot, the next frame of each router, and the version. ``alone``: the
+    others have no such snapshot.
+    """
 
     parts: dict[tuple[int, int], tuple[Position, dict[int, int]]]
     frames: list[int]
+    version: int
+    alone: bool
 
 
 class Simulation(VirtualTime):
@@ -475,6 +496,7 @@ class Simulation(VirtualTime):
         self.outcome: OrderOutcome
         super().__init__(rng, OrderOutcome(seed, f"simulate({seed}, {name!r})", self.shape))
         self.over = False
+        self.capture_epochs = self._free_epochs(rng.choice((0, 1, 3)) if self.agrees else 0)
         self.frames = [self.rows_of(router, switches_when_told) for router in range(len(self.given.frames))]
         self.last_ms = max(frames[-1].watermark - BEGIN_US for frames in self.given.frames) / 1000
         self.logs: dict[tuple[int, int], OrderLog] = defaultdict(OrderLog)
@@ -503,6 +525,18 @@ class Simulation(VirtualTime):
                     at = min(len(frames) - 1, number * 2 + router)
                     frames[at].append(row._replace(offset=frames[at][0].offset))
         return [list(frame) for frame in zip(*by_frame, strict=True)]
+
+    def _free_epochs(self, most: int) -> list[int]:
+        """Epochs at which a replica may have a capture."""
+        given = self.given
+        for _ in range(most):
+            given = given.captured(self.rng) or given
+        return [each.epoch for each in given.appointments if each.kind == CAPTURE]
+
+    def closes(self, router: int, epoch: int) -> int:
+        """The number of the frame that closes the epoch."""
+        frames = self.given.frames[router]
+        return next(at for at, frame in enumerate(frames) if frame.watermark // H_US >= epoch)
 
     def marks(self, router: int, at: int) -> bool:
         frames = self.given.frames[router]
@@ -616,7 +650,8 @@ class Simulation(VirtualTime):
             self.at(self.delay(50.0), self.come_back, dead)
             return
         snapshot = self.rng.choice([*self.snapshots[-3:], *(() if self.snapshots[1:] else (None,))])
-        self.seen["back from a snapshot" if snapshot else "back from the beginning"] += 1
+        back = "a capture" if snapshot and snapshot.alone else "a snapshot" if snapshot else "the beginning"
+        self.seen[f"back from {back}"] += 1
         self.log("replica", dead.number, "comes back")
         self.replicas[dead.number] = Replica(self, dead.number, dead.incarnation + 1, snapshot)
 
@@ -630,6 +665,8 @@ class Simulation(VirtualTime):
         log, here = self.logs[place], [each for each in self.replicas if each.alive and not each.slots[place].over]
         if log.leader >= 0:
             return
+        self.seen["no candidate"] += sum(not each.slots[place].stands for each in here)
+        here = [each for each in here if each.slots[place].stands]
         if not here:
             self.at(SESSION_MS, self.elect, place)
             return
@@ -664,7 +701,8 @@ class Simulation(VirtualTime):
 
     def check_turn(self, slot: Slot, turn: Turn) -> None:
         at = turn.number, turn.control[0].kind if turn.control else 0  # there are no two of a kind
-        first = self.turns[slot.place].setdefault(at, turn)
+        alone = at[1] == CAPTURE  # nothing to compare with
+        first = turn if alone else self.turns[slot.place].setdefault(at, turn)
         if first != turn:
             self.outcome.differ = True
             if self.agrees:

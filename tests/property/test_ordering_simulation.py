@@ -15,9 +15,11 @@ MUTANT_SEEDS = 300
 
 # Where it is difficult: how often a protocol's runs have to be there, or they prove little.
 OFTEN = (
+    "back from a capture",
     "back from a snapshot",
     "back from the beginning",
     "batches",
+    "captures",
     "control",
     "rows handed over",
     "snapshots",
@@ -29,6 +31,7 @@ OFTEN_WITH_LEADERS = (
     "came in behind the death of its leader",
     "elections",
     "expired",
+    "no candidate",
     "resigned",
 )
 

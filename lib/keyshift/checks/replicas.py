@@ -205,7 +205,9 @@ class Replica:
             self.go_on()
 
     def go_on(self) -> None:
-        """In another machine, in the next batch: its routers say their version, and some rows come again."""
+        """In another machine, in the next batch: its routers say their version, and some rows come again. A capture
+        does not: another one has another name.
+        """
         self._look()
         position, waiting = self.machine.save()
         self.machine = self.protocol.open(self.setting, position)
@@ -215,7 +217,8 @@ class Replica:
             here = rows[: self.came[channel]]
             if here:
                 version = max(row.version for row in here)
-                again = [row for row in here[-self.rng.randint(1, 3) :] if self.rng.random() < self.repeats]
+                last = here[-self.rng.randint(1, 3) :]
+                again = [row for row in last if row.kind != CAPTURE and self.rng.random() < self.repeats]
                 self.machine.arrived([*again, Row(BARRIER, channel, version, here[-1].offset + 1, 0)])
 
     def take_effects(self) -> list[Record]:

@@ -215,7 +215,7 @@ def capture(config: JobConfig, stages: Sequence[LedStage], check: Callable[[], N
         manifest.add(stage.name, said, stage.assignment)
         stage.participant.withdraw(nodes.saved(name))
     SavepointStore(config.endpoints, config.job).commit(name, manifest)
-    return Savepoint(name, manifest.offsets, manifest.unit_bytes, manifest.time_us)
+    return Savepoint(name, manifest.offsets, manifest.unit_bytes, manifest.turns)
 
 
 def _answers(stage: LedStage, name: str, what: str, check: Callable[[], None]) -> dict[str, Saved]:

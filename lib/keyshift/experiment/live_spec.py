@@ -61,8 +61,8 @@ def _check_replicas(spec: RunSpec) -> None:
     if orderings.get(job.ordering).leads:
         known = ", ".join(name for name, each in orderings.items() if each.agrees and not each.leads)
         raise BadInput(
-            f"{what} with ordering = {job.ordering}: no replica comes back where the order comes from a leader, and a "
-            f"job that lasts would run out of them; set ordering to one of: {known}"
+            f"{what} with ordering = {job.ordering}: a job that lasts was not tried yet where the order comes from a "
+            f"leader; set ordering to one of: {known}"
         )
     if job.replicas_move == "one_by_one" and job.returns:
         raise BadInput(

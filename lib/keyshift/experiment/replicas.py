@@ -22,11 +22,6 @@ def nothing_moves(job: Mapping[str, Any], scenario: Mapping[str, Any]) -> bool:
     return job.get("replicas", 1) != 1 and scenario.keys() <= _BESIDE_MOVES
 
 
-def comes_back(ordering: str, returns: bool) -> bool:
-    """Whether a replica that has died does. With a leader it cannot yet: a turn ends where state is written down."""
-    return returns and not orderings.get(ordering).leads
-
-
 def deaths_of(job: JobPart, scenario: ScenarioPart) -> list[Fault]:
     """Faults behind which the query is started anew: of a job without replicas, as others go on otherwise."""
     return [fault for fault in scenario.faults() if fault.ends_query and job.replicas == 1]
@@ -47,15 +42,15 @@ def check_replicas(
     replicas, faults = job.replicas, scenario.faults()
     whom = OF_ONE if replicas > 1 else (REPLICA,)  # a single job is started anew
     hits = [fault for fault in faults if fault.who in whom and fault.action == "kill"]
-    if comes_back(job.ordering, job.returns):  # then one after the other may die
+    if job.returns:  # then one after the other may die
         hits = max(([each for each in hits if _moment(each) == _moment(hit)] for hit in hits), key=len, default=[])
     if hits and len(hits) >= replicas:
         raise BadInput(
             f"fault = {', '.join(map(str, hits))} with replicas = {replicas}: none would be left; raise replicas to "
             f"{len(hits) + 1}"
         )
-    if job.spares and (replicas == 1 or not comes_back(job.ordering, job.returns)):
-        remedy = "set returns = true and an ordering without leaders" if replicas > 1 else "set replicas = 2"
+    if job.spares and (replicas == 1 or not job.returns):
+        remedy = "set returns = true" if replicas > 1 else "set replicas = 2"
         raise BadInput(f"spares = {job.spares}: no replica would ever need one; set spares = 0, or {remedy}")
     if replicas == 1:
         return

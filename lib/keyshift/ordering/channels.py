@@ -35,6 +35,7 @@ class Channel:
         self.waiting: deque[Element] = deque()
         self.marks = self.barriers = 0  # of those that wait
         self.bytes = 0
+        self.elements = 0  # that have come
         self.repeated = 0
         self._setting = setting
         self._came, self._came_watermark, self._came_version = place
@@ -78,6 +79,7 @@ class Channel:
             self._came_version = row.version
         element = Element(row, sequence, mark)
         self.waiting.append(element)
+        self.elements += 1
         self.marks += mark
         self.barriers += kind in CONTROL
         self.bytes += len(row.payload) + ROW_BYTES

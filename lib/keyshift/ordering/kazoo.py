@@ -33,6 +33,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from keyshift.model.errors import ProtocolViolation
+from keyshift.ordering.captures import Captures
 from keyshift.ordering.channels import Element
 from keyshift.ordering.machine import Ordering
 from keyshift.ordering.model import LogPlace, Position, Propose, Record, Resign, Setting
@@ -55,13 +56,17 @@ class Kazoo(Ordering):
 
     def __init__(self, setting: Setting, position: Position) -> None:
         super().__init__(setting, position)
-        self._delivered = position.log  # up to here nothing is left of any record
-        self._read = position.log
+        self._read = position.log  # up to ``log`` nothing is left of any record
         self._open: deque[tuple[LogPlace, Record]] = deque()  # behind that, with the place behind each
         self._ordered = [place.sequence for place in position.places]
         self._unordered: list[deque[int]] = [deque() for _ in position.places]  # sequences that have come
         self._lead: _Lead | None = None
         self._proposed_us = 0
+        self._captures = Captures(self.channels)
+
+    def arrived(self, rows: Iterable[Row]) -> None:
+        """See ``Ordering.arrived``. Captures are no elements here."""
+        super().arrived(row for row in rows if not self._captures.come(row))
 
     def _came(self, channel: int, element: Element) -> None:
         if element.sequence > self._ordered[channel]:
@@ -145,8 +150,14 @@ class Kazoo(Ordering):
     # -- delivering ---------------------------------------------------------------------------------------------------
 
     def take(self, ready: bool) -> Turn | None:
-        """See ``Ordering.take``."""
-        if all(self._stands(channel) for channel in range(len(self.channels))):
+        """See ``Ordering.take``. A capture is of state that is here: it wants the slot to be ready, as rows do.
+
+        Raises ProtocolViolation if channels have passed different captures.
+        """
+        if ready and (captures := self._captures.take()):
+            return Turn(self.turn, captures, (), self._time, self._time, self.clock, self.chain)
+        stand = (here.stands and here.waiting[0].sequence <= self._ordered[here.number] for here in self.channels)
+        if all(stand):  # and each barrier was ordered
             control = self._control()
             self._forget()
             return control
@@ -161,11 +172,6 @@ class Kazoo(Ordering):
                 self._forget()
                 return self._rows(rows, met, record.clock_us)
         return None
-
-    def _stands(self, channel: int) -> bool:
-        """Whether a barrier is next on the channel, and was ordered."""
-        here = self.channels[channel]
-        return here.stands and here.waiting[0].sequence <= self._ordered[channel]
 
     def _lacks(self, channel: int, sequence: int) -> bool:
         """Whether a row has not come that is up to ``sequence``, and in front of its next barrier."""
@@ -188,7 +194,13 @@ class Kazoo(Ordering):
         while self._open and all(
             self.channels[channel].sequence >= sequence for channel, sequence in self._open[0][1].entries
         ):
-            self._delivered, _ = self._open.popleft()
+            self.log, _ = self._open.popleft()
 
-    def _log_place(self) -> LogPlace:
-        return self._delivered
+    def save(self) -> tuple[Position, list[Row]]:
+        """See ``Ordering.save``."""
+        return self.position, self._captures.left()
+
+    @property
+    def abreast(self) -> bool:
+        """See ``Ordering.abreast``."""
+        return not any(self._lacks(channel, sequence) for channel, sequence in enumerate(self._ordered))

@@ -13,7 +13,9 @@ slot is in the least of its channels' epochs. Which rows lie between two marks d
 *Control.* A router sends the barrier of an appointment right behind the mark with which it closes the appointed epoch.
 Barriers wait until all channels stand at theirs. Then they are delivered at once, between two turns. They come whether
 the slot is ready for rows or not: state that is awaited may be what follows from them. Nothing follows from a capture,
-so one replica may have it and the others not: its turns and their chain are the same.
+so one replica may have it and the others not: its turns and their chain are the same. What a leader orders may lie on
+both sides of it, so with one a capture waits for no place on its channels: it comes when all that was sent in front of
+it was delivered, and more may have been.
 
 *Going on.* A machine is a function of its position and of what came behind it. So there is no ``restore``: a machine
 that is opened at the position and is given what waited, is the one that was saved, in the next batch. One that is
@@ -27,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from keyshift.model.errors import ProtocolViolation
 from keyshift.ordering.channels import Channel, Element
 from keyshift.ordering.digest import chained
-from keyshift.ordering.model import Effect, Local, LogPlace, Position, Record, Setting
+from keyshift.ordering.model import Effect, Local, Position, Record, Setting
 from keyshift.runtime.row import CAPTURE, KINDS, Row
 from keyshift.runtime.turn import Turn
 
@@ -39,6 +41,7 @@ class Ordering:
         self.setting = setting
         self.channels = [Channel(number, setting, place) for number, place in enumerate(position.places)]
         self.turn, self.clock, self.chain = position.turn, position.clock, position.chain
+        self.log = position.log
         self._effects: list[Effect] = []
 
     # -- rows ---------------------------------------------------------------------------------------------------------
@@ -93,10 +96,7 @@ class Ordering:
     def position(self) -> Position:
         """Where this machine stands, behind what was delivered."""
         places = tuple(channel.place for channel in self.channels)
-        return Position(places, self.turn, self.clock, self.chain, self._log_place())
-
-    def _log_place(self) -> LogPlace:
-        return LogPlace()
+        return Position(places, self.turn, self.clock, self.chain, self.log)
 
     # -- for status and flow control ----------------------------------------------------------------------------------
 
@@ -111,6 +111,13 @@ class Ordering:
         ends for all of them at once.
         """
         return all(channel.barriers for channel in self.channels)
+
+    @property
+    def abreast(self) -> bool:
+        """Whether all rows that were ordered have come, or are behind a barrier that has. Who waits for some should not
+        lead: others would wait for it.
+        """
+        return True
 
     @property
     def waiting_bytes(self) -> int:

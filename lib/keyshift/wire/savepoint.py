@@ -47,13 +47,13 @@ _DELETED = pa.schema([pa.field("key", pa.int64())])
 class Savepoint:
     """A committed savepoint: where each router continues, and how much state it holds, by stage and unit.
 
-    ``time_us``: that the slots had come to, if they work in turns.
+    ``turns``: the last one of each slot of the last stage, if they work in turns.
     """
 
     name: str
     offsets: dict[int, int]
     unit_bytes: dict[str, dict[int, int]]
-    time_us: int = 0
+    turns: dict[int, int] = field(default_factory=dict)
 
 
 class SavedUnit(NamedTuple):
@@ -124,9 +124,10 @@ class SavepointManifest:
                 saved.positions[int(number)] = answer.position
 
     @property
-    def time_us(self) -> int:
-        """That the slots had come to, if they work in turns."""
-        return min((place.time for saved in self.stages.values() for place in saved.positions.values()), default=0)
+    def turns(self) -> dict[int, int]:
+        """The last one of each slot of the last stage, if they work in turns."""
+        *_, last = self.stages.values()
+        return {slot: position.turn for slot, position in last.positions.items()}
 
     @property
     def unit_bytes(self) -> dict[str, dict[int, int]]:

@@ -607,8 +607,8 @@ def test_what_another_job_has_written_is_where_routers_and_slots_go_on_in_their_
     manifest.add(CONFIG.stage, said | {of_router(0): RouterSaved(11, 70_000)}, START)
     SavepointStore(CONFIG.endpoints, "lives").commit("capture-1", manifest)
     other = another(job, restore="capture-1", restore_of="lives")
-    other.start([START], Savepoint("capture-1", manifest.offsets, {}, manifest.time_us))
-    assert job.offsets[-1] == {0: 11} and manifest.time_us == 60_000
+    other.start([START], Savepoint("capture-1", manifest.offsets, {}, manifest.turns))
+    assert job.offsets[-1] == {0: 11} and manifest.turns == {0: 9, 1: 9}
     nodes = in_zookeeper(job, other)
     assert nodes.read_below(ROUTERS) == {"0": 70_000}
     assert nodes.read_below(POSITIONS) == {"0": stood[0], "1": stood[1]}

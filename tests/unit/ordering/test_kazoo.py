@@ -6,7 +6,7 @@ from keyshift.model.errors import ProtocolViolation
 from keyshift.ordering import LogPlace, Position, Propose, Record, Resign, Setting
 from keyshift.ordering.kazoo import MOST, Kazoo
 from keyshift.ordering.model import sequence_of
-from keyshift.runtime.row import BARRIER, DATA, Row
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, Row
 
 SETTING = Setting(2, 10, session_us=50_000, order_us=1_000)
 
@@ -179,3 +179,62 @@ def test_what_is_ordered_behind_a_barrier_waits_for_the_barriers_of_all_and_come
         machine.heard(log[position.log.offset + 1 :])
         assert len(begun) + len(taken(machine)) == len(expected)
     assert machine.save()[0].log == LogPlace(3, 1, 3)
+
+
+def captures(router, offset, name=b"one"):
+    return Row(CAPTURE, router, 1, offset, 0, name)
+
+
+def test_a_capture_cuts_no_record_and_comes_when_all_in_front_of_it_was_delivered():
+    machine = opened()
+    machine.arrived([data(0, 0), captures(0, 0), data(0, 1), data(1, 0)])
+    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 5, (up_to(0, 1),))), (2, Record(1, 2, 6, (up_to(1, 0),)))])
+    assert taken(machine) == [[(0, 0), (0, 1)], [(1, 0)]], "the other router has not said it"
+    machine.arrived([captures(1, 0), data(1, 1)])
+    assert machine.take(False) is None, "state is elsewhere"
+    turn = machine.take(True)
+    assert [row.router for row in turn.control] == [0, 1] and turn.number == 2
+    assert machine.position.log == LogPlace(2, 1, 2)
+    again = Kazoo(SETTING, machine.position)
+    again.arrived([data(0, 1), data(1, 1)])  # behind the capture: one was delivered
+    again.heard([(3, Record(1, 3, 7, (up_to(1, 1),)))])
+    assert taken(again) == [[(1, 1)]]
+
+
+def test_a_capture_that_one_channel_has_passed_goes_to_the_next_batch_with_what_waits():
+    machine = opened()
+    machine.arrived([data(0, 0), captures(0, 0), data(0, 1), captures(0, 1, b"two"), data(0, 2), data(1, 0)])
+    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 5, (up_to(0, 0),)))])
+    assert taken(machine) == [[(0, 0)]]
+    position, waiting = machine.save()
+    assert [(row.kind, row.offset) for row in waiting] == [
+        (CAPTURE, 0),
+        (DATA, 1),
+        (CAPTURE, 1),
+        (DATA, 2),
+        (DATA, 0),
+    ]
+    machine = Kazoo(SETTING, position)
+    machine.arrived([*waiting, captures(1, 0)])
+    machine.heard([(2, Record(1, 2, 6, (up_to(1, 0),)))])
+    assert taken(machine) == [[(1, 0)], "control"]
+
+
+def test_channels_that_have_passed_different_captures_end_the_replica():
+    machine = opened()
+    machine.arrived([captures(0, -1), captures(1, -1, b"two")])
+    with pytest.raises(ProtocolViolation, match="channels have passed different captures: one, two"):
+        machine.take(True)
+
+
+def test_it_is_abreast_when_what_was_ordered_has_come_or_is_behind_a_barrier_here():
+    machine = opened()
+    assert machine.abreast
+    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 5, (up_to(0, 2),)))])
+    machine.arrived([data(0, 0, 10)])
+    assert not machine.abreast
+    barrier = Row(BARRIER, 0, 2, 0, 0)
+    machine.arrived([barrier])
+    assert machine.abreast, "the rest may come in the next batch, and this one has to end"
+    machine.arrived([data(0, 1, 20, 2), data(0, 2, 20, 2)])
+    assert machine.abreast

@@ -10,7 +10,7 @@ from keyshift.results.copies import UNIT, by_unit, unlike
 
 def results(rows, replica=0, first=True):
     """Of (slot, epoch, value) each."""
-    table = pd.DataFrame(rows, columns=["slot", "epoch", "state"])
+    table = pd.DataFrame(rows, columns=["slot", "turn", "state"])
     numbers = range(len(table))
     return table.assign(
         router=0, offset=numbers, position=0, key=7, log_offset=[9 * replica + n for n in numbers], arrived_us=numbers
@@ -29,8 +29,8 @@ def test_a_replica_that_came_so_far_has_given_the_same(came_to):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ((0, 2, b"x"), "slot 0 gave another result than the first copy at epoch 2: router 0 offset 2 position 0 key 7"),
-        ((0, 3, b"c"), "slot 0 gave another result than the first copy at epoch 3: router 0 offset 2 position 0 key 7"),
+        ((0, 2, b"x"), "slot 0 gave another result than the first copy in turn 2: router 0 offset 2 position 0 key 7"),
+        ((0, 3, b"c"), "slot 0 gave another result than the first copy in turn 3: router 0 offset 2 position 0 key 7"),
     ],
 )
 def test_another_value_or_turn_is_named(row, words):
@@ -43,7 +43,7 @@ def test_results_may_have_lists():
     same, other = firsts.copy(), firsts.assign(leaders=[np.array(each) for each in ([1], [], [2, 1], [3], [])])
     assert list(unlike(firsts, same)) == []
     [line] = unlike(firsts, other)
-    assert line.startswith("slot 0 gave another result than the first copy at epoch 2")
+    assert line.startswith("slot 0 gave another result than the first copy in turn 2")
 
 
 def test_each_slot_is_named_once():
@@ -60,13 +60,13 @@ def test_replicas_with_different_assignments_have_given_the_same_if_each_unit_ha
     assert list(unlike(firsts, by_unit(moved, 4, 1), UNIT)) == []
     assert list(unlike(firsts, by_unit(moved.iloc[[0, 2, 1, 3, 4]], 4, 1), UNIT)) == [], "one slot was earlier"
     [line] = unlike(firsts, by_unit(moved.assign(state=[b"a", b"b", b"c", b"x", b"e"]), 4, 1), UNIT)
-    assert line.startswith(f"unit {other} gave another result than the first copy at epoch 3: router 0 offset 3 ")
+    assert line.startswith(f"unit {other} gave another result than the first copy in turn 3: router 0 offset 3 ")
     [line] = unlike(firsts.iloc[:-1], by_unit(moved, 4, 1), UNIT)
-    assert line == f"unit {unit} gave results from epoch 4 on of which there is no first copy"
+    assert line == f"unit {unit} gave results from turn 4 on of which there is no first copy"
 
 
 def test_results_without_a_first_copy_are_named():
     more = results([*ROWS, (0, 6, b"f")], 1, first=False)
-    assert list(unlike(FIRSTS, more)) == ["slot 0 gave results from epoch 6 on of which there is no first copy"]
+    assert list(unlike(FIRSTS, more)) == ["slot 0 gave results from turn 6 on of which there is no first copy"]
     elsewhere = results([(5, 1, b"a")], 1, first=False)
-    assert list(unlike(FIRSTS, elsewhere)) == ["slot 5 gave results from epoch 1 on of which there is no first copy"]
+    assert list(unlike(FIRSTS, elsewhere)) == ["slot 5 gave results from turn 1 on of which there is no first copy"]

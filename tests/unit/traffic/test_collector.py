@@ -114,7 +114,7 @@ def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp
     assert [column.tolist() for column in results.roll()] == [[], [], []], "it came when that second was told"
     results.close()
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
-    assert list(zip(table["slot"], table["replica"], table["epoch"], table["first"], strict=True)) == [
+    assert list(zip(table["slot"], table["replica"], table["turn"], table["first"], strict=True)) == [
         (0, 1, 2, True),
         (1, 0, 1, True),
         (0, 0, 2, False),

@@ -1,6 +1,5 @@
 """What comes of a run: its verdict, its tables, what the summary needs beside them, and notes for a reader."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from keyshift.traffic.traffic import Traffic
 from keyshift.workloads import Workload
 
 REPLICAS = "replicas"  # metric: how many are full, where that changes
-NEVER_DIED = -1  # before all times
+NEVER_DIED: list[Mapping[int, int]] = [{}]  # one incarnation, from the beginning
 _EXAMPLES_OF_CUTS = 6  # and as many of replicas
 
 
@@ -54,6 +53,11 @@ class Span(NamedTuple):
     def of(self, moments: "pd.Series[int]") -> "pd.Series[bool]":
         """Which of ``moments``, in microseconds since the epoch, are in it."""
         return moments.between(self.start * SECOND_US, self.end * SECOND_US, inclusive="left")
+
+
+def _behind(results: pd.DataFrame, turns: Mapping[int, int]) -> "pd.Series[bool]":
+    """Which ``results`` are behind these turns of their slots; all of a slot that has none."""
+    return results["turn"] > results["slot"].map(turns).fillna(-1)  # type: ignore[no-any-return]
 
 
 class EndedJob:
@@ -103,16 +107,12 @@ class EndedJob:
 
     def _as_if_alone(self, number: int) -> pd.DataFrame:
         """What a replica would have given if it had not died: before its last incarnation, what came of another one."""
-        *before, begin = self._begins(number)
+        *before, begin = self.final.began.get(number, NEVER_DIED)
         mine = self._traffic.results(number)
         if not before:
             return mine
-        found = pd.concat([self._results[self._results["epoch"] <= begin], mine[mine["epoch"] > begin]])
+        found = pd.concat([self._results[~_behind(self._results, begin)], mine[_behind(mine, begin)]])
         return found.assign(log_offset=np.arange(len(found)))
-
-    def _begins(self, replica: int) -> list[int]:
-        """The epochs behind which the results of its incarnations begin."""
-        return [time_us // (self.final.heartbeat_us or 1) for time_us in self.final.began.get(replica, [NEVER_DIED])]
 
     @cached_property
     def _cuts(self) -> dict[str, Judgement]:
@@ -152,10 +152,10 @@ class EndedJob:
 
     def _compared(self, replica: int) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Of each incarnation: first copies from its beginning on, and what it has given itself."""
-        mine, begins = self._traffic.results(replica), self._begins(replica)
-        for begin, end in zip(begins, [*begins[1:], math.inf], strict=True):
-            of_its_own = mine[mine["epoch"].between(begin, end, inclusive="right")]
-            compared = self._results[self._results["epoch"] > begin], of_its_own
+        mine, begins = self._traffic.results(replica), self.final.began.get(replica, NEVER_DIED)
+        for begin, end in zip(begins, [*begins[1:], None], strict=True):
+            until_next = ~_behind(mine, end) if end is not None else True
+            compared = self._results[_behind(self._results, begin)], mine[_behind(mine, begin) & until_next]
             if self.final.judged is not None:
                 units = self.workload.key_groups, self.workload.bins
                 compared = by_unit(compared[0], *units), by_unit(compared[1], *units)

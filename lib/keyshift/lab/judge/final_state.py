@@ -77,7 +77,8 @@ class FinalState:
     stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
     replicas: Mapping[int, "FinalState"] = field(default_factory=dict)  # of those that lived to the end, if there are
-    began: Mapping[int, Sequence[int]] = field(default_factory=dict)  # of all, see ``lab.replicas.jobs.LedReplica``
+    # Of all, see ``lab.replicas.jobs.LedReplica``.
+    began: Mapping[int, Sequence[Mapping[int, int]]] = field(default_factory=dict)
     judged: int | None = None  # of replicas that moved one after the other, that whose results are; None: first copies
     repeats: int = 0  # how often it went on from a checkpoint, and gave once more what came behind that
     strength: Sequence[tuple[float, int]] = ()  # since when (seconds since the epoch) so many of them were full

@@ -31,8 +31,9 @@ from keyshift.wire.savepoint import Savepoint
 
 @dataclass(eq=False)
 class LedReplica:
-    """The ``number``-th, from 0. ``lives``: it runs, or has not begun. ``began``: the time, in microseconds of the
-    order, behind which the results of each incarnation begin; -1 is before all.
+    """The ``number``-th, from 0. ``lives``: it runs, or has not begun; since then, in seconds since the epoch.
+    ``began``: of each incarnation, by slot of the last stage, the turn behind which its results begin, if that is not
+    the beginning.
     """
 
     number: int
@@ -40,12 +41,13 @@ class LedReplica:
     job: Job
     system: KeyshiftJob
     lives: bool = True
-    began: list[int] = field(default_factory=lambda: [-1])
+    since: float = 0.0
+    began: list[Mapping[int, int]] = field(default_factory=lambda: [{}])
 
-    def lives_from(self, time_us: int) -> None:
-        """It has come back."""
-        self.began.append(time_us)
-        self.lives = True
+    def lives_from(self, turns: Mapping[int, int]) -> None:
+        """It has come back, behind these turns."""
+        self.began.append(turns)
+        self.lives, self.since = True, time.time()
 
 
 class Replicas:
@@ -126,7 +128,7 @@ class Replicas:
         replica.job, replica.system = self._led(replica.application, config)
         replica.system.failover.follow(of.system.failover)
         replica.job.start([stage.assignment for stage in of.job.stages], begin)
-        replica.lives_from(begin.time_us)
+        replica.lives_from(begin.turns)
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""
@@ -147,7 +149,7 @@ class Replicas:
     @property
     def living(self) -> list[LedReplica]:
         """Those that live, the one that has done so for longest first."""
-        return sorted((replica for replica in self.all if replica.lives), key=lambda replica: replica.began[-1])
+        return sorted((replica for replica in self.all if replica.lives), key=lambda replica: replica.since)
 
     def jobs(self) -> list[Job]:
         """Of those that live; for any thread."""

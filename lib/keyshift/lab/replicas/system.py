@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from keyshift.clock import now_us
-from keyshift.experiment.replicas import comes_back, moves_apart
+from keyshift.experiment.replicas import moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
@@ -66,7 +66,7 @@ class ReplicatedJob:
                 time.sleep(LOOK_S)
                 self._returns.look()
             self._returns.count()
-            if comes_back(self._spec.job.ordering, self._spec.job.returns):
+            if self._spec.job.returns:
                 with self._telling:
                     self._returns.begin(replica)
 

@@ -26,9 +26,14 @@ class Follower(Protocol):
     def elected(self, term: int) -> None:
         """The replica leads in this term."""
 
+    @property
+    def abreast(self) -> bool:
+        """See ``Ordering.abreast``."""
+
 
 class Following:
-    """Of ``slot`` during one batch, from this ``offset`` of the order log on.
+    """Of ``slot`` during one batch, from this ``offset`` of the order log on. The replica stands for election when it
+    has read what is there, and has the rows: one that comes back would make the others wait for it.
 
     ``append``, ``resign`` and ``withdraw`` are for whoever carries out what the machine wants.
     """
@@ -38,7 +43,7 @@ class Following:
         self._log = OrderLog(endpoints, config.order_topic, config.slots_before + slot, offset, replica)
         place, session_s = (config.stage, slot), config.session_ms / 1000
         self._election = Election(endpoints.zookeeper, config.token, config.shared, place, replica, session_s)
-        self._over = threading.Event()
+        self._over, self._abreast = threading.Event(), threading.Event()
         self.append, self.resign, self.withdraw = self._log.append, self._election.resign, self._election.withdraw
 
     def works(
@@ -50,15 +55,23 @@ class Following:
             with turn():
                 follower.elected(term)
 
-        return partial(self._read, follower, turn), partial(self._election.stand, elected), self._election.keep
+        def stand() -> None:
+            self._abreast.wait()
+            self._election.stand(elected)
+
+        return partial(self._read, follower, turn), stand, self._election.keep
 
     def _read(self, follower: Follower, turn: Callable[[], AbstractContextManager[object]]) -> None:
         try:
+            end = self._log.end()
             while not self._over.is_set():
                 records = self._log.read(READ_S)
                 with turn():
                     follower.heard(records)
+                    if self._log.next >= end and follower.abreast:
+                        self._abreast.set()
         finally:
+            self._abreast.set()  # who waits ends, too
             self._log.close()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ of another term: machines drop it.
 
 import logging
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from keyshift.endpoints import Endpoints
 from keyshift.model import messages
@@ -18,7 +18,8 @@ MOST = 1000  # records that are read at once
 
 
 class OrderLog:
-    """Partition ``partition`` of ``topic``, read from ``offset`` on. One thread reads; any may append.
+    """Partition ``partition`` of ``topic``, read from ``offset`` on. One thread reads; any may append. ``next``: the
+    offset from which it reads on.
 
     ``replica``: whose records are written here; only people read that.
     """
@@ -38,6 +39,7 @@ class OrderLog:
         reading = {"group.id": "none", "enable.auto.commit": False, "auto.offset.reset": "error", "check.crcs": True}
         self._consumer = Consumer(common | reading, logger=logger)
         self._consumer.assign([TopicPartition(topic, partition, offset)])
+        self.next = offset
 
     def append(self, record: Record) -> None:
         """Does not wait; what comes of that is read."""
@@ -55,7 +57,16 @@ class OrderLog:
             offset, value = message.offset(), message.value()
             assert offset is not None and value is not None  # of all that is no error
             found.append((offset, messages.decode(Record, value)))
+            self.next = offset + 1
         return found
+
+    def end(self) -> int:
+        """The offset behind the last record there is. Raises ServiceUnavailable."""
+        try:
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, self._partition), AWAY_MS / 1000)
+        except KafkaException as error:
+            raise ServiceUnavailable(f"Kafka: the end of topic {self._topic!r} is not known: {error}") from error
+        return end
 
     def close(self) -> None:
         """What was appended is on its way all the same."""

@@ -135,6 +135,11 @@ class LedIntake(TurnIntake):
             self._order.elected(term)
             self.go_on()
 
+    @property
+    def abreast(self) -> bool:
+        """See ``Follower.abreast``."""
+        return self._order.abreast
+
     def go_on(self) -> None:  # noqa: D102
         if not self._over:
             self._order.propose(now_us())

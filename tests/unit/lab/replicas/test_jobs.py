@@ -162,12 +162,12 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     made.replicas.begin_next(first)
     assert first.application is not old and first.application.did == ["begin"]
     assert (first.application.name, first.application.gives_way) == ("0-1", True)
-    saved = Savepoint("capture-1", {0: 7}, {}, time_us=5_000_000)
+    saved = Savepoint("capture-1", {0: 7}, {}, turns={0: 7, 1: 9})
     made.replicas.lead_next(first, saved, second)
     config = first.job.config
     assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
     assert first.job.asked == [(["assigned"], saved)] and first.job.start_query == "starts 0-1"
-    assert first.lives and first.began == [-1, 5_000_000] and first.system.job is first.job
+    assert first.lives and first.began == [{}, {0: 7, 1: 9}] and first.system.job is first.job
     assert second.system.followed == [first.system], "it has the past and the plans of the other one"
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
 
@@ -233,7 +233,7 @@ def test_those_that_live_agree_and_the_dead_have_no_say(made):
     made.replicas.begin_next(first)
     assert decided(made, 1) == {1: 1}, "its application runs, and its job has not begun"
     first.lives = False
-    made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, time_us=5_000_000), second)
+    made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, turns={0: 7, 1: 9}), second)
     assert decided(made, 1, 0) == {0: 1, 1: 1}
 
 

@@ -13,7 +13,7 @@ from keyshift.traffic.copies import Standing
 from keyshift.waiting import wait_until
 from keyshift.wire.savepoint import Savepoint
 
-SAVED = Savepoint("capture-1", {0: 7}, {"counter": {0: 1_000_000, 1: 500_000}}, time_us=5)
+SAVED = Savepoint("capture-1", {0: 7}, {"counter": {0: 1_000_000, 1: 500_000}}, turns={0: 5})
 
 
 class Application:

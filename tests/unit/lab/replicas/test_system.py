@@ -50,7 +50,7 @@ class Replica:
         self.number, self.offset, self.lives, self.dies, self.killed, self.did = number, offset, True, None, 0, []
         self.application = self.system = self
         self.job = SimpleNamespace(config=SimpleNamespace(attempt=0))
-        self.began = [-1]
+        self.began = [{}]
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
 
     def __getattr__(self, name):
@@ -245,7 +245,7 @@ def test_who_has_died_comes_back_and_it_is_known_how_many_were_full_when(made):
     assert job.said[-1] == "replica 0 was full again" and not job.system.busy
     final = job.system.final_state()
     assert [full for _, full in final.strength] == [3, 2, 3] and set(final.replicas) == {0, 1, 2}
-    assert final.began == {0: [-1], 1: [-1], 2: [-1]}
+    assert final.began == {0: [{}], 1: [{}], 2: [{}]}
 
 
 def test_who_may_not_come_back_does_not(made):

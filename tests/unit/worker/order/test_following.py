@@ -18,6 +18,9 @@ class Log:
         self.place, self.records, self.closed, self.next = place[1:], [], False, 0
         self.append = self.records.append
 
+    def end(self):
+        return 1
+
     def read(self, timeout_s):
         threading.Event().wait(timeout_s / 10)
         assert not self.closed
@@ -51,7 +54,7 @@ class Election:
 
 class Told:
     def __init__(self):
-        self.heard_, self.terms, self.in_turn = [], [], False
+        self.heard_, self.terms, self.in_turn, self.abreast = [], [], False, False
 
     def heard(self, records):
         assert self.in_turn
@@ -89,6 +92,10 @@ def test_what_is_read_and_each_term_are_told_in_a_turn_until_it_is_closed(made):
     threads = [threading.Thread(target=work) for work in made.works(told, turn)]
     for thread in threads:
         thread.start()
+    until(lambda: told.heard_[2:])
+    told.abreast = True
+    until(lambda: told.heard_[9:])
+    assert told.terms == [], "it has not read what was there"
     made.append(Record(7, 0))
     until(lambda: [(0, Record(7, 0))] in told.heard_ and told.terms == [7])
     until(lambda: told.heard_[-1] == [])  # time passes, too

@@ -6,7 +6,7 @@ from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.ordering import Record
 from keyshift.ordering.model import sequence_of
-from keyshift.runtime.row import CAPTURE, DATA, Row
+from keyshift.runtime.row import DATA, SAVEPOINT, Row
 from keyshift.wire import nodes
 from keyshift.worker.slot import opening
 
@@ -127,7 +127,7 @@ def test_a_batch_does_not_end_before_a_barrier_that_all_channels_have(job):
     task, log = opened(job)
     rows(job, task, 0, 0, job.keys_of(0)[0])
     rows(job, task, 1, 0, job.keys_of(1)[0])
-    barriers = [Row(CAPTURE, router, 1, 0, BEGIN_US, b"name") for router in range(2)]
+    barriers = [Row(SAVEPOINT, router, 1, 0, BEGIN_US, b"name") for router in range(2)]
     task.on_rows(barriers)
     with log.turn():
         assert not task.intake.over() and log.stands
@@ -140,7 +140,7 @@ def test_a_batch_does_not_end_before_a_barrier_that_all_channels_have(job):
 def test_a_barrier_that_a_router_says_in_the_next_batch_is_waited_for_there(job):
     task, log = opened(job)
     rows(job, task, 0, 0, job.keys_of(0)[0])
-    task.on_rows([Row(CAPTURE, 0, 1, 0, BEGIN_US, b"name")])
+    task.on_rows([Row(SAVEPOINT, 0, 1, 0, BEGIN_US, b"name")])
     rows(job, task, 1, 0, job.keys_of(1)[0])
     with log.turn():
         assert task.intake.over()
