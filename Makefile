@@ -113,7 +113,7 @@ clean: ## remove .venv, caches and build leftovers from this folder, and nothing
 # only: pip would build it, like keyshift itself, with whatever setuptools is newest, unchecked. By then the build tools of
 # the lock are installed and used instead.
 # Then Spark's classes are archived, once: each start of Spark takes half the time from then on (docs/performance.md).
-# From nothing, on 2 cores with pip 23.2: 75 to 90 s, 440 MB fetched; and 20 s for the archive, 170 MB.
+# From nothing, on 2 cores with pip 23.2: 75 to 90 s, 440 MB fetched; and 35 s for the archive, 170 MB.
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "keyshift needs Python 3.11 or newer; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | head -n 1)." \
