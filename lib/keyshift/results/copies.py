@@ -18,7 +18,7 @@ SLOT, UNIT = "slot", "unit"
 def by_unit(results: pd.DataFrame, key_groups: int, bins: int) -> pd.DataFrame:
     """``results`` with the ``unit`` of each, those of a unit in the order of its turns, wherever it was."""
     units = units_of(results["key"].to_numpy(), key_groups, bins)
-    return results.assign(**{UNIT: units}).sort_values("turn", kind="stable")
+    return results.assign(**{UNIT: units}).sort_values("slot_turn", kind="stable")
 
 
 def unlike(firsts: pd.DataFrame, copies: pd.DataFrame, of: str = SLOT) -> Iterator[str]:
@@ -38,10 +38,10 @@ def unlike(firsts: pd.DataFrame, copies: pd.DataFrame, of: str = SLOT) -> Iterat
         if not same.all():
             row = mine.iloc[int(np.argmin(same))]
             what = "router {router} offset {offset} position {position} key {key}".format_map(row)
-            yield f"{of} {number} gave another result than the first copy in turn {row['turn']}: {what}"
+            yield f"{of} {number} gave another result than the first copy in turn {row['slot_turn']}: {what}"
         elif rows < len(mine):
             row = mine.iloc[rows]
-            yield f"{of} {number} gave results from turn {row['turn']} on of which there is no first copy"
+            yield f"{of} {number} gave results from turn {row['slot_turn']} on of which there is no first copy"
 
 
 def repeated(results: pd.DataFrame, times: int) -> npt.NDArray[np.bool_]:

@@ -50,7 +50,7 @@ _ARRIVAL = (
     pa.field("log_offset", pa.int64()),
     pa.field("arrived_us", pa.int64()),
     pa.field("replica", pa.int16()),
-    pa.field("turn", pa.int64()),
+    pa.field("slot_turn", pa.int64()),
     pa.field("first", pa.bool_()),
 )
 NO_TURN = frames.OfTurn(0, 0, 0)  # of results of a slot that takes rows as they come

@@ -10,7 +10,7 @@ from keyshift.results.copies import UNIT, by_unit, unlike
 
 def results(rows, replica=0, first=True):
     """Of (slot, epoch, value) each."""
-    table = pd.DataFrame(rows, columns=["slot", "turn", "state"])
+    table = pd.DataFrame(rows, columns=["slot", "slot_turn", "state"])
     numbers = range(len(table))
     return table.assign(
         router=0, offset=numbers, position=0, key=7, log_offset=[9 * replica + n for n in numbers], arrived_us=numbers

@@ -1,11 +1,13 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from keyshift.model import frames
 from keyshift.model.records import Second
 from keyshift.traffic import collector
 from keyshift.traffic.collector import ResultsFile, first_copies, first_results
 from keyshift.traffic.messages import BUCKETS_MS, SecondDone
+from keyshift.workloads import workloads
 from keyshift.workloads.keycount import RESULT_FIELDS
 
 
@@ -20,6 +22,15 @@ def batch(*rows: tuple[int, int], key: int = 0) -> pa.RecordBatch:
     plain = dict.fromkeys(schema.names, 0)
     plain["key"] = key
     return pa.RecordBatch.from_pylist([plain | {"t": t, "position": position} for t, position in rows], schema=schema)
+
+
+@pytest.mark.parametrize("workload", [name for name, _ in workloads.items()])
+def test_no_workload_has_a_result_of_a_name_that_the_collector_gives(workload, tmp_path):
+    *_, last = workloads.get(workload)().stages
+    results = ResultsFile(last.result_fields, tmp_path / "results.parquet")
+    results.close()
+    names = pq.read_table(tmp_path / "results.parquet").schema.names
+    assert len(names) == len({*names})
 
 
 def test_results_of_timers_are_kept_but_not_timed(tmp_path):
@@ -114,7 +125,7 @@ def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp
     assert [column.tolist() for column in results.roll()] == [[], [], []], "it came when that second was told"
     results.close()
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
-    assert list(zip(table["slot"], table["replica"], table["turn"], table["first"], strict=True)) == [
+    assert list(zip(table["slot"], table["replica"], table["slot_turn"], table["first"], strict=True)) == [
         (0, 1, 2, True),
         (1, 0, 1, True),
         (0, 0, 2, False),

@@ -57,7 +57,7 @@ class Span(NamedTuple):
 
 def _behind(results: pd.DataFrame, turns: Mapping[int, int]) -> "pd.Series[bool]":
     """Which ``results`` are behind these turns of their slots; all of a slot that has none."""
-    return results["turn"] > results["slot"].map(turns).fillna(-1)  # type: ignore[no-any-return]
+    return results["slot_turn"] > results["slot"].map(turns).fillna(-1)  # type: ignore[no-any-return]
 
 
 class EndedJob:

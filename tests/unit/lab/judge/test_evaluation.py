@@ -32,7 +32,7 @@ def ended(monkeypatch):
         workload = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
         run = run_sequentially(workload, [Assignment.contiguous(8, 2)])
         frames = run.frames.assign(events=len(run.events) // len(run.frames))
-        results = run.results.assign(replica=0, turn=0, first=True)
+        results = run.results.assign(replica=0, slot_turn=0, first=True)
         traffic = SimpleNamespace(
             offered=lambda before: (run.events, frames), results=lambda: results, seconds=[], differences=[]
         )
@@ -101,7 +101,7 @@ def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_differ
 
 def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_copies_are_what_it_gave(ended):
     run = ended(None)
-    mine = run._results.assign(turn=np.arange(len(run._results)) // 10 + 1, replica=0, first=True)
+    mine = run._results.assign(slot_turn=np.arange(len(run._results)) // 10 + 1, replica=0, first=True)
     moved = mine.assign(slot=9, replica=1)  # where nothing belongs, as far as the other one knows
     firsts = pd.concat([mine.iloc[::2], moved.iloc[1::2]]).sort_index()
     run._results, plain = firsts.assign(log_offset=range(len(firsts))), replace(run.final, heartbeat_us=1)
@@ -134,8 +134,8 @@ def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_
 
 def test_a_replica_that_came_back_is_judged_with_what_another_one_gave_while_it_was_away(ended):
     run = ended(None)
-    results = run._results = run._results.assign(turn=np.arange(len(run._results)) // 10 + 1)
-    mine = results[(results["turn"] <= 8) | (results["turn"] > 20)]
+    results = run._results = run._results.assign(slot_turn=np.arange(len(run._results)) // 10 + 1)
+    mine = results[(results["slot_turn"] <= 8) | (results["slot_turn"] > 20)]
     run._traffic.results = lambda replica: (results, mine)[replica]
     run._traffic.compared, run._traffic.replicas = 40, 2
     plain = replace(run.final, heartbeat_us=1)
