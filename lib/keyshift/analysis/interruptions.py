@@ -11,7 +11,7 @@ import pandas as pd
 from keyshift.analysis.conclusions import TIE, digits
 from keyshift.analysis.metrics import arrivals_ms, need
 from keyshift.analysis.tables import Row
-from keyshift.analysis.timelines import DEATH, FAULT
+from keyshift.analysis.timelines import DEATH, faults
 from keyshift.model.errors import BadInput
 
 SILENCE = "silence (s)"
@@ -58,9 +58,7 @@ def _one(row: Row, latency: pd.DataFrame) -> dict[str, Any]:
 
 def fault_moments(metrics: pd.DataFrame) -> list[float]:
     """When something was made to fail, in seconds from the trigger, ascending. ``metrics``: the table of a run."""
-    need(metrics, ["t_s", "metric", "instance"], "fault_moments")
-    struck = (metrics["metric"] == FAULT) & (metrics["instance"] != DEATH)
-    return sorted(metrics.loc[struck, "t_s"].astype("float64").tolist())
+    return [at_s for at_s, what in faults(metrics) if what != DEATH]
 
 
 def silences_around(latency: pd.DataFrame, moments: Sequence[float]) -> pd.DataFrame:

@@ -190,13 +190,11 @@ class SavepointStore:
         ServiceUnavailable.
         """
         for some in _portions(units):
-            found = {}
-            for begin, places in _side_by_side(place for unit in some for place in units[unit]):
-                length = max(place.offset + place.length for place in places) - begin
-                data = memoryview(self._bucket.get(places[0].segment, begin, length))
-                for place in places:
-                    at = place.offset - begin
-                    found[place] = data[at : at + place.length]
+            found: dict[Location, memoryview] = {}
+            for places in _side_by_side(place for unit in some for place in units[unit]):
+                begin = places[0].offset
+                data = memoryview(self._bucket.get(places[0].segment, begin, _end(places[-1]) - begin))
+                found |= {place: data[place.offset - begin : _end(place) - begin] for place in places}
             yield [_joined(unit, [_decoded(place, found[place]) for place in units[unit]]) for unit in some]
 
     def commit(self, savepoint: str, manifest: SavepointManifest) -> None:
@@ -322,18 +320,20 @@ def _portions(units: Mapping[int, Sequence[Location]]) -> Iterator[list[int]]:
         yield some
 
 
-def _side_by_side(places: Iterable[Location]) -> Iterator[tuple[int, list[Location]]]:
-    """Places of one segment that lie close together, and where the first one begins."""
+def _side_by_side(places: Iterable[Location]) -> Iterator[list[Location]]:
+    """Places of one segment that lie close together, ascending."""
     near: list[Location] = []
     for place in sorted(places, key=lambda place: (place.segment, place.offset)):
-        if near:
-            last = near[-1]
-            if last.segment != place.segment or place.offset - (last.offset + last.length) > GAP_BYTES:
-                yield near[0].offset, near
-                near = []
+        if near and (near[-1].segment != place.segment or place.offset - _end(near[-1]) > GAP_BYTES):
+            yield near
+            near = []
         near.append(place)
     if near:
-        yield near[0].offset, near
+        yield near
+
+
+def _end(place: Location) -> int:
+    return place.offset + place.length
 
 
 Part = tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]  # timers, deleted keys, values
