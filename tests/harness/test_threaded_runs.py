@@ -11,8 +11,8 @@ from shell_mutants import hunt, mutant
 
 from small_run import at_night
 
-SEEDS = settings.default.max_examples // 40  # of each kind and workload: 48 runs, or 3000 at night
-NIGHT = SEEDS > 100
+NIGHT = settings.default.max_examples > 1000
+SEEDS = 125 if NIGHT else 1  # of each kind and workload: 24 runs, or 3000 at night
 FAILS = 0.2  # of Flight's calls before they have worked, and as many after
 MUTANT_SEEDS = 32  # the shyest are found by every third run
 MUTANT_S = 800.0

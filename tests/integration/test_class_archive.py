@@ -2,12 +2,13 @@
 
 import sys
 
-import psutil
 import pytest
+
+from spark_workers import below
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no other way to see what a process has mapped")
 def test_spark_takes_its_classes_from_the_archive(lab):
-    (spark,) = (each for each in psutil.Process().children(recursive=True) if "SparkSubmit" in " ".join(each.cmdline()))
+    (spark,) = (process for process, command in below() if "SparkSubmit" in " ".join(command))
     mapped = [each.path for each in spark.memory_maps() if "keyshift-classes" in each.path]
     assert mapped, "without it a start takes twice as long: `python -m keyshift.place.class_archive` makes it anew"

@@ -78,6 +78,7 @@ def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
     assert all(re.search("since its (snapshot|beginning) was done again", note) for note in deaths), manifest.notes
 
 
+@pytest.mark.nightly("half a minute; the harness has chains that die while they move without Spark")
 def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab):
     """The death comes in the migration, and after a snapshot of all stages unless the machine is very slow."""
     run = spec(
@@ -96,6 +97,7 @@ def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab
     assert set(metrics.loc[metrics["metric"] == "latency_p50_ms", "stage"]) == {0, 1}
 
 
+@pytest.mark.nightly("half a minute; the harness has such jobs without Spark")
 def test_a_job_of_two_sources_goes_on_where_it_was_in_each_of_them(lab):
     """The second one is silent when the query dies, after a snapshot unless the machine is very slow."""
     timed = {name: value for name, value in SMALL.items() if name not in ("keys", "state_bytes")}
@@ -109,6 +111,7 @@ def test_a_job_of_two_sources_goes_on_where_it_was_in_each_of_them(lab):
     assert manifest.summary.events > 1000 and len(results) == manifest.summary.results_due
 
 
+@pytest.mark.nightly("half a minute; tests/unit/driver has one that cannot be read")
 def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeypatch):
     """Every part of the newest one is damaged before it is read."""
     damaged, recover = [], Job.recover
@@ -140,7 +143,8 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
     assert any("checksum" in note for note in manifest.notes), manifest.notes
 
 
-@pytest.mark.parametrize("strategy, moment", [at_night("fluid", Activity.MOVING), ("stop_restart", Activity.RESTORED)])
+@pytest.mark.nightly("half a minute each; the first one above has a death at rest")
+@pytest.mark.parametrize("strategy, moment", [("fluid", Activity.MOVING), ("stop_restart", Activity.RESTORED)])
 def test_a_worker_that_is_killed_costs_time_and_nothing_else(lab, monkeypatch, strategy, moment):
     run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
     when = kill_in(moment, monkeypatch)

@@ -25,7 +25,7 @@ def test_a_step_that_is_not_prepared_in_time_is_rolled_back_and_the_job_goes_on(
     assert manifest.summary.units_moved == 0
 
 
-@pytest.mark.nightly("half a minute; the next one is late in the same way, with routers that are paused")
+@pytest.mark.nightly("half a minute; tests/unit/driver has steps that are late without Spark")
 def test_a_step_that_does_not_end_in_time_goes_forward_and_the_job_goes_on(lab, fault):
     fault("never_installed")
     run = spec(strategy="fluid", deadline_s=3.0, then_slots="1", gap_s=3.0)  # slots must be prepared within that
@@ -35,6 +35,7 @@ def test_a_step_that_does_not_end_in_time_goes_forward_and_the_job_goes_on(lab, 
     assert manifest.summary.steps == 1
 
 
+@pytest.mark.nightly("half a minute; tests/unit/driver has steps that are late, the harness routers that are paused")
 def test_a_step_that_is_late_lets_paused_routers_go_and_the_job_comes_to_its_savepoint(lab, fault):
     fault("never_installed")
     manifest = lab.run(spec(strategy="pause_resume", deadline_s=3.0))

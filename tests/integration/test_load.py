@@ -22,6 +22,7 @@ from keyshift.model.keys import Assignment, units_of
 from keyshift.model.markers import SlotMarker, SlotStarted, TurnTold
 from keyshift.results.verdict import Ownership, judge
 from keyshift.state.memory import MemoryState
+from keyshift.traffic import topics
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
 from keyshift.traffic.messages import (
     Begin,
@@ -434,7 +435,8 @@ def nobody() -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-def test_a_broker_that_is_not_there_is_named():
+def test_a_broker_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(topics, "ANSWER_MS", 1000)
     kafka = nobody()
     with pytest.raises(ServiceUnavailable, match=kafka):
         Topic(kafka, "any").create()

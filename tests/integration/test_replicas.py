@@ -53,7 +53,8 @@ def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_t
     assert left() == []
 
 
-@pytest.mark.parametrize("ordering", [at_night("live_robin"), "kazoo"])  # with that one dies below, while state moves
+@pytest.mark.nightly("a minute each; below one dies while state moves, and one comes back")
+@pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
 def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers(lab, left, ordering):
     """Of kazoo it is the one that begins first, so its slots lead."""
     values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
@@ -162,7 +163,7 @@ def full(lab, manifest):
 @pytest.mark.parametrize(
     ("ordering", "workload", "fault"),
     [
-        ("live_robin", "keycount", "kill:replica@steady"),
+        at_night("live_robin", "keycount", "kill:replica@steady"),
         ("kazoo", "windowcount", "kill:replica@steady"),
         at_night("live_robin", "windowcount", "kill:replica@steady"),
         at_night("live_robin", "keycount", "kill:slot@3"),

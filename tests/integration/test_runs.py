@@ -32,6 +32,7 @@ def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
 COPIES = [name for name, strategy in strategies.items() if strategy.phase(0).replicate]  # kept all the time
 TOGETHER = [name for name in LIVE if strategies.get(name).bins == 1 and name not in COPIES]
+ALONE = {"meces", "replicated"}  # of the others, one with bins and one with copies
 
 
 @pytest.mark.timeout(1800)  # a minute, and much more on one core that others use
@@ -51,7 +52,7 @@ def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_othe
     check_migrations(lab, manifest, 2 * len(TOGETHER))
 
 
-@pytest.mark.parametrize("strategy", [at_night(name) if name in TOGETHER else name for name in LIVE])
+@pytest.mark.parametrize("strategy", [name if name in ALONE else at_night(name) for name in LIVE])
 def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strategy):
     """Out, to one slot, and out again in one job: what comes back has been elsewhere, and partly still is."""
     run = spec(
@@ -72,7 +73,8 @@ def check_migrations(lab, manifest, number):
     assert decisions["reason"].str.len().min() > 0
 
 
-@pytest.mark.parametrize("strategy", ["meces", at_night("chunked"), at_night("lazy")])
+@pytest.mark.nightly("half a minute each; requests of the harness overlap without Spark")
+@pytest.mark.parametrize("strategy", ["meces", "chunked", "lazy"])
 def test_requests_that_overlap_replace_what_has_not_begun(lab, strategy):
     run = spec(strategy=strategy, seconds=8.0, then_slots="1,4", gap_s=0.05, on_overlap="replace", size=None)
     manifest = lab.run(run)
@@ -116,6 +118,7 @@ def test_rates_are_tried_in_one_job_whose_verdict_is_of_all_of_them(lab):
     assert manifest.summary.events == manifest.summary.results_due > 1000
 
 
+@pytest.mark.nightly("half a minute; slots of the harness have little room without Spark")
 def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_none(lab):
     run = spec(strategy="pause_resume", queue_bytes=1 << 16, rate=8000.0, state_bytes=4096)
     manifest = lab.run(run)
@@ -137,7 +140,8 @@ def test_slots_that_work_in_turns_hand_over_what_waits_and_every_snapshot_is_rig
     assert manifest.summary.units_moved > 0
 
 
-@pytest.mark.parametrize("strategy", ["fluid", *map(at_night, ("meces", "hybrid", "replicated", "stop_restart"))])
+@pytest.mark.nightly("half a minute each; test_deaths has batches that end, and so have slots in turns above")
+@pytest.mark.parametrize("strategy", ["fluid", "meces", "hybrid", "replicated", "stop_restart"])
 def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
     assert manifest.status == "ok", manifest.verdict.examples

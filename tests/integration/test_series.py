@@ -6,7 +6,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import run_in_one_job
 from keyshift.lab.scripts.series import OF_A_SERIES
 
-pytestmark = pytest.mark.nightly("two minutes; the notebook of test_compare makes such a series")
+pytestmark = pytest.mark.nightly("two minutes; the quickstart makes such a series")
 SMALL = {
     "rate": 1000.0,
     "seconds": 9.0,

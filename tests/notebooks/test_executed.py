@@ -58,7 +58,23 @@ def they_migrate_twice(rows):
     assert [row["steps"] for row in rows] == [2, 8]
 
 
+def of_three_presets(rows):
+    assert [row["strategy"] for row in rows] == ["fluid", "lazy", "order_unaware"]
+    assert all(row["events"] >= 2000 for row in rows), "at least three seconds before, and two behind the request"
+    assert {row["units_moved"] for row in rows} == {4}
+    assert [row["steps"] for row in rows] == [4, 1, 1]
+
+
 NOTEBOOKS = {
+    "compare/01_compare_presets": Small(
+        SMALL
+        | {"strategies": '["fluid", "lazy", "order_unaware"]', "rate": "400", "frame_ms": "100", "trigger_s": "3"}
+        | {"state_bytes": "256", "affected": "4", "slots": "2"},
+        of_three_presets,
+        2,
+        [("had to move (MiB)", "fluid", "lazy", "order_unaware", "P99 spike (× before)", "silence (ms)", "verdict")],
+        ("All 3 runs are correct", "the floor, a bare copy of the same bytes"),
+    ),
     "hybrid/01_backends": Small(
         SMALL | {"backends": '["rocksdb", "remote"]', "state_bytes": "1024", "to_slots": "3", "trigger_s": "3"},
         two_stores,
@@ -131,7 +147,7 @@ def test_its_runs_are_correct_and_figures_tables_and_conclusion_come_from_them(n
 
 # Files of their own have them.
 ELSEWHERE = (
-    *("compare/01_compare_presets", "compare/02_compare_runs"),
+    "compare/02_compare_runs",
     *("start/00_quickstart", "start/01_strategy_space", "start/02_explore"),
 )
 SETS = {

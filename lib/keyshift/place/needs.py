@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import psutil
 
 from keyshift.experiment.scenario import target_of
@@ -150,8 +151,8 @@ def moved_together(spec: RunSpec) -> int:
         current = Assignment.contiguous(spec.workload.key_groups, slots)
         for number, change in enumerate(spec.changes):
             target, strategy = target_of(change, current, [1.0] * spec.workload.key_groups), spec.point().phase(number)
-            moves = bins * len(current.moves_to(target))
-            sources, current = len(set(current.owner)), target
+            moves = bins * int(np.count_nonzero(current.slot_of != target.slot_of))
+            sources, current = len(np.unique(current.slot_of)), target
             if strategy.restarts or strategy.propose:  # through a savepoint, or nobody knows
                 continue
             sizes = {"global": strategy.size, "per_source": strategy.size * sources, "matched": sources}

@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice, zip_longest
 
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, SlotId
@@ -51,18 +52,19 @@ def shuffle(current: Assignment, affected: int, affected_slots: int = 0) -> Assi
             f"affected_slots = {affected_slots}: must be between 2 and the slots that own units, {len(slots)}; 0: all"
         )
     slots = slots[:affected_slots] if affected_slots else slots
-    queues = [current.units_of(slot) for slot in slots]
+    owned = {slot: list[int]() for slot in slots}
+    for unit, slot in enumerate(current.owner):
+        if slot in owned:
+            owned[slot].append(unit)
+    queues = list(owned.values())
     units = sum(map(len, queues))
     if not 1 <= affected <= units:
         of = f"units of {affected_slots} slots" if affected_slots else "units"
         raise BadInput(f"affected = {affected}: must be between 1 and the number of {of}, {units}")
     owner = list(current.owner)
-    taken = 0
-    for turn in range(max(map(len, queues))):
-        for place, queue in enumerate(queues):
-            if turn < len(queue) and taken < affected:
-                owner[queue[turn]] = slots[(place + 1) % len(slots)]
-                taken += 1
+    in_turn = ((unit, place) for row in zip_longest(*queues) for place, unit in enumerate(row) if unit is not None)
+    for unit, place in islice(in_turn, affected):
+        owner[unit] = slots[(place + 1) % len(slots)]
     return Assignment(current.version, tuple(owner))
 
 

@@ -38,11 +38,14 @@ class Slot:
         self.door = threading.Event()  # parts pass while it is set
         self.door.set()
         self.doors = {}  # of single units, beside that
+        self.reached = []  # doors to which a part has come
         self.after_part = lambda: None
         add = host.copies.add
 
         def copied(slot, unit, part, batches, deleted):
-            assert self.door.wait(DEADLINE_S) and self.doors.get(unit, self.door).wait(DEADLINE_S)
+            door = self.doors.get(unit, self.door)
+            self.reached.append(door)
+            assert self.door.wait(DEADLINE_S) and door.wait(DEADLINE_S)
             add(slot, unit, part, batches, deleted)
             self.parts.append((unit, part[1], sum(batch.num_rows for batch in batches)))
             self.after_part()
@@ -261,7 +264,7 @@ def on_its_way(slot):
     slot.put({0: 2})
     with slot.lock:
         copy = slot.replicator._copies[3]
-    until(lambda: copy.pending == {0})
+    until(lambda: copy.pending == {0} and door in slot.reached)
     return door
 
 
