@@ -11,7 +11,7 @@ from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
 
 SILENCE_S = 10.0  # without any result, longer than a slot may wait for another one: then nothing comes any more
-LOOK_S = 0.2  # between two looks
+LOOK_S = 0.05  # between two looks: a query that has died is silent until the next one
 
 
 class Backlog:

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from keyshift.analysis.metrics import need, per_second
+from keyshift.analysis.metrics import arrivals_ms, need, per_second
 from keyshift.analysis.plots.style import heading, plain_log, theme
 
 _GRID = 20  # points per second at which numbers of slots are averaged
@@ -36,7 +36,7 @@ def scaling_timeline(
     seconds = seconds.reindex(range(int(np.floor(begin_s)), int(np.ceil(end_s))))
     ends = seconds.index.to_numpy("float64") + 1
     created = np.sort(latency["created_s"].to_numpy())
-    answered = np.sort(latency["created_s"].to_numpy() + latency["latency_ms"].to_numpy() / 1000)
+    answered = arrivals_ms(latency, "scaling_timeline") / 1e3
     backlog = np.searchsorted(created, ends) - np.searchsorted(answered, ends)
     return pd.DataFrame(
         {
