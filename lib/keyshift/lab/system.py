@@ -126,6 +126,10 @@ class LiveSystem(SystemUnderTest, Protocol):
         """From where this attempt has begun."""
 
     @property
+    def returning(self) -> bool:
+        """Whether a replica is on its way back, or lives and is not full yet."""
+
+    @property
     def phases(self) -> Mapping[str, Activity]:
         """What happens to the state of each stage now."""
 
@@ -274,6 +278,11 @@ class KeyshiftJob:
     def busy(self) -> bool:
         """Whether a restart or a migration is to come or under way, or a service is away."""
         return self.plans.busy or self._job.faults.busy
+
+    @property
+    def returning(self) -> bool:
+        """It has no replicas."""
+        return False
 
     def measure(self) -> dict[str, dict[int, Measured]]:
         """Asks the slots."""

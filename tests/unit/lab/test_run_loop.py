@@ -320,3 +320,35 @@ def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(mad
     assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * run_loop.LOOK_S)
     assert len(run._autoscaler.seen) == pytest.approx(10 / run_loop.LOOK_S, abs=2)
     assert [call for _, *call in run.system.calls] == [["recover"]]
+
+
+class Replicated(System):
+    """A replica that was hit is full again after ``comes_back_s``."""
+
+    comes_back_s = full_at = 0.0
+
+    def hit(self, fault):
+        self._called("hit")
+        self.full_at = self.clock.now - BEGIN + self.comes_back_s
+
+    @property
+    def returning(self):
+        return self.clock.now - BEGIN < self.full_at
+
+
+@pytest.mark.parametrize(
+    ("fault", "comes_back_s", "hits"),
+    [
+        ("kill:replica@2, kill:replica@6", 3.0, [2.0, 6.0]),
+        ("kill:replica@2, kill:slot@6", 7.0, [2.0, 9.0]),
+        ("kill:replica@2, kill:replica@2, kill:replica@4", 5.0, [2.0, 2.0, 7.0]),
+        ("kill:replica@2, kill:replica@6, kill:replica@8", 30.0, [2.0]),
+        ("kill:replica@2, stop:replica@4:1s", 30.0, [2.0, 4.0]),
+    ],
+    ids=["full in time", "full later", "two at once", "not full before the end", "one that is stopped lives"],
+)
+def test_the_death_of_a_replica_waits_until_the_one_before_is_full_again(made, fault, comes_back_s, hits):
+    run = made(seconds=20.0, trigger="none", fault=fault, replicas=3, ordering="live_robin")
+    run.system.__class__, run.system.comes_back_s = Replicated, comes_back_s
+    assert [at for at, *_ in play(run)] == pytest.approx(hits, abs=0.25)
+    assert run.clock.now == pytest.approx(BEGIN + 20)

@@ -134,9 +134,14 @@ class ReplicatedJob:
         return self._first.system.owners
 
     @property
+    def returning(self) -> bool:
+        """See ``Returns.under_way``."""
+        return self._returns.under_way
+
+    @property
     def busy(self) -> bool:
         """Whether something is to move, a replica is on its way back, or a service is away."""
-        waits = self._requests.waits or self._returns.under_way
+        waits = self._requests.waits or self.returning
         return waits or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:

@@ -1,14 +1,16 @@
 """The script of a run with a scenario: a load of so many seconds, and requests at moments that are known before."""
 
 import time
+from collections.abc import Generator
 from functools import partial
 from typing import cast
 
 from keyshift.experiment.commands import Cancel, Command
+from keyshift.experiment.replicas import OF_ONE
 from keyshift.experiment.scenario import Action, Migrate
 from keyshift.lab.controls import JobControls
 from keyshift.lab.plans.migrations import Migrations
-from keyshift.lab.run_loop import LOOK_S, RunLoop, Script
+from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
 from keyshift.lab.system import LiveSystem, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.notes import Activity, Doing
@@ -24,7 +26,7 @@ def scenario_script(run: RunLoop) -> Script:
 
 def _play(run: RunLoop) -> Script:
     spec, system = run.spec, run.system
-    measured = run.began_at + spec.run.warmup_s
+    measured, ends, died = run.began_at + spec.run.warmup_s, run.began_at + spec.run.load_s, -1.0
     with run.reporter.bar(spec.run.load_s, spec.strategy.name):
         yield measured
         run.reporter.enter(Doing(Activity.STEADY))
@@ -40,9 +42,13 @@ def _play(run: RunLoop) -> Script:
             if migrated and isinstance(action, Migrate):
                 yield from _announce(system, action, moment)
             yield moment
+            if isinstance(action, Fault) and spec.job.replicas > 1 and action.who in OF_ONE and action.action == "kill":
+                if at_s > died and not (yield from _await_full(system, ends)):
+                    continue
+                died = at_s
             yield partial(_carry_out, action, system, controls)
             migrated |= isinstance(action, Migrate)
-        yield run.began_at + spec.run.load_s
+        yield ends
 
 
 def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script:
@@ -51,6 +57,15 @@ def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script
         yield min(time.time() + LOOK_S, before)
     if time.time() < before:
         yield lambda: system.announce(action.change)
+
+
+def _await_full(system: SystemUnderTest, ends: float) -> Generator[Step, None, bool]:
+    """A death waits until the replica that died before is full again: it could be that of the only one that answers.
+    Gives whether that was so before the load ends.
+    """
+    while cast(LiveSystem, system).returning and time.time() < ends:
+        yield min(time.time() + LOOK_S, ends)
+    return time.time() < ends
 
 
 def _controls(run: RunLoop) -> JobControls:
