@@ -27,6 +27,11 @@ def deaths_of(job: JobPart, scenario: ScenarioPart) -> list[Fault]:
     return [fault for fault in scenario.faults() if fault.ends_query and job.replicas == 1]
 
 
+def ends_one(fault: Fault) -> bool:
+    """Whether one of several replicas dies of it."""
+    return fault.action == "kill" and fault.who in OF_ONE
+
+
 def moves_apart(job: JobPart, scenario: ScenarioPart) -> bool:
     """Whether one replica moves its state after the other."""
     return job.replicas > 1 and job.replicas_move == "one_by_one" and scenario.trigger != NOTHING_MOVES

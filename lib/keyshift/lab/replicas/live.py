@@ -7,7 +7,7 @@ on with such a job: ``CANNOT_RESUME`` says why.
 from collections.abc import Callable, Mapping
 
 from keyshift.experiment.live_spec import CANNOT_RESUME
-from keyshift.experiment.replicas import OF_ONE
+from keyshift.experiment.replicas import ends_one
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.status import COMES_BACK, GONE, LIVES, ReplicaStatus, SystemStatus
@@ -126,7 +126,7 @@ class LiveReplicas(ReplicatedJob):
         """Raises BadInput if it cannot happen here, or nobody would be left: nothing could go on with the job."""
         self._replicas.require(fault)
         left = [replica for replica in self._replicas.living if replica.application.running]
-        if fault.action == "kill" and fault.who in OF_ONE and len(left) < 2:
+        if ends_one(fault) and len(left) < 2:
             raise BadInput(
                 f"fault = {fault}: {len(left)} of replicas = {len(self._replicas.all)} lives, and none would be left; "
                 "wait until `keyshift job status` says that another one lives"

@@ -6,7 +6,7 @@ from functools import partial
 from typing import cast
 
 from keyshift.experiment.commands import Cancel, Command
-from keyshift.experiment.replicas import OF_ONE
+from keyshift.experiment.replicas import ends_one
 from keyshift.experiment.scenario import Action, Migrate
 from keyshift.lab.controls import JobControls
 from keyshift.lab.plans.migrations import Migrations
@@ -42,7 +42,7 @@ def _play(run: RunLoop) -> Script:
             if migrated and isinstance(action, Migrate):
                 yield from _announce(system, action, moment)
             yield moment
-            if isinstance(action, Fault) and spec.job.replicas > 1 and action.who in OF_ONE and action.action == "kill":
+            if isinstance(action, Fault) and spec.job.replicas > 1 and ends_one(action):
                 if at_s > died and not (yield from _await_full(system, ends)):
                     continue
                 died = at_s
