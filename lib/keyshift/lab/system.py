@@ -231,6 +231,8 @@ def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[PodUsed]:
 class KeyshiftJob:
     """A job of keyshift's own: a ``LiveSystem``. Another process can go on with it (``failover``)."""
 
+    returning = False  # it has no replicas
+
     def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job
         self.plans = JobPlans(spec, job)
@@ -278,11 +280,6 @@ class KeyshiftJob:
     def busy(self) -> bool:
         """Whether a restart or a migration is to come or under way, or a service is away."""
         return self.plans.busy or self._job.faults.busy
-
-    @property
-    def returning(self) -> bool:
-        """It has no replicas."""
-        return False
 
     def measure(self) -> dict[str, dict[int, Measured]]:
         """Asks the slots."""
