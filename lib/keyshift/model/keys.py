@@ -107,7 +107,7 @@ class Assignment:
 
     def units_of(self, slot: int) -> list[UnitId]:
         """The units a slot owns, ascending."""
-        return [UnitId(unit) for unit, owner in enumerate(self.owner) if owner == slot]
+        return [*map(UnitId, np.flatnonzero(self.slot_of == slot).tolist())]
 
     def after(self, step: Step) -> "Assignment":
         """The next version, with the moves of ``step`` made. Raises BadInput if a source is not the owner."""

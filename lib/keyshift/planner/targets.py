@@ -52,11 +52,7 @@ def shuffle(current: Assignment, affected: int, affected_slots: int = 0) -> Assi
             f"affected_slots = {affected_slots}: must be between 2 and the slots that own units, {len(slots)}; 0: all"
         )
     slots = slots[:affected_slots] if affected_slots else slots
-    owned = {slot: list[int]() for slot in slots}
-    for unit, slot in enumerate(current.owner):
-        if slot in owned:
-            owned[slot].append(unit)
-    queues = list(owned.values())
+    queues = [current.units_of(slot) for slot in slots]
     units = sum(map(len, queues))
     if not 1 <= affected <= units:
         of = f"units of {affected_slots} slots" if affected_slots else "units"

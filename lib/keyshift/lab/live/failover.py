@@ -33,6 +33,11 @@ class Failover:
         self._job, self._plans = job, plans
         self._past: Past | None = None  # in the journal that was told last
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The attempt, and how many snapshots there are so far: a journal that was made before either grew is old."""
+        return self._job.config.attempt, len(self._job.snapshots.taken)
+
     def journal(self) -> SystemJournal:
         """What another process needs to go on. Raises Deposed if another one has claimed the job."""
         self._job.require_driver()

@@ -94,9 +94,8 @@ class LiveRun:
         """The journal, if something has changed that must not be lost, and somebody could go on from it."""
         if self._journal is None:
             return
-        told, loop = self.system.status(), self.loop
         outcomes = [migration["outcome"] for migration in self.migrations.status()]
-        now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, loop.rates.copy())
+        now = (*self._failover.progress, len(self.system.notes), outcomes, self.loop.rates.copy())
         self._journal.keep(now, self._made)
 
     def _made(self) -> Journal:
