@@ -1,9 +1,11 @@
-"""A run that takes a quarter of a minute."""
+"""A run that takes a quarter of a minute, and what only `make nightly` has."""
 
 import pytest
+from hypothesis import settings
 
 from keyshift.experiment.spec import RunSpec, make_spec
 
+NIGHT = settings.default.max_examples > 1000  # as it is in `make nightly`
 SMALL = {
     "rate": 1000.0,  # with so few frames one core carries them, whoever uses it beside
     "frame_ms": 40.0,

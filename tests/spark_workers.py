@@ -13,7 +13,7 @@ def below(pid: int | None = None) -> Iterator[tuple[psutil.Process, list[str]]]:
     asked how it ended: a zombie.
     """
     for process in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.NoSuchProcess):
             yield process, process.cmdline()
 
 

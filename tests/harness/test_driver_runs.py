@@ -5,10 +5,10 @@ from collections import Counter
 import driver_run
 import pytest
 from driver_mutants import hunt, mutant
-from hypothesis import settings
 from many_runs import Pool
 
-NIGHT = settings.default.max_examples > 1000
+from small_run import NIGHT
+
 SEEDS = 416 if NIGHT else 6  # of each kind: 24 runs, or 1664 at night
 MUTANT_SEEDS = 24
 MUTANT_S = 1500.0

@@ -4,14 +4,12 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from hypothesis import settings
 from many_runs import Pool
 from shape import IN_TURNS, KINDS, OF_STAGES_IN_TURNS, OF_TWO_SOURCES, WORKLOADS, draw
 from shell_mutants import hunt, mutant
 
-from small_run import at_night
+from small_run import NIGHT, at_night
 
-NIGHT = settings.default.max_examples > 1000
 SEEDS = 125 if NIGHT else 1  # of each kind and workload: 24 runs, or 3000 at night
 FAILS = 0.2  # of Flight's calls before they have worked, and as many after
 MUTANT_SEEDS = 32  # the shyest are found by every third run
@@ -69,8 +67,9 @@ def test_a_job_of_two_sources_and_three_stages_keeps_that(pool):
 @pytest.mark.parametrize(("slots", "slots_behind"), [(1, 4), (4, 1)])
 def test_so_does_one_whose_stages_have_other_numbers_of_slots(pool, slots, slots_behind):
     stages = {"slots": slots, "begin_slots": slots, "slots_behind": slots_behind}
-    outcomes = list(pool.run(range(2, 3 + SEEDS), kind="push", workload="chain", fails=FAILS, **stages))
-    assert sum(outcome.seen["events"] for outcome in outcomes) > 100 * SEEDS
+    seeds = range(2, 3 + SEEDS)
+    outcomes = list(pool.run(seeds, kind="push", workload="chain", fails=FAILS, **stages))
+    assert sum(outcome.seen["events"] for outcome in outcomes) > 100 * len(seeds)
     assert sum(outcome.seen["steps complete"] for outcome in outcomes) > 0
     none_is_bad(outcomes)
 

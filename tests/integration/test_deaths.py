@@ -143,7 +143,7 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
     assert any("checksum" in note for note in manifest.notes), manifest.notes
 
 
-@pytest.mark.nightly("half a minute each; the first one above has a death at rest")
+@pytest.mark.nightly("half a minute each; `make test` has a death at the end of a batch, with snapshots")
 @pytest.mark.parametrize("strategy, moment", [("fluid", Activity.MOVING), ("stop_restart", Activity.RESTORED)])
 def test_a_worker_that_is_killed_costs_time_and_nothing_else(lab, monkeypatch, strategy, moment):
     run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
