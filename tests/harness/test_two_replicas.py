@@ -3,9 +3,10 @@
 from collections import defaultdict
 
 import pytest
-from two_replicas import COMPARED, Replica, dies_and_returns, moves_and_dies, run
+from two_replicas import COMPARED, Frame, Replica, dies_and_returns, driver_dies, moves_and_dies, run
 
 from keyshift.ordering import orderings
+from keyshift.traffic.copies import FirstCopies
 from small_run import at_night
 
 
@@ -140,6 +141,36 @@ def test_a_replica_dies_while_both_move_and_the_other_one_goes_on_with_all_of_it
     assert len(dead._job.stages[-1].history.records) < 80, "it has died meanwhile"
     for place, turns in gone.turns.items():
         assert agreed(replica.turns[place], turns) == len(turns) > 2, "until it died it did the same"
+
+
+def counted(frames: list[Frame]) -> dict[int, list[int]]:
+    """The results of each key, of the first copies among these: the numbers of its events."""
+    first, found = FirstCopies(), defaultdict(list)
+    for frame in frames:
+        if first.counts(frame.slot, frame.turn, 0):
+            for key, count in zip(frame.rows["key"], frame.rows["count"], strict=True):
+                found[key].append(count)
+    return found
+
+
+def each_once(found: dict[int, list[int]], due: int) -> bool:
+    """Whether each event of each key has one result, in their order."""
+    in_order = all(numbers == [*range(1, 1 + len(numbers))] for numbers in found.values())
+    return in_order and sum(map(len, found.values())) == due
+
+
+@pytest.mark.parametrize("ordering", ["live_robin", at_night("time_merge")])
+def test_another_driver_goes_on_with_both_and_what_they_gave_since_in_other_slots_counts_for_nothing(ordering):
+    frames, superseded, due = driver_dies(1, ordering=ordering)
+
+    def superseding(frame: Frame) -> bool:
+        return not superseded.covers(frame.replica, frame.slot, frame.log_offset, "counter", frame.slot, frame.turn)
+
+    kept = [frame for frame in frames if superseding(frame)]
+    assert len(frames) - len(kept) > 20
+    for some in (kept, *([frame for frame in kept if frame.replica == number] for number in range(2))):
+        assert each_once(counted(some), due)
+    assert not each_once(counted(frames), due), "otherwise what came in other slots is there twice, or not at all"
 
 
 def test_replicas_without_an_order_give_their_results_in_different_orders():

@@ -8,13 +8,13 @@ the first has written down while it ran.
 
 import dataclasses
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -38,7 +38,7 @@ from keyshift.planner import make_plan, strategies
 from keyshift.runtime.row import SAVEPOINT
 from keyshift.runtime.turn import Turn
 from keyshift.runtime.turns import TurnCore
-from keyshift.traffic.copies import Chains, Difference
+from keyshift.traffic.copies import Chains, Difference, Superseded
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import Savepoint
 from keyshift.worker.slot import opening
@@ -109,7 +109,7 @@ def run(
             first._loaded, second._due = True, first._due
         if begin:
             first._await("all is answered", lambda: not first._unanswered())
-            second._due = sum(of_events for slot, turn, of_events in first._engine.by_turn if turn > begin.turns[slot])
+            second._due = first._due - _answered_until(begin, first)
         for each in runs:
             each._await("nothing moves", lambda each=each: not any(stage.busy for stage in each._job.stages))
             each._await("every event has its result", lambda each=each: not each._unanswered())
@@ -135,10 +135,23 @@ def _plain(value: Any) -> Any:
 def _captured(first: Run, second: Run) -> Savepoint:
     """What ``first`` has written down, from which ``second`` is to begin."""
     time.sleep(LOAD_S / 2)
-    saved = capture(first._job.config, first._job.stages, first._job.check)
-    restore = {"restore": saved.name, "restore_of": first._job.config.job}
-    second._job.config = dataclasses.replace(second._job.config, **restore)
+    saved = _capture(first)
+    _restore(second, saved, first)
     return saved
+
+
+def _capture(run: Run) -> Savepoint:
+    return capture(run._job.config, run._job.stages, run._job.check, "capture-0")
+
+
+def _restore(run: Run, saved: Savepoint, of: Run) -> None:
+    run._job.config = dataclasses.replace(run._job.config, restore=saved.name, restore_of=of._job.config.job)
+
+
+def _answered_until(begin: Savepoint, run: Run) -> int:
+    """So many results of events came before ``begin``, which ``run`` has written."""
+    turns = begin.turns[run._job.stages[-1].name]
+    return sum(of_events for slot, turn, of_events in run._engine.by_turn if turn <= turns[slot])
 
 
 def _move(run: Run) -> None:
@@ -294,6 +307,12 @@ class Replicas:
     def standings(self) -> Any:
         return self.chains.standings()
 
+    def capture(self, replica: Any, check: Callable[[], None], name: str) -> Savepoint:
+        return capture(replica.job.config, replica.job.stages, check, name)
+
+    def forget(self, replica: Any, captured: Savepoint) -> None:
+        """It may stay."""
+
     def begin_next(self, replica: Any) -> None:
         replica.application = Application()
 
@@ -302,7 +321,7 @@ class Replicas:
 
     def lead_next(self, replica: Any, saved: Savepoint, of: Any) -> None:
         replica.job = self.following._job
-        replica.job.config = dataclasses.replace(replica.job.config, restore=saved.name, restore_of=of.job.config.job)
+        _restore(self.following, saved, self.lives)
         replica.job.start([stage.assignment for stage in of.job.stages], saved)
         replica.lives = True
 
@@ -340,3 +359,65 @@ def dies_and_returns(seed: int, workload: str = "keycount", **pinned: Any) -> tu
             chains = replicas.chains
             first._await("it is over", lambda: way.over and chains.compared > COMPARED, lambda: chains.compared)
     return dead, way, replicas
+
+
+class Frame(NamedTuple):
+    """In a log of results of a ``replica``."""
+
+    replica: int
+    slot: int
+    log_offset: int
+    turn: int
+    rows: pd.DataFrame
+
+
+def driver_dies(seed: int, **pinned: Any) -> tuple[list[Frame], Superseded, int]:
+    """Two replicas die with the process that drives them: after the first has written its state down, and both have
+    moved theirs since. Two others go on from there. Gives all frames of results, one log after the other, what is
+    superseded, and how many results there have to be.
+    """
+    with _incarnations(seed, (0, 1, 0, 1), "keycount", **(OF_MOVES | pinned)) as runs:
+        before, after, living = runs[:2], runs[2:], {0, 1}
+        first = before[0]
+        _agree(before, lambda: set(living))
+        _begin(before)
+        time.sleep(LOAD_S / 2)
+        saved, assignments = _capture(first), [stage.assignment for stage in first._job.stages]
+        for each in before:
+            _move(each)
+        for each in before:
+            each._await("nothing moves", lambda each=each: not any(stage.busy for stage in each._job.stages))
+        time.sleep(LOAD_S / 2)
+        for each in before:
+            each._engine.query.die(RuntimeError("injected: the driver was killed"))
+            each._job.stop()
+        for each in before:
+            _loses(each, 1, 10)
+        for each in after:
+            _restore(each, saved, first)
+            each._job.start(assignments, saved)
+        time.sleep(LOAD_S / 2)
+        with first._loading:
+            first._loaded = True
+        for each in after:
+            each._due = first._due - _answered_until(saved, first)
+            each._await("every event has its result", lambda each=each: not each._unanswered())
+    ends = tuple(Counter(slot for slot, _, _ in each._engine.by_turn) for each in before)
+    frames = [frame for number in range(2) for frame in _log(number, before[number], after[number])]
+    return frames, Superseded(ends, saved.turns), first._due
+
+
+def _loses(run: Run, slot: int, frames: int) -> None:
+    """So many of the last ones of a slot have not come out: slots do not die at the same turn."""
+    engine = run._engine
+    for at in [at for at, (of, _, _) in enumerate(engine.by_turn) if of == slot][: -frames - 1 : -1]:
+        del engine.by_turn[at], engine.results[at]
+
+
+def _log(replica: int, *runs: Run) -> Iterator[Frame]:
+    """Of all incarnations of one."""
+    ends: dict[int, int] = defaultdict(int)
+    for run in runs:
+        for (slot, turn, _), rows in zip(run._engine.by_turn, run._engine.results, strict=True):
+            yield Frame(replica, slot, ends[slot], turn, rows)
+            ends[slot] += 1

@@ -181,7 +181,7 @@ def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keys
     def states():
         return [each["state"] for each in told()["replicas"].values()]
 
-    assert states() == ["lives", "lives"] and "not of the process that controls them" in told()["resume"]
+    assert states() == ["lives", "lives"]
     assert len(left_of(row["run"], endpoints)[0]) == 3, "events, and the results of each replica"
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
     keyshift("job", "fault", "--fault", "kill:replica")
@@ -198,21 +198,38 @@ def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keys
     assert not any(left_of(row["run"], endpoints)) and Jobs(session_stack.home).all() == []
 
 
-@pytest.mark.nightly("a minute; tests/unit/control has every ending without Spark")
-def test_a_job_with_replicas_ends_with_its_process_and_what_it_leaves_is_forgotten(keyshift, session_stack):
-    settings = [part for setting in REPLICATED for part in ("--set", setting)]
+@pytest.mark.timeout(1800)
+@pytest.mark.nightly("three minutes; the harness resumes two replicas without Spark, and tests/unit/control all else")
+def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_since(keyshift, session_stack):
+    settings = [part for setting in [*REPLICATED, "snapshot_s=8"] for part in ("--set", setting)]
     row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
     endpoints, job = session_stack.endpoints(), Jobs(session_stack.home).read(row["job"])
+
+    def told():
+        return json.loads(keyshift("job", "status", "--json"))
+
+    def states():
+        return [each["state"] for each in told()["replicas"].values()]
+
+    assert wait_until(lambda: told()["snapshots"] > 0, WAIT_S)
+    assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
     below = psutil.Process(job.pid).children(recursive=True)
     psutil.Process(job.pid).kill()
     assert below and not psutil.wait_procs(below, timeout=WAIT_S)[1], "nothing of it runs any more"
     dead = listed(keyshift, job)
-    assert (dead["state"], dead["remains"]) == ("ended", "leftovers")
-    assert "nothing can go on with it" in keyshift("resume", row["job"], status=2)
-    topics, nodes, _ = left_of(row["run"], endpoints)
-    assert len(topics) == 3 and nodes
-    told = keyshift("job", "forget", row["job"])
-    assert all(f"deleted: topic {topic}" in told for topic in topics)
+    assert (dead["state"], dead["remains"]) == ("ended", "all that it goes on from")
+    assert "--take-over is not possible with replicas = 2" in keyshift("resume", job.name, "--take-over", status=2)
+
+    assert json.loads(keyshift("resume", job.name, "--json"))["run"] == row["run"]
+    assert states() == ["lives", "lives"]
+    assert any("everything since its snapshot was done again" in note for note in told()["notes"])
+    assert json.loads(keyshift("job", "scale", "--slots", "3"))["outcome"] == "complete"
+    keyshift("job", "fault", "--fault", "kill:replica")
+    assert wait_until(lambda: states() == ["coming back", "lives"], WAIT_S)
+    assert wait_until(lambda: states() == ["lives", "lives"], WAIT_S)
+    assert json.loads(keyshift("job", "stop").splitlines()[-1])["verdict"] == "ok"
+    notes = json.loads(keyshift("results", "show", row["run"]))["notes"]
+    assert any("2 replicas were judged, each as if it had been alone: 0 bad" in note for note in notes)
     assert not any(left_of(row["run"], endpoints)) and Jobs(session_stack.home).all() == []
 
 

@@ -15,7 +15,7 @@ from keyshift.lab import backlog, run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.journal import Keeper
-from keyshift.lab.replicas import returning
+from keyshift.lab.replicas import captures, returning
 from keyshift.lab.replicas.jobs import LedReplica
 from keyshift.lab.replicas.jobs import Replicas as RealReplicas
 from keyshift.lab.replicas.live import LiveReplicas
@@ -25,9 +25,11 @@ from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import Measured, Second
+from keyshift.traffic.copies import Superseded
 from keyshift.traffic.feed import Before, Progress
 from keyshift.traffic.messages import Latencies
 from keyshift.traffic.topics import OfferedSoFar
+from keyshift.wire.savepoint import Savepoint
 
 
 class Stage:
@@ -42,6 +44,10 @@ class Stage:
     @property
     def assignment(self):
         return self.assignments[-1]
+
+    @property
+    def history(self):
+        return StageHistory(Assignments(self.assignments), [1], [])
 
     @property
     def busy(self):
@@ -86,6 +92,7 @@ class Config:
     epochs: tuple = ()
     shared: str = "run"
     heartbeat_us: int = 20_000
+    endpoints: object = None
 
     def chain(self):
         return self.of_stages
@@ -186,6 +193,8 @@ class Replicas:
         self.spec, self.make_job, self.all = spec, make_job, []
         self.differences, self.struck, self.standings, self.order, self.behind = [], [], {}, None, {0: 0, 1: 0}
         self.before_stop = lambda: None
+        self.went_on, self.writing, self.is_writing = [], threading.Event(), False
+        self.writing.set()
         for number in range(spec.job.replicas):
             job = make_job(spec)
             job.config = replace(job.config, job=f"run-r{number}", **(config or {}))
@@ -213,6 +222,28 @@ class Replicas:
         for replica in self.all:
             replica.job.require_driver()
 
+    def begin_writing(self, check):
+        self.is_writing = True
+        while not self.writing.wait(0.01):
+            check()
+        self.is_writing = False
+
+    def capture(self, replica, check, name):
+        """As soon as ``writing`` is set."""
+        self.begin_writing(check)
+        sizes = {stage.name: {0: 100, 1: 60} for stage in replica.job.stages}
+        return Savepoint(f"{name}-abc", {0: 5}, sizes, {stage.name: {0: 3} for stage in replica.job.stages})
+
+    def go_on(self, replica, journal, epochs):
+        self.went_on.append((replica.number, journal, epochs))
+        for stage in replica.job.stages:
+            if known := journal.past.stages.get(stage.name):
+                stage.assignments = [known.assignments[-1]]
+        replica.lives_from({})
+
+    def supersede(self, turns):
+        return Superseded(({0: 9}, {0: 9}), turns)
+
     def comes_back(self, replica):
         """As the next attempt of its job, from what the one has written that lives."""
         other, job = self.living[0], self.make_job(self.spec)
@@ -221,7 +252,7 @@ class Replicas:
             mine.assignments = [theirs.assignment]
         replica.application, replica.job, replica.system = Application(job), job, KeyshiftJob(self.spec, job)
         replica.system.stop_at, replica.system.stop = (lambda at_us: 7), (lambda: None)
-        replica.lives_from(5)
+        replica.lives_from({})
 
 
 class Way:
@@ -255,8 +286,8 @@ class Traffic:
         for name in ("begin", "change_rate", "end_load", "await_ready", "skip"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 
-    def open(self, again=False):
-        pass
+    def open(self, again=False, superseded=()):
+        self.superseded = superseded
 
     def await_silence(self):
         self.told.append(("await_silence",))
@@ -306,6 +337,8 @@ def live_job(monkeypatch, spec, resume=None, **kept):
     replicas, traffic, said = Replicas(spec) if several else None, Traffic(), []
     inner = replicas.all[0].job if several else Job(spec)
     monkeypatch.setattr(returning, "Return", Way)
+    monkeypatch.setattr(captures, "SavepointStore", lambda *_: Mock(committed=lambda of: []))
+    monkeypatch.setattr(captures, "LOOK_S", 0.01)
     Way.begun.clear()
 
     keeper = Keeper()
@@ -336,6 +369,8 @@ def live_job(monkeypatch, spec, resume=None, **kept):
         for each in [inner, *(replica.job for replica in (replicas.all if several else ()))]:
             each.go.set()
         job.give_up()
+        if several:
+            replicas.before_stop()
 
 
 def owners(numbers):

@@ -181,6 +181,13 @@ class Replicas(small_live.Replicas):
         super().__init__(spec, {"shared": configs[0].shared}, lambda spec: Job(world, spec, configs[0]))
         for other in self.all[1:]:
             other.job.claim = lambda: 0
+            other.job.require_driver = self.all[0].job.require_driver
+
+    def go_on(self, replica, journal, epochs):
+        replica.job.use()
+        replica.job.world.require_whole()
+        replica.job.world.stand_still("resuming")
+        super().go_on(replica, journal, epochs)
 
     def stop(self):
         self.before_stop()
@@ -205,7 +212,7 @@ class Traffic(small_live.Traffic):
         super().__init__()
         self.world = world
 
-    def open(self, again=False):
+    def open(self, again=False, superseded=()):
         if not again:
             self.world.make("topics")
             if not self.for_ever:

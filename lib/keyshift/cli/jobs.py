@@ -20,7 +20,7 @@ Name = Annotated[str | None, typer.Argument(help="Of the job; may be left out wh
 # What a person reads of a status; --json gives everything.
 SHOWN = (
     *("run_id", "state", "why", "phase", "running_s", "rate"),
-    *("results_per_s", "p50_ms", "p99_ms", "deaths", "snapshots", "resume"),
+    *("results_per_s", "p50_ms", "p99_ms", "deaths", "snapshots"),
 )
 OF_A_SLOT = ("slot", "units", "records", "queue_bytes", "state_bytes")
 OF_A_REPLICA = ("replica", "state", "lag_ms", "deaths")

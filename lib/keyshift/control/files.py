@@ -21,7 +21,6 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from keyshift.experiment.definitions import Parcels
-from keyshift.experiment.live_spec import CANNOT_RESUME
 from keyshift.folders import locked, state_folder, write_whole
 from keyshift.model.errors import BadInput
 from keyshift.progress import silent
@@ -30,7 +29,7 @@ from keyshift.services import processes
 
 NAME = r"[a-z0-9][a-z0-9_-]{0,40}"
 LOCK_S = 30.0
-FORMAT = 5  # of journals; another one is not read
+FORMAT = 6  # of journals; another one is not read
 
 
 class JobFile(BaseModel):
@@ -163,8 +162,14 @@ class Jobs:
                 f"job {job.name}: its journal has format = {journal.format}, and this keyshift reads {FORMAT}; "
                 "resume it with the one that began it"
             )
+        if take_over and journal.replicas > 1:
+            raise BadInput(
+                f"job {job.name}: --take-over is not possible with replicas = {journal.replicas}, as what those of the "
+                f"other process go on to give would be taken for ours; end that one, then `keyshift resume {job.name}`"
+            )
         if not take_over:
-            self.require_gone(job, "; --take-over takes it from a process that lives and does nothing")
+            remedy = "; --take-over takes it from a process that lives and does nothing"
+            self.require_gone(job, remedy if journal.replicas == 1 else "")
         return job, journal
 
     def require_gone(self, job: JobFile, remedy: str = "") -> None:
@@ -278,9 +283,7 @@ class JournalFile:
         if self._path.exists():
             return LEFTOVERS, f"{self._path} is damaged: repair it, or delete by hand what it named"
         if self._leftovers.exists():
-            left = _read(self._leftovers)
-            why = f" (nobody can go on with it: {CANNOT_RESUME})" if left and left.replicas > 1 else ""
-            return LEFTOVERS, f"{forget} what is left of it{why}"
+            return LEFTOVERS, f"{forget} what is left of it"
         return NOTHING, "nothing is left of it"
 
 

@@ -19,7 +19,7 @@ from keyshift.control.background import RELEASE, Order
 from keyshift.control.files import Jobs, Kept
 from keyshift.control.server import Server
 from keyshift.experiment.definitions import define_own
-from keyshift.experiment.live_spec import CANNOT_RESUME, anywhere, chosen_values, live_spec
+from keyshift.experiment.live_spec import anywhere, chosen_values, live_spec
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.ending import Ending
 from keyshift.lab.environment import open_job_lab
@@ -51,10 +51,8 @@ def run() -> None:
         with open_job_lab(job.spec, order.profile, tell) as lab:
             if resumed:
                 entry.require_not_stored(lab.store, job.run_id)
-                lab.require_snapshots(job.spec, job.run_id, [one.name for one in resumed().past.snapshots])
+                lab.require_snapshots(job.spec, *resumed().snapshots)
             labs.append(lab)
-            if not entry.resumes:
-                tell(f"no other process can go on with this job: {CANNOT_RESUME}")
             [job.spec] = lab.settled([job.spec])
             entry.chosen(job.spec)
             entry.work, job.most = str(lab.work), lab.room(job.spec)
@@ -80,12 +78,11 @@ class _Entry(Keeper):
         self._entry, self._file = order.entry, self._jobs.journal(order.name, order.entry)
         self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
         self._given |= {"own": order.own, "sources": spec.routers_of, "replicas": spec.job.replicas}
-        self.resumes = spec.job.replicas == 1  # else nobody could go on from a journal, and there is none
         self.resumed, self.take_over = self._journal if order.resume else None, order.take_over
         # Temporary files of a process that is gone.
         self._before = self._file.require().work if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
-        self._kept = self._begun = False
+        self._kept = False
 
     def chosen(self, spec: RunSpec) -> None:
         """The load of the job is known: whoever goes on with it has the same."""
@@ -113,7 +110,6 @@ class _Entry(Keeper):
     def begun(self) -> None:
         """Raises BadInput as ``keep``."""
         self._require_known(self._kept)
-        self._begun = True
 
     def _require_known(self, promised: bool) -> None:
         job = self._jobs.read(self._name)
@@ -132,10 +128,6 @@ class _Entry(Keeper):
     def resumable(self) -> bool:
         """As soon as a journal is there and somebody knows that the job is ready."""
         return self.resumed is not None or (self._kept and not self._alone.is_set())
-
-    def stays(self) -> bool:
-        """As soon as somebody knows that the job is ready, if it keeps no journal."""
-        return self._begun and not self.resumes and not self._alone.is_set()
 
     def decided(self, ending: Ending) -> None:
         """What goes is no journal any more."""

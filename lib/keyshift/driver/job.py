@@ -233,20 +233,25 @@ class Job:
         self._begun_from, self._first_version = past.begun_from, past.first_version
         self.snapshots.journaled({snapshot.name for snapshot in past.snapshots})
         config = self.config
+        attempt = self.newest_attempt()
         with _at_root(self.config) as participant:
-            participant.require_epoch()
-            attempts = [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]
-            if not attempts:
-                raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
             for stage in self.stages:
                 stage.history = past.stages[stage.name]
-            left = [stage.history.find_later(participant, stage.name, max(attempts)) for stage in self.stages]
+            left = [stage.history.find_later(participant, stage.name, attempt) for stage in self.stages]
         tasks = {  # a restart that was under way may have led to more
             each.stage: max(each.slots, *(owner + 1 for owner in of.assignment.owner))
             for each, of in zip(config.chain(), left, strict=True)
         }
-        self.config = dataclasses.replace(config.with_slots(tasks), attempt=max(attempts))
+        self.config = dataclasses.replace(config.with_slots(tasks), attempt=attempt)
         self._go_on(left)
+
+    def newest_attempt(self) -> int:
+        """Of a job that was claimed, as ZooKeeper has it. Raises ServiceUnavailable if it has none."""
+        with _at_root(self.config) as participant:
+            participant.require_epoch()
+            if attempts := [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]:
+                return max(attempts)
+        raise ServiceUnavailable(f"ZooKeeper has nothing of job {self.config.job}: it cannot be resumed")
 
     def _give_up_unreadable(self) -> None:
         """The newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it was

@@ -200,14 +200,14 @@ class Snapshotter:
         stage.participant.check()
 
 
-def capture(config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None]) -> Savepoint:
+def capture(config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None], name: str) -> Savepoint:
     """Write down the state of a job that works in turns, as it is now, for another replica to go on from. No turn
-    changes, and nothing of the job waits for it.
+    changes, and nothing of the job waits for it. One after the other, each under a ``name`` of its own.
 
     Raises what ``check`` raises, MigrationFailed if somebody does not answer in time, and ServiceUnavailable if a slot
     could not write, or a service is not there.
     """
-    name = f"capture-{config.attempt}-{secrets.token_hex(3)}"
+    name = f"{name}-{secrets.token_hex(3)}"
     stages[0].ask.call_savepoint(name, stops=False)
     manifest = SavepointManifest(config.workload, config.parameters)
     for stage in stages:

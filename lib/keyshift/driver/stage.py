@@ -154,8 +154,8 @@ class LedStage:
             self._asked = None
 
 
-def follow(stage: LedStage, other: LedStage) -> None:
-    """Let ``stage`` have the past of another replica, before it begins under the assignment that that has come to."""
-    if other.log is not None:
-        other.log.read_acknowledgements(other.participant)
-    stage.history = other.history.with_attempt(other.log).before_the_newest()
+def history_of(stage: LedStage) -> StageHistory:
+    """All that is known of it by now, while nothing moves in it."""
+    if stage.log is not None:
+        stage.log.read_acknowledgements(stage.participant)
+    return stage.history.with_attempt(stage.log)

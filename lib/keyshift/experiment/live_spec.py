@@ -11,8 +11,7 @@ from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 
 DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
-OF_REPLICAS = {"trigger": "scale"}  # likewise, of one with replicas: they write nothing down every few seconds
-CANNOT_RESUME = "its replicas mask deaths of slots and of replicas, not of the process that controls them"
+OF_REPLICAS = {"snapshot_s": 10.0, "trigger": "scale"}  # likewise, of one with replicas, which is not started anew
 ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
 NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps", "events"} - {"to_slots", "trigger"}
 
@@ -39,14 +38,16 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         raise BadInput(
             f"replicas = {replicas} with trigger = auto: replicas do not scale themselves yet; leave trigger out"
         )
+    ordering = str(values.get("ordering", values.get("job.ordering", "none")))
+    if orderings.get(ordering).leads:
+        known = ", ".join(name for name, each in orderings.items() if not each.leads and (each.agrees or not several))
+        raise BadInput(
+            f"ordering = {ordering}: a job that lasts goes on from what it has written down, and none with a leader "
+            f"does yet; set ordering to one of: {known}"
+        )
     spec = make_spec({**own, **values})
     if several:
         _check_replicas(spec)
-    if orderings.get(spec.job.ordering).leads:
-        raise BadInput(
-            f"ordering = {spec.job.ordering}: a job that lasts goes on from what it has written down, and none with a "
-            "leader does yet; set another ordering"
-        )
     if trigger == "auto":
         return spec
     stages = ",".join(
@@ -58,12 +59,6 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
 def _check_replicas(spec: RunSpec) -> None:
     job = spec.job
     what = f"replicas = {job.replicas}"
-    if orderings.get(job.ordering).leads:
-        known = ", ".join(name for name, each in orderings.items() if each.agrees and not each.leads)
-        raise BadInput(
-            f"{what} with ordering = {job.ordering}: a job that lasts was not tried yet where the order comes from a "
-            f"leader; set ordering to one of: {known}"
-        )
     if job.replicas_move == "one_by_one" and job.returns:
         raise BadInput(
             f"{what} with replicas_move = one_by_one: a replica that dies does not come back while assignments differ; "

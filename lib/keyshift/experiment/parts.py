@@ -98,7 +98,11 @@ class JobPart(Part):
         default=64 << 20, ge=1 << 16, description="bytes of records that may wait in a slot or a router"
     )
     snapshot_s: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="seconds between snapshots of all state; 0: none"
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds between snapshots of all state; 0: none. Of replicas one writes them, and another process "
+        "may go on from them",
     )
     replicas: int = Field(
         default=1, ge=1, le=8, description="whole jobs that read the same input, each in a Spark of its own"
@@ -134,6 +138,11 @@ class JobPart(Part):
     )
     copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
     copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
+
+    @property
+    def takes_snapshots(self) -> bool:
+        """Whether the job goes on from snapshots by itself. What a replica writes is for another process."""
+        return self.replicas == 1 and self.snapshot_s > 0
 
     def processes(self, slots: int) -> int:
         """Tasks of Spark, each in a process, for so many slots of a stage."""

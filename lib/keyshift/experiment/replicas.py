@@ -97,11 +97,6 @@ def _conflicts(job: JobPart, unsettled: tuple[str, ...]) -> Iterator[str]:
     if not orderings.get(job.ordering).agrees:
         known = ", ".join(name for name, each in orderings.items() if each.agrees)
         yield f"ordering = {job.ordering}: replicas would differ; set ordering to one of: {known}"
-    if job.snapshot_s:
-        yield (
-            f"snapshot_s = {job.snapshot_s:g}: replicas write their state down only when another one comes back, and "
-            "then by themselves; set snapshot_s = 0"
-        )
     for name in unsettled:
         yield f"{name} = auto: what a load costs was not measured with replicas; give a number"
 

@@ -75,8 +75,8 @@ class RunSpec:
             )
         if len(timed := [stage.name for stage in self.workload.stages if stage.operator().uses_time]) > 1:
             raise BadInput(f"workload = {self.workload.name}: {', '.join(timed)} use time, and only one stage may yet")
-        if run.verify == SNAPSHOTS and not job.snapshot_s:
-            raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s")
+        if run.verify == SNAPSHOTS and not job.takes_snapshots:
+            raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s, and no replicas")
         least, most = self.autoscaler.slots_min, self.slots_most
         for name, slots in self.slots_of.items():
             if scenario.trigger == "auto" and not least <= slots <= most:
@@ -130,7 +130,7 @@ class RunSpec:
                 f"stages {', '.join(stages)}, and where the order comes from a leader, state moves with a single one "
                 f"yet; set trigger = {NOTHING_MOVES}"
             )
-        if self.job.snapshot_s and len(stages) > 1:
+        if self.job.takes_snapshots and len(stages) > 1:
             raise BadInput(
                 f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: workload = {self.workload.name} has the "
                 f"stages {', '.join(stages)}, which do not come to a snapshot at one epoch yet; set snapshot_s = 0"
@@ -173,8 +173,8 @@ class RunSpec:
                     f"fault = {text}: {self.strategy.name} stops the whole query, it has no phase {fault.phase!r}; "
                     "take kill:slot@12 (seconds of measured time)"
                 )
-            if fault.phase == "snapshot" and not job.snapshot_s:
-                raise BadInput(f"fault = {text}: no snapshots are taken; set snapshot_s")
+            if fault.phase == "snapshot" and not job.takes_snapshots:
+                raise BadInput(f"fault = {text}: no snapshots are taken; set snapshot_s, and no replicas")
             if fault.phase == "batch" and job.batch_s >= run.load_s:
                 raise BadInput(
                     f"fault = {text}: no batch of Spark ends in {run.load_s:g} s; lower batch_s = {job.batch_s:g}"

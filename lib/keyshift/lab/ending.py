@@ -16,13 +16,12 @@ class Ending(StrEnum):
     GIVEN_UP = "given up"  # by who had started it
     DIED = "died"  # and nothing can go on with it: a run, or a job that keeps no journal or had not begun
     RESUMABLE = "resumable"  # a job that had begun, whatever has happened to it
-    LEFT = "left"  # likewise, and nothing can go on with it: what there is of it stays until it is forgotten
     DEPOSED = "deposed"  # another process drives the job now, and all that there is of it is that one's
 
     @property
     def deletes(self) -> bool:
         """Whether topics, nodes in ZooKeeper, snapshots and the journal go."""
-        return self.over and self is not Ending.LEFT
+        return self.over
 
     @property
     def over(self) -> bool:
@@ -40,10 +39,6 @@ class RunEnd:
 
     def resumable(self) -> bool:
         """Whether another process could go on with it."""
-        return False
-
-    def stays(self) -> bool:
-        """Whether what there is of it stays, although nothing can go on with it."""
         return False
 
     def decided(self, ending: Ending) -> None:
@@ -64,6 +59,4 @@ class RunEnd:
             return Ending.DEPOSED
         if isinstance(error, Unwanted):
             return Ending.GIVEN_UP
-        if self.resumable():
-            return Ending.RESUMABLE
-        return Ending.LEFT if self.stays() else Ending.DIED
+        return Ending.RESUMABLE if self.resumable() else Ending.DIED

@@ -172,11 +172,11 @@ class Lab:
         job.await_ready()
         return job
 
-    def require_snapshots(self, spec: RunSpec, run_id: str, names: Iterable[str]) -> None:
-        """Raises BadInput if snapshots of a run are not of the job of ``spec``, or of another keyshift. One that is
+    def require_snapshots(self, spec: RunSpec, job: str, names: Iterable[str]) -> None:
+        """Raises BadInput if snapshots of a ``job`` are not of the job of ``spec``, or of another keyshift. One that is
         damaged or missing is no reason: the job goes on from another one.
         """
-        store = SavepointStore(self._endpoints, run_id)
+        store = SavepointStore(self._endpoints, job)
         for name in names:
             with contextlib.suppress(ServiceUnavailable):
                 store.require_of(name, spec.workload)

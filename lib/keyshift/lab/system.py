@@ -13,7 +13,7 @@ from keyshift.experiment.replicas import moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
 from keyshift.lab.judge.final_state import NOTHING_COPIED, FinalState, StageTold, of_job
-from keyshift.lab.live.failover import Failover
+from keyshift.lab.live.failover import Failover, JobFailover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.lab.plans.stage_plans import Proposal
@@ -114,8 +114,8 @@ class LiveSystem(SystemUnderTest, Protocol):
         """What is asked of it."""
 
     @property
-    def failover(self) -> Failover | None:
-        """How another process goes on with it; None if none can."""
+    def failover(self) -> Failover:
+        """How another process goes on with it."""
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -236,7 +236,7 @@ class KeyshiftJob:
     def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job
         self.plans = JobPlans(spec, job)
-        self.failover = Failover(job, self.plans)
+        self.failover = JobFailover(job, self.plans)
         self.identity = job.config.job, job.config.token
         # As they were when the job stopped.
         self._measured_at, self._copied = 0.0, NOTHING_COPIED

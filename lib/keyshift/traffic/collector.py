@@ -13,6 +13,7 @@ it is the first copy. Rows of one partition are in the order of its log.
 A job with replicas has a topic of results for each. The first copy is the one that Kafka has appended first, as far as
 is known when a second is told: what is read later than that is a repeat. Only first copies are counted and timed. If
 replicas move their state one after the other (``apart``), first copies are told by unit, as a slot does not tell them.
+What another process has ``superseded`` is left out.
 """
 
 import math
@@ -38,7 +39,7 @@ from keyshift.model.markers import TurnTold
 from keyshift.model.records import Second
 from keyshift.trace import Trace
 from keyshift.traffic import lines
-from keyshift.traffic.copies import UNKNOWN, Chains, FirstCopies, FirstResults
+from keyshift.traffic.copies import UNKNOWN, Chains, FirstCopies, FirstResults, Superseded
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
 from keyshift.traffic.messages import BUCKETS_MS, Collected, Diverged, KeepingUp, Latencies, Ready, SecondDone
 from keyshift.traffic.process import say
@@ -67,6 +68,7 @@ class CollectorConfig(TrafficConfig):
     others: tuple[Topic, ...] = Field(default=(), description="of replicas 1, 2, …; ``topic`` is that of replica 0")
     near_us: int = Field(default=0, description="a replica that is later than another one by this keeps up")
     apart: bool = Field(default=False, description="replicas may have different assignments for a while")
+    superseded: tuple[Superseded, ...] = Field(default=(), description="counts for nothing")
 
 
 class _Origin(NamedTuple):
@@ -259,6 +261,10 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         if found := known.told(replica, slot, *told):
             say(Diverged(name, slot, found.replicas, found.epoch, found.turn, found.same))
 
+    def stale(replica: int, record: ConsumerRecord, of: str, slot: int, turn: int) -> bool:
+        where = replica, record.partition, record.offset, of, slot, turn
+        return any(each.covers(*where) for each in config.superseded)
+
     stopped_at: float | None = None
     heard_at = time.monotonic()
     while stopped_at is None or (
@@ -271,6 +277,8 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         for (name, slot), records in fetched.items():
             replica = replicas[name]
             for record, batch, facts in decoded(records, results.schema, config.lines):
+                if facts.turn and stale(replica, record, stage.name, slot, facts.turn.number):
+                    continue
                 arrived_us = record.timestamp * 1000 + 500
                 if batch.num_rows:
                     heard_at = time.monotonic()
@@ -280,8 +288,9 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                         for router, offset in set(origins):
                             trace.add(slot, router, offset, arrived_us)
                 elif facts.said and isinstance(told := facts.said.marker, TurnTold):
-                    turn = frames.OfTurn(told.number, told.epoch, told.chain)
-                    compare(before[told.stage], told.stage, replica, facts.said.slot, turn, arrived_us)
+                    if not stale(replica, record, told.stage, facts.said.slot, told.number):
+                        turn = frames.OfTurn(told.number, told.epoch, told.chain)
+                        compare(before[told.stage], told.stage, replica, facts.said.slot, turn, arrived_us)
                 elif facts.said:
                     say(replace(facts.said, replica=replica))
                 if config.others and facts.turn:

@@ -10,14 +10,29 @@ and a turn is compared by itself, between replicas that have the same assignment
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from keyshift.model.frames import OfTurn
 
 UNKNOWN = -1  # version of a turn that has no result of an event
+NO_TURN_YET = -1  # before the first turn of a slot
 KEPT_TURNS = 10_000  # of a slot, whose chain is kept until other replicas come to them: minutes
 KEPT_TURNS_OF_UNITS = 3_000  # likewise, of all slots: each has a number for each unit
+
+
+class Superseded(NamedTuple):
+    """What a job with replicas had given when another process went on with it, from a state that was written before: it
+    comes once more, maybe in other slots. ``ends``: of each log of results, by partition, where that process begins.
+    ``turns``: by stage and slot, behind which turns that process begins; all of them where none is known.
+    """
+
+    ends: tuple[Mapping[int, int], ...]
+    turns: Mapping[str, Mapping[int, int]]
+
+    def covers(self, replica: int, partition: int, log_offset: int, stage: str, slot: int, turn: int) -> bool:
+        """Whether what is at ``log_offset``, of this ``turn`` of ``slot``, counts for nothing."""
+        return log_offset < self.ends[replica][partition] and turn > self.turns.get(stage, {}).get(slot, NO_TURN_YET)
 
 
 class FirstCopies:
@@ -28,7 +43,7 @@ class FirstCopies:
 
     def counts(self, slot: int, number: int, piece: int) -> bool:
         """Whether this frame of the ``number``-th turn of ``slot`` is the first of its kind; from now on it is not."""
-        first = (number, piece) > self._counted.get(slot, (-1, 0))
+        first = (number, piece) > self._counted.get(slot, (NO_TURN_YET, 0))
         if first:
             self._counted[slot] = number, piece
         return first

@@ -104,8 +104,12 @@ class Topic:
 
     def length(self) -> int:
         """How many records were written until now."""
+        return sum(self.ends().values())
+
+    def ends(self) -> dict[int, int]:
+        """By partition the offset of the next record."""
         with self._consumer("looking at") as consumer:
-            return sum(consumer.end_offsets(self.parts).values())
+            return {each.partition: offset for each, offset in consumer.end_offsets(self.parts).items()}
 
     def begins(self) -> dict[int, int]:
         """By partition the offset of the oldest record that is still there."""

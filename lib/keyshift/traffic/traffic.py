@@ -15,7 +15,7 @@ from keyshift.model.frames import FIRST_EPOCH
 from keyshift.model.markers import Marker, SlotMarker
 from keyshift.model.records import Second
 from keyshift.traffic.collector import CollectorConfig
-from keyshift.traffic.copies import Standing
+from keyshift.traffic.copies import Standing, Superseded
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.inputs import Inputs
@@ -87,8 +87,10 @@ class Traffic:
         self.compared = 0  # turns in which two replicas were; known after ``stop``
         self.for_ever = False  # whether Kafka keeps what is in the topics until they are deleted
 
-    def open(self, again: bool = False) -> None:
-        """Make the topics, and start the collector. ``again``: the topics are there."""
+    def open(self, again: bool = False, superseded: Sequence[Superseded] = ()) -> None:
+        """Make the topics, and start the collector. ``again``: the topics are there, and of the results of replicas
+        these are superseded.
+        """
         if not again:
             for topic in self._topics:
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
@@ -97,14 +99,24 @@ class Traffic:
             others=self._others,
             near_us=self._near_us,
             apart=self._apart,
+            superseded=tuple(superseded),
             output=self._output,
             **self._common,
         )
         self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
     def await_silence(self) -> None:
-        """Wait until nobody writes events any more. Raises ServiceUnavailable if somebody goes on."""
+        """Wait until nobody writes events any more, nor results of replicas. Raises ServiceUnavailable if somebody goes
+        on.
+        """
         self._inputs.await_silence()
+        if self._others:
+            for topic in (self._results, *self._others):
+                topic.await_silence()
+
+    def supersede(self, turns: Mapping[str, Mapping[int, int]]) -> Superseded:
+        """What replicas have given by now behind these ``turns``, if nobody writes any more."""
+        return Superseded(tuple(topic.ends() for topic in (self._results, *self._others)), turns)
 
     def feed(self, loads: Sequence[SourceLoad], frame_ms: float, epoch: int = FIRST_EPOCH) -> Feed:
         """Start the generators that offer the ``loads``, one for each source, with a frame per partition every

@@ -104,10 +104,10 @@ class JobConfig:
 
     def of_replica(self, number: int) -> "JobConfig":
         """The same as a replica of this job: what it writes has another name, what it reads has not. What fails in a
-        phase is the first one.
+        phase is the first one. It takes no snapshots of its own: see ``lab.replicas.captures``.
         """
-        faults = () if number else self.faults
-        return replace(self, job=replica_of(self.job, number), input_of=self.job, replica=number, faults=faults)
+        mine = replace(self, job=replica_of(self.job, number), input_of=self.job, replica=number, snapshot_s=0.0)
+        return replace(mine, faults=() if number else self.faults)
 
     @property
     def root(self) -> str:

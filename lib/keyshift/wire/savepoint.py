@@ -47,13 +47,13 @@ _DELETED = pa.schema([pa.field("key", pa.int64())])
 class Savepoint:
     """A committed savepoint: where each router continues, and how much state it holds, by stage and unit.
 
-    ``turns``: the last one of each slot of the last stage, if they work in turns.
+    ``turns``: the last one of each slot, by stage, if they work in turns.
     """
 
     name: str
     offsets: dict[int, int]
     unit_bytes: dict[str, dict[int, int]]
-    turns: dict[int, int] = field(default_factory=dict)
+    turns: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
 class SavedUnit(NamedTuple):
@@ -124,10 +124,12 @@ class SavepointManifest:
                 saved.positions[int(number)] = answer.position
 
     @property
-    def turns(self) -> dict[int, int]:
-        """The last one of each slot of the last stage, if they work in turns."""
-        *_, last = self.stages.values()
-        return {slot: position.turn for slot, position in last.positions.items()}
+    def turns(self) -> dict[str, dict[int, int]]:
+        """The last one of each slot, by stage, if they work in turns."""
+        return {
+            stage: {slot: position.turn for slot, position in saved.positions.items()}
+            for stage, saved in self.stages.items()
+        }
 
     @property
     def unit_bytes(self) -> dict[str, dict[int, int]]:
@@ -264,6 +266,11 @@ class SavepointStore:
         needed = {place.segment for saved in stages for places in saved.places.values() for place in places}
         old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
         self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
+
+    def remove(self, savepoint: str) -> None:
+        """Remove one to whose segments no other one refers. Raises ServiceUnavailable."""
+        names = self._bucket.names(f"{savepoint}/")
+        self._bucket.remove(sorted(names, key=lambda name: not name.endswith(_MANIFEST)))
 
     def delete_all(self) -> None:
         """Remove every savepoint of the job. Raises ServiceUnavailable."""

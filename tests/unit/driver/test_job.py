@@ -16,7 +16,7 @@ from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK, capture
-from keyshift.driver.stage import follow
+from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
@@ -462,20 +462,16 @@ def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
 
 
-def test_a_replica_goes_on_with_the_past_of_another_one_and_begins_where_that_stands(job):
+def test_what_is_known_of_a_stage_is_the_past_of_a_replica_that_begins_where_this_one_stands(job):
     job.counter.request(plan_of)
     assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
-    other = Job(lambda *given: None, replace(job.config, job="run-r1", attempt=1), Path("work"), 1.0, None)
-    [stage] = other.stages
-    follow(stage, job.counter)
-    now = job.counter.assignment
-    assert [each.version for each in stage.history.assignments] == list(range(START.version, now.version))
-    assert stage.history.begins == job.counter.history.begins
-    assert [record.step for record in stage.history.records] == [
-        record.step for record in job.counter.log.records.values()
-    ]
-    log = StepLog(now)
-    assert stage.history.with_attempt(log).assignments[-1] == now, "with which its own attempt begins"
+    now, history = job.counter.assignment, history_of(job.counter)
+    assert history.assignments[-1] == now
+    before = history.before_the_newest()
+    assert [each.version for each in before.assignments] == list(range(START.version, now.version))
+    assert before.begins == job.counter.history.begins
+    assert [record.step for record in before.records] == [record.step for record in job.counter.log.records.values()]
+    assert before.with_attempt(StepLog(now)).assignments[-1] == now, "with which its own attempt begins"
 
 
 def test_what_a_journal_on_disk_may_have_is_not_removed(job):
@@ -608,7 +604,7 @@ def test_what_another_job_has_written_is_where_routers_and_slots_go_on_in_their_
     SavepointStore(CONFIG.endpoints, "lives").commit("capture-1", manifest)
     other = another(job, restore="capture-1", restore_of="lives")
     other.start([START], Savepoint("capture-1", manifest.offsets, {}, manifest.turns))
-    assert job.offsets[-1] == {0: 11} and manifest.turns == {0: 9, 1: 9}
+    assert job.offsets[-1] == {0: 11} and manifest.turns == {"counter": {0: 9, 1: 9}}
     nodes = in_zookeeper(job, other)
     assert nodes.read_below(ROUTERS) == {"0": 70_000}
     assert nodes.read_below(POSITIONS) == {"0": stood[0], "1": stood[1]}
@@ -624,7 +620,7 @@ def test_a_capture_is_appointed_and_committed_and_the_job_goes_on(job):
     other = another(job)
     other.start([START])
     in_zookeeper(job, other).publish(ROUTERS[0], 0)  # between two batches it answers like this
-    written = capture(other.config, other.stages, other.check)
+    written = capture(other.config, other.stages, other.check, "capture-0")
     called = [value for path, value in job.memory.published if path == "savepoint"]
     assert [(each.stops, each.appointment.holds) for each in called] == [(False, False), (False, True)]
     assert written.offsets == {0: 10} and written.unit_bytes == {"counter": {n: 100 + n for n in range(4)}}
@@ -637,7 +633,7 @@ def test_a_capture_that_a_router_does_not_confirm_is_taken_back_so_that_the_othe
     other = another(job, deadline_s=0.02)
     other.start([START])
     with pytest.raises(MigrationFailed, match="router 0 did not answer within"):
-        capture(other.config, other.stages, other.check)
+        capture(other.config, other.stages, other.check, "capture-0")
     *_, last = [value for path, value in job.memory.published if path == "savepoint"]
     assert last.appointment is None and not last.stops
 

@@ -470,7 +470,8 @@ TWO = ORDERED | {"replicas": 2}
         (TWO | {"trigger": "script", "script": "4: scale 3"}, "replicas = 2 with trigger = script: "),
         (TWO | {"to_slots": 3, "on_overlap": "cancel"}, "on_overlap = cancel: .* set on_overlap = queue"),
         (TWO | {"to_slots": 3, "strategy": "fluid", "strategy.order": "hottest"}, "replicas = 2 with order = hottest"),
-        (TWO | {"snapshot_s": 5}, "replicas = 2 with snapshot_s = 5: replicas write their .*; set snapshot_s = 0"),
+        (TWO | {"snapshot_s": 5, "verify": "snapshots"}, "verify = snapshots: no snapshots .*, and no replicas"),
+        (TWO | {"snapshot_s": 5, "fault": "kill:slot@snapshot"}, "no snapshots are taken; .*, and no replicas"),
         (TWO | {"rate": "auto"}, "replicas = 2 with rate = auto: .*; give a number"),
         (TWO | {"fault": "kill:daemon@3"}, "with fault = kill:daemon@3: not possible yet; .*kill:replica@4"),
         (TWO | {"fault": "kill:replica@3, kill:slot@3"}, "none would be left; raise replicas to 3"),
@@ -575,7 +576,7 @@ def test_replicas_may_have_several_stages(ordering):
 
 def test_a_job_that_lasts_has_no_leaders():
     assert live_spec(ORDERED | {"replicas": 1})
-    with pytest.raises(BadInput, match=r"^ordering = kazoo: a job that lasts .*; set another ordering$"):
+    with pytest.raises(BadInput, match=r"^ordering = kazoo: a job that lasts .*: none, live_robin, time_merge$"):
         live_spec({"ordering": "kazoo", "snapshot_s": 0})
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from keyshift.model.frames import OfTurn
 from keyshift.traffic import copies
-from keyshift.traffic.copies import Chains, Difference, FirstCopies, FirstResults, Standing
+from keyshift.traffic.copies import Chains, Difference, FirstCopies, FirstResults, Standing, Superseded
 
 
 def test_the_first_frame_of_each_turn_and_piece_counts_whoever_it_is_of():
@@ -161,3 +161,13 @@ def test_how_far_each_is_behind_the_furthest_is_known_of_its_worst_slot_and_of_w
     assert chains.behind() == {0: 2, 1: 1}, "each is behind in another slot"
     chains.told(1, 0, turn(2, 2))  # it has died, and comes back from what was written before
     assert chains.behind() == {0: 2, 1: 7}
+
+
+def test_what_comes_once_more_is_superseded_and_nothing_else():
+    done = Superseded(({0: 10, 1: 4}, {0: 8, 1: 4}), {"last": {0: 5}, "first": {0: 3}})
+    assert done.covers(0, 0, 9, "last", 0, 6)
+    assert not done.covers(0, 0, 10, "last", 0, 6), "the process that goes on has given it"
+    assert not done.covers(0, 0, 9, "last", 0, 5), "that process begins behind it"
+    assert (done.covers(1, 0, 8, "last", 0, 6), done.covers(1, 0, 7, "last", 0, 6)) == (False, True)
+    assert done.covers(0, 0, 9, "first", 0, 4) and not done.covers(0, 0, 9, "first", 0, 3)
+    assert done.covers(0, 1, 3, "last", 1, 0), "a slot that had no turn by then"

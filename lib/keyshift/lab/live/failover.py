@@ -1,21 +1,38 @@
-"""How another process goes on with a job whose driver is gone, or one replica where another one stands."""
+"""How another process goes on with a job whose driver is gone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from keyshift.driver.job import Job, Past
-from keyshift.driver.stage import follow
+from keyshift.driver.stage import history_of
+from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.lab.plans.stage_plans import PlansPast
+from keyshift.traffic.copies import Superseded
 from keyshift.traffic.topics import Epochs
 from keyshift.wire.config import JobConfig
 
 
 @dataclass(frozen=True)
+class ReplicasPast:
+    """What the journal of a job with replicas has beside that of another: ``Past.begun_from`` is what one of them wrote
+    last, whose job is ``of``, and the rest of that past is as it was then. ``began``: see ``LedReplica``;
+    ``requested``: migrations of each stage. ``superseded``: what came of processes before.
+    """
+
+    of: str
+    began: dict[int, list[dict[int, int]]]
+    requested: dict[str, int]
+    superseded: list[Superseded]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SystemJournal:
     """What another process needs to go on with a job: who the job is, and its way so far.
 
     Events, results and snapshots are in Kafka and MinIO, and what has happened since is in ZooKeeper. ``token`` is the
-    job's secret; ``attempt`` and ``slots`` (of each stage) are those under way.
+    job's secret; ``attempt`` and ``slots`` (of each stage) are those under way. ``of_replicas``: None if it has none.
     """
 
     run_id: str
@@ -24,10 +41,41 @@ class SystemJournal:
     slots: dict[str, int]
     past: Past
     plans: dict[str, PlansPast]
+    of_replicas: ReplicasPast | None = None
+
+    @property
+    def snapshots(self) -> tuple[str, list[str]]:
+        """The name of the job that wrote what it goes on from, and what that is, the newest last."""
+        if self.of_replicas is None:
+            return self.run_id, [snapshot.name for snapshot in self.past.snapshots]
+        return self.of_replicas.of, [self.past.begun_from.name] if self.past.begun_from else []
 
 
-class Failover:
-    """Of ``job``, whose migrations were planned by ``plans``. For the controlling thread."""
+class Failover(Protocol):
+    """Of a system, for the controlling thread."""
+
+    @property
+    def progress(self) -> object:
+        """A journal that was made while this was another value is old."""
+
+    def journal(self) -> SystemJournal:
+        """What another process needs to go on. Raises Deposed if another one has claimed the job."""
+
+    def kept(self) -> None:
+        """The journal that was told last is written down: what only older ones refer to may go."""
+
+    def claim(self, journal: SystemJournal) -> int:
+        """Be the driver of the job that the journal is of, before anything else; gives the epoch of its input."""
+
+    def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
+        """What the job has given, and will give once more; after ``claim``."""
+
+    def resume(self, journal: SystemJournal, epochs: Epochs) -> None:
+        """Go on from there, instead of ``start``. ``epochs``: of the input."""
+
+
+class JobFailover:
+    """Of ``job``, whose migrations were planned by ``plans``; also how it goes on where another replica stands."""
 
     def __init__(self, job: Job, plans: JobPlans) -> None:
         self._job, self._plans = job, plans
@@ -35,40 +83,62 @@ class Failover:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """The attempt, and how many snapshots there are so far: a journal that was made before either grew is old."""
+        """The attempt, and how many snapshots there are so far."""
         return self._job.config.attempt, len(self._job.snapshots.taken)
 
     def journal(self) -> SystemJournal:
-        """What another process needs to go on. Raises Deposed if another one has claimed the job."""
+        """See ``Failover``."""
         self._job.require_driver()
-        config, plans = self._job.config, {name: replace(each.past) for name, each in self._plans.of.items()}
-        slots = {each.stage: each.slots for each in config.chain()}
+        config = self._job.config
         self._past = self._job.past()
-        return SystemJournal(config.job, config.token, config.attempt, slots, self._past, plans)
+        return SystemJournal(
+            run_id=config.job,
+            token=config.token,
+            attempt=config.attempt,
+            slots={each.stage: each.slots for each in config.chain()},
+            past=self._past,
+            plans=self.plans(),
+        )
 
     def kept(self) -> None:
-        """The journal that was told last is written down: what only older ones refer to may go."""
+        """See ``Failover``."""
         if self._past is not None:
             self._job.snapshots.journaled({snapshot.name for snapshot in self._past.snapshots})
 
     def claim(self, journal: SystemJournal) -> int:
-        """Be the driver of the job that the journal is of, before anything else; gives the epoch."""
+        """See ``Failover``."""
         self._job.config = self._config_of(journal)
         return self._job.claim()
 
+    def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
+        """Nothing: versions are revoked."""
+        return ()
+
     def resume(self, journal: SystemJournal, epochs: Epochs) -> None:
-        """Go on from there, instead of ``start``. ``epochs``: of the input."""
-        for name, plans in self._plans.of.items():
-            plans.past = replace(journal.plans[name])
+        """See ``Failover``."""
+        self._take(journal.plans)
         self._job.config = replace(self._config_of(journal), epochs=epochs)
         self._job.resume(journal.past)
 
-    def follow(self, other: "Failover") -> None:
-        """Have the past of another replica, before ``start``."""
-        for mine, theirs in zip(self._job.stages, other._job.stages, strict=True):
-            follow(mine, theirs)
-        for name, plans in self._plans.of.items():
-            plans.past = replace(other._plans.of[name].past)
+    # -- where another replica stands ---------------------------------------------------------------------------------
+
+    def histories(self) -> dict[str, StageHistory]:
+        """Of its stages, while nothing moves."""
+        return {stage.name: history_of(stage) for stage in self._job.stages}
+
+    def plans(self) -> dict[str, PlansPast]:
+        """Of its stages."""
+        return {name: replace(each.past) for name, each in self._plans.of.items()}
+
+    def follow(self, histories: dict[str, StageHistory], plans: dict[str, PlansPast]) -> None:
+        """Have this past, before it begins under the newest assignments of that."""
+        for stage in self._job.stages:
+            stage.history = histories[stage.name].before_the_newest()
+        self._take(plans)
+
+    def _take(self, plans: dict[str, PlansPast]) -> None:
+        for name, each in self._plans.of.items():
+            each.past = replace(plans[name])
 
     def _config_of(self, journal: SystemJournal) -> JobConfig:
         """As in the attempt that was under way."""

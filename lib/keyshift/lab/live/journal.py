@@ -20,7 +20,7 @@ from keyshift.refusals import refusal
 KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once more
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Journal(SystemJournal):
     """Of a live job. ``began_at``, ``trigger``: of the load and of the first migration, in seconds since the epoch, 0
     if there was none; ``rates``: events per second of each source. ``migrations``, ``targets``: see ``Migrations``.

@@ -6,7 +6,6 @@ from typing import cast
 
 from keyshift.experiment.commands import Migration
 from keyshift.experiment.scenario import ScaleTo
-from keyshift.lab.live.failover import Failover
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
 from keyshift.lab.plans.migrations import Migrations
@@ -36,8 +35,8 @@ class LiveRun:
         self.inbox = Inbox(lambda: self.state, lambda: str(loop.reporter.doing))
         self.migrations = Migrations(loop, self.system)
         self.measured: Mapping[str, Mapping[int, Measured]] = {}  # of each stage and slot, as it said last
-        failover = self.system.failover
-        self._journal = JournalWriter(keeper, failover.kept, self.system.note) if failover else None
+        self._failover = self.system.failover
+        self._journal = JournalWriter(keeper, self._failover.kept, self.system.note)
 
     @property
     def offered(self) -> int:
@@ -91,11 +90,9 @@ class LiveRun:
             self._keep()
 
     def _keep(self) -> None:
-        """The journal, if something has changed that must not be lost, and somebody could go on from it."""
-        if self._journal is None:
-            return
+        """The journal, if something has changed that must not be lost."""
         outcomes = [migration["outcome"] for migration in self.migrations.status()]
-        now = (*self._failover.progress, len(self.system.notes), outcomes, self.loop.rates.copy())
+        now = (self._failover.progress, len(self.system.notes), outcomes, self.loop.rates.copy())
         self._journal.keep(now, self._made)
 
     def _made(self) -> Journal:
@@ -121,11 +118,6 @@ class LiveRun:
         self.system.require_driver()
         return feed
 
-    @property
-    def _failover(self) -> Failover:
-        assert self.system.failover is not None  # who keeps no journal is not resumed
-        return self.system.failover
-
     def _resume(self, journal: Journal, epochs: Epochs) -> str:
         self._failover.resume(journal, epochs)
         return self.system.begun_from
@@ -144,7 +136,7 @@ class LiveRun:
         loop.rates = loop.rates | journal.rates
         loop.trigger, loop.began_at = journal.trigger, journal.began_at
         self.migrations.resume(journal.migrations, journal.targets)
-        traffic.open(again=True)
+        traffic.open(again=True, superseded=self._failover.supersede(journal))
         loads = [load._replace(rate=rate) for load, rate in zip(loop.spec.loads, loop.rates.values(), strict=True)]
         loop.feed = feed = traffic.feed(loads, loop.spec.run.frame_ms, epoch)
         feed.await_ready()

@@ -35,8 +35,8 @@ REPLICA_STATES = LIVES, COMES_BACK, GONE = "lives", "coming back", "gone"
 
 
 class SystemStatus(TypedDict, total=False):
-    """What the system knows without asking anybody. ``snapshot_bytes``: of the newest one. ``replicas``, by their
-    numbers, which JSON makes texts, and ``resume``, why nobody could go on with the job: of a job with replicas alone.
+    """What the system knows without asking anybody. ``snapshot_bytes``: of the newest one. ``replicas``: by their
+    numbers, which JSON makes texts, of a job that has some.
     """
 
     stages: dict[str, StageStatus]
@@ -45,7 +45,6 @@ class SystemStatus(TypedDict, total=False):
     snapshot_bytes: int | None
     notes: list[str]
     replicas: dict[int, ReplicaStatus]
-    resume: str
 
 
 class StageDecisionTold(TypedDict):

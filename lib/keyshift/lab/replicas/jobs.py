@@ -5,6 +5,7 @@ A replica that comes back is another incarnation of it: the next attempt of its 
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,27 +14,30 @@ from pathlib import Path
 from keyshift.driver.agreement import Agreement, Member, Say
 from keyshift.driver.job import Job
 from keyshift.driver.job_faults import ServicesToHit
+from keyshift.driver.snapshotter import capture
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.replicas.spares import Spares
 from keyshift.lab.replicas.spark import Application
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.notes import Doing
 from keyshift.ordering import orderings
 from keyshift.runtime.protocol_log import LogEvent
-from keyshift.traffic.copies import Standing
+from keyshift.traffic.copies import Standing, Superseded
+from keyshift.traffic.topics import Epochs
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import REPLICA, Fault
-from keyshift.wire.savepoint import Savepoint
+from keyshift.wire.savepoint import Savepoint, SavepointStore
 
 
 @dataclass(eq=False)
 class LedReplica:
     """The ``number``-th, from 0. ``lives``: it runs, or has not begun; since then, in seconds since the epoch.
     ``began``: of each incarnation, by slot of the last stage, the turn behind which its results begin, if that is not
-    the beginning.
+    the beginning. ``deaths``: since this process drives it.
     """
 
     number: int
@@ -42,11 +46,12 @@ class LedReplica:
     system: KeyshiftJob
     lives: bool = True
     since: float = 0.0
-    began: list[Mapping[int, int]] = field(default_factory=lambda: [{}])
+    began: list[dict[int, int]] = field(default_factory=lambda: [{}])
+    deaths: int = 0
 
-    def lives_from(self, turns: Mapping[int, int]) -> None:
-        """It has come back, behind these turns."""
-        self.began.append(turns)
+    def lives_from(self, turns: Mapping[str, dict[int, int]]) -> None:
+        """It has come back, behind these turns of each stage."""
+        self.began.append(turns.get(self.job.stages[-1].name, {}))
         self.lives, self.since = True, time.time()
 
 
@@ -80,6 +85,7 @@ class Replicas:
         self._spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
         self._agreements = {stage.name: Agreement(self._members) for stage in spec.workload.stages}
         self.before_stop: Callable[[], None] = lambda: None
+        self._capturing = threading.Lock()  # there is one place where a savepoint is called
         self.all: list[LedReplica] = []
         for config in configs:
             if orderings.get(config.ordering).leads:
@@ -120,19 +126,52 @@ class Replicas:
         """Start applications in place of those that were taken, without waiting."""
         self._spares.fill()
 
+    def capture(self, replica: LedReplica, check: Callable[[], None], name: str) -> Savepoint:
+        """What ``driver.snapshotter.capture`` gives of its job; for any thread, one at a time."""
+        with self._capturing:
+            return capture(replica.job.config, replica.job.stages, check, name)
+
+    def forget(self, replica: LedReplica, captured: Savepoint) -> None:
+        """What its job has written: nobody begins from it any more."""
+        SavepointStore(replica.job.config.endpoints, replica.job.config.job).remove(captured.name)
+
     def lead_next(self, replica: LedReplica, begin: Savepoint, of: LedReplica) -> None:
         """Its job goes on from what another one has written; waits until each router and slot has put a row through."""
-        before = replica.job.config
+        replica.job.require_driver()
+        before, other = replica.job.config, of.system.failover
         config = dataclasses.replace(before, restore=begin.name, restore_of=of.job.config.job)
         config = dataclasses.replace(config, attempt=before.attempt + 1, epoch=0, faults=())
         replica.job, replica.system = self._led(replica.application, config)
-        replica.system.failover.follow(of.system.failover)
+        replica.system.failover.follow(other.histories(), other.plans())
         replica.job.start([stage.assignment for stage in of.job.stages], begin)
         replica.lives_from(begin.turns)
+
+    def go_on(self, replica: LedReplica, journal: SystemJournal, epochs: Epochs) -> None:
+        """Its job, which was claimed from another process, goes on from where all of them stood in the ``journal``, or
+        from the beginning of the input. ``epochs``: of that.
+        """
+        past, begin, of = journal.past, journal.past.begun_from, journal.of_replicas
+        assert of is not None
+        before = replica.job.config
+        config = dataclasses.replace(before, attempt=replica.job.newest_attempt() + 1, epochs=epochs, faults=())
+        if begin is not None:
+            config = dataclasses.replace(config, restore=begin.name, restore_of=of.of)
+        replica.job, replica.system = self._led(replica.application, config)
+        if begin is None:
+            replica.system.start()
+        else:
+            replica.system.failover.follow(past.stages, journal.plans)
+            replica.job.start([past.stages[stage.name].assignments[-1] for stage in replica.job.stages], begin)
+        replica.began = began_before(of.began[replica.number], begin)
+        replica.lives_from(begin.turns if begin else {})
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""
         self._services.require(fault)
+
+    def supersede(self, turns: Mapping[str, Mapping[int, int]]) -> Superseded:
+        """See ``Traffic.supersede``."""
+        return self._traffic.supersede(turns)
 
     @property
     def standings(self) -> Mapping[int, Standing]:
@@ -238,6 +277,14 @@ class _MayStrike:
     @property
     def away(self) -> bool:
         return self._services.away
+
+
+def began_before(began: list[dict[int, int]], begin: Savepoint | None) -> list[dict[int, int]]:
+    """Those of the incarnations of a replica of which something counts, if it goes on from ``begin``."""
+    if begin is None:
+        return []
+    *_, turns = begin.turns.values()
+    return [each for each in began if all(turn <= turns.get(slot, turn) for slot, turn in each.items())]
 
 
 def _together(config: JobConfig) -> contextlib.closing[Coordination]:

@@ -1,17 +1,18 @@
 """A job with replicas that can be asked how it is, and what to do, while it runs.
 
-What is asked of it is planned once, as one replica would do it, and all of them have that plan. No other process goes
-on with such a job: ``CANNOT_RESUME`` says why.
+What is asked of it is planned once, as one replica would do it, and all of them have that plan.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
-from keyshift.experiment.live_spec import CANNOT_RESUME
 from keyshift.experiment.replicas import ends_one
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.live.status import COMES_BACK, GONE, LIVES, ReplicaStatus, SystemStatus
 from keyshift.lab.plans.stage_plans import Proposal
+from keyshift.lab.replicas.failover import ReplicasFailover, captured_of
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.lab.replicas.requests import MoveRequest, Requests
 from keyshift.lab.replicas.system import ReplicatedJob
@@ -19,6 +20,7 @@ from keyshift.model.errors import BadInput, QueryDied
 from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
+from keyshift.traffic.topics import Epochs
 from keyshift.wire.faults import Fault
 
 
@@ -28,6 +30,7 @@ class ReplicatedPlans:
     def __init__(self, replicas: Replicas, asked: Requests, ask: Callable[[MoveRequest], None]) -> None:
         self._replicas, self._asked, self._ask = replicas, asked, ask
         self._requests: dict[str, list[MoveRequest]] = {}  # of each stage, in their order
+        self.before: Mapping[str, int] = {}  # how many of each stage were made in processes before
         self.notes: list[Note] = []
 
     def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
@@ -39,11 +42,16 @@ class ReplicatedPlans:
         requests = self._requests.setdefault(proposal.stage, [])
         requests.append(request := MoveRequest(proposal.change, proposal.stage, proposal))
         self._ask(request)
-        return len(requests) - 1
+        return self.before.get(proposal.stage, 0) + len(requests) - 1
+
+    @property
+    def requested(self) -> dict[str, int]:
+        """How many of each stage, in processes before, too."""
+        return dict(Counter(self.before) + Counter({stage: len(each) for stage, each in self._requests.items()}))
 
     def ended(self, stage: str, number: int) -> bool | None:
         """In all that were told of it and live since; if none of them does, as the state is in those that live."""
-        request = self._requests[stage][number]
+        request = self._requests[stage][number - self.before.get(stage, 0)]
         if self._asked.to_come(request):
             return None
         ended = [
@@ -77,18 +85,28 @@ class ReplicatedPlans:
 class LiveReplicas(ReplicatedJob):
     """See ``LiveSystem``."""
 
-    failover = None
-
     def __init__(self, spec: RunSpec, replicas: Replicas, say: Callable[[str], None]) -> None:
         super().__init__(spec, replicas, say)
         self.plans = ReplicatedPlans(replicas, self._requests, self._add)
         common = replicas.all[0].job.config
         self.identity = common.shared, common.token
+        given = lambda: self.plans.requested, lambda: self.notes, self._go_on
+        self.failover = ReplicasFailover(replicas, self._captures, *given)
+        self.begun_from = "beginning"  # ``snapshot``, if another process has begun from one
 
-    @property
-    def begun_from(self) -> str:
-        """Of the job as a whole, which never begins anew."""
-        return "beginning"
+    def _go_on(self, journal: SystemJournal, epochs: Epochs) -> None:
+        assert journal.of_replicas is not None
+        self._notes[:] = map(str, journal.past.notes)
+        self.plans.before = journal.of_replicas.requested
+        self._say(f"starting {len(self._replicas.all)} replicas, each with a Spark of its own")
+        self._replicas.begin()
+        for replica in self._replicas.all:
+            with self._surviving(replica):
+                self._replicas.go_on(replica, journal, epochs)
+        self._returns.count()
+        captured = captured_of(journal)
+        self.begun_from = "snapshot" if captured else "beginning"
+        self._captures.begin(captured)
 
     @property
     def phases(self) -> Mapping[str, Activity]:
@@ -108,7 +126,8 @@ class LiveReplicas(ReplicatedJob):
             **told,
             "notes": [*self._notes, *map(str, self.plans.notes), *own],
             "replicas": {replica.number: self._how(replica) for replica in self._replicas.all},
-            "resume": f"no: {CANNOT_RESUME}",
+            "snapshots": len(self._captures.taken),
+            "snapshot_bytes": sum(newest[-1].state.values()) if (newest := self._captures.taken) else None,
         }
 
     def require_driver(self) -> None:
@@ -142,7 +161,7 @@ class LiveReplicas(ReplicatedJob):
         lives = replica.lives and replica.application.running
         state = COMES_BACK if self._returns.on_its_way(replica) else LIVES if lives else GONE
         lag_ms = self._replicas.lag_ms(replica) if lives else None
-        return {"state": state, "lag_ms": lag_ms, "deaths": len(replica.began) - replica.lives}
+        return {"state": state, "lag_ms": lag_ms, "deaths": replica.deaths}
 
 
 def _first(replicas: Replicas) -> LedReplica:

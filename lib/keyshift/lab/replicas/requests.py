@@ -61,6 +61,11 @@ class Requests(ABC):
         """Whether somebody is still to be told of something."""
         return bool(self._waiting)
 
+    @property
+    def partly_told(self) -> bool:
+        """Whether some replicas were told of one, and others are still to be."""
+        return False
+
     @abstractmethod
     def pass_on(self) -> None:
         """Tell those whose turn it is."""
@@ -118,6 +123,10 @@ class OneByOne(Requests):
     @property
     def waits(self) -> bool:  # noqa: D102
         return bool(self._waiting or self._left or self._moving)
+
+    @property
+    def partly_told(self) -> bool:  # noqa: D102
+        return bool(self._left or self._moving)
 
     def to_come(self, request: MoveRequest) -> bool:  # noqa: D102
         return request in self._waiting or (request is self._request and bool(self._left or self._moving))

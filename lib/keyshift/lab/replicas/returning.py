@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 
 from keyshift.clock import SECOND_US
-from keyshift.driver.snapshotter import capture
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.wire.savepoint import Savepoint
@@ -66,9 +65,10 @@ class Return:
     def _run(self) -> None:
         number, began = self.replica.number, time.time()
         try:
-            how = self._come_back()
+            source, saved, how = self._come_back()
             self._await_full()
             assert self.full_at is not None
+            self._replicas.forget(source, saved)
             self.told = f"replica {number} was full again {self.full_at - began:.1f} s after its death was known; {how}"
         except (KeyshiftError, OSError) as error:
             if self.replica.lives:
@@ -79,8 +79,8 @@ class Return:
         except BaseException as error:
             self._failure = error
 
-    def _come_back(self) -> str:
-        """Until the replica lives. Says how."""
+    def _come_back(self) -> tuple[LedReplica, Savepoint, str]:
+        """Until the replica lives. Gives from what, written by whom, and says how."""
         replica, replicas, began = self.replica, self._replicas, time.time()
         replica.job.stop()  # what the last one has left in ZooKeeper goes
         self._check()
@@ -92,10 +92,11 @@ class Return:
         self._check()
         replicas.lead_next(replica, saved, source)
         size_mb = sum(sum(sizes.values()) for sizes in saved.unit_bytes.values()) / 1e6
-        return (
+        how = (
             f"its Spark took {started - began:.1f} s, and its query {time.time() - written:.1f} s; {size_mb:.1f} MB of "
             f"state were written in {written - started:.1f} s"
         )
+        return source, saved, how
 
     def _captured(self) -> tuple[LedReplica, Savepoint]:
         """By the one that lives longest, when its state has come to rest: nothing begins to move meanwhile."""
@@ -113,7 +114,7 @@ class Return:
                 if source.system.plans.busy:
                     until = time.monotonic() + WRITE_S
                 else:
-                    return source, capture(source.job.config, source.job.stages, check)
+                    return source, self._replicas.capture(source, check, f"capture-{source.job.config.attempt}")
             except (MigrationFailed, QueryDied, ServiceUnavailable):
                 if time.monotonic() > until:
                     raise
@@ -147,7 +148,6 @@ class Returns:
         self._ways: list[Return] = []
         self._closed = False
         self.strength: list[tuple[float, int]] = []
-        replicas.before_stop = self.close
 
     @property
     def under_way(self) -> bool:
@@ -167,7 +167,7 @@ class Returns:
         """That of a replica which has died."""
         if self._closed:
             return
-        if replica.job.config.attempt < MOST_RETURNS:
+        if replica.deaths <= MOST_RETURNS:
             self._ways.append(Return(replica, self._replicas))
         else:
             self._tell(f"replica {replica.number} does not come back: it has done so {MOST_RETURNS} times")

@@ -16,6 +16,7 @@ from keyshift.experiment.replicas import moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
+from keyshift.lab.replicas.captures import Captures
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.lab.replicas.leaders import leaders
 from keyshift.lab.replicas.requests import MoveRequest, OneByOne, Requests, Together
@@ -43,7 +44,10 @@ class ReplicatedJob:
         self._apart = moves_apart(spec.job, spec.scenario)
         self._requests: Requests = (OneByOne if self._apart else Together)(replicas, self._tell)
         self._telling = threading.Lock()  # of a request, or of a death behind which nothing begins to move
+        self._stands = False  # nothing begins to move, as a replica writes its state down
         self._returns = Returns(replicas, self._tell)
+        self._captures = Captures(replicas, spec.job.snapshot_s, self._still, self._tell)
+        replicas.before_stop = self._end
 
     @property
     def _first(self) -> LedReplica:
@@ -57,7 +61,7 @@ class ReplicatedJob:
         except (QueryDied, MigrationFailed) as error:
             self._returns.end(replica)
             replica.application.kill()  # before nobody counts on it: whatever is left of it writes no more
-            replica.lives = False
+            replica.lives, replica.deaths = False, replica.deaths + 1
             left = len(self._replicas.living)
             self._tell(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
             while not self._replicas.living:  # one may be on its way back, from what was written before
@@ -82,6 +86,7 @@ class ReplicatedJob:
             with self._surviving(replica):
                 replica.system.start()
         self._returns.count()
+        self._captures.begin()
 
     def check(self) -> None:
         """Notices who has died or is back, and tells of differences. Raises KeyshiftError if nobody is left."""
@@ -89,6 +94,7 @@ class ReplicatedJob:
             self._told += 1
             self._say(str(difference))
         self._returns.look()
+        self._captures.check()
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.check()
@@ -116,8 +122,23 @@ class ReplicatedJob:
 
     def _request_next(self) -> None:
         with self._telling:
-            if not self._returns.under_way:
+            if not (self._returns.under_way or self._stands):
                 self._requests.pass_on()
+
+    @contextlib.contextmanager
+    def _still(self) -> Iterator[bool]:
+        """Gives whether nothing moves; if so, nothing begins to inside."""
+        with self._telling:
+            moving = any(replica.system.plans.busy for replica in self._replicas.living)
+            self._stands = not (moving or self._requests.partly_told)
+        try:
+            yield self._stands
+        finally:
+            self._stands = False
+
+    def _end(self) -> None:
+        self._returns.close()
+        self._captures.end()
 
     def cancel(self) -> None:
         """Nobody has to come back any more, and nothing that has not begun moves."""
@@ -135,8 +156,9 @@ class ReplicatedJob:
 
     @property
     def returning(self) -> bool:
-        """See ``Returns.under_way``."""
-        return self._returns.under_way
+        """See ``LiveSystem``: also before anybody has noticed that one has died."""
+        unnoticed = any(not replica.application.running for replica in self._replicas.living)
+        return unnoticed or self._returns.under_way
 
     @property
     def busy(self) -> bool:
@@ -164,6 +186,7 @@ class ReplicatedJob:
     def stop(self) -> None:
         """Each of them, all behind the same epoch, so that they have had the same turns."""
         self.cancel()
+        self._captures.end()
         at_us, epochs = now_us() + TOGETHER_US, dict[int, int]()
         for replica in self._replicas.living:
             with self._surviving(replica):
@@ -194,6 +217,7 @@ class ReplicatedJob:
             judged=number if self._apart else None,
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,
+            snapshots=self._captures.taken,
             notes=[*self._notes, *notes],
             struck=[(at, fault.what) for at, fault in self._replicas.struck],
         )

@@ -9,8 +9,10 @@ from small_live import live_job
 from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, partitions, room
+from keyshift.lab.live.journal import journal_from_json, journal_to_json
 from keyshift.lab.replicas import returning
 from keyshift.model.errors import BadInput, MigrationFailed, QueryDied
+from keyshift.traffic.copies import Superseded
 from keyshift.waiting import wait_until
 
 TWO = {"replicas": 2, "ordering": "live_robin", "key_groups": 16, "slots": 2, "strategy": "fluid"}
@@ -56,9 +58,10 @@ def dies(job):
 # -- what it may be ----------------------------------------------------------------------------------------------------
 
 
-def test_it_writes_nothing_down_every_few_seconds_and_has_slots_to_scale_to():
+def test_one_writes_its_state_down_every_few_seconds_and_there_are_slots_to_scale_to():
     spec = live_spec(TWO)
-    assert (spec.job.snapshot_s, spec.job.returns, spec.scenario.trigger) == (0.0, True, "scale")
+    assert (spec.job.snapshot_s, spec.job.returns, spec.scenario.trigger) == (10.0, True, "scale")
+    assert not spec.job.takes_snapshots, "it does not go on from them by itself"
     assert (spec.tasks, room(spec), partitions(spec)) == ({"counter": 4}, 4, 4)
     assert parameters(spec)["replicas"] == 2
     assert live_spec({"job.replicas": 2, "ordering": "time_merge", "slots_max": 7}).tasks == {"counter": 7}
@@ -71,8 +74,7 @@ def test_it_writes_nothing_down_every_few_seconds_and_has_slots_to_scale_to():
     ("more", "words"),
     [
         ({"ordering": "none"}, "replicas = 2 with ordering = none: replicas would differ; set ordering to one of"),
-        ({"ordering": "kazoo"}, "replicas = 2 with ordering = kazoo: .* not tried yet where .*: live_robin, time"),
-        ({"snapshot_s": 5}, "replicas = 2 with snapshot_s = 5: replicas write their state down only when"),
+        ({"ordering": "kazoo"}, "ordering = kazoo: a job that lasts .*; set ordering to one of: live_robin, time"),
         ({"trigger": "auto"}, "replicas = 2 with trigger = auto: replicas do not scale themselves yet"),
         ({"replicas_move": "one_by_one"}, "replicas = 2 with replicas_move = one_by_one: .*; set returns = false"),
         ({"rate": "auto"}, "replicas = 2 with rate = auto: what a load costs was not measured with replicas"),
@@ -242,7 +244,7 @@ def test_a_job_without_replicas_has_none_to_be_killed(monkeypatch):
     with live_job(monkeypatch, live_spec({"key_groups": 16, "strategy": "fluid"})) as job:
         with pytest.raises(BadInput, match=r"fault = kill:replica: this job has no replicas; take kill:slot, or"):
             job.do(InjectFault(fault="kill:replica"))
-        assert "replicas" not in job.status() and "resume" not in job.status()
+        assert "replicas" not in job.status()
 
 
 def test_one_that_dies_again_and_again_is_left_at_that_and_the_notes_say_so(job, monkeypatch):
@@ -305,12 +307,81 @@ def test_prometheus_reads_states_lags_and_deaths(job):
     assert found["keyshift_deaths_total",] == 1.0
 
 
-def test_the_status_says_that_nobody_could_go_on_with_it_and_why_and_no_journal_is_written(monkeypatch):
-    expected, journals, begun = [], [], []
+# -- how another process goes on with it -------------------------------------------------------------------------------
+
+OFTEN = TWO | {"snapshot_s": 0.02}
+
+
+def written(job):
+    """One more state than by now."""
+    number = job.status()["snapshots"]
+    assert wait_until(lambda: job.status()["snapshots"] > number, 60)
+
+
+def test_what_another_process_needs_is_written_down_again_and_again(monkeypatch):
+    expected, journals = [], []
     kept = {"expect": lambda *known: expected.append(known), "keep": journals.append}
-    with live_job(monkeypatch, live_spec(TWO), **kept, begun=lambda: begun.append(True)) as job:
-        assert job.status()["resume"].startswith("no: its replicas mask deaths of slots and of replicas, not of the")
-        assert (expected, begun) == ([("run", "secret")], [True])
+    with live_job(monkeypatch, live_spec(OFTEN), **kept) as job:
+        assert expected == [("run", "secret")]
+        assert journals[0].past.begun_from is None and journals[0].of_replicas.began == {0: [{}], 1: [{}]}
         job.do(Scale(slots=4), wait=True)
-        assert job.stop() and journals == []
+        written(job)
+        written(job)
+        assert wait_until(lambda: len(set(journals[-1].past.stages["counter"].assignments[-1].owner)) == 4, 60)
+        newest = journal_from_json(json.loads(json.dumps(journal_to_json(journals[-1]))))
+        assert newest.past.begun_from.name.startswith("resume-000-") and newest.of_replicas.of == "run-r0"
+        assert newest.of_replicas.requested == {"counter": 1} == {"counter": newest.plans["counter"].requested}
+        assert newest.snapshots == ("run-r0", [newest.past.begun_from.name])
+        assert job.status()["snapshot_bytes"] == 160
         assert job.traffic.for_ever, "what is in its topics stays until it is deleted"
+
+
+def test_nothing_is_written_while_something_moves_and_nothing_begins_to_move_while_something_is_written(monkeypatch):
+    with live_job(monkeypatch, live_spec(OFTEN)) as job:
+        stands(job)
+        job.do(Scale(slots=4))
+        assert wait_until(lambda: all(replica.job.stages[-1].requests for replica in job.replicas.all), 60)
+        number = job.status()["snapshots"]
+        assert not wait_until(lambda: job.status()["snapshots"] > number + 1, 0.3), "one may have been under way"
+        stands(job, go=True)
+        job.replicas.writing.clear()
+        assert wait_until(lambda: job.replicas.is_writing, 60)
+        job.do(Scale(slots=3))
+        assert not wait_until(lambda: any(replica.job.stages[-1].requests for replica in job.replicas.all), 0.1)
+        assert outcomes(job) == ["complete", "under way"]
+        job.replicas.writing.set()
+        assert wait_until(lambda: outcomes(job) == ["complete"] * 2, 60)
+
+
+def test_another_process_goes_on_from_what_one_has_written_and_all_else_counts_for_nothing(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(OFTEN), keep=journals.append) as job:
+        job.do(Scale(slots=4), wait=True)
+        written(job)
+        written(job)
+        assert wait_until(lambda: len(journals[-1].of_replicas.began) == 2 and journals[-1].migrations, 60)
+    journal = journals[-1]
+    begin = journal.past.begun_from
+    journals.clear()
+    resumed = {"resumed": lambda: journal, "keep": journals.append}
+    with live_job(monkeypatch, live_spec(TWO), **resumed) as job:
+        epochs = (((5, 1),), ((7, 1), (8, 2)))
+        assert job.replicas.went_on == [(0, journal, epochs), (1, journal, epochs)]
+        assert ("feed", 2000.0, 2) in job.traffic.told, "no frame of the generator before counts any more"
+        assert job.traffic.superseded == [Superseded(({0: 9}, {0: 9}), begin.turns)]
+        assert how(job) == {0: "lives", 1: "lives"} and job.status()["deaths"] == 0
+        assert any("everything since its snapshot was done again" in note for note in job.status()["notes"])
+        assert job.do(Scale(slots=3), wait=True)["number"] == 1
+        assert wait_until(lambda: journals[-1].of_replicas.requested == {"counter": 2}, 60)
+        assert journals[-1].past.begun_from == begin, "nothing was written since"
+        assert journals[-1].of_replicas.superseded == job.traffic.superseded
+        assert {each.config.token for each in (replica.job for replica in job.replicas.all)} == {"secret"}
+
+
+def test_without_anything_written_another_process_begins_at_the_beginning_of_the_input(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(TWO), keep=journals.append):
+        pass
+    with live_job(monkeypatch, live_spec(TWO), resumed=lambda: journals[0]) as job:
+        assert job.traffic.superseded == [Superseded(({0: 9}, {0: 9}), {})]
+        assert any("everything since its beginning was done again" in note for note in job.status()["notes"])

@@ -24,7 +24,7 @@ class Job:
     def __init__(self, start_query, config, *given):
         self.start_query, self.config, self.given, self.log, self.asked = start_query, config, given, [], []
         self.stages = [SimpleNamespace(name="counter", assignment="assigned", agrees=None)]
-        self.fails = ""
+        self.fails, self.newest_attempt = "", lambda: 4
 
     def __getattr__(self, name):
         if name not in ("require_driver", "stop", "end", "clean"):
@@ -64,8 +64,17 @@ class System:
     def __init__(self, spec, job):
         self.spec, self.job, self.followed, self.failover = spec, job, [], self
 
-    def follow(self, other):
-        other.followed.append(self)
+    def histories(self):
+        return f"histories of {self.job.config.job}"
+
+    def plans(self):
+        return f"plans of {self.job.config.job}"
+
+    def follow(self, *past):
+        self.followed.append(past)
+
+    def start(self):
+        self.job.asked.append("start")
 
 
 class Services:
@@ -162,14 +171,52 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     made.replicas.begin_next(first)
     assert first.application is not old and first.application.did == ["begin"]
     assert (first.application.name, first.application.gives_way) == ("0-1", True)
-    saved = Savepoint("capture-1", {0: 7}, {}, turns={0: 7, 1: 9})
+    saved = Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
     made.replicas.lead_next(first, saved, second)
     config = first.job.config
     assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
     assert first.job.asked == [(["assigned"], saved)] and first.job.start_query == "starts 0-1"
     assert first.lives and first.began == [{}, {0: 7, 1: 9}] and first.system.job is first.job
-    assert second.system.followed == [first.system], "it has the past and the plans of the other one"
+    assert first.system.followed == [("histories of run-r1", "plans of run-r1")]
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
+
+
+def journal_of(begin):
+    """Of a job whose first replica has come back twice."""
+    history = SimpleNamespace(assignments=["before", "newest"])
+    past = SimpleNamespace(begun_from=begin, stages={"counter": history})
+    began = {0: [{}, {0: 6, 1: 7}, {0: 6, 1: 10}], 1: [{}]}
+    return SimpleNamespace(past=past, plans="plans", of_replicas=SimpleNamespace(of="run-r1", began=began))
+
+
+def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(made):
+    saved = Savepoint("resume-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
+    for replica in made.replicas.all:
+        made.replicas.go_on(replica, journal_of(saved), "epochs")
+    first, second = made.replicas.all
+    config = first.job.config
+    assert (config.job, config.attempt, config.epochs) == ("run-r0", 5, "epochs"), "behind all that were before"
+    assert (
+        (config.restore, config.restore_of)
+        == ("resume-1", "run-r1")
+        == (
+            second.job.config.restore,
+            second.job.config.restore_of,
+        )
+    )
+    assert first.job.asked == [(["newest"], saved)] and first.system.followed == [
+        (journal_of(saved).past.stages, "plans")
+    ]
+    assert first.began == [{}, {0: 6, 1: 7}, {0: 7, 1: 9}], "of an incarnation that began behind that nothing counts"
+    assert second.began == [{}, {0: 7, 1: 9}] and second.lives
+
+
+def test_or_from_the_beginning_of_the_input(made):
+    first = made.replicas.all[0]
+    made.replicas.go_on(first, journal_of(None), "epochs")
+    assert (first.job.config.attempt, first.job.config.restore) == (5, None)
+    assert first.job.asked == ["start"] and first.system.followed == []
+    assert first.began == [{}]
 
 
 @pytest.mark.parametrize("made", [{"spares": 1}], indirect=True)
@@ -233,7 +280,7 @@ def test_those_that_live_agree_and_the_dead_have_no_say(made):
     made.replicas.begin_next(first)
     assert decided(made, 1) == {1: 1}, "its application runs, and its job has not begun"
     first.lives = False
-    made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, turns={0: 7, 1: 9}), second)
+    made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}}), second)
     assert decided(made, 1, 0) == {0: 1, 1: 1}
 
 

@@ -13,7 +13,7 @@ from keyshift.traffic.copies import Standing
 from keyshift.waiting import wait_until
 from keyshift.wire.savepoint import Savepoint
 
-SAVED = Savepoint("capture-1", {0: 7}, {"counter": {0: 1_000_000, 1: 500_000}}, turns={0: 5})
+SAVED = Savepoint("capture-1", {0: 7}, {"counter": {0: 1_000_000, 1: 500_000}}, {"counter": {0: 5}})
 
 
 class Application:
@@ -42,7 +42,7 @@ class Application:
 class Replica:
     def __init__(self, number, lives):
         self.number, self.lives, self.application, self.stops = number, lives, Application(), 0
-        self.job = SimpleNamespace(stop=self.stop, check=self.check, config=f"config {number}", stages=f"of {number}")
+        self.job = SimpleNamespace(stop=self.stop, check=self.check, config=SimpleNamespace(attempt=3))
         self.system = SimpleNamespace(plans=SimpleNamespace(busy=False))
         self.dies = None
 
@@ -56,8 +56,15 @@ class Replica:
 
 class Replicas:
     def __init__(self):
-        self.all, self.standings, self.led = [Replica(0, False), Replica(1, True)], {}, []
-        self.living = self.all[1:]
+        self.all, self.standings, self.led, self.forgotten = [Replica(0, False), Replica(1, True)], {}, [], []
+        self.living, self.captures = self.all[1:], [lambda check: SAVED]
+
+    def capture(self, replica, check, name):
+        assert (replica, name) == (self.all[1], "capture-3")
+        return (self.captures.pop(0) if self.captures[1:] else self.captures[0])(check)
+
+    def forget(self, replica, captured):
+        self.forgotten.append((replica, captured))
 
     def begin_next(self, replica):
         replica.application.did.append("begun")
@@ -71,13 +78,6 @@ class Replicas:
 def replicas(monkeypatch):
     """Two of them, of which the first has died; ``captures`` are called one after the other when one is to be made."""
     made = Replicas()
-    made.captures = [lambda check: SAVED]
-
-    def capture(config, stages, check):
-        assert (config, stages) == ("config 1", "of 1")
-        return (made.captures.pop(0) if made.captures[1:] else made.captures[0])(check)
-
-    monkeypatch.setattr(returning, "capture", capture)
     monkeypatch.setattr(returning, "LOOK_S", 0.002)
     monkeypatch.setattr(returning, "KEEPS_UP_S", 0.05)
     return made
@@ -105,6 +105,7 @@ def test_it_begins_from_what_another_one_writes_and_is_full_when_it_has_kept_up_
     told = over(way)
     assert told.startswith("replica 0 was full again ") and "; 1.5 MB of state were written" in told
     assert way.full_at is not None and dead.application.did == ["begun", "important"]
+    assert replicas.forgotten == [(lives, SAVED)], "nobody else begins from it"
 
 
 def test_who_cannot_write_now_is_asked_again(replicas):

@@ -26,7 +26,7 @@ class Return:
         begun.append(self)
 
     def lives(self):
-        self.replica.lives, self.replica.dies = True, None
+        self.replica.lives, self.replica.dies, self.replica.running = True, None, True
 
     def full(self):
         self.lives()
@@ -50,7 +50,7 @@ class Replica:
         self.number, self.offset, self.lives, self.dies, self.killed, self.did = number, offset, True, None, 0, []
         self.application = self.system = self
         self.job = SimpleNamespace(config=SimpleNamespace(attempt=0))
-        self.began = [{}]
+        self.began, self.deaths, self.running = [{}], 0, True
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
 
     def __getattr__(self, name):
@@ -74,6 +74,7 @@ class Replica:
 
     def kill(self):
         self.killed += 1
+        self.running = False
         self.dies = QueryDied("the process of the replica is gone")
 
     def measure(self):
@@ -125,6 +126,18 @@ def test_who_dies_is_ended_and_told_of_once_and_the_others_go_on(made, error):
     assert job.system.owners == {"counter": {1}} and job.system.measure() == {"counter": {1: None}}
     job.system.stop()
     assert [each.did[-1] for each in job.every] == [("check",), ("stop",), ("stop",)]
+
+
+def test_a_replica_is_on_its_way_back_from_the_moment_of_its_death_on(made):
+    job = made()
+    assert not job.system.returning
+    job.every[0].kill()
+    assert job.system.returning, "the next one to die must not be the other one"
+    job.system.check()
+    assert job.system.returning
+    begun[0].full()
+    job.system.check()
+    assert not job.system.returning
 
 
 def test_all_that_live_stop_behind_the_same_epoch_and_if_not_that_is_told(made):

@@ -1,0 +1,134 @@
+"""What another process goes on from if the one that controls a job with replicas is gone.
+
+Every few seconds one of the replicas writes its state down, as it is then. The job does not wait for that: its turns
+are the same ones. Meanwhile nothing begins to move, and while something moves nothing is written down: so all replicas
+have this one assignment behind this turn of a slot.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from keyshift.clock import now_us
+from keyshift.driver.stage_history import StageHistory
+from keyshift.lab.plans.stage_plans import PlansPast
+from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.model.records import SnapshotRecord
+from keyshift.wire.savepoint import Savepoint, SavepointStore
+
+MARK = "resume-"  # names begin so, and those of what a replica comes back from do not
+LOOK_S = 0.1  # between two looks at whether something moves
+
+
+class _Over(Exception):
+    """Nothing is written down any more."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A ``savepoint`` that was written by the job ``of`` a replica, with its ``histories`` and ``plans`` by stage."""
+
+    of: str
+    savepoint: Savepoint
+    histories: dict[str, StageHistory]
+    plans: dict[str, PlansPast]
+
+
+class Captures:
+    """Of ``replicas``, every ``every_s`` seconds from ``begin`` to ``end``; 0: none. ``still`` gives whether nothing
+    moves, nor begins to until it is left. ``tell`` hears that the state could not be written down.
+
+    ``newest``, and ``taken``, what is to be known of each, are for any thread.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        every_s: float,
+        still: Callable[[], AbstractContextManager[bool]],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._replicas, self._every_s, self._still, self._tell = replicas, every_s, still, tell
+        self.newest: Captured | None = None
+        self.taken: list[SnapshotRecord] = []
+        self.kept: Captured | None = None  # that a journal on disk has
+        self._over = threading.Event()
+        self._number, self._failed = 0, False
+        self._failure: BaseException | None = None  # what ended the thread
+        self._thread = threading.Thread(target=self._run, name="keyshift-captures", daemon=True)
+
+    def begin(self, newest: Captured | None = None) -> None:
+        """Write down what comes from now on. ``newest``: of the process before."""
+        self.newest = self.kept = newest
+        if self._every_s:
+            self._thread.start()
+
+    def check(self) -> None:
+        """Raises what has ended the thread before ``end``."""
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """Write nothing more down. Safe to call twice."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            try:
+                self._take()
+                self._remove_old()
+                self._failed = False
+            except _Over:
+                return
+            except (MigrationFailed, QueryDied, ServiceUnavailable) as error:
+                if not self._failed and not self._over.is_set():
+                    self._tell(f"the state could not be written down; it is tried every {self._every_s:g} s: {error}")
+                self._failed = True
+            except BaseException as error:  # the controlling thread's now
+                self._failure = error
+                return
+
+    def _take(self) -> None:
+        with self._when_still() as source:
+            job, failover, begun_us = source.job, source.system.failover, now_us()
+
+            def check() -> None:
+                self._check()
+                job.check()
+
+            self._number += 1
+            name = f"{MARK}{job.config.attempt:03d}-{self._number:06d}"
+            savepoint = self._replicas.capture(source, check, name)
+            captured = Captured(job.config.job, savepoint, failover.histories(), failover.plans())
+        written = {stage: sum(sizes.values()) for stage, sizes in savepoint.unit_bytes.items()}
+        self.taken.append(SnapshotRecord(begun_us, now_us(), written, written, savepoint.name))
+        self.newest = captured
+
+    @contextmanager
+    def _when_still(self) -> Iterator[LedReplica]:
+        """Inside, nothing moves. Gives the replica that has lived for longest."""
+        while True:
+            with self._still() as still:
+                if still and (living := self._replicas.living):
+                    yield living[0]
+                    return
+            self._over.wait(LOOK_S)
+            self._check()
+
+    def _check(self) -> None:
+        if self._over.is_set():
+            raise _Over
+
+    def _remove_old(self) -> None:
+        """What neither the next journal nor the one on disk has, of this process and those before."""
+        needed = {(each.of, each.savepoint.name) for each in (self.newest, self.kept) if each}
+        for replica in self._replicas.all:
+            config = replica.job.config
+            store = SavepointStore(config.endpoints, config.job)
+            for name in store.committed(MARK):
+                if (config.job, name) not in needed:
+                    store.remove(name)

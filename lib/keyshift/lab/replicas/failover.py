@@ -1,0 +1,97 @@
+"""How another process goes on with a job with replicas: all of them from what one has written, see ``captures``.
+
+Behind that everything comes once more, as all that replicas do follows from their input. Only a migration comes no
+more, if it was begun since: so what was given behind that turn counts for nothing, see ``traffic.copies.Superseded``.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from keyshift.driver.job import Past
+from keyshift.lab.live.failover import ReplicasPast, SystemJournal
+from keyshift.lab.replicas.captures import Captured, Captures
+from keyshift.lab.replicas.jobs import Replicas
+from keyshift.model.keys import NO_VERSION
+from keyshift.model.notes import Note
+from keyshift.traffic.copies import Superseded
+from keyshift.traffic.topics import Epochs
+
+
+class ReplicasFailover:
+    """A ``Failover`` of ``replicas``. ``requested``: migrations of each stage so far; ``notes``: those so far.
+    ``go_on``: with what the journal says, and the epochs of the input.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        captures: Captures,
+        requested: Callable[[], dict[str, int]],
+        notes: Callable[[], list[Note]],
+        go_on: Callable[[SystemJournal, Epochs], None],
+    ) -> None:
+        self._replicas, self._captures = replicas, captures
+        self._requested, self._notes, self.resume = requested, notes, go_on
+        self._superseded: Sequence[Superseded] = ()  # in processes before
+        self._told: Captured | None = None  # in the journal that was told last
+
+    @property
+    def progress(self) -> tuple[str, list[int]]:
+        """What was written down last, and how many incarnations each replica has had."""
+        newest = self._captures.newest
+        return newest.savepoint.name if newest else "", [len(each.began) for each in self._replicas.all]
+
+    def journal(self) -> SystemJournal:
+        """See ``Failover``."""
+        self._replicas.require_driver()
+        self._told = captured = self._captures.newest
+        configs = [each.job.config for each in self._replicas.all]
+        return SystemJournal(
+            run_id=configs[0].shared,
+            token=configs[0].token,
+            attempt=max(config.attempt for config in configs),
+            slots={each.stage: each.slots for each in configs[0].chain()},
+            past=Past(
+                stages=captured.histories if captured else {},
+                savepoints=[],
+                snapshots=[],
+                notes=self._notes(),
+                revoked=set(),
+                begun_from=captured.savepoint if captured else None,
+                first_version=NO_VERSION,
+            ),
+            plans=captured.plans if captured else {},
+            of_replicas=ReplicasPast(
+                of=captured.of if captured else "",
+                began={each.number: list(each.began) for each in self._replicas.all},
+                requested=self._requested(),
+                superseded=list(self._superseded),
+            ),
+        )
+
+    def kept(self) -> None:
+        """See ``Failover``."""
+        self._captures.kept = self._told
+
+    def claim(self, journal: SystemJournal) -> int:
+        """See ``Failover``. Each replica's job has its own epochs, and all of them grow: so does the largest."""
+        claimed = []
+        for replica in self._replicas.all:
+            replica.job.config = dataclasses.replace(replica.job.config, token=journal.token)
+            claimed.append(replica.job.claim())
+        return max(claimed)
+
+    def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
+        """See ``Failover``."""
+        assert journal.of_replicas is not None
+        begin = journal.past.begun_from
+        self._superseded = [*journal.of_replicas.superseded, self._replicas.supersede(begin.turns if begin else {})]
+        return self._superseded
+
+
+def captured_of(journal: SystemJournal) -> Captured | None:
+    """What it goes on from; None: from the beginning of the input."""
+    begin = journal.past.begun_from
+    if begin is None or journal.of_replicas is None:
+        return None
+    return Captured(journal.of_replicas.of, begin, journal.past.stages, journal.plans)
