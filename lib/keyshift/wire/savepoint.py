@@ -267,11 +267,6 @@ class SavepointStore:
         old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
         self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
 
-    def remove(self, savepoint: str) -> None:
-        """Remove one to whose segments no other one refers. Raises ServiceUnavailable."""
-        names = self._bucket.names(f"{savepoint}/")
-        self._bucket.remove(sorted(names, key=lambda name: not name.endswith(_MANIFEST)))
-
     def delete_all(self) -> None:
         """Remove every savepoint of the job. Raises ServiceUnavailable."""
         self._bucket.remove(self._bucket.names())

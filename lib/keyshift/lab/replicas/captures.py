@@ -16,9 +16,8 @@ from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.records import SnapshotRecord
-from keyshift.wire.savepoint import Savepoint, SavepointStore
+from keyshift.wire.savepoint import Savepoint
 
-MARK = "resume-"  # names begin so, and those of what a replica comes back from do not
 LOOK_S = 0.1  # between two looks at whether something moves
 
 
@@ -38,7 +37,8 @@ class Captured:
 
 class Captures:
     """Of ``replicas``, every ``every_s`` seconds from ``begin`` to ``end``; 0: none. ``still`` gives whether nothing
-    moves, nor begins to until it is left. ``tell`` hears that the state could not be written down.
+    moves, nor begins to until it is left. ``needed``: by others, which stays. ``tell`` hears that the state could not
+    be written down.
 
     ``newest``, and ``taken``, what is to be known of each, are for any thread.
     """
@@ -48,14 +48,16 @@ class Captures:
         replicas: Replicas,
         every_s: float,
         still: Callable[[], AbstractContextManager[bool]],
+        needed: Callable[[], set[tuple[str, str]]],
         tell: Callable[[str], None],
     ) -> None:
-        self._replicas, self._every_s, self._still, self._tell = replicas, every_s, still, tell
+        self._replicas, self._every_s, self._tell = replicas, every_s, tell
+        self._still, self._needed = still, needed
         self.newest: Captured | None = None
         self.taken: list[SnapshotRecord] = []
         self.kept: Captured | None = None  # that a journal on disk has
         self._over = threading.Event()
-        self._number, self._failed = 0, False
+        self._failed = False
         self._failure: BaseException | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name="keyshift-captures", daemon=True)
 
@@ -100,9 +102,7 @@ class Captures:
                 self._check()
                 job.check()
 
-            self._number += 1
-            name = f"{MARK}{job.config.attempt:03d}-{self._number:06d}"
-            savepoint = self._replicas.capture(source, check, name)
+            savepoint = self._replicas.capture(source, check)
             captured = Captured(job.config.job, savepoint, failover.histories(), failover.plans())
         written = {stage: sum(sizes.values()) for stage, sizes in savepoint.unit_bytes.items()}
         self.taken.append(SnapshotRecord(begun_us, now_us(), written, written, savepoint.name))
@@ -125,10 +125,5 @@ class Captures:
 
     def _remove_old(self) -> None:
         """What neither the next journal nor the one on disk has, of this process and those before."""
-        needed = {(each.of, each.savepoint.name) for each in (self.newest, self.kept) if each}
-        for replica in self._replicas.all:
-            config = replica.job.config
-            store = SavepointStore(config.endpoints, config.job)
-            for name in store.committed(MARK):
-                if (config.job, name) not in needed:
-                    store.remove(name)
+        mine = {(each.of, each.savepoint.name) for each in (self.newest, self.kept) if each}
+        self._replicas.keep_only(mine | self._needed())

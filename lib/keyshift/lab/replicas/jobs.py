@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +31,8 @@ from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import REPLICA, Fault
 from keyshift.wire.savepoint import Savepoint, SavepointStore
+
+CAPTURE = "capture-"  # names of what a replica writes down begin so, and ascend
 
 
 @dataclass(eq=False)
@@ -85,7 +87,7 @@ class Replicas:
         self._spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
         self._agreements = {stage.name: Agreement(self._members) for stage in spec.workload.stages}
         self.before_stop: Callable[[], None] = lambda: None
-        self._capturing = threading.Lock()  # there is one place where a savepoint is called
+        self._capturing, self._captured = threading.Lock(), 0  # one after the other, with numbers
         self.all: list[LedReplica] = []
         for config in configs:
             if orderings.get(config.ordering).leads:
@@ -126,14 +128,20 @@ class Replicas:
         """Start applications in place of those that were taken, without waiting."""
         self._spares.fill()
 
-    def capture(self, replica: LedReplica, check: Callable[[], None], name: str) -> Savepoint:
-        """What ``driver.snapshotter.capture`` gives of its job; for any thread, one at a time."""
+    def capture(self, replica: LedReplica, check: Callable[[], None]) -> Savepoint:
+        """What ``driver.snapshotter.capture`` gives of its job, which stays until ``keep_only``; for any thread."""
+        job = replica.job
         with self._capturing:
-            return capture(replica.job.config, replica.job.stages, check, name)
+            self._captured += 1
+            return capture(job.config, job.stages, check, f"{CAPTURE}{job.config.attempt:03d}-{self._captured:06d}")
 
-    def forget(self, replica: LedReplica, captured: Savepoint) -> None:
-        """What its job has written: nobody begins from it any more."""
-        SavepointStore(replica.job.config.endpoints, replica.job.config.job).remove(captured.name)
+    def keep_only(self, captures: Collection[tuple[str, str]]) -> None:
+        """Remove what the jobs of these have written, in processes before, too, but these, what they refer to, and all
+        newer ones. ``captures``: names of jobs, and of what these have written. For any thread.
+        """
+        endpoints = self.all[0].job.config.endpoints
+        for writer in {job for job, _ in captures}:
+            SavepointStore(endpoints, writer).keep_only(sorted(n for job, n in captures if job == writer), CAPTURE)
 
     def lead_next(self, replica: LedReplica, begin: Savepoint, of: LedReplica) -> None:
         """Its job goes on from what another one has written; waits until each router and slot has put a row through."""

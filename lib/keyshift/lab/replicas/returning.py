@@ -29,13 +29,14 @@ class _Unwanted(KeyshiftError):
 class Return:
     """Of ``replica``, one of ``replicas``.
 
-    ``written``: it has all that it needs of others. ``told``: one line, when it is ``over``. ``full_at``: since when
-    the replica is full, in seconds since the epoch; None if it is not.
+    ``begins_from``: the job and the name of what another one has written, as soon as that is there. ``told``: one line,
+    when it is ``over``. ``full_at``: since when the replica is full, in seconds since the epoch; None if it is not.
     """
 
     def __init__(self, replica: LedReplica, replicas: Replicas) -> None:
         self.replica, self._replicas = replica, replicas
-        self.told, self.written = "", False
+        self.told = ""
+        self.begins_from: tuple[str, str] | None = None
         self.full_at: float | None = None
         self._unwanted = threading.Event()
         self._failure: BaseException | None = None
@@ -65,10 +66,9 @@ class Return:
     def _run(self) -> None:
         number, began = self.replica.number, time.time()
         try:
-            source, saved, how = self._come_back()
+            how = self._come_back()
             self._await_full()
             assert self.full_at is not None
-            self._replicas.forget(source, saved)
             self.told = f"replica {number} was full again {self.full_at - began:.1f} s after its death was known; {how}"
         except (KeyshiftError, OSError) as error:
             if self.replica.lives:
@@ -79,8 +79,8 @@ class Return:
         except BaseException as error:
             self._failure = error
 
-    def _come_back(self) -> tuple[LedReplica, Savepoint, str]:
-        """Until the replica lives. Gives from what, written by whom, and says how."""
+    def _come_back(self) -> str:
+        """Until the replica lives. Says how."""
         replica, replicas, began = self.replica, self._replicas, time.time()
         replica.job.stop()  # what the last one has left in ZooKeeper goes
         self._check()
@@ -88,15 +88,14 @@ class Return:
         replica.application.await_ready()
         started = time.time()
         source, saved = self._captured()
-        self.written, written = True, time.time()
+        self.begins_from, written = (source.job.config.job, saved.name), time.time()
         self._check()
         replicas.lead_next(replica, saved, source)
         size_mb = sum(sum(sizes.values()) for sizes in saved.unit_bytes.values()) / 1e6
-        how = (
+        return (
             f"its Spark took {started - began:.1f} s, and its query {time.time() - written:.1f} s; {size_mb:.1f} MB of "
             f"state were written in {written - started:.1f} s"
         )
-        return source, saved, how
 
     def _captured(self) -> tuple[LedReplica, Savepoint]:
         """By the one that lives longest, when its state has come to rest: nothing begins to move meanwhile."""
@@ -114,7 +113,7 @@ class Return:
                 if source.system.plans.busy:
                     until = time.monotonic() + WRITE_S
                 else:
-                    return source, self._replicas.capture(source, check, f"capture-{source.job.config.attempt}")
+                    return source, self._replicas.capture(source, check)
             except (MigrationFailed, QueryDied, ServiceUnavailable):
                 if time.monotonic() > until:
                     raise
@@ -157,7 +156,12 @@ class Returns:
     @property
     def hopeful(self) -> bool:
         """Whether a replica may still come back if no other one lives any more."""
-        return any(way.written for way in self._ways)
+        return bool(self.needed)
+
+    @property
+    def needed(self) -> set[tuple[str, str]]:
+        """What replicas on their way back begin from; for any thread."""
+        return {way.begins_from for way in [*self._ways] if way.begins_from}
 
     def on_its_way(self, replica: LedReplica) -> bool:
         """Whether this one is on its way back, or lives and is not full yet; for any thread."""

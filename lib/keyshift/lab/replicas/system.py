@@ -46,7 +46,7 @@ class ReplicatedJob:
         self._telling = threading.Lock()  # of a request, or of a death behind which nothing begins to move
         self._stands = False  # nothing begins to move, as a replica writes its state down
         self._returns = Returns(replicas, self._tell)
-        self._captures = Captures(replicas, spec.job.snapshot_s, self._still, self._tell)
+        self._captures = Captures(replicas, spec.job.snapshot_s, self._still, lambda: self._returns.needed, self._tell)
         replicas.before_stop = self._end
 
     @property

@@ -329,7 +329,7 @@ def test_what_another_process_needs_is_written_down_again_and_again(monkeypatch)
         written(job)
         assert wait_until(lambda: len(set(journals[-1].past.stages["counter"].assignments[-1].owner)) == 4, 60)
         newest = journal_from_json(json.loads(json.dumps(journal_to_json(journals[-1]))))
-        assert newest.past.begun_from.name.startswith("resume-000-") and newest.of_replicas.of == "run-r0"
+        assert newest.past.begun_from.name == "capture-0" and newest.of_replicas.of == "run-r0"
         assert newest.of_replicas.requested == {"counter": 1} == {"counter": newest.plans["counter"].requested}
         assert newest.snapshots == ("run-r0", [newest.past.begun_from.name])
         assert job.status()["snapshot_bytes"] == 160

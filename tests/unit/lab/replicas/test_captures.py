@@ -14,50 +14,50 @@ from keyshift.wire.savepoint import Savepoint
 
 
 class World:
-    """Two replicas. ``stored``: what there is of each job; ``fails``: what the next ones raise who write."""
+    """Two replicas. ``kept``: what had to stay, again and again; ``fails``: what the next ones raise who write."""
 
     def __init__(self):
-        self.stored, self.fails, self.said, self.still, self.go = {"run-r0": set(), "run-r1": set()}, [], [], True, None
-        self.all = [self.replica(name) for name in self.stored]
-        self.living = self.all
+        self.kept, self.fails, self.said, self.still, self.go, self.number = [], [], [], True, None, 0
+        self.all = self.living = [self.replica(name) for name in ("run-r0", "run-r1")]
 
     def replica(self, name):
         failover = SimpleNamespace(histories=lambda: {"counter": name}, plans=lambda: {"counter": "plans"})
-        config = SimpleNamespace(job=name, attempt=2, endpoints=None)
-        return SimpleNamespace(
-            job=SimpleNamespace(config=config, check=lambda: None), system=SimpleNamespace(failover=failover)
-        )
+        job = SimpleNamespace(config=SimpleNamespace(job=name), check=lambda: None)
+        return SimpleNamespace(job=job, system=SimpleNamespace(failover=failover))
 
-    def capture(self, replica, check, name):
+    def capture(self, replica, check):
         check()
         if self.fails:
             raise self.fails.pop(0)
         while self.go is not None and not self.go.wait(0.002):
             check()
-        self.stored[replica.job.config.job].add(name)
-        return Savepoint(name, {0: 7}, {"counter": {0: 100, 1: 60}}, {"counter": {0: 5}})
+        self.number += 1
+        return Savepoint(f"capture-{self.number}", {0: 7}, {"counter": {0: 100, 1: 60}}, {"counter": {0: 5}})
+
+    def keep_only(self, captures):
+        self.kept.append(captures)
 
     @contextlib.contextmanager
     def stands(self):
         yield self.still
 
 
+OTHER = ("run-r1", "capture-0")  # a replica comes back from it
+
+
 @pytest.fixture
 def world(monkeypatch):
-    world = World()
-
-    def store(_, job):
-        names = world.stored[job]
-        return SimpleNamespace(committed=lambda of: sorted(n for n in names if n.startswith(of)), remove=names.remove)
-
-    monkeypatch.setattr(captures, "SavepointStore", store)
     monkeypatch.setattr(captures, "LOOK_S", 0.002)
-    return world
+    return World()
+
+
+def captures_of(world, every_s=0.005):
+    return Captures(world, every_s, world.stands, lambda: {OTHER}, world.said.append)
 
 
 @pytest.fixture
 def made(world):
-    made = Captures(world, 0.005, world.stands, world.said.append)
+    made = captures_of(world)
     yield made
     made.end()
 
@@ -76,21 +76,15 @@ def test_the_one_that_has_lived_for_longest_writes_and_another_one_if_it_has_die
     assert not world.said
 
 
-def test_what_no_journal_may_have_goes_also_what_a_process_before_has_left(world, made):
-    world.stored["run-r1"] |= {"resume-000-000007", "resume-001-000001", "capture-1"}
-    before = Captured("run-r1", Savepoint("resume-001-000001", {}, {}), {}, {})
-    made.begin(before)
-    come(made, 3)
-    made.end()
-    assert world.stored["run-r1"] == {"resume-001-000001", "capture-1"}, (
-        "a journal on disk has it; a replica comes back"
-    )
-    assert made.newest.savepoint.name in world.stored["run-r0"]
-    made._remove_old()
-    assert world.stored["run-r0"] == {made.newest.savepoint.name}
+def test_what_a_journal_on_disk_has_stays_and_the_newest_and_what_others_need(world, made):
+    made.begin(Captured("run-r1", Savepoint("before", {}, {}), {}, {}))
+    come(made, 2)
     made.kept = made.newest
-    made._remove_old()
-    assert world.stored["run-r1"] == {"capture-1"}
+    come(made, len(made.taken) + 2)
+    made.end()
+    assert world.kept[0] == {OTHER, ("run-r1", "before"), ("run-r0", "capture-1")}
+    assert world.kept[1] == {OTHER, ("run-r1", "before"), ("run-r0", "capture-2")}
+    assert ("run-r1", "before") not in world.kept[-1] and ("run-r0", made.kept.savepoint.name) in world.kept[-1]
 
 
 def test_nothing_is_written_while_something_moves_or_nobody_lives(world, made):
@@ -119,7 +113,7 @@ def test_it_ends_under_way_and_another_driver_ends_it(world, made):
     assert not wait_until(lambda: made.taken, 0.05, 0.002)
     made.end()
     assert not made.taken and not world.said
-    other = Captures(world, 0.005, world.stands, world.said.append)
+    other = captures_of(world)
     world.fails = [Deposed("another process drives the job")]
     other.begin()
     other._thread.join(60)
@@ -129,7 +123,7 @@ def test_it_ends_under_way_and_another_driver_ends_it(world, made):
 
 
 def test_without_an_interval_nothing_is_written(world):
-    none = Captures(world, 0.0, world.stands, world.said.append)
+    none = captures_of(world, every_s=0.0)
     none.begin()
     none.end()
     assert not none.taken and none.newest is None

@@ -181,6 +181,21 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
 
 
+def test_what_each_has_written_has_a_later_name_and_goes_but_for_what_is_needed(made, monkeypatch):
+    kept = []
+
+    def store(_, job):
+        return SimpleNamespace(keep_only=lambda names, of: kept.append((job, names, of)))
+
+    monkeypatch.setattr(jobs, "SavepointStore", store)
+    monkeypatch.setattr(jobs, "capture", lambda config, stages, check, name: (config.job, name))
+    first, second = made.replicas.all
+    assert made.replicas.capture(first, None) == ("run-r0", "capture-000-000001")
+    assert made.replicas.capture(second, None) == ("run-r1", "capture-000-000002")
+    made.replicas.keep_only({("run-r0", "capture-2"), ("run-r0", "capture-1")})
+    assert kept == [("run-r0", ["capture-1", "capture-2"], "capture-")]
+
+
 def journal_of(begin):
     """Of a job whose first replica has come back twice."""
     history = SimpleNamespace(assignments=["before", "newest"])

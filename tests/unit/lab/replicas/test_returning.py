@@ -42,7 +42,7 @@ class Application:
 class Replica:
     def __init__(self, number, lives):
         self.number, self.lives, self.application, self.stops = number, lives, Application(), 0
-        self.job = SimpleNamespace(stop=self.stop, check=self.check, config=SimpleNamespace(attempt=3))
+        self.job = SimpleNamespace(stop=self.stop, check=self.check, config=SimpleNamespace(job=f"run-r{number}"))
         self.system = SimpleNamespace(plans=SimpleNamespace(busy=False))
         self.dies = None
 
@@ -56,15 +56,12 @@ class Replica:
 
 class Replicas:
     def __init__(self):
-        self.all, self.standings, self.led, self.forgotten = [Replica(0, False), Replica(1, True)], {}, [], []
+        self.all, self.standings, self.led = [Replica(0, False), Replica(1, True)], {}, []
         self.living, self.captures = self.all[1:], [lambda check: SAVED]
 
-    def capture(self, replica, check, name):
-        assert (replica, name) == (self.all[1], "capture-3")
+    def capture(self, replica, check):
+        assert replica is self.all[1]
         return (self.captures.pop(0) if self.captures[1:] else self.captures[0])(check)
-
-    def forget(self, replica, captured):
-        self.forgotten.append((replica, captured))
 
     def begin_next(self, replica):
         replica.application.did.append("begun")
@@ -105,7 +102,7 @@ def test_it_begins_from_what_another_one_writes_and_is_full_when_it_has_kept_up_
     told = over(way)
     assert told.startswith("replica 0 was full again ") and "; 1.5 MB of state were written" in told
     assert way.full_at is not None and dead.application.did == ["begun", "important"]
-    assert replicas.forgotten == [(lives, SAVED)], "nobody else begins from it"
+    assert way.begins_from == ("run-r1", "capture-1")
 
 
 def test_who_cannot_write_now_is_asked_again(replicas):

@@ -22,7 +22,7 @@ class Return:
     """As that of ``returning``; what a test sets happens."""
 
     def __init__(self, replica, replicas):
-        self.replica, self.over, self.told, self.ended, self.written = replica, False, "", False, False
+        self.replica, self.over, self.told, self.ended, self.begins_from = replica, False, "", False, None
         begun.append(self)
 
     def lives(self):
@@ -284,7 +284,7 @@ def on_its_way_back(made, ends):
     job = made()
     job.every[0].kill()
     job.system.check()
-    begun[0].written = True
+    begun[0].begins_from = "run-r1", "capture-1"
     threading.Timer(0.05, lambda: ends(begun[0])).start()
     return job
 
