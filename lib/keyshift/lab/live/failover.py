@@ -116,7 +116,7 @@ class JobFailover:
 
     def resume(self, journal: SystemJournal, epochs: Epochs) -> None:
         """See ``Failover``."""
-        self._take(journal.plans)
+        self.take(journal.plans)
         self._job.config = replace(self._config_of(journal), epochs=epochs)
         self._job.resume(journal.past)
 
@@ -134,9 +134,10 @@ class JobFailover:
         """Have this past, before it begins under the newest assignments of that."""
         for stage in self._job.stages:
             stage.history = histories[stage.name].before_the_newest()
-        self._take(plans)
+        self.take(plans)
 
-    def _take(self, plans: dict[str, PlansPast]) -> None:
+    def take(self, plans: dict[str, PlansPast]) -> None:
+        """Have these plans."""
         for name, each in self._plans.of.items():
             each.past = replace(plans[name])
 

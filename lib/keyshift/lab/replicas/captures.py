@@ -1,11 +1,12 @@
 """What another process goes on from if the one that controls a job with replicas is gone.
 
-Every few seconds one of the replicas writes its state down, as it is then. The job does not wait for that: its turns
-are the same ones. Meanwhile nothing begins to move, and while something moves nothing is written down: so all replicas
-have this one assignment behind this turn of a slot.
+Every few seconds, and when something has moved, one of the replicas writes its state down, as it is then. The job does
+not wait for that: its turns are the same ones. Meanwhile nothing begins to move, and while something moves nothing is
+written down: so all replicas have this one assignment behind this turn of a slot.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ class Captures:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(self._every_s):
+        while not self._over.is_set():
             try:
                 self._take()
                 self._remove_old()
@@ -95,7 +96,7 @@ class Captures:
                 return
 
     def _take(self) -> None:
-        with self._when_still() as source:
+        with self._when_due() as source:
             job, failover, begun_us = source.job, source.system.failover, now_us()
 
             def check() -> None:
@@ -109,15 +110,17 @@ class Captures:
         self.newest = captured
 
     @contextmanager
-    def _when_still(self) -> Iterator[LedReplica]:
+    def _when_due(self) -> Iterator[LedReplica]:
         """Inside, nothing moves. Gives the replica that has lived for longest."""
+        due, moved = time.monotonic() + self._every_s, False
         while True:
+            self._over.wait(min(LOOK_S, self._every_s))
+            self._check()
             with self._still() as still:
-                if still and (living := self._replicas.living):
+                if still and (moved or time.monotonic() >= due) and (living := self._replicas.living):
                     yield living[0]
                     return
-            self._over.wait(LOOK_S)
-            self._check()
+            moved = moved or not still
 
     def _check(self) -> None:
         if self._over.is_set():

@@ -17,6 +17,7 @@ from keyshift.driver.job_faults import ServicesToHit
 from keyshift.driver.snapshotter import capture
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.failover import SystemJournal
+from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas.spares import Spares
 from keyshift.lab.replicas.spark import Application
 from keyshift.lab.system import KeyshiftJob
@@ -165,10 +166,13 @@ class Replicas:
         if begin is not None:
             config = dataclasses.replace(config, restore=begin.name, restore_of=of.of)
         replica.job, replica.system = self._led(replica.application, config)
+        requested = {stage.name: of.requested.get(stage.name, 0) for stage in replica.job.stages}
+        plans = {name: dataclasses.replace(plans_of(journal, name), requested=n) for name, n in requested.items()}
         if begin is None:
+            replica.system.failover.take(plans)
             replica.system.start()
         else:
-            replica.system.failover.follow(past.stages, journal.plans)
+            replica.system.failover.follow(past.stages, plans)
             replica.job.start([past.stages[stage.name].assignments[-1] for stage in replica.job.stages], begin)
         replica.began = began_before(of.began[replica.number], begin)
         replica.lives_from(begin.turns if begin else {})
@@ -285,6 +289,11 @@ class _MayStrike:
     @property
     def away(self) -> bool:
         return self._services.away
+
+
+def plans_of(journal: SystemJournal, stage: str) -> PlansPast:
+    """As they were when the state was written that the job goes on from."""
+    return journal.plans.get(stage, PlansPast())
 
 
 def began_before(began: list[dict[int, int]], begin: Savepoint | None) -> list[dict[int, int]]:

@@ -13,7 +13,7 @@ from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.live.status import COMES_BACK, GONE, LIVES, ReplicaStatus, SystemStatus
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.replicas.failover import ReplicasFailover, captured_of
-from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.replicas.jobs import LedReplica, Replicas, plans_of
 from keyshift.lab.replicas.requests import MoveRequest, Requests
 from keyshift.lab.replicas.system import ReplicatedJob
 from keyshift.model.errors import BadInput, QueryDied
@@ -106,6 +106,9 @@ class LiveReplicas(ReplicatedJob):
         self._returns.count()
         captured = captured_of(journal)
         self.begun_from = "snapshot" if captured else "beginning"
+        for stage, requested in self.plans.before.items():
+            if lost := requested - plans_of(journal, stage).requested:
+                self.note(f"migrations of {stage} that the {self.begun_from} does not have are lost: {lost}")
         self._captures.begin(captured)
 
     @property

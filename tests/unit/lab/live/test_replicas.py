@@ -380,8 +380,10 @@ def test_another_process_goes_on_from_what_one_has_written_and_all_else_counts_f
 
 def test_without_anything_written_another_process_begins_at_the_beginning_of_the_input(monkeypatch):
     journals = []
-    with live_job(monkeypatch, live_spec(TWO), keep=journals.append):
-        pass
-    with live_job(monkeypatch, live_spec(TWO), resumed=lambda: journals[0]) as job:
+    with live_job(monkeypatch, live_spec(TWO | {"snapshot_s": 0}), keep=journals.append) as job:
+        job.do(Scale(slots=4), wait=True)
+        assert wait_until(lambda: journals[-1].of_replicas.requested, 60)
+    with live_job(monkeypatch, live_spec(TWO), resumed=lambda: journals[-1]) as job:
+        assert "migrations of counter that the beginning does not have are lost: 1" in job.status()["notes"]
         assert job.traffic.superseded == [Superseded(({0: 9}, {0: 9}), {})]
         assert any("everything since its beginning was done again" in note for note in job.status()["notes"])

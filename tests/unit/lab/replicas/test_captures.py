@@ -97,6 +97,18 @@ def test_nothing_is_written_while_something_moves_or_nobody_lives(world, made):
     come(made, 1)
 
 
+def test_when_something_has_moved_that_is_written_down_at_once(world, monkeypatch):
+    rarely = captures_of(world, every_s=600.0)
+    rarely.begin()
+    assert not wait_until(lambda: rarely.taken, 0.05, 0.002)
+    world.still = False
+    assert not wait_until(lambda: rarely.taken, 0.05, 0.002)
+    world.still = True
+    come(rarely, 1)
+    assert not wait_until(lambda: rarely.taken[1:], 0.05, 0.002)
+    rarely.end()
+
+
 def test_whoever_cannot_write_is_asked_again_and_that_is_told_once(world, made):
     world.fails = [MigrationFailed("slot-0 did not answer"), ServiceUnavailable("no bucket")]
     made.begin()

@@ -9,6 +9,7 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.experiment.spec import make_spec
+from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas import jobs
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.model.errors import ServiceUnavailable
@@ -72,6 +73,9 @@ class System:
 
     def follow(self, *past):
         self.followed.append(past)
+
+    def take(self, plans):
+        self.followed.append(plans)
 
     def start(self):
         self.job.asked.append("start")
@@ -201,7 +205,9 @@ def journal_of(begin):
     history = SimpleNamespace(assignments=["before", "newest"])
     past = SimpleNamespace(begun_from=begin, stages={"counter": history})
     began = {0: [{}, {0: 6, 1: 7}, {0: 6, 1: 10}], 1: [{}]}
-    return SimpleNamespace(past=past, plans="plans", of_replicas=SimpleNamespace(of="run-r1", began=began))
+    plans, requested = {"counter": PlansPast(2, ["decision"])}, {"counter": 3}
+    of = SimpleNamespace(of="run-r1", began=began, requested=requested)
+    return SimpleNamespace(past=past, plans=plans if begin else {}, of_replicas=of)
 
 
 def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(made):
@@ -211,17 +217,11 @@ def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(mad
     first, second = made.replicas.all
     config = first.job.config
     assert (config.job, config.attempt, config.epochs) == ("run-r0", 5, "epochs"), "behind all that were before"
-    assert (
-        (config.restore, config.restore_of)
-        == ("resume-1", "run-r1")
-        == (
-            second.job.config.restore,
-            second.job.config.restore_of,
-        )
-    )
-    assert first.job.asked == [(["newest"], saved)] and first.system.followed == [
-        (journal_of(saved).past.stages, "plans")
-    ]
+    for each in (config, second.job.config):
+        assert (each.restore, each.restore_of) == ("resume-1", "run-r1")
+    assert first.job.asked == [(["newest"], saved)]
+    followed = (journal_of(saved).past.stages, {"counter": PlansPast(3, ["decision"])})
+    assert first.system.followed == [followed], "what was requested since is lost, and has its number"
     assert first.began == [{}, {0: 6, 1: 7}, {0: 7, 1: 9}], "of an incarnation that began behind that nothing counts"
     assert second.began == [{}, {0: 7, 1: 9}] and second.lives
 
@@ -230,7 +230,7 @@ def test_or_from_the_beginning_of_the_input(made):
     first = made.replicas.all[0]
     made.replicas.go_on(first, journal_of(None), "epochs")
     assert (first.job.config.attempt, first.job.config.restore) == (5, None)
-    assert first.job.asked == ["start"] and first.system.followed == []
+    assert first.job.asked == ["start"] and first.system.followed == [{"counter": PlansPast(3)}]
     assert first.began == [{}]
 
 
