@@ -193,6 +193,7 @@ class Replicas:
         self.spec, self.make_job, self.all = spec, make_job, []
         self.differences, self.struck, self.standings, self.order, self.behind = [], [], {}, None, {0: 0, 1: 0}
         self.before_stop = lambda: None
+        self.activities = []
         self.went_on, self.writing, self.is_writing = [], threading.Event(), False
         self.writing.set()
         for number in range(spec.job.replicas):
@@ -212,6 +213,9 @@ class Replicas:
         pass
 
     fill_spares = begin
+
+    def say(self, doing):
+        self.activities.append(doing.activity)
 
     def require(self, fault):
         """As on one machine."""

@@ -80,7 +80,7 @@ class Replicas:
     ) -> None:
         self._log, self.differences, self._traffic, self._open = log, traffic.differences, traffic, open_application
         self.order = traffic.order
-        self._given, self._services = (work, spec.job.batch_s, traffic, say), services
+        self._given, self._services, self.say = (work, spec.job.batch_s, traffic, say), services, say
         self.struck: list[tuple[float, Fault]] = []  # who was hit, and when, in seconds since the epoch
         self._common: JobConfig | None = None  # of one of them, if there is something that all have together
         # What fails is for all of them, and ``replicas.system`` looks after it.

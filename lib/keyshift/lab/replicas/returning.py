@@ -13,6 +13,7 @@ from collections.abc import Callable
 from keyshift.clock import SECOND_US
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.model.notes import Activity, Doing
 from keyshift.wire.savepoint import Savepoint
 
 WRITE_S = 60.0  # in which another replica must have written its state: at the end of a batch it may not be able to
@@ -183,6 +184,7 @@ class Returns:
             self._tell(way.told)
             if not self._closed:
                 self._replicas.fill_spares()
+                self._replicas.say(Doing(Activity.RECOVERED))
         self.count()
 
     def count(self) -> None:

@@ -12,6 +12,7 @@ from keyshift.experiment.live_spec import live_spec, parameters, partitions, roo
 from keyshift.lab.live.journal import journal_from_json, journal_to_json
 from keyshift.lab.replicas import returning
 from keyshift.model.errors import BadInput, MigrationFailed, QueryDied
+from keyshift.model.notes import Activity
 from keyshift.traffic.copies import Superseded
 from keyshift.waiting import wait_until
 
@@ -211,6 +212,7 @@ def test_a_replica_that_is_killed_is_told_of_and_comes_back(job):
     assert wait_until(lambda: how(job) == {0: "lives", 1: "lives"}, 60)
     assert (job.status()["replicas"][0]["deaths"], job.status()["deaths"]) == (1, 1)
     assert "replica 0 was full again" in job.status()["notes"]
+    assert job.replicas.activities == [Activity.RECOVERED], "the fault is no news any more"
     assert job.stop().run_id == job.run_id
 
 

@@ -101,6 +101,7 @@ def made(monkeypatch):
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
             fill_spares = staticmethod(lambda: applications.append("spare"))
+            say = staticmethod(lambda doing: None)
 
         job, differences = ReplicatedJob(spec, Replicas(), said.append), Replicas.differences
         lists = {"differences": differences, "struck": Replicas.struck, "standings": Replicas.standings}
