@@ -346,6 +346,8 @@ def test_grafana_gets_a_dashboard_only_if_wanted_of_metrics_that_there_are():
     assert set().union(*used.values()) <= exported()
     of_batches_shown = {name for names in used.values() for name in names if name.startswith("keyshift_batch_")}
     assert len(of_batches_shown) == 5, "all that a batch tells"
+    of_replicas = {name for name in set().union(*used.values()) if name.startswith("keyshift_replica_")}
+    assert of_replicas == {f"keyshift_replica_{what}" for what in ("state", "lag_seconds", "deaths_total")}
     assert not {"keyshift_batch_nothing", "keyshift_lateny_seconds_bucket"} & exported()
 
 

@@ -10,6 +10,7 @@ import small_store
 
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Past
+from keyshift.driver.snapshotter import Capture
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab import backlog, run_loop
 from keyshift.lab.live import run as live_run
@@ -240,7 +241,9 @@ class Replicas:
         self.begin_writing(check)
         names = [stage.name for stage in replica.job.stages]
         sizes, turns = (dict.fromkeys(names, each) for each in ({0: 100, 1: 60}, {0: 3}))
-        return Savepoint(f"capture-{replica.job.config.attempt}", {0: 5}, sizes, turns)
+        return Capture(
+            Savepoint(f"capture-{replica.job.config.attempt}", {0: 5}, sizes, turns), dict.fromkeys(names, 9)
+        )
 
     def go_on(self, replica, journal, epochs):
         self.went_on.append((replica.number, journal, epochs))

@@ -2,8 +2,9 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from keyshift.clock import now_us
 from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
@@ -107,7 +108,7 @@ class Snapshotter:
             what, check = f"snapshot {self._number} of {stage.name}", partial(self._check, stage, name)
             said = _answers(stage, name, what, check)
             manifest.add(stage.name, said, stage.led.log.assignment_of(version))
-            written[stage.name] = sum(answer.bytes for answer in said.values() if isinstance(answer, SlotSaved))
+            written[stage.name] = _bytes(said)
         self._await_results(name)
         self._stages[0].participant.require_epoch()
         self._store.commit(name, manifest)
@@ -200,7 +201,16 @@ class Snapshotter:
         stage.participant.check()
 
 
-def capture(config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None], name: str) -> Savepoint:
+class Capture(NamedTuple):
+    """What was written down of a job that works in turns, and how much of that by now, in bytes by stage: the rest was
+    there from captures before.
+    """
+
+    savepoint: Savepoint
+    written: dict[str, int]
+
+
+def capture(config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None], name: str) -> Capture:
     """Write down the state of a job that works in turns, as it is now, for another replica to go on from. No turn
     changes, and nothing of the job waits for it. One after the other, each under a ``name`` of its own.
 
@@ -209,13 +219,19 @@ def capture(config: JobConfig, stages: Sequence[LedStage], check: Callable[[], N
     """
     name = f"{name}-{secrets.token_hex(3)}"
     stages[0].ask.call_savepoint(name, stops=False)
-    manifest = SavepointManifest(config.workload, config.parameters)
+    manifest, written = SavepointManifest(config.workload, config.parameters), dict[str, int]()
     for stage in stages:
         said = _answers(stage, name, f"capture of {stage.name}", check)
         manifest.add(stage.name, said, stage.assignment)
+        written[stage.name] = _bytes(said)
         stage.participant.withdraw(nodes.saved(name))
     SavepointStore(config.endpoints, config.job).commit(name, manifest)
-    return Savepoint(name, manifest.offsets, manifest.unit_bytes, manifest.turns)
+    return Capture(Savepoint(name, manifest.offsets, manifest.unit_bytes, manifest.turns), written)
+
+
+def _bytes(said: Mapping[str, Saved]) -> int:
+    """So many were written."""
+    return sum(answer.bytes for answer in said.values() if isinstance(answer, SlotSaved))
 
 
 def _answers(stage: LedStage, name: str, what: str, check: Callable[[], None]) -> dict[str, Saved]:

@@ -620,10 +620,11 @@ def test_a_capture_is_appointed_and_committed_and_the_job_goes_on(job):
     other = another(job)
     other.start([START])
     in_zookeeper(job, other).publish(ROUTERS[0], 0)  # between two batches it answers like this
-    written = capture(other.config, other.stages, other.check, "capture-0")
+    written, sizes = capture(other.config, other.stages, other.check, "capture-0")
     called = [value for path, value in job.memory.published if path == "savepoint"]
     assert [(each.stops, each.appointment.holds) for each in called] == [(False, False), (False, True)]
     assert written.offsets == {0: 10} and written.unit_bytes == {"counter": {n: 100 + n for n in range(4)}}
+    assert sizes == {"counter": 0}
     assert SavepointStore(CONFIG.endpoints, "another").manifest(written.name).offsets == {0: 10}
     assert other.savepoints == [] and in_zookeeper(job, other).children(ALL_SAVED) == []
     other.check()

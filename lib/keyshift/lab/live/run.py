@@ -91,8 +91,8 @@ class LiveRun:
 
     def _keep(self) -> None:
         """The journal, if something has changed that must not be lost."""
-        outcomes = [migration["outcome"] for migration in self.migrations.status()]
-        now = (self._failover.progress, len(self.system.notes), outcomes, self.loop.rates.copy())
+        progress = self._failover.progress, self.migrations.progress
+        now = (*progress, len(self.system.notes), self.loop.rates.copy())
         self._journal.keep(now, self._made)
 
     def _made(self) -> Journal:

@@ -46,6 +46,11 @@ class Migrations:
         """Whether one of this process is not over."""
         return any(each["outcome"] == UNDER_WAY for each in self._all[self._inherited :])
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many there are, and how many of them are under way: one of both changes with each that begins or ends."""
+        return len(self._all), len(self._targets)
+
     def status(self) -> list[Migration]:
         """All that were requested, in that order, as they are now; for any thread."""
         return [migration.copy() for migration in self._all]

@@ -103,10 +103,10 @@ class Captures:
                 self._check()
                 job.check()
 
-            savepoint = self._replicas.capture(source, check)
+            savepoint, written = self._replicas.capture(source, check)
             captured = Captured(job.config.job, savepoint, failover.histories(), failover.plans())
-        written = {stage: sum(sizes.values()) for stage, sizes in savepoint.unit_bytes.items()}
-        self.taken.append(SnapshotRecord(begun_us, now_us(), written, written, savepoint.name))
+        state = {stage: sum(sizes.values()) for stage, sizes in savepoint.unit_bytes.items()}
+        self.taken.append(SnapshotRecord(begun_us, now_us(), written, state, savepoint.name))
         self.newest = captured
 
     @contextmanager

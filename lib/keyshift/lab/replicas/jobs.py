@@ -14,7 +14,7 @@ from pathlib import Path
 from keyshift.driver.agreement import Agreement, Member, Say
 from keyshift.driver.job import Job
 from keyshift.driver.job_faults import ServicesToHit
-from keyshift.driver.snapshotter import capture
+from keyshift.driver.snapshotter import Capture, capture
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.plans.stage_plans import PlansPast
@@ -129,7 +129,7 @@ class Replicas:
         """Start applications in place of those that were taken, without waiting."""
         self._spares.fill()
 
-    def capture(self, replica: LedReplica, check: Callable[[], None]) -> Savepoint:
+    def capture(self, replica: LedReplica, check: Callable[[], None]) -> Capture:
         """What ``driver.snapshotter.capture`` gives of its job, which stays until ``keep_only``; for any thread."""
         job = replica.job
         with self._capturing:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 from keyshift.clock import SECOND_US
+from keyshift.driver.snapshotter import Capture
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.notes import Activity, Doing
-from keyshift.wire.savepoint import Savepoint
 
 WRITE_S = 60.0  # in which another replica must have written its state: at the end of a batch it may not be able to
 KEEPS_UP_S = 1.0
@@ -88,17 +88,17 @@ class Return:
         replicas.begin_next(replica)
         replica.application.await_ready()
         started = time.time()
-        source, saved = self._captured()
+        source, (saved, mine) = self._captured()
         self.begins_from, written = (source.job.config.job, saved.name), time.time()
         self._check()
         replicas.lead_next(replica, saved, source)
-        size_mb = sum(sum(sizes.values()) for sizes in saved.unit_bytes.values()) / 1e6
+        size_mb = sum(mine.values()) / 1e6
         return (
             f"its Spark took {started - began:.1f} s, and its query {time.time() - written:.1f} s; {size_mb:.1f} MB of "
             f"state were written in {written - started:.1f} s"
         )
 
-    def _captured(self) -> tuple[LedReplica, Savepoint]:
+    def _captured(self) -> tuple[LedReplica, Capture]:
         """By the one that lives longest, when its state has come to rest: nothing begins to move meanwhile."""
         until = time.monotonic() + WRITE_S
         while True:

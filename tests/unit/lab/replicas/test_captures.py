@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from keyshift.driver.snapshotter import Capture
 from keyshift.lab.replicas import captures
 from keyshift.lab.replicas.captures import Captured, Captures
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
@@ -32,7 +33,8 @@ class World:
         while self.go is not None and not self.go.wait(0.002):
             check()
         self.number += 1
-        return Savepoint(f"capture-{self.number}", {0: 7}, {"counter": {0: 100, 1: 60}}, {"counter": {0: 5}})
+        sizes = {"counter": {0: 100, 1: 60}}
+        return Capture(Savepoint(f"capture-{self.number}", {0: 7}, sizes, {"counter": {0: 5}}), {"counter": 25})
 
     def keep_only(self, captures):
         self.kept.append(captures)
@@ -70,7 +72,8 @@ def test_the_one_that_has_lived_for_longest_writes_and_another_one_if_it_has_die
     made.begin()
     come(made, 1)
     assert made.newest.of == "run-r0" and made.newest.histories == {"counter": "run-r0"}
-    assert made.taken[0].state == {"counter": 160} and made.newest.plans == {"counter": "plans"}
+    assert (made.taken[0].written, made.taken[0].state) == ({"counter": 25}, {"counter": 160})
+    assert made.newest.plans == {"counter": "plans"}
     world.living = world.all[1:]
     assert wait_until(lambda: made.newest.of == "run-r1", 60, 0.002)
     assert not world.said
