@@ -29,7 +29,7 @@ from shape import draw
 
 from keyshift.clock import now_us
 from keyshift.driver.agreement import Agreement, Say
-from keyshift.driver.snapshotter import Capture, capture
+from keyshift.driver.snapshotter import capture
 from keyshift.lab.replicas.returning import Return
 from keyshift.lab.replicas.system import TOGETHER_US
 from keyshift.model import frames
@@ -141,7 +141,7 @@ def _captured(first: Run, second: Run) -> Savepoint:
 
 
 def _capture(run: Run) -> Savepoint:
-    return capture(run._job.config, run._job.stages, run._job.check, "capture-0").savepoint
+    return capture(run._job.config, run._job.stages, run._job.check, "capture-0")[0]
 
 
 def _restore(run: Run, saved: Savepoint, of: Run) -> None:
@@ -307,7 +307,7 @@ class Replicas:
     def standings(self) -> Any:
         return self.chains.standings()
 
-    def capture(self, replica: Any, check: Callable[[], None]) -> Capture:
+    def capture(self, replica: Any, check: Callable[[], None]) -> Any:
         return capture(replica.job.config, replica.job.stages, check, "capture-0")
 
     def begin_next(self, replica: Any) -> None:

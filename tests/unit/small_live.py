@@ -10,13 +10,12 @@ import small_store
 
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Past
-from keyshift.driver.snapshotter import Capture
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab import backlog, run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.journal import Keeper
-from keyshift.lab.replicas import captures, returning
+from keyshift.lab.replicas import resume_points, returning
 from keyshift.lab.replicas.jobs import LedReplica
 from keyshift.lab.replicas.jobs import Replicas as RealReplicas
 from keyshift.lab.replicas.live import LiveReplicas
@@ -26,7 +25,6 @@ from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import Measured, Second
-from keyshift.traffic.copies import Superseded
 from keyshift.traffic.feed import Before, Progress
 from keyshift.traffic.messages import Latencies
 from keyshift.traffic.topics import OfferedSoFar
@@ -193,8 +191,9 @@ class Replicas:
     def __init__(self, spec, config=None, make_job=Job):
         self.spec, self.make_job, self.all = spec, make_job, []
         self.differences, self.struck, self.standings, self.order, self.behind = [], [], {}, None, {0: 0, 1: 0}
-        self.before_stop = lambda: None
-        self.activities = []
+        self.before_stop = []
+        self.activities, logs = [], [SimpleNamespace(ends=lambda: {0: 9})] * spec.job.replicas
+        self.traffic = SimpleNamespace(result_logs=logs)
         self.went_on, self.writing, self.is_writing = [], threading.Event(), False
         self.writing.set()
         for number in range(spec.job.replicas):
@@ -233,17 +232,13 @@ class Replicas:
             check()
         self.is_writing = False
 
-    def keep_only(self, captures):
-        pass
-
     def capture(self, replica, check):
         """As soon as ``writing`` is set."""
         self.begin_writing(check)
         names = [stage.name for stage in replica.job.stages]
         sizes, turns = (dict.fromkeys(names, each) for each in ({0: 100, 1: 60}, {0: 3}))
-        return Capture(
-            Savepoint(f"capture-{replica.job.config.attempt}", {0: 5}, sizes, turns), dict.fromkeys(names, 9)
-        )
+        saved = Savepoint(f"capture-{replica.job.config.attempt}", {0: 5}, sizes, turns)
+        return saved, dict.fromkeys(names, 9)
 
     def go_on(self, replica, journal, epochs):
         self.went_on.append((replica.number, journal, epochs))
@@ -251,9 +246,6 @@ class Replicas:
             if known := journal.past.stages.get(stage.name):
                 stage.assignments = [known.assignments[-1]]
         replica.lives_from({})
-
-    def supersede(self, turns):
-        return Superseded(({0: 9}, {0: 9}), turns)
 
     def comes_back(self, replica):
         """As the next attempt of its job, from what the one has written that lives."""
@@ -348,7 +340,8 @@ def live_job(monkeypatch, spec, resume=None, **kept):
     replicas, traffic, said = Replicas(spec) if several else None, Traffic(), []
     inner = replicas.all[0].job if several else Job(spec)
     monkeypatch.setattr(returning, "Return", Way)
-    monkeypatch.setattr(captures, "LOOK_S", 0.01)
+    monkeypatch.setattr(resume_points, "SavepointStore", Mock())
+    monkeypatch.setattr(resume_points, "LOOK_S", 0.01)
     Way.begun.clear()
 
     keeper = Keeper()
@@ -380,7 +373,8 @@ def live_job(monkeypatch, spec, resume=None, **kept):
             each.go.set()
         job.give_up()
         if several:
-            replicas.before_stop()
+            for end in replicas.before_stop:
+                end()
 
 
 def owners(numbers):

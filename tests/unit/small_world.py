@@ -190,7 +190,8 @@ class Replicas(small_live.Replicas):
         super().go_on(replica, journal, epochs)
 
     def stop(self):
-        self.before_stop()
+        for end in self.before_stop:
+            end()
 
     def end(self):
         self.all[0].job.end()

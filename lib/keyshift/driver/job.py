@@ -233,7 +233,7 @@ class Job:
         self._begun_from, self._first_version = past.begun_from, past.first_version
         self.snapshots.journaled({snapshot.name for snapshot in past.snapshots})
         config = self.config
-        attempt = self.newest_attempt()
+        attempt = newest_attempt(config)
         with _at_root(self.config) as participant:
             for stage in self.stages:
                 stage.history = past.stages[stage.name]
@@ -244,14 +244,6 @@ class Job:
         }
         self.config = dataclasses.replace(config.with_slots(tasks), attempt=attempt)
         self._go_on(left)
-
-    def newest_attempt(self) -> int:
-        """Of a job that was claimed, as ZooKeeper has it. Raises ServiceUnavailable if it has none."""
-        with _at_root(self.config) as participant:
-            participant.require_epoch()
-            if attempts := [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]:
-                return max(attempts)
-        raise ServiceUnavailable(f"ZooKeeper has nothing of job {self.config.job}: it cannot be resumed")
 
     def _give_up_unreadable(self) -> None:
         """The newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it was
@@ -322,6 +314,15 @@ def _at_root(config: JobConfig) -> contextlib.closing[Coordination]:
     """A place in ZooKeeper, at the root of the whole job; what is written there needs the epoch, if there is one."""
     root, epoch = nodes.of_job(config.job), Epoch(config.job, config.epoch) if config.epoch else None
     return contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token, epoch))
+
+
+def newest_attempt(config: JobConfig) -> int:
+    """Of a job that was claimed, as ZooKeeper has it. Raises ServiceUnavailable if it has none."""
+    with _at_root(config) as participant:
+        participant.require_epoch()
+        if attempts := [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]:
+            return max(attempts)
+    raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
 
 
 def _next_version(left: Unfinished) -> Unfinished:

@@ -4,7 +4,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from keyshift.clock import now_us
 from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
@@ -201,18 +200,12 @@ class Snapshotter:
         stage.participant.check()
 
 
-class Capture(NamedTuple):
-    """What was written down of a job that works in turns, and how much of that by now, in bytes by stage: the rest was
-    there from captures before.
-    """
-
-    savepoint: Savepoint
-    written: dict[str, int]
-
-
-def capture(config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None], name: str) -> Capture:
+def capture(
+    config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None], name: str
+) -> tuple[Savepoint, dict[str, int]]:
     """Write down the state of a job that works in turns, as it is now, for another replica to go on from. No turn
     changes, and nothing of the job waits for it. One after the other, each under a ``name`` of its own.
+    Gives how much was written for it, too, in bytes by stage: the rest was there from captures before.
 
     Raises what ``check`` raises, MigrationFailed if somebody does not answer in time, and ServiceUnavailable if a slot
     could not write, or a service is not there.
@@ -226,7 +219,7 @@ def capture(config: JobConfig, stages: Sequence[LedStage], check: Callable[[], N
         written[stage.name] = _bytes(said)
         stage.participant.withdraw(nodes.saved(name))
     SavepointStore(config.endpoints, config.job).commit(name, manifest)
-    return Capture(Savepoint(name, manifest.offsets, manifest.unit_bytes, manifest.turns), written)
+    return Savepoint(name, manifest.offsets, manifest.unit_bytes, manifest.turns), written
 
 
 def _bytes(said: Mapping[str, Saved]) -> int:

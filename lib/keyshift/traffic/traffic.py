@@ -61,6 +61,7 @@ class Traffic:
         self._inputs = Inputs(workload, events)
         self._topics = [*events, results, *others, *([order] if order else [])]
         self._results, self._others, self.order = results, tuple(others), order
+        self.result_logs = (results, *others)  # of each replica
         self._near_us, self._apart = near_us, apart
         self.replicas = 1 + len(self._others)
         self._output, self._heard_second = output, heard
@@ -110,13 +111,8 @@ class Traffic:
         on.
         """
         self._inputs.await_silence()
-        if self._others:
-            for topic in (self._results, *self._others):
-                topic.await_silence()
-
-    def supersede(self, turns: Mapping[str, Mapping[int, int]]) -> Superseded:
-        """What replicas have given by now behind these ``turns``, if nobody writes any more."""
-        return Superseded(tuple(topic.ends() for topic in (self._results, *self._others)), turns)
+        for log in self.result_logs if self.replicas > 1 else ():
+            log.await_silence()
 
     def feed(self, loads: Sequence[SourceLoad], frame_ms: float, epoch: int = FIRST_EPOCH) -> Feed:
         """Start the generators that offer the ``loads``, one for each source, with a frame per partition every

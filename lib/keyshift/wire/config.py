@@ -104,7 +104,7 @@ class JobConfig:
 
     def of_replica(self, number: int) -> "JobConfig":
         """The same as a replica of this job: what it writes has another name, what it reads has not. What fails in a
-        phase is the first one. It takes no snapshots of its own: see ``lab.replicas.captures``.
+        phase is the first one. It takes no snapshots of its own: see ``lab.replicas.resume_points``.
         """
         mine = replace(self, job=replica_of(self.job, number), input_of=self.job, replica=number, snapshot_s=0.0)
         return replace(mine, faults=() if number else self.faults)

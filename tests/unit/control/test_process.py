@@ -34,7 +34,9 @@ def entry(run, **values):
 
 def journal(run):
     """Of a job that has just begun."""
-    return Journal(run, "secret", 0, {}, Past({}, [], [], [], set(), None, 0), {}, 1.0, 0.0, {"events": 10.0}, [], {})
+    past = {"past": Past({}, [], [], [], set(), None, 0), "plans": {}, "migrations": [], "targets": {}}
+    known = {"run_id": run, "token": "secret", "attempt": 0, "slots": {}}
+    return Journal(**known, **past, began_at=1.0, trigger=0.0, rates={"events": 10.0})
 
 
 def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():

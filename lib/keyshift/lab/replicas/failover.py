@@ -1,4 +1,4 @@
-"""How another process goes on with a job with replicas: all of them from what one has written, see ``captures``.
+"""How another process goes on with a job with replicas: all of them from what one has written, see ``resume_points``.
 
 Behind that everything comes once more, as all that replicas do follows from their input. Only a migration comes no
 more, if it was begun since: so what was given behind that turn counts for nothing, see ``traffic.copies.Superseded``.
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from keyshift.driver.job import Past
 from keyshift.lab.live.failover import ReplicasPast, SystemJournal
-from keyshift.lab.replicas.captures import Captured, Captures
 from keyshift.lab.replicas.jobs import Replicas
+from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
 from keyshift.model.keys import NO_VERSION
 from keyshift.model.notes import Note
 from keyshift.traffic.copies import Superseded
@@ -25,26 +25,26 @@ class ReplicasFailover:
     def __init__(
         self,
         replicas: Replicas,
-        captures: Captures,
+        captures: ResumePoints,
         requested: Callable[[], dict[str, int]],
         notes: Callable[[], list[Note]],
         go_on: Callable[[SystemJournal, Epochs], None],
     ) -> None:
-        self._replicas, self._captures = replicas, captures
+        self._replicas, self._points = replicas, captures
         self._requested, self._notes, self.resume = requested, notes, go_on
         self._superseded: Sequence[Superseded] = ()  # in processes before
-        self._told: Captured | None = None  # in the journal that was told last
+        self._told: ResumePoint | None = None  # in the journal that was told last
 
     @property
     def progress(self) -> tuple[str, list[int]]:
         """What was written down last, and how many incarnations each replica has had."""
-        newest = self._captures.newest
+        newest = self._points.newest
         return newest.savepoint.name if newest else "", [len(each.began) for each in self._replicas.all]
 
     def journal(self) -> SystemJournal:
         """See ``Failover``."""
         self._replicas.require_driver()
-        self._told = captured = self._captures.newest
+        self._told = captured = self._points.newest
         configs = [each.job.config for each in self._replicas.all]
         return SystemJournal(
             run_id=configs[0].shared,
@@ -71,7 +71,7 @@ class ReplicasFailover:
 
     def kept(self) -> None:
         """See ``Failover``."""
-        self._captures.kept = self._told
+        self._points.kept = self._told
 
     def claim(self, journal: SystemJournal) -> int:
         """See ``Failover``. Each replica's job has its own epochs, and all of them grow: so does the largest."""
@@ -84,14 +84,15 @@ class ReplicasFailover:
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
         """See ``Failover``."""
         assert journal.of_replicas is not None
-        begin = journal.past.begun_from
-        self._superseded = [*journal.of_replicas.superseded, self._replicas.supersede(begin.turns if begin else {})]
+        begin, logs = journal.past.begun_from, self._replicas.traffic.result_logs
+        ends = tuple(log.ends() for log in logs)
+        self._superseded = [*journal.of_replicas.superseded, Superseded(ends, begin.turns if begin else {})]
         return self._superseded
 
 
-def captured_of(journal: SystemJournal) -> Captured | None:
+def point_of(journal: SystemJournal) -> ResumePoint | None:
     """What it goes on from; None: from the beginning of the input."""
     begin = journal.past.begun_from
     if begin is None or journal.of_replicas is None:
         return None
-    return Captured(journal.of_replicas.of, begin, journal.past.stages, journal.plans)
+    return ResumePoint(journal.of_replicas.of, begin, journal.past.stages, journal.plans)

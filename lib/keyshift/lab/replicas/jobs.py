@@ -7,14 +7,14 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from keyshift.driver.agreement import Agreement, Member, Say
-from keyshift.driver.job import Job
+from keyshift.driver.job import Job, newest_attempt
 from keyshift.driver.job_faults import ServicesToHit
-from keyshift.driver.snapshotter import Capture, capture
+from keyshift.driver.snapshotter import capture
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.plans.stage_plans import PlansPast
@@ -24,14 +24,14 @@ from keyshift.lab.system import KeyshiftJob
 from keyshift.model.notes import Doing
 from keyshift.ordering import orderings
 from keyshift.runtime.protocol_log import LogEvent
-from keyshift.traffic.copies import Standing, Superseded
+from keyshift.traffic.copies import Standing
 from keyshift.traffic.topics import Epochs
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import REPLICA, Fault
-from keyshift.wire.savepoint import Savepoint, SavepointStore
+from keyshift.wire.savepoint import Savepoint
 
 CAPTURE = "capture-"  # names of what a replica writes down begin so, and ascend
 
@@ -63,7 +63,7 @@ class Replicas:
 
     ``configs``: of each. ``open_application``: makes the one of this part, which is the replica's number, and of this
     incarnation, which is not begun, and which gives way to others or not. ``log`` gets what ``read_log`` reads of all
-    of them. ``differences``: between them, so far. ``before_stop`` is called first when all end. ``order``: the topic
+    of them. ``differences``: between them, so far. ``before_stop``: called first when all end. ``order``: the topic
     of their order log, if they have one.
     """
 
@@ -78,7 +78,7 @@ class Replicas:
         services: ServicesToHit,
         log: list[LogEvent],
     ) -> None:
-        self._log, self.differences, self._traffic, self._open = log, traffic.differences, traffic, open_application
+        self._log, self.differences, self.traffic, self._open = log, traffic.differences, traffic, open_application
         self.order = traffic.order
         self._given, self._services, self.say = (work, spec.job.batch_s, traffic, say), services, say
         self.struck: list[tuple[float, Fault]] = []  # who was hit, and when, in seconds since the epoch
@@ -87,7 +87,7 @@ class Replicas:
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
         self._spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
         self._agreements = {stage.name: Agreement(self._members) for stage in spec.workload.stages}
-        self.before_stop: Callable[[], None] = lambda: None
+        self.before_stop: list[Callable[[], None]] = []
         self._capturing, self._captured = threading.Lock(), 0  # one after the other, with numbers
         self.all: list[LedReplica] = []
         for config in configs:
@@ -129,20 +129,12 @@ class Replicas:
         """Start applications in place of those that were taken, without waiting."""
         self._spares.fill()
 
-    def capture(self, replica: LedReplica, check: Callable[[], None]) -> Capture:
-        """What ``driver.snapshotter.capture`` gives of its job, which stays until ``keep_only``; for any thread."""
+    def capture(self, replica: LedReplica, check: Callable[[], None]) -> tuple[Savepoint, dict[str, int]]:
+        """What ``driver.snapshotter.capture`` gives of its job, for any thread."""
         job = replica.job
         with self._capturing:
             self._captured += 1
             return capture(job.config, job.stages, check, f"{CAPTURE}{job.config.attempt:03d}-{self._captured:06d}")
-
-    def keep_only(self, captures: Collection[tuple[str, str]]) -> None:
-        """Remove what the jobs of these have written, in processes before, too, but these, what they refer to, and all
-        newer ones. ``captures``: names of jobs, and of what these have written. For any thread.
-        """
-        endpoints = self.all[0].job.config.endpoints
-        for writer in {job for job, _ in captures}:
-            SavepointStore(endpoints, writer).keep_only(sorted(n for job, n in captures if job == writer), CAPTURE)
 
     def lead_next(self, replica: LedReplica, begin: Savepoint, of: LedReplica) -> None:
         """Its job goes on from what another one has written; waits until each router and slot has put a row through."""
@@ -162,7 +154,7 @@ class Replicas:
         past, begin, of = journal.past, journal.past.begun_from, journal.of_replicas
         assert of is not None
         before = replica.job.config
-        config = dataclasses.replace(before, attempt=replica.job.newest_attempt() + 1, epochs=epochs, faults=())
+        config = dataclasses.replace(before, attempt=newest_attempt(before) + 1, epochs=epochs, faults=())
         if begin is not None:
             config = dataclasses.replace(config, restore=begin.name, restore_of=of.of)
         replica.job, replica.system = self._led(replica.application, config)
@@ -181,20 +173,16 @@ class Replicas:
         """Raises BadInput if it cannot happen here."""
         self._services.require(fault)
 
-    def supersede(self, turns: Mapping[str, Mapping[int, int]]) -> Superseded:
-        """See ``Traffic.supersede``."""
-        return self._traffic.supersede(turns)
-
     @property
     def standings(self) -> Mapping[int, Standing]:
         """Of replicas that keep up."""
-        return self._traffic.standings
+        return self.traffic.standings
 
     def lag_ms(self, replica: LedReplica) -> float | None:
         """How far the newest results of a ``replica`` are behind those of the one that has come furthest, by the
         schedule of the events; None if nothing has come of it yet. For any thread.
         """
-        epochs = self._traffic.behind.get(replica.number)
+        epochs = self.traffic.behind.get(replica.number)
         return None if epochs is None else epochs * replica.job.config.heartbeat_us / 1000
 
     @property
@@ -239,31 +227,30 @@ class Replicas:
 
     def stop(self) -> None:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""
-        self.before_stop()
+        for end in self.before_stop:
+            end()
         with contextlib.ExitStack() as stack:  # ends with what is put in first
-            self._each(stack, lambda replica: replica.job.stop())
+            _each(self.all, stack, lambda replica: replica.job.stop())
             stack.callback(self._spares.end)
-            self._each(stack, lambda replica: replica.application.end())
+            _each(self.all, stack, lambda replica: replica.application.end())
 
     def end(self) -> None:
         """The jobs are over, after ``stop``."""
         with contextlib.ExitStack() as stack:
-            self._each(stack, lambda replica: replica.job.end())
+            _each(self.all, stack, lambda replica: replica.job.end())
 
     def clean(self) -> None:
         """Remove what they left in ZooKeeper, MinIO and on disk."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self._clean_common)
-            self._each(stack, lambda replica: replica.job.clean())
+            _each(self.all, stack, lambda replica: replica.job.clean())
+            if self._common:
+                participant = stack.enter_context(_together(self._common))
+                stack.callback(participant.withdraw, nodes.ALL)
 
-    def _clean_common(self) -> None:
-        if self._common:
-            with _together(self._common) as participant:
-                participant.withdraw(nodes.ALL)
 
-    def _each(self, stack: contextlib.ExitStack, end: Callable[[LedReplica], None]) -> None:
-        for replica in self.all:
-            stack.callback(end, replica)
+def _each(replicas: Iterable[LedReplica], stack: contextlib.ExitStack, end: Callable[[LedReplica], None]) -> None:
+    for replica in replicas:
+        stack.callback(end, replica)
 
 
 class _MayStrike:

@@ -12,7 +12,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.live.status import COMES_BACK, GONE, LIVES, ReplicaStatus, SystemStatus
 from keyshift.lab.plans.stage_plans import Proposal
-from keyshift.lab.replicas.failover import ReplicasFailover, captured_of
+from keyshift.lab.replicas.failover import ReplicasFailover, point_of
 from keyshift.lab.replicas.jobs import LedReplica, Replicas, plans_of
 from keyshift.lab.replicas.requests import MoveRequest, Requests
 from keyshift.lab.replicas.system import ReplicatedJob
@@ -91,7 +91,7 @@ class LiveReplicas(ReplicatedJob):
         common = replicas.all[0].job.config
         self.identity = common.shared, common.token
         given = lambda: self.plans.requested, lambda: self.notes, self._go_on
-        self.failover = ReplicasFailover(replicas, self._captures, *given)
+        self.failover = ReplicasFailover(replicas, self._points, *given)
         self.begun_from = "beginning"  # ``snapshot``, if another process has begun from one
 
     def _go_on(self, journal: SystemJournal, epochs: Epochs) -> None:
@@ -104,12 +104,12 @@ class LiveReplicas(ReplicatedJob):
             with self._surviving(replica):
                 self._replicas.go_on(replica, journal, epochs)
         self._returns.count()
-        captured = captured_of(journal)
+        captured = point_of(journal)
         self.begun_from = "snapshot" if captured else "beginning"
         for stage, requested in self.plans.before.items():
             if lost := requested - plans_of(journal, stage).requested:
                 self.note(f"migrations of {stage} that the {self.begun_from} does not have are lost: {lost}")
-        self._captures.begin(captured)
+        self._points.begin(captured)
 
     @property
     def phases(self) -> Mapping[str, Activity]:
@@ -129,8 +129,8 @@ class LiveReplicas(ReplicatedJob):
             **told,
             "notes": [*self._notes, *map(str, self.plans.notes), *own],
             "replicas": {replica.number: self._how(replica) for replica in self._replicas.all},
-            "snapshots": len(self._captures.taken),
-            "snapshot_bytes": sum(newest[-1].state.values()) if (newest := self._captures.taken) else None,
+            "snapshots": len(self._points.taken),
+            "snapshot_bytes": sum(newest[-1].state.values()) if (newest := self._points.taken) else None,
         }
 
     def require_driver(self) -> None:

@@ -1,13 +1,14 @@
 """How what is requested of a job comes to its replicas: to all of them at once, or to one after the other.
 
-For the controlling thread.
+For the controlling thread, unless something says otherwise.
 """
 
 import contextlib
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from keyshift.clock import SECOND_US
@@ -163,3 +164,29 @@ class OneByOne(Requests):
         else:
             return False
         return True
+
+
+class Admission:
+    """Lets ``requests`` begin, unless a replica is on its way back (``returning``), or it has to stay ``still``."""
+
+    def __init__(self, replicas: Replicas, requests: Requests, returning: Callable[[], bool]) -> None:
+        self._replicas, self._requests, self._returning = replicas, requests, returning
+        self.changing = threading.Lock()  # who holds it decides whether something may begin to move
+        self._stands = False
+
+    def pass_on(self) -> None:
+        """What may begin now."""
+        with self.changing:
+            if not (self._returning() or self._stands):
+                self._requests.pass_on()
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[bool]:
+        """Gives whether nothing moves; if so, nothing begins to inside. For any thread, one at a time."""
+        with self.changing:
+            moving = any(replica.system.plans.busy for replica in self._replicas.living)
+            self._stands = not (moving or self._requests.partly_told)
+        try:
+            yield self._stands
+        finally:
+            self._stands = False

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 from keyshift.clock import SECOND_US
-from keyshift.driver.snapshotter import Capture
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.notes import Activity, Doing
+from keyshift.wire.savepoint import Savepoint
 
 WRITE_S = 60.0  # in which another replica must have written its state: at the end of a batch it may not be able to
 KEEPS_UP_S = 1.0
@@ -98,7 +98,7 @@ class Return:
             f"state were written in {written - started:.1f} s"
         )
 
-    def _captured(self) -> tuple[LedReplica, Capture]:
+    def _captured(self) -> tuple[LedReplica, tuple[Savepoint, dict[str, int]]]:
         """By the one that lives longest, when its state has come to rest: nothing begins to move meanwhile."""
         until = time.monotonic() + WRITE_S
         while True:

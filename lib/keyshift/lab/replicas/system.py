@@ -7,7 +7,6 @@ way back.
 
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
@@ -16,10 +15,10 @@ from keyshift.experiment.replicas import moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
-from keyshift.lab.replicas.captures import Captures
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.lab.replicas.leaders import leaders
-from keyshift.lab.replicas.requests import MoveRequest, OneByOne, Requests, Together
+from keyshift.lab.replicas.requests import Admission, MoveRequest, OneByOne, Requests, Together
+from keyshift.lab.replicas.resume_points import ResumePoints
 from keyshift.lab.replicas.returning import Returns
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
@@ -43,11 +42,11 @@ class ReplicatedJob:
         self._told = 0  # differences
         self._apart = moves_apart(spec.job, spec.scenario)
         self._requests: Requests = (OneByOne if self._apart else Together)(replicas, self._tell)
-        self._telling = threading.Lock()  # of a request, or of a death behind which nothing begins to move
-        self._stands = False  # nothing begins to move, as a replica writes its state down
         self._returns = Returns(replicas, self._tell)
-        self._captures = Captures(replicas, spec.job.snapshot_s, self._still, lambda: self._returns.needed, self._tell)
-        replicas.before_stop = self._end
+        self._admission = Admission(replicas, self._requests, lambda: self._returns.under_way)
+        given = self._admission.still, lambda: self._returns.needed, self._tell
+        self._points = ResumePoints(replicas, spec.job.snapshot_s, *given)
+        replicas.before_stop += [self._returns.close, self._points.end]
 
     @property
     def _first(self) -> LedReplica:
@@ -71,7 +70,7 @@ class ReplicatedJob:
                 self._returns.look()
             self._returns.count()
             if self._spec.job.returns:
-                with self._telling:
+                with self._admission.changing:  # behind a death nothing begins to move
                     self._returns.begin(replica)
 
     def _tell(self, line: str) -> None:
@@ -86,7 +85,7 @@ class ReplicatedJob:
             with self._surviving(replica):
                 replica.system.start()
         self._returns.count()
-        self._captures.begin()
+        self._points.begin()
 
     def check(self) -> None:
         """Notices who has died or is back, and tells of differences. Raises KeyshiftError if nobody is left."""
@@ -94,11 +93,11 @@ class ReplicatedJob:
             self._told += 1
             self._say(str(difference))
         self._returns.look()
-        self._captures.check()
+        self._points.check()
         for replica in self._replicas.living:
             with self._surviving(replica):
                 replica.system.check()
-        self._request_next()
+        self._admission.pass_on()
 
     def recover(self) -> str:
         """It is never started anew: no death but the last one is an error."""
@@ -118,27 +117,7 @@ class ReplicatedJob:
 
     def _add(self, request: MoveRequest) -> None:
         self._requests.add(request)
-        self._request_next()
-
-    def _request_next(self) -> None:
-        with self._telling:
-            if not (self._returns.under_way or self._stands):
-                self._requests.pass_on()
-
-    @contextlib.contextmanager
-    def _still(self) -> Iterator[bool]:
-        """Gives whether nothing moves; if so, nothing begins to inside."""
-        with self._telling:
-            moving = any(replica.system.plans.busy for replica in self._replicas.living)
-            self._stands = not (moving or self._requests.partly_told)
-        try:
-            yield self._stands
-        finally:
-            self._stands = False
-
-    def _end(self) -> None:
-        self._returns.close()
-        self._captures.end()
+        self._admission.pass_on()
 
     def cancel(self) -> None:
         """Nobody has to come back any more, and nothing that has not begun moves."""
@@ -186,7 +165,7 @@ class ReplicatedJob:
     def stop(self) -> None:
         """Each of them, all behind the same epoch, so that they have had the same turns."""
         self.cancel()
-        self._captures.end()
+        self._points.end()
         at_us, epochs = now_us() + TOGETHER_US, dict[int, int]()
         for replica in self._replicas.living:
             with self._surviving(replica):
@@ -217,7 +196,7 @@ class ReplicatedJob:
             judged=number if self._apart else None,
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,
-            snapshots=self._captures.taken,
+            snapshots=self._points.taken,
             notes=[*self._notes, *notes],
             struck=[(at, fault.what) for at, fault in self._replicas.struck],
         )

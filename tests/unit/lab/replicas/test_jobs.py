@@ -25,7 +25,7 @@ class Job:
     def __init__(self, start_query, config, *given):
         self.start_query, self.config, self.given, self.log, self.asked = start_query, config, given, [], []
         self.stages = [SimpleNamespace(name="counter", assignment="assigned", agrees=None)]
-        self.fails, self.newest_attempt = "", lambda: 4
+        self.fails = ""
 
     def __getattr__(self, name):
         if name not in ("require_driver", "stop", "end", "clean"):
@@ -99,6 +99,7 @@ def made(monkeypatch, request):
     """
     monkeypatch.setattr(jobs, "Job", Job)
     monkeypatch.setattr(jobs, "KeyshiftJob", System)
+    monkeypatch.setattr(jobs, "newest_attempt", lambda config: 4)
     memory = Memory()
     monkeypatch.setattr(jobs, "Coordination", lambda _hosts, root, _secret: MemoryCoordination(memory, root))
     values = {"replicas": 2, "ordering": "live_robin", "fault": "kill:replica@steady"} | request.param
@@ -185,19 +186,11 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
 
 
-def test_what_each_has_written_has_a_later_name_and_goes_but_for_what_is_needed(made, monkeypatch):
-    kept = []
-
-    def store(_, job):
-        return SimpleNamespace(keep_only=lambda names, of: kept.append((job, names, of)))
-
-    monkeypatch.setattr(jobs, "SavepointStore", store)
+def test_what_each_writes_has_a_later_name(made, monkeypatch):
     monkeypatch.setattr(jobs, "capture", lambda config, stages, check, name: (config.job, name))
     first, second = made.replicas.all
     assert made.replicas.capture(first, None) == ("run-r0", "capture-000-000001")
     assert made.replicas.capture(second, None) == ("run-r1", "capture-000-000002")
-    made.replicas.keep_only({("run-r0", "capture-2"), ("run-r0", "capture-1")})
-    assert kept == [("run-r0", ["capture-1", "capture-2"], "capture-")]
 
 
 def journal_of(begin):
@@ -265,7 +258,7 @@ def test_a_spare_application_that_has_died_is_not_taken_and_nothing_of_it_is_lef
 
 def test_who_is_on_its_way_back_does_not_go_on_when_all_end(made):
     did = made.replicas.all[0].application.did
-    made.replicas.before_stop = lambda: did.append("all end")
+    made.replicas.before_stop.append(lambda: did.append("all end"))
     made.replicas.stop()
     assert did == ["all end", "end"]
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.driver.snapshotter import Capture
 from keyshift.lab.replicas import returning
 from keyshift.lab.replicas.returning import Return
 from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
@@ -15,7 +14,7 @@ from keyshift.waiting import wait_until
 from keyshift.wire.savepoint import Savepoint
 
 SAVED = Savepoint("capture-1", {0: 7}, {"counter": {0: 1_000_000, 1: 500_000}}, {"counter": {0: 5}})
-WRITTEN = Capture(SAVED, {"counter": 1_100_000})
+WRITTEN = SAVED, {"counter": 1_100_000}
 
 
 class Application:

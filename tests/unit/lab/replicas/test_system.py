@@ -97,7 +97,7 @@ def made(monkeypatch):
         applications = []
 
         class Replicas:
-            all, differences, order, struck, standings = every, [], None, [], {}
+            all, differences, order, struck, standings, before_stop = every, [], None, [], {}, []
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
             fill_spares = staticmethod(lambda: applications.append("spare"))

@@ -121,7 +121,7 @@ def test_from_a_capture_another_replica_goes_on_with_the_same_turns_and_results(
         said = {"slot-0": answer} | {f"router-{router}": nodes.RouterSaved(2, BEGIN + H) for router in range(2)}
         manifest.add("counter", said, Assignment.contiguous(4, 1))
         store.commit("c", manifest)
-        assert (manifest.turns, manifest.watermarks) == ({0: 1}, {0: BEGIN + H, 1: BEGIN + H})
+        assert (manifest.turns, manifest.watermarks) == ({"counter": {0: 1}}, {0: BEGIN + H, 1: BEGIN + H})
         job.config = replace(alone.of_replica(1), restore="c", restore_of="job-r0")
         job.publish_assignment()
         [place] = store.manifest("c").stages["counter"].placed(1, 2).values()

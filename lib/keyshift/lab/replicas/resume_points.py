@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from keyshift.clock import now_us
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.plans.stage_plans import PlansPast
-from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.replicas.jobs import CAPTURE, LedReplica, Replicas
 from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.records import SnapshotRecord
-from keyshift.wire.savepoint import Savepoint
+from keyshift.wire.savepoint import Savepoint, SavepointStore
 
 LOOK_S = 0.1  # between two looks at whether something moves
 
 
-class _Over(Exception):
+class _NoMore(Exception):
     """Nothing is written down any more."""
 
 
 @dataclass(frozen=True)
-class Captured:
-    """A ``savepoint`` that was written by the job ``of`` a replica, with its ``histories`` and ``plans`` by stage."""
+class ResumePoint:
+    """A ``savepoint`` that the job ``of`` a replica has written, with its ``histories`` and ``plans`` by stage."""
 
     of: str
     savepoint: Savepoint
@@ -36,7 +36,7 @@ class Captured:
     plans: dict[str, PlansPast]
 
 
-class Captures:
+class ResumePoints:
     """Of ``replicas``, every ``every_s`` seconds from ``begin`` to ``end``; 0: none. ``still`` gives whether nothing
     moves, nor begins to until it is left. ``needed``: by others, which stays. ``tell`` hears that the state could not
     be written down.
@@ -54,15 +54,15 @@ class Captures:
     ) -> None:
         self._replicas, self._every_s, self._tell = replicas, every_s, tell
         self._still, self._needed = still, needed
-        self.newest: Captured | None = None
+        self.newest: ResumePoint | None = None
         self.taken: list[SnapshotRecord] = []
-        self.kept: Captured | None = None  # that a journal on disk has
+        self.kept: ResumePoint | None = None  # that a journal on disk has
         self._over = threading.Event()
         self._failed = False
         self._failure: BaseException | None = None  # what ended the thread
-        self._thread = threading.Thread(target=self._run, name="keyshift-captures", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="keyshift-resume-points", daemon=True)
 
-    def begin(self, newest: Captured | None = None) -> None:
+    def begin(self, newest: ResumePoint | None = None) -> None:
         """Write down what comes from now on. ``newest``: of the process before."""
         self.newest = self.kept = newest
         if self._every_s:
@@ -85,7 +85,7 @@ class Captures:
                 self._take()
                 self._remove_old()
                 self._failed = False
-            except _Over:
+            except _NoMore:
                 return
             except (MigrationFailed, QueryDied, ServiceUnavailable) as error:
                 if not self._failed and not self._over.is_set():
@@ -104,7 +104,7 @@ class Captures:
                 job.check()
 
             savepoint, written = self._replicas.capture(source, check)
-            captured = Captured(job.config.job, savepoint, failover.histories(), failover.plans())
+            captured = ResumePoint(job.config.job, savepoint, failover.histories(), failover.plans())
         state = {stage: sum(sizes.values()) for stage, sizes in savepoint.unit_bytes.items()}
         self.taken.append(SnapshotRecord(begun_us, now_us(), written, state, savepoint.name))
         self.newest = captured
@@ -124,9 +124,12 @@ class Captures:
 
     def _check(self) -> None:
         if self._over.is_set():
-            raise _Over
+            raise _NoMore
 
     def _remove_old(self) -> None:
-        """What neither the next journal nor the one on disk has, of this process and those before."""
+        """What nobody needs of these jobs, written by processes before, too. Captures have parts of earlier ones."""
         mine = {(each.of, each.savepoint.name) for each in (self.newest, self.kept) if each}
-        self._replicas.keep_only(mine | self._needed())
+        needed, endpoints = mine | self._needed(), self._replicas.all[0].job.config.endpoints
+        for writer in {job for job, _ in needed}:
+            names = sorted(name for job, name in needed if job == writer)
+            SavepointStore(endpoints, writer).keep_only(names, CAPTURE)

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.driver.snapshotter import Capture
-from keyshift.lab.replicas import captures
-from keyshift.lab.replicas.captures import Captured, Captures
+from keyshift.lab.replicas import resume_points
+from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
 from keyshift.waiting import wait_until
 from keyshift.wire.savepoint import Savepoint
@@ -23,7 +22,7 @@ class World:
 
     def replica(self, name):
         failover = SimpleNamespace(histories=lambda: {"counter": name}, plans=lambda: {"counter": "plans"})
-        job = SimpleNamespace(config=SimpleNamespace(job=name), check=lambda: None)
+        job = SimpleNamespace(config=SimpleNamespace(job=name, endpoints=None), check=lambda: None)
         return SimpleNamespace(job=job, system=SimpleNamespace(failover=failover))
 
     def capture(self, replica, check):
@@ -34,10 +33,7 @@ class World:
             check()
         self.number += 1
         sizes = {"counter": {0: 100, 1: 60}}
-        return Capture(Savepoint(f"capture-{self.number}", {0: 7}, sizes, {"counter": {0: 5}}), {"counter": 25})
-
-    def keep_only(self, captures):
-        self.kept.append(captures)
+        return Savepoint(f"capture-{self.number}", {0: 7}, sizes, {"counter": {0: 5}}), {"counter": 25}
 
     @contextlib.contextmanager
     def stands(self):
@@ -49,17 +45,23 @@ OTHER = ("run-r1", "capture-0")  # a replica comes back from it
 
 @pytest.fixture
 def world(monkeypatch):
-    monkeypatch.setattr(captures, "LOOK_S", 0.002)
-    return World()
+    world = World()
+
+    def store(_, job):
+        return SimpleNamespace(keep_only=lambda names, of: world.kept.append((job, names, of)))
+
+    monkeypatch.setattr(resume_points, "SavepointStore", store)
+    monkeypatch.setattr(resume_points, "LOOK_S", 0.002)
+    return world
 
 
-def captures_of(world, every_s=0.005):
-    return Captures(world, every_s, world.stands, lambda: {OTHER}, world.said.append)
+def points_of(world, every_s=0.005):
+    return ResumePoints(world, every_s, world.stands, lambda: {OTHER}, world.said.append)
 
 
 @pytest.fixture
 def made(world):
-    made = captures_of(world)
+    made = points_of(world)
     yield made
     made.end()
 
@@ -80,14 +82,16 @@ def test_the_one_that_has_lived_for_longest_writes_and_another_one_if_it_has_die
 
 
 def test_what_a_journal_on_disk_has_stays_and_the_newest_and_what_others_need(world, made):
-    made.begin(Captured("run-r1", Savepoint("before", {}, {}), {}, {}))
+    made.begin(ResumePoint("run-r1", Savepoint("before", {}, {}), {}, {}))
     come(made, 2)
     made.kept = made.newest
     come(made, len(made.taken) + 2)
     made.end()
-    assert world.kept[0] == {OTHER, ("run-r1", "before"), ("run-r0", "capture-1")}
-    assert world.kept[1] == {OTHER, ("run-r1", "before"), ("run-r0", "capture-2")}
-    assert ("run-r1", "before") not in world.kept[-1] and ("run-r0", made.kept.savepoint.name) in world.kept[-1]
+    others, mine = ([names for job, names, _ in world.kept if job == of] for of in ("run-r1", "run-r0"))
+    assert {of for _, _, of in world.kept} == {"capture-"}
+    assert mine[:2] == [["capture-1"], ["capture-2"]], "the newest, and none has come into a journal"
+    assert others[:2] == [["before", "capture-0"]] * 2 and others[-1] == ["capture-0"]
+    assert made.kept.savepoint.name in mine[-1] and made.newest.savepoint.name in mine[-1]
 
 
 def test_nothing_is_written_while_something_moves_or_nobody_lives(world, made):
@@ -101,7 +105,7 @@ def test_nothing_is_written_while_something_moves_or_nobody_lives(world, made):
 
 
 def test_when_something_has_moved_that_is_written_down_at_once(world, monkeypatch):
-    rarely = captures_of(world, every_s=600.0)
+    rarely = points_of(world, every_s=600.0)
     rarely.begin()
     assert not wait_until(lambda: rarely.taken, 0.05, 0.002)
     world.still = False
@@ -128,7 +132,7 @@ def test_it_ends_under_way_and_another_driver_ends_it(world, made):
     assert not wait_until(lambda: made.taken, 0.05, 0.002)
     made.end()
     assert not made.taken and not world.said
-    other = captures_of(world)
+    other = points_of(world)
     world.fails = [Deposed("another process drives the job")]
     other.begin()
     other._thread.join(60)
@@ -138,7 +142,7 @@ def test_it_ends_under_way_and_another_driver_ends_it(world, made):
 
 
 def test_without_an_interval_nothing_is_written(world):
-    none = captures_of(world, every_s=0.0)
+    none = points_of(world, every_s=0.0)
     none.begin()
     none.end()
     assert not none.taken and none.newest is None
