@@ -21,6 +21,7 @@ from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas.spares import Spares
 from keyshift.lab.replicas.spark import Application
 from keyshift.lab.system import KeyshiftJob
+from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing
 from keyshift.ordering import orderings
 from keyshift.runtime.protocol_log import LogEvent
@@ -130,11 +131,17 @@ class Replicas:
         self._spares.fill()
 
     def capture(self, replica: LedReplica, check: Callable[[], None]) -> tuple[Savepoint, dict[str, int]]:
-        """What ``driver.snapshotter.capture`` gives of its job, for any thread."""
-        job = replica.job
+        """What ``driver.snapshotter.capture`` gives of its job, when all results before that have come out: if nobody
+        else lives any more, they do not come again. For any thread.
+        """
+        job, last = replica.job, replica.job.stages[-1]
         with self._capturing:
             self._captured += 1
-            return capture(job.config, job.stages, check, f"{CAPTURE}{job.config.attempt:03d}-{self._captured:06d}")
+            name = f"{CAPTURE}{job.config.attempt:03d}-{self._captured:06d}"
+            saved, written = capture(job.config, job.stages, check, name)
+        said = StateWritten(last.name, saved.name)
+        self.traffic.await_slots(range(last.config.slots), said, check, replica.number)
+        return saved, written
 
     def lead_next(self, replica: LedReplica, begin: Savepoint, of: LedReplica) -> None:
         """Its job goes on from what another one has written; waits until each router and slot has put a row through."""

@@ -13,6 +13,7 @@ from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas import jobs
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.markers import StateWritten
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
@@ -186,11 +187,22 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
 
 
-def test_what_each_writes_has_a_later_name(made, monkeypatch):
-    monkeypatch.setattr(jobs, "capture", lambda config, stages, check, name: (config.job, name))
+def test_what_each_writes_has_a_later_name_and_is_there_when_all_results_before_it_are(made, monkeypatch):
+    awaited, sizes = [], {"counter": 9}
+
+    def capture(config, stages, check, name):
+        return Savepoint(f"{name}-{config.job}", {}, {}), sizes
+
+    monkeypatch.setattr(jobs, "capture", capture)
+    made.traffic.await_slots = lambda *given: awaited.append(given)
     first, second = made.replicas.all
-    assert made.replicas.capture(first, None) == ("run-r0", "capture-000-000001")
-    assert made.replicas.capture(second, None) == ("run-r1", "capture-000-000002")
+    for each in (first, second):
+        each.job.stages[-1].config = SimpleNamespace(slots=3)
+    saved, written = made.replicas.capture(first, "check")
+    assert (saved.name, written) == ("capture-000-000001-run-r0", sizes)
+    assert awaited == [(range(3), StateWritten("counter", saved.name), "check", 0)]
+    assert made.replicas.capture(second, "check")[0].name == "capture-000-000002-run-r1"
+    assert awaited[1][-1] == 1
 
 
 def journal_of(begin):
