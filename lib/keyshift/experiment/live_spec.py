@@ -11,7 +11,8 @@ from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 
 DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
-OF_REPLICAS = {"snapshot_s": 10.0, "trigger": "scale"}  # likewise, of one with replicas, which is not started anew
+# Likewise, of one with replicas, which is not started anew.
+OF_REPLICAS = {"snapshot_s": DEFAULTS["snapshot_s"], "trigger": "scale"}
 ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
 NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps", "events"} - {"to_slots", "trigger"}
 

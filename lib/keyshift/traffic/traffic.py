@@ -63,7 +63,7 @@ class Traffic:
         self._results, self._others, self.order = results, tuple(others), order
         self.result_logs = (results, *others)  # of each replica
         self._near_us, self._apart = near_us, apart
-        self.replicas = 1 + len(self._others)
+        self.replicas = len(self.result_logs)
         self._output, self._heard_second = output, heard
         self._common: dict[str, Any] = {
             "workload": workload.name,

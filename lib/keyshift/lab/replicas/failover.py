@@ -25,12 +25,12 @@ class ReplicasFailover:
     def __init__(
         self,
         replicas: Replicas,
-        captures: ResumePoints,
+        points: ResumePoints,
         requested: Callable[[], dict[str, int]],
         notes: Callable[[], list[Note]],
         go_on: Callable[[SystemJournal, Epochs], None],
     ) -> None:
-        self._replicas, self._points = replicas, captures
+        self._replicas, self._points = replicas, points
         self._requested, self._notes, self.resume = requested, notes, go_on
         self._superseded: Sequence[Superseded] = ()  # in processes before
         self._told: ResumePoint | None = None  # in the journal that was told last
@@ -44,7 +44,7 @@ class ReplicasFailover:
     def journal(self) -> SystemJournal:
         """See ``Failover``."""
         self._replicas.require_driver()
-        self._told = captured = self._points.newest
+        self._told = point = self._points.newest
         configs = [each.job.config for each in self._replicas.all]
         return SystemJournal(
             run_id=configs[0].shared,
@@ -52,17 +52,17 @@ class ReplicasFailover:
             attempt=max(config.attempt for config in configs),
             slots={each.stage: each.slots for each in configs[0].chain()},
             past=Past(
-                stages=captured.histories if captured else {},
+                stages=point.histories if point else {},
                 savepoints=[],
                 snapshots=[],
                 notes=self._notes(),
                 revoked=set(),
-                begun_from=captured.savepoint if captured else None,
+                begun_from=point.savepoint if point else None,
                 first_version=NO_VERSION,
             ),
-            plans=captured.plans if captured else {},
+            plans=point.plans if point else {},
             of_replicas=ReplicasPast(
-                of=captured.of if captured else "",
+                of=point.of if point else "",
                 began={each.number: list(each.began) for each in self._replicas.all},
                 requested=self._requested(),
                 superseded=list(self._superseded),

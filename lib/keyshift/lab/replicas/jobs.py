@@ -234,12 +234,12 @@ class Replicas:
 
     def stop(self) -> None:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""
-        for end in self.before_stop:
-            end()
         with contextlib.ExitStack() as stack:  # ends with what is put in first
             _each(self.all, stack, lambda replica: replica.job.stop())
             stack.callback(self._spares.end)
             _each(self.all, stack, lambda replica: replica.application.end())
+            for end in reversed(self.before_stop):
+                stack.callback(end)
 
     def end(self) -> None:
         """The jobs are over, after ``stop``."""

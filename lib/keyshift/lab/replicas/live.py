@@ -104,12 +104,12 @@ class LiveReplicas(ReplicatedJob):
             with self._surviving(replica):
                 self._replicas.go_on(replica, journal, epochs)
         self._returns.count()
-        captured = point_of(journal)
-        self.begun_from = "snapshot" if captured else "beginning"
+        point = point_of(journal)
+        self.begun_from = "snapshot" if point else "beginning"
         for stage, requested in self.plans.before.items():
             if lost := requested - plans_of(journal, stage).requested:
                 self.note(f"migrations of {stage} that the {self.begun_from} does not have are lost: {lost}")
-        self._points.begin(captured)
+        self._points.begin(point)
 
     @property
     def phases(self) -> Mapping[str, Activity]:

@@ -268,6 +268,17 @@ def test_a_spare_application_that_has_died_is_not_taken_and_nothing_of_it_is_lef
     assert made.replicas.all[0].application is lives and dead.did[-1] == "kill"
 
 
+def test_all_end_if_what_comes_before_fails_and_the_rest_of_that_comes_too(made):
+    def fails():
+        raise AssertionError("a bug")
+
+    did = made.replicas.all[0].application.did
+    made.replicas.before_stop += [fails, lambda: did.append("the second")]
+    with pytest.raises(AssertionError, match="a bug"):
+        made.replicas.stop()
+    assert did == ["the second", "end"] and made.replicas.all[1].application.did == ["end"]
+
+
 def test_who_is_on_its_way_back_does_not_go_on_when_all_end(made):
     did = made.replicas.all[0].application.did
     made.replicas.before_stop.append(lambda: did.append("all end"))
