@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from pyspark import SparkContext
 
 from keyshift.experiment.commands import Cancel, MoveBy, Scale
 from keyshift.experiment.live_spec import live_spec
@@ -27,6 +28,13 @@ def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
     assert manifest.summary.bytes_moved > 0
     assert manifest.summary.bytes_minimum > 0
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+    producers = {name for name in java_threads() if name.startswith("kafka-producer")}
+    assert f"kafka-producer-network-thread | {manifest.run_id}" in producers  # else it waits for topics of other runs
+
+
+def java_threads():
+    """Names of the threads of this process's Spark."""
+    return [thread.getName() for thread in SparkContext._active_spark_context._jvm.Thread.getAllStackTraces().keySet()]
 
 
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]

@@ -84,6 +84,8 @@ OPTIONS: dict[str, Any] = {
     "spark.sql.shuffle.partitions": 1,
     "spark.authenticate": "true",
     **sockets("/tmp"),
+    # A producer asks every second about topics it has written to and that are gone, and can stand for 100 ms meanwhile.
+    "spark.kafka.producer.cache.timeout": "1m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -246,6 +248,7 @@ def start_query(
         .writeStream.format("kafka")
         .options(**kafka)
         .option("topic", config.results_topic)
+        .option("kafka.client.id", config.job)  # a producer of its own; Spark's would be that of earlier jobs, too
         .option("kafka.linger.ms", LINGER_MS)
         .option("kafka.max.request.size", frames.MAX_FRAME_BYTES)
         .option("checkpointLocation", str(checkpoint))
