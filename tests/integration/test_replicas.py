@@ -24,6 +24,13 @@ def lab(stack, tmp_path_factory):
 
 
 @pytest.fixture
+def own_lab(session_stack, tmp_path):
+    """One whose services may be hit."""
+    with Lab(session_stack.endpoints(), jars("spark"), tmp_path, 0, lambda line: None, stack=session_stack) as lab:
+        yield lab
+
+
+@pytest.fixture
 def left(lab):
     """What runs below this process that did not before, and what is new where Spark has temporary files by default."""
     before, files = Counter(map(" ".join, commands())), {*temporary()}
@@ -117,9 +124,12 @@ def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, ph
 
 
 @pytest.mark.nightly("a minute each; the harness has replicas that move behind leaders without Spark")
-@pytest.mark.parametrize("fault", ["", "kill:replica@transfer"])
-def test_so_they_do_where_leaders_order_the_rows(lab, left, fault):
-    moves = {"strategy": "fluid", "to_slots": 3, "workload": "windowcount", "ordering": "kazoo", "session_ms": 2000}
+@pytest.mark.parametrize(
+    ("fault", "workload"),
+    [("", "windowcount"), ("kill:replica@transfer", "windowcount"), ("kill:replica@transfer", "chain")],
+)
+def test_so_they_do_where_leaders_order_the_rows(lab, left, fault, workload):
+    moves = {"strategy": "fluid", "to_slots": 3, "workload": workload, "ordering": "kazoo", "session_ms": 2000}
     manifest = lab.run(spec(fault=fault, **(REPLICATED | moves)))
     assert manifest.status == "ok", manifest.verdict.examples
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
@@ -141,6 +151,20 @@ def test_a_replica_that_stood_for_longer_than_its_session_does_no_harm_when_it_g
     assert of_replicas(manifest).startswith("2 replicas were") and not any(" died " in note for note in manifest.notes)
     if ordering == "kazoo":
         assert any("1" in replicas for replicas in leaders(manifest)), "another one has led meanwhile"
+    assert left() == []
+
+
+@pytest.mark.parametrize(
+    "fault", [at_night("cut:kafka@3:3s"), at_night("cut:zookeeper@3:3s"), "cut:kafka@3:1s,cut:zookeeper@5:3s"]
+)
+def test_a_replica_that_was_cut_off_for_longer_than_its_session_does_no_harm_when_it_is_back(own_lab, left, fault):
+    values = REPLICATED | {"ordering": "kazoo", "session_ms": 2000}
+    manifest = own_lab.run(spec(workload="windowcount", seconds=9.0, trigger="none", fault=fault, **values))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert len(own_lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+    assert of_replicas(manifest).startswith("2 replicas were") and not any(" died " in note for note in manifest.notes)
+    assert not any("did not happen" in note for note in manifest.notes), manifest.notes
+    assert any("1" in replicas for replicas in leaders(manifest)), "another one has led meanwhile"
     assert left() == []
 
 

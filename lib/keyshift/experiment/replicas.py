@@ -58,6 +58,9 @@ def check_replicas(
         remedy = "set returns = true" if replicas > 1 else "set replicas = 2"
         raise BadInput(f"spares = {job.spares}: no replica would ever need one; set spares = 0, or {remedy}")
     if replicas == 1:
+        for fault in faults:
+            if fault.cuts_off:
+                raise BadInput(f"fault = {fault}: there are no others that go on meanwhile; set replicas = 2")
         return
     of_moves = *_of_moves(scenario, point), *(_of_moves_apart(job, hits, stages) if moves_apart(job, scenario) else ())
     for line in (*_conflicts(job, unsettled), *of_moves, *_of_faults(scenario, faults)):

@@ -124,11 +124,10 @@ class RunSpec:
             )
         self.require_possible(self.strategy.name, self.point())
         stages = [stage.name for stage in self.workload.stages]
-        if protocol.leads and self.scenario.trigger != NOTHING_MOVES and len(stages) > 1:
+        if protocol.leads and self.scenario.trigger != NOTHING_MOVES and self.moving != stages[-1:]:
             raise BadInput(
-                f"ordering = {name} with trigger = {self.scenario.trigger}: workload = {self.workload.name} has the "
-                f"stages {', '.join(stages)}, and where the order comes from a leader, state moves with a single one "
-                f"yet; set trigger = {NOTHING_MOVES}"
+                f"ordering = {name} with stage = {', '.join(self.moving)}: leaders order the rows of each slot by "
+                f"themselves, so a stage in front of another one cannot move; set stage = {stages[-1]}"
             )
         if self.job.takes_snapshots and len(stages) > 1:
             raise BadInput(

@@ -44,6 +44,7 @@ from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores, settings_of
 from keyshift.wire.config import JobConfig
 from keyshift.wire.election import require_session
+from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointStore
 
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
@@ -262,8 +263,9 @@ class Lab:
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
         traffic = job_traffic(spec.workload, config, results, self._work, reporter.second, configs)
-        services = self._faults(lambda line: system.note(line), several)
-        for fault in spec.scenario.faults():
+        faults = spec.scenario.faults()
+        services = self._faults(lambda line: system.note(line), several, faults)
+        for fault in faults:
             services.require(fault)
         job: Job | Replicas
         system: SystemUnderTest
@@ -309,10 +311,10 @@ class Lab:
                     end.left = self._all_of(steps)
                     end.deleted = not end.left
 
-    def _faults(self, note: Say, several: bool) -> BesideRun:
+    def _faults(self, note: Say, several: bool, faults: Sequence[Fault]) -> BesideRun:
         """Who carries out those of services, and of executors that are pods; replicas delete their own."""
         if not self._place.on_kubernetes:
-            return ServiceFaults(self._stack, self._place, note)
+            return ServiceFaults(self._stack, self._place, note, faults)
         from keyshift.lab.pod_faults import PodFaults  # imports what half of each command would need to begin
         from keyshift.place.pods import ExecutorPods
 

@@ -10,10 +10,12 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
+from keyshift.lab.replicas.relays import Relays
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.profile import CLUSTER, SparkProfile
 from keyshift.services.stack import Stack
 from keyshift.wire import faults
+from keyshift.wire.config import JobConfig
 from keyshift.wire.faults import EXECUTOR, REPLICA, SERVICES, Fault
 
 Say = Callable[[str], None]
@@ -22,7 +24,10 @@ Say = Callable[[str], None]
 def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkProfile) -> None:
     """Raises BadInput if one of ``faults`` cannot happen here. ``stack``: the services, None if they are not ours."""
     killed = [fault.who for fault in faults if fault.action == "kill" and fault.who in SERVICES]
+    cut = {fault.who for fault in faults if fault.cuts_off}
     for fault in faults:
+        if fault.who in cut and not fault.cuts_off:
+            raise BadInput(f"fault = {fault}: not possible with cut:{fault.who} in the same run; use one of both")
         if killed.count(fault.who) > 1:
             raise BadInput(f"fault = {fault}: only one of three nodes of {fault.who} may be killed; use it once")
         if spark.on_kubernetes:
@@ -73,6 +78,10 @@ class BesideRun:
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""
 
+    def seen_by(self, config: JobConfig) -> JobConfig:
+        """See ``ServicesToHit``."""
+        return config
+
     def hit(self, fault: Fault) -> None:
         """Begin; for any thread."""
         thread = threading.Thread(target=self._noted, args=(fault,), name="keyshift-fault", daemon=True)
@@ -101,13 +110,31 @@ class BesideRun:
 
 
 class ServiceFaults(BesideRun):
-    """Of embedded services. ``note(line)``: which of several nodes is hit, or that a service did not come back."""
+    """Of embedded services, and of what a run connects to: a replica may be cut off from those that ``faults`` name.
+
+    ``note(line)``: which of several nodes is hit, or that a service did not come back.
+    """
 
     executors = False
 
-    def __init__(self, stack: Stack | None, spark: SparkProfile, note: Say) -> None:
+    def __init__(self, stack: Stack | None, spark: SparkProfile, note: Say, faults: Sequence[Fault] = ()) -> None:
         super().__init__(note)
         self._stack, self._spark = stack, spark
+        self._cut_off = {fault.who for fault in faults if fault.cuts_off}
+        self._relays: Relays | None = None
+
+    def seen_by(self, config: JobConfig) -> JobConfig:
+        """See ``ServicesToHit``. Raises ServiceUnavailable if it would need a relay, and none starts."""
+        if self._cut_off and self._relays is None:
+            assert self._stack is not None
+            self._relays = Relays(self._stack, self._cut_off)
+        return self._relays.seen_by(config) if self._relays else config
+
+    def close(self) -> None:
+        """See ``BesideRun``."""
+        super().close()
+        if self._relays:
+            self._relays.end()
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here, or not any more: a node that was killed before is away."""
@@ -122,6 +149,11 @@ class ServiceFaults(BesideRun):
                 )
 
     def _carry_out(self, fault: Fault) -> None:
+        if fault.cuts_off:
+            assert self._relays is not None
+            self._relays.cut(fault)
+            time.sleep(fault.seconds)
+            return
         assert self._stack is not None
         node = self._stack.node(fault.who).name
         if node != fault.who:

@@ -14,7 +14,7 @@ from keyshift.folders import MIB, Cancelled, write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services import processes
-from keyshift.services.service import HOST, Service
+from keyshift.services.service import HOST, Route, Service, port_of
 from keyshift.waiting import wait_until
 
 PORT_ATTEMPTS = 5
@@ -95,6 +95,18 @@ class EmbeddedService:
     def address(self) -> str:
         """Where clients find it, or would find it: host:port."""
         return f"{HOST}:{self._ports.of_clients(self._service)}"
+
+    def route(self) -> Route:
+        """The way to it through a relay. Raises ServiceUnavailable if it was started without one."""
+        if not self._service.relay_ports:
+            return Route(0, (HOST, self._ports.of_clients(self._service)))
+        saved = self._ports.saved()
+        try:
+            port, to = (saved[port_of(name, self.node.number)] for name in self._service.relay_ports)
+        except KeyError:
+            remedy = "stop the services with `keyshift down`, and try again"
+            raise ServiceUnavailable(f"{self.title} was started by an older keyshift; {remedy}") from None
+        return Route(port, (HOST, to))
 
     def used_ports(self) -> list[int]:
         """The ports of its last start."""

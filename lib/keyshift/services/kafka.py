@@ -23,7 +23,8 @@ class Kafka(Service):
     """A KRaft broker that is a controller, too."""
 
     name, title, deadline_s = "kafka", "Kafka", 90.0
-    default_ports: ClassVar = {"kafka": 19092, "kafka_controller": 19093}
+    default_ports: ClassVar = {"kafka": 19092, "kafka_controller": 19093, "kafka_relay": 19094, "kafka_relayed": 19095}
+    relay_ports = ("kafka_relay", "kafka_relayed")
 
     def fetch(self, say: Say, cancel: threading.Event) -> Command:
         """Java and the jars of the broker."""
@@ -37,12 +38,20 @@ class Kafka(Service):
         port, of_controller = (ports[port_of(name, number)] for name in ("kafka", "kafka_controller"))
         # A broker that is alone is the only one that speaks with its controller.
         controller = f"{HOST if self.node.alone else self.binding.listen}:{of_controller}"
+        listeners = {"BROKER": f"{self.binding.listen}:{port}", "CONTROLLER": controller}
+        advertised = {"BROKER": f"{self.binding.advertise}:{port}"}
+        relay, relayed = (port_of(name, number) for name in self.relay_ports)
+        if (
+            relay in ports
+        ):  # clients who come through it are told that the broker is there; a server for others has none
+            listeners["RELAYED"] = f"{HOST}:{ports[relayed]}"
+            advertised["RELAYED"] = f"{HOST}:{ports[relay]}"
         settings = {
             "process.roles": "broker,controller",
             "node.id": number,
-            "listeners": f"BROKER://{self.binding.listen}:{port},CONTROLLER://{controller}",
-            "advertised.listeners": f"BROKER://{self.binding.advertise}:{port}",
-            "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": ",".join(f"{name}://{at}" for name, at in listeners.items()),
+            "advertised.listeners": ",".join(f"{name}://{at}" for name, at in advertised.items()),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
             "inter.broker.listener.name": "BROKER",
             "controller.listener.names": "CONTROLLER",
             # Static voters: their address is not in the data, so another port can be used at the next start.

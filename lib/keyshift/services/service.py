@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from keyshift.progress import Say
 
@@ -36,6 +36,13 @@ class Binding:
 
 
 LOCAL = Binding()
+
+
+class Route(NamedTuple):
+    """A way to a service ``to`` (host, port), for somebody who is to connect to ``port``; 0: any."""
+
+    port: int
+    to: tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ class Service(ABC):
     title: str
     default_ports: ClassVar[dict[str, int]]  # of the first node; the first is the one clients use
     quorum_ports: ClassVar[dict[str, int]] = {}  # what it needs in addition if there are several nodes
+    relay_ports: ClassVar[tuple[str, ...]] = ()  # where a relay listens, and where it connects to, if there may be one
     deadline_s: ClassVar[float]  # from its start to the first good check, on a busy machine
 
     def __init__(self, home: Path, binding: Binding = LOCAL, node: Member = ALONE) -> None:

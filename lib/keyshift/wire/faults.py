@@ -37,13 +37,14 @@ ACTIONS = {
     "kill": ("source", "destination", "slot", "coordinator", REPLICA, *PROCESSES, *ENSEMBLES),
     "stop": ("source", "destination", "slot", "coordinator", REPLICA, *SERVICES),
     "restart": SERVICES,
-    "cut": ("flight",),
+    "cut": ("flight", *ENSEMBLES),
     "slow": ("flight",),
 }
 DURATIONS = {  # what one means; of a restart there may be none
     "stop": "how long it is stopped, as in stop:source@align:3s",
     "slow": "how much longer a unit takes, as in slow:flight@transfer:0.2s",
     "restart": "how long it is away at least, as in restart:minio@snapshot:3s, or nothing",
+    "cut": "how long the first replica is cut off, as in cut:kafka@4:3s",  # of flight none
 }
 FORMS = "kill:source@transfer, stop:destination@install:3s, restart:zookeeper@switch or kill:slot@12"
 FORMS_NOW = "kill:slot, kill:replica, stop:coordinator:3s or restart:kafka"
@@ -94,6 +95,11 @@ class Fault:
     def of_migration(self) -> bool:
         """Whether it is in a phase that only a migration has."""
         return self.phase in MOVING
+
+    @property
+    def cuts_off(self) -> bool:
+        """Whether the first replica is cut off from a service, on which others go on."""
+        return self.action == "cut" and self.who in ENSEMBLES
 
     @property
     def local(self) -> bool:
@@ -163,8 +169,12 @@ def _parse(text: str, now: bool = False) -> Fault:
         able = ", ".join(each for each, whom in ACTIONS.items() if who in whom)
         raise BadInput(f"fault = {text!r}: what can happen to {who} is {able}; for example {forms}")
     seconds = _seconds(duration.removesuffix("s")) if duration else 0.0
-    if seconds is None or (action not in DURATIONS and duration) or (action in ("stop", "slow") and not seconds):
-        raise BadInput(f"fault = {text!r}: {action} needs {DURATIONS.get(action, 'no duration')}")
+    lasts = action in DURATIONS and (action, who) != ("cut", "flight")
+    if seconds is None or (not lasts and duration) or (lasts and action != "restart" and not seconds):
+        needed = DURATIONS[action] if lasts else "no duration"
+        raise BadInput(f"fault = {text!r}: {action} needs {needed}")
+    if now and action == "cut":
+        raise BadInput(f"fault = {text!r}: nobody is cut off unless a run begins with that; for example {FORMS_NOW}")
     if now and who not in AT_A_TIME:
         able = f"now can be hit {', '.join(AT_A_TIME)}"
         raise BadInput(f"fault = {text!r}: {who} is hit in a phase only; {able}; for example {forms}")

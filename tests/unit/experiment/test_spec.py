@@ -425,8 +425,8 @@ ORDERED = {"ordering": "live_robin"}
         ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
         ({"ordering": "kazoo", "snapshot_s": 5}, "ordering = kazoo with snapshot_s = 5: .*; set snapshot_s = 0$"),
         (
-            {"ordering": "kazoo", "workload": "chain"},
-            "kazoo with trigger = scale: .* stages counter-1, counter-2, .*; set trigger = none$",
+            {"ordering": "kazoo", "workload": "chain", "stage": "counter-1"},
+            "kazoo with stage = counter-1: leaders order the rows of each slot by themselves, .*; set stage = ",
         ),
         ({"ordering": "kazoo", "session_ms": 19}, "session_ms = 19: .*greater than or equal to 20"),
         (ORDERED | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
@@ -485,6 +485,9 @@ TWO = ORDERED | {"replicas": 2}
         (TWO | {"fault": "kill:replica@batch"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"to_slots": 3, "fault": "kill:source@transfer"}, "not possible yet; .* phases steady, prepare, "),
         (TWO | {"fault": "restart:replica@3"}, "what can happen to replica is kill, stop"),
+        (TWO | {"fault": "cut:kafka@3"}, "cut needs how long the first replica is cut off, as in cut:kafka@4:3s"),
+        (TWO | {"fault": "cut:minio@3:3s"}, "what can happen to minio is stop, restart"),
+        ({"fault": "cut:kafka@3:3s"}, "cut:kafka@3:3s: there are no others that go on meanwhile; set replicas = 2"),
         (TWO | {"fault": "stop:replica@3"}, "stop needs how long it is stopped"),
         (TWO | {"fault": "stop:replica@batch:1s"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"replicas_move": "apart"}, "replicas_move = 'apart': input should be 'together' or 'one_by_one'"),
@@ -533,6 +536,8 @@ def test_state_moves_where_the_order_comes_from_a_leader():
     led = ORDERED | {"ordering": "kazoo", "to_slots": 3}
     assert make_spec(led).scenario.trigger == "scale"
     assert make_spec(led | {"replicas": 2, "fault": "kill:replica@transfer"}).scenario.trigger == "scale"
+    chain = make_spec(led | {"workload": "chain"})
+    assert chain.moving == [chain.workload.stages[-1].name]
 
 
 @pytest.mark.parametrize(

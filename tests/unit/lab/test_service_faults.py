@@ -68,6 +68,42 @@ def test_a_restart_is_made_beside_the_run_which_waits_for_its_end():
     assert (services.calls, failed) == ([("minio", 3.0)], [])
 
 
+class Relays:
+    """As those of replicas, to ``services``."""
+
+    def __init__(self, stack, services):
+        self.services, self.did = services, []
+
+    def seen_by(self, config):
+        return f"{config} through {', '.join(self.services)}"
+
+    def cut(self, fault):
+        self.did.append(str(fault))
+
+    def end(self):
+        self.did.append("end")
+
+
+def test_a_replica_goes_through_relays_only_if_it_is_to_be_cut_off(monkeypatch):
+    slept, faults = [], parse("restart:minio@2,cut:kafka@4:2s")
+    monkeypatch.setattr(service_faults, "Relays", Relays)
+    monkeypatch.setattr(service_faults.time, "sleep", slept.append)
+    others = ServiceFaults(Services(), SparkProfile(), print, faults[:1])
+    assert others.seen_by("config") == "config"
+    others.close()
+    made = ServiceFaults(Services(), SparkProfile(), print, faults)
+    assert [made.seen_by("config") for _ in range(2)] == ["config through kafka"] * 2
+    made.hit(faults[1])
+    made.close()
+    assert slept == [2.0] and made._relays.did == ["cut:kafka@4:2s", "end"]
+
+
+def test_a_service_from_which_a_replica_is_cut_off_is_not_hit_itself(tmp_path):
+    require_possible(parse("cut:kafka@4:2s,cut:kafka@8:2s,restart:zookeeper@4"), Stack(tmp_path), SparkProfile())
+    with pytest.raises(BadInput, match=r"restart:kafka@8: not possible with cut:kafka in the same run; use one"):
+        require_possible(parse("cut:kafka@4:2s,restart:kafka@8"), Stack(tmp_path), SparkProfile())
+
+
 def test_a_service_that_does_not_come_back_is_noted():
     services, failed = Services(), []
     services.failure = ServiceUnavailable("Kafka did not start")

@@ -42,7 +42,9 @@ def test_three_brokers_vote_with_each_other_and_keep_two_copies_at_least(tmp_pat
     assert [told["node.id"] for told, _ in found] == ["1", "2", "3"]
     voters = "1@127.0.0.1:19093,2@127.0.0.1:19103,3@127.0.0.1:19113"
     assert {told["controller.quorum.voters"] for told, _ in found} == {voters}
-    assert found[1][0]["listeners"] == "BROKER://127.0.0.1:19102,CONTROLLER://127.0.0.1:19103"
+    own, relayed = "BROKER://127.0.0.1:19102", "RELAYED://127.0.0.1:1910"
+    assert found[1][0]["listeners"] == f"{own},CONTROLLER://127.0.0.1:19103,{relayed}5"
+    assert found[1][0]["advertised.listeners"] == f"{own},{relayed}4", "who comes through a relay comes back to it"
     assert len({told["log.dirs"] for told, _ in found}) == 3
     for told, _ in found:
         assert (told["default.replication.factor"], told["min.insync.replicas"]) == ("3", "2")

@@ -28,6 +28,7 @@ def test_a_text_has_several_faults():
         Fault("restart", "kafka", "", 4.0),
         Fault("restart", "minio", "snapshot", None, 3.0),
     ]
+    assert parse("cut:zookeeper@4:3s") == [Fault("cut", "zookeeper", "", 4.0, 3.0)]
     assert parse("") == []
 
 
@@ -46,7 +47,8 @@ def test_a_fault_that_is_asked_for_has_no_phase():
         ("kill", "'' is none of source, destination, slot"),
         ("kill:slot@batch", "happens now, without @"),
         ("kill:destination", "destination is hit in a phase only; now can be hit slot, coordinator, daemon"),
-        ("cut:flight", "flight is hit in a phase only"),
+        ("slow:flight:1s", "flight is hit in a phase only"),
+        ("cut:kafka:3s", "nobody is cut off unless a run begins with that"),
         ("kill:minio", "what can happen to minio is stop, restart"),
         ("stop:slot", "stop needs how long it is stopped"),
         ("kill:slot:3s", "kill needs no duration"),

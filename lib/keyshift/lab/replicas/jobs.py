@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from keyshift.driver.agreement import Agreement, Member, Say
 from keyshift.driver.job import Job, newest_attempt
@@ -19,7 +20,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas.spares import Spares
-from keyshift.lab.replicas.spark import Application
+from keyshift.lab.replicas.spark import Application, RemoteQuery
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing
@@ -99,7 +100,11 @@ class Replicas:
 
     def _led(self, application: Application, config: JobConfig) -> tuple[Job, KeyshiftJob]:
         struck = _MayStrike(application, self._services, self.struck)
-        job = Job(application.start_query, config, *self._given, struck)
+
+        def start_query(config: JobConfig, *given: Any) -> RemoteQuery:
+            return application.start_query(self._services.seen_by(config), *given)
+
+        job = Job(start_query, config, *self._given, struck)
         for stage in job.stages:
             if not config.apart:
                 member = config.replica, config.attempt
@@ -270,6 +275,9 @@ class _MayStrike:
 
     def require(self, fault: Fault) -> None:
         self._services.require(fault)
+
+    def seen_by(self, config: JobConfig) -> JobConfig:
+        return self._services.seen_by(config)
 
     def hit(self, fault: Fault) -> None:
         if fault.who != REPLICA:

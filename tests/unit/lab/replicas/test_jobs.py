@@ -49,7 +49,7 @@ class Job:
 class Application:
     def __init__(self, part, incarnation, gives_way):
         self.name = name = f"{part}-{incarnation}" if incarnation else part
-        self.did, self.start_query = [], f"starts {name}"
+        self.did, self.start_query = [], lambda config: (f"starts {name}", config)
         self.gives_way, self.running, self.pid = gives_way, True, None
 
     def __getattr__(self, name):
@@ -89,6 +89,9 @@ class Services:
     def require(self, fault):
         self.did.append(("require", fault))
 
+    def seen_by(self, config):
+        return f"{config.job} through relays"
+
     def hit(self, fault):
         self.did.append(("hit", fault))
 
@@ -123,7 +126,10 @@ def made(monkeypatch, request):
 def test_each_is_a_job_of_its_own_whose_query_its_own_application_starts(made):
     first, second = made.replicas.all
     assert [each.job.config.job for each in (first, second)] == ["run-r0", "run-r1"]
-    assert [each.job.start_query for each in (first, second)] == ["starts 0", "starts 1"]
+    assert [each.job.start_query(each.job.config) for each in (first, second)] == [
+        ("starts 0", "run-r0 through relays"),
+        ("starts 1", "run-r1 through relays"),
+    ]
     assert first.job.given[:-1] == (Path("work"), made.spec.job.batch_s, made.traffic, "say")
     assert first.system.spec.scenario.fault == "", "what fails is for all of them"
     made.replicas.begin()
@@ -181,7 +187,7 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     made.replicas.lead_next(first, saved, second)
     config = first.job.config
     assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
-    assert first.job.asked == [(["assigned"], saved)] and first.job.start_query == "starts 0-1"
+    assert first.job.asked == [(["assigned"], saved)] and first.job.start_query(first.job.config)[0] == "starts 0-1"
     assert first.lives and first.began == [{}, {0: 7, 1: 9}] and first.system.job is first.job
     assert first.system.followed == [("histories of run-r1", "plans of run-r1")]
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
