@@ -130,7 +130,7 @@ def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, ph
 )
 def test_so_they_do_where_leaders_order_the_rows(lab, left, fault, workload):
     moves = {"strategy": "fluid", "to_slots": 3, "workload": workload, "ordering": "kazoo", "session_ms": 2000}
-    manifest = lab.run(spec(fault=fault, **(REPLICATED | moves)))
+    manifest = lab.run(spec(fault=fault, returns=False, **(REPLICATED | moves)))
     assert manifest.status == "ok", manifest.verdict.examples
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     migration = lab.store.get_table(manifest.run_id, "migration")

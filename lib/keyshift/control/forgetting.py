@@ -53,7 +53,7 @@ def _require_silence(endpoints: Endpoints, left: Kept) -> None:
         try:
             Topic.at(endpoints, topic, routers).await_silence()
         except RunsElsewhere as error:
-            raise BadInput(f"somebody still writes into topic {topic!r}: the job runs elsewhere") from error
+            raise BadInput(str(error)) from error
         except ServiceUnavailable:
             pass  # then nobody writes
 

@@ -89,10 +89,7 @@ class Topic:
                 if (now := consumer.end_offsets(self.parts)) != ends:
                     ends, since = now, time.monotonic()
                 if time.monotonic() - begin > ANSWER_MS / 1000:
-                    raise RunsElsewhere(
-                        f"somebody still writes into topic {self.name!r}: the job runs elsewhere; "
-                        "`keyshift resume NAME --take-over` goes on with it all the same, and the other process ends"
-                    )
+                    raise RunsElsewhere(f"somebody still writes into topic {self.name!r}: the job runs elsewhere")
                 time.sleep(0.2)
 
     def require_partitions(self) -> None:

@@ -12,7 +12,7 @@ from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
 from keyshift.lab.system import LiveSystem
-from keyshift.model.errors import MigrationFailed
+from keyshift.model.errors import MigrationFailed, RunsElsewhere
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import Measured
 from keyshift.traffic.feed import Before, Feed
@@ -118,6 +118,15 @@ class LiveRun:
         self.system.require_driver()
         return feed
 
+    def _await_silence(self) -> None:
+        try:
+            self.loop.traffic.await_silence()
+        except RunsElsewhere as error:
+            remedy = "`keyshift resume NAME --take-over` goes on with it all the same, and the other process ends"
+            if self.loop.spec.job.replicas > 1:
+                remedy = "end that process first"
+            raise RunsElsewhere(f"{error}; {remedy}") from error
+
     def _resume(self, journal: Journal, epochs: Epochs) -> str:
         self._failover.resume(journal, epochs)
         return self.system.begun_from
@@ -130,7 +139,7 @@ class LiveRun:
         """
         loop, traffic = self.loop, self.loop.traffic
         if not self._keeper.take_over:
-            traffic.await_silence()
+            self._await_silence()
         epoch = self._failover.claim(read_journal())
         journal = read_journal()
         loop.rates = loop.rates | journal.rates

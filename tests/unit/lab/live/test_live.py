@@ -5,14 +5,14 @@ import threading
 from dataclasses import replace
 
 import pytest
-from small_live import Stage, live_job
+from small_live import Stage, Traffic, live_job
 
 from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab import run_loop
 from keyshift.lab.run_loop import WINDOW_S, pause_before
-from keyshift.model.errors import BadInput, Deposed, MigrationFailed, QueryDied
+from keyshift.model.errors import BadInput, Deposed, MigrationFailed, QueryDied, RunsElsewhere
 from keyshift.model.keys import Assignment
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured
@@ -330,6 +330,27 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
         assert (("await_silence",) in told) is not take_over
         assert (job.status()["rate"], len(read)) == (103.0, 3), "for the run's id, for the claim, and behind it"
         assert job.inner.config.epochs == (((5, 1),), ((7, 1), (8, 2)))
+
+
+@pytest.mark.parametrize(
+    ("more", "remedy"),
+    [
+        ({}, "`keyshift resume NAME --take-over` goes on"),
+        ({"replicas": 2, "ordering": "live_robin"}, "end that process first$"),
+    ],
+)
+def test_a_job_that_runs_elsewhere_is_not_resumed_and_the_message_says_what_can_be_done(
+    monkeypatch, journal, more, remedy
+):
+    def goes_on(traffic):
+        raise RunsElsewhere("the job runs elsewhere")
+
+    monkeypatch.setattr(Traffic, "await_silence", goes_on)
+    with (
+        pytest.raises(RunsElsewhere, match=f"the job runs elsewhere; {remedy}"),
+        live_job(monkeypatch, live_spec(SMALL | more), resumed=lambda: journal),
+    ):
+        raise AssertionError("it was resumed")
 
 
 def test_a_job_that_another_process_has_claimed_offers_nothing_keeps_nothing_and_ends_with_that(monkeypatch):
