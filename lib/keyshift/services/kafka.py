@@ -41,9 +41,8 @@ class Kafka(Service):
         listeners = {"BROKER": f"{self.binding.listen}:{port}", "CONTROLLER": controller}
         advertised = {"BROKER": f"{self.binding.advertise}:{port}"}
         relay, relayed = (port_of(name, number) for name in self.relay_ports)
-        if (
-            relay in ports
-        ):  # clients who come through it are told that the broker is there; a server for others has none
+        if relay in ports:  # else it is a server for others
+            # Clients who come through the relay are told that the broker is there.
             listeners["RELAYED"] = f"{HOST}:{ports[relayed]}"
             advertised["RELAYED"] = f"{HOST}:{ports[relay]}"
         settings = {

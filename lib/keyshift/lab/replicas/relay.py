@@ -5,7 +5,6 @@ either way, as in a network that is parted: connections stay, those that are mad
 """
 
 import asyncio
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -53,37 +52,55 @@ def serve(config: Relayed, commands: CommandLines) -> None:
 
 
 async def _relay(config: Relayed, commands: CommandLines) -> None:
-    open_to: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+    gates = {service: Gate() for service in config.services}
     ports: dict[str, tuple[int, ...]] = {}
     for service, routes in config.services.items():
-        open_to[service].set()
-        servers = [
-            await asyncio.start_server(partial(_connect, each, open_to[service]), HOST, each.port) for each in routes
-        ]
+        connect = partial(_connect, gates[service])
+        servers = [await asyncio.start_server(partial(connect, each), HOST, each.port) for each in routes]
         ports[service] = tuple(server.sockets[0].getsockname()[1] for server in servers)
     say(RelayPorts(ports))
     while not isinstance(command := await asyncio.to_thread(commands.next, 3600.0), Stop):
         if isinstance(command, CutOff):
-            open_to[command.service].clear()
-            asyncio.get_running_loop().call_later(command.seconds, open_to[command.service].set)
+            gates[command.service].close(command.seconds)
 
 
-async def _connect(
-    route: Route, open_: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    await open_.wait()
+class Gate:
+    """Between a replica and a service: open, or closed for a time."""
+
+    def __init__(self) -> None:
+        self._open, self._cuts = asyncio.Event(), 0
+        self._open.set()
+
+    def close(self, seconds: float) -> None:
+        """For so long, or as long as it was to be closed before if that is longer."""
+        self._cuts += 1
+        self._open.clear()
+        asyncio.get_running_loop().call_later(seconds, self._end)
+
+    def _end(self) -> None:
+        self._cuts -= 1
+        if not self._cuts:
+            self._open.set()
+
+    async def passed(self) -> None:
+        """It is open."""
+        await self._open.wait()
+
+
+async def _connect(gate: Gate, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await gate.passed()
     try:
         from_service, to_service = await asyncio.open_connection(*route.to)
     except OSError:
         return writer.close()
-    await asyncio.gather(_copy(reader, to_service, open_), _copy(from_service, writer, open_))
+    await asyncio.gather(_copy(reader, to_service, gate), _copy(from_service, writer, gate))
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_: asyncio.Event) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: Gate) -> None:
     """Until one of both ends of the connection is closed."""
     try:
         while data := await reader.read(READ_BYTES):
-            await open_.wait()
+            await gate.passed()
             writer.write(data)
             await writer.drain()
     except ConnectionError:
