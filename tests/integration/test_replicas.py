@@ -17,16 +17,10 @@ REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 100.0, "heart
 
 
 @pytest.fixture(scope="module")
-def lab(stack, tmp_path_factory):
-    """One without a Spark of its own."""
-    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=0, say=lambda line: None) as lab:
-        yield lab
-
-
-@pytest.fixture
-def own_lab(session_stack, tmp_path):
-    """One whose services may be hit."""
-    with Lab(session_stack.endpoints(), jars("spark"), tmp_path, 0, lambda line: None, stack=session_stack) as lab:
+def lab(session_stack, tmp_path_factory):
+    """One without a Spark of its own, whose services may be hit."""
+    given = session_stack.endpoints(), jars("spark"), tmp_path_factory.mktemp("lab"), 0, lambda line: None
+    with Lab(*given, stack=session_stack) as lab:
         yield lab
 
 
@@ -154,14 +148,13 @@ def test_a_replica_that_stood_for_longer_than_its_session_does_no_harm_when_it_g
     assert left() == []
 
 
-@pytest.mark.parametrize(
-    "fault", [at_night("cut:kafka@3:3s"), at_night("cut:zookeeper@3:3s"), "cut:kafka@3:1s,cut:zookeeper@5:3s"]
-)
-def test_a_replica_that_was_cut_off_for_longer_than_its_session_does_no_harm_when_it_is_back(own_lab, left, fault):
+@pytest.mark.nightly("a minute each; below one is cut off before it dies")
+@pytest.mark.parametrize("fault", ["cut:kafka@3:3s", "cut:zookeeper@3:3s", "cut:kafka@3:1s,cut:zookeeper@5:3s"])
+def test_a_replica_that_was_cut_off_for_longer_than_its_session_does_no_harm_when_it_is_back(lab, left, fault):
     values = REPLICATED | {"ordering": "kazoo", "session_ms": 2000}
-    manifest = own_lab.run(spec(workload="windowcount", seconds=9.0, trigger="none", fault=fault, **values))
+    manifest = lab.run(spec(workload="windowcount", seconds=9.0, trigger="none", fault=fault, **values))
     assert manifest.status == "ok", manifest.verdict.examples
-    assert len(own_lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     assert of_replicas(manifest).startswith("2 replicas were") and not any(" died " in note for note in manifest.notes)
     assert not any("did not happen" in note for note in manifest.notes), manifest.notes
     assert any("1" in replicas for replicas in leaders(manifest)), "another one has led meanwhile"
@@ -192,7 +185,8 @@ def full(lab, manifest):
     ("ordering", "workload", "fault"),
     [
         at_night("live_robin", "keycount", "kill:replica@steady"),
-        ("kazoo", "windowcount", "kill:replica@steady"),
+        ("kazoo", "windowcount", "cut:kafka@0:1s,cut:zookeeper@1:3s,kill:replica@5"),
+        at_night("kazoo", "windowcount", "kill:replica@steady"),
         at_night("live_robin", "windowcount", "kill:replica@steady"),
         at_night("live_robin", "keycount", "kill:slot@3"),
         at_night("kazoo", "keycount", "kill:slot@3"),
@@ -200,9 +194,10 @@ def full(lab, manifest):
 )
 def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, ordering, workload, fault):
     values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
-    manifest = lab.run(spec(workload=workload, fault=fault, **values))
+    manifest = lab.run(spec(workload=workload, fault=fault, seconds=7.0, **values))
     assert manifest.status == "ok", manifest.verdict.examples
     assert manifest.verdict.others["diverged"] == 0
+    assert not any("did not happen" in note for note in manifest.notes), manifest.notes
     assert any(note.startswith("replica 0 was full again") for note in manifest.notes), manifest.notes
     assert full(lab, manifest) == [2, 1, 2] and manifest.summary.fewer_replicas_s > 1
     assert "2 replicas were judged, each as if it had been alone: 0 bad" in of_replicas(manifest)
