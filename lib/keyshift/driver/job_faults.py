@@ -8,7 +8,6 @@ from keyshift.clock import SECOND_US, now_us
 from keyshift.driver.stage import LedStage
 from keyshift.model.notes import Activity, Doing
 from keyshift.wire import nodes
-from keyshift.wire.config import JobConfig
 from keyshift.wire.faults import EXECUTOR, REPLICA, SERVICES, Fault
 
 
@@ -21,9 +20,6 @@ class ServicesToHit(Protocol):
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""
-
-    def seen_by(self, config: JobConfig) -> JobConfig:
-        """What the Spark of a job is to have instead of its ``config``, so that it can be cut off."""
 
     def hit(self, fault: Fault) -> None:
         """Begin; does not wait."""

@@ -79,7 +79,7 @@ class BesideRun:
         """Raises BadInput if it cannot happen here."""
 
     def seen_by(self, config: JobConfig) -> JobConfig:
-        """See ``ServicesToHit``."""
+        """What the Spark of a job is to have instead of its ``config``, so that it can be cut off."""
         return config
 
     def hit(self, fault: Fault) -> None:
@@ -124,7 +124,7 @@ class ServiceFaults(BesideRun):
         self._relays: Relays | None = None
 
     def seen_by(self, config: JobConfig) -> JobConfig:
-        """See ``ServicesToHit``. Raises ServiceUnavailable if it would need a relay, and none starts."""
+        """See ``BesideRun``. Raises ServiceUnavailable if it would need a relay, and none starts."""
         if self._cut_off and self._relays is None:
             assert self._stack is not None
             self._relays = Relays(self._stack, self._cut_off)

@@ -173,11 +173,11 @@ def _parse(text: str, now: bool = False) -> Fault:
     if seconds is None or (not lasts and duration) or (lasts and action != "restart" and not seconds):
         needed = DURATIONS[action] if lasts else "no duration"
         raise BadInput(f"fault = {text!r}: {action} needs {needed}")
-    if now and action == "cut":
-        raise BadInput(f"fault = {text!r}: nobody is cut off unless a run begins with that; for example {FORMS_NOW}")
     if now and who not in AT_A_TIME:
         able = f"now can be hit {', '.join(AT_A_TIME)}"
         raise BadInput(f"fault = {text!r}: {who} is hit in a phase only; {able}; for example {forms}")
+    if now and action == "cut":
+        raise BadInput(f"fault = {text!r}: nobody is cut off unless a run begins with that; for example {forms}")
     at_s = _seconds(when)
     if not (now or when in PHASES[who] or (at_s is not None and who in AT_A_TIME)):
         also = ", or seconds of measured time" if who in AT_A_TIME else ""

@@ -47,6 +47,7 @@ def test_a_fault_that_is_asked_for_has_no_phase():
         ("kill", "'' is none of source, destination, slot"),
         ("kill:slot@batch", "happens now, without @"),
         ("kill:destination", "destination is hit in a phase only; now can be hit slot, coordinator, daemon"),
+        ("cut:flight", "flight is hit in a phase only"),
         ("slow:flight:1s", "flight is hit in a phase only"),
         ("cut:kafka:3s", "nobody is cut off unless a run begins with that"),
         ("kill:minio", "what can happen to minio is stop, restart"),

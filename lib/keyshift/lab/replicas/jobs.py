@@ -21,6 +21,7 @@ from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas.spares import Spares
 from keyshift.lab.replicas.spark import Application, RemoteQuery
+from keyshift.lab.service_faults import BesideRun
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing
@@ -77,7 +78,7 @@ class Replicas:
         work: Path,
         traffic: Traffic,
         say: Callable[[Doing], None],
-        services: ServicesToHit,
+        services: BesideRun,
         log: list[LogEvent],
     ) -> None:
         self._log, self.differences, self.traffic, self._open = log, traffic.differences, traffic, open_application
@@ -275,9 +276,6 @@ class _MayStrike:
 
     def require(self, fault: Fault) -> None:
         self._services.require(fault)
-
-    def seen_by(self, config: JobConfig) -> JobConfig:
-        return self._services.seen_by(config)
 
     def hit(self, fault: Fault) -> None:
         if fault.who != REPLICA:
