@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from keyshift.ordering import Record
+from keyshift.wire.config import JobConfig
 from keyshift.worker.order import following
 
 LOOK_S = 0.002
@@ -38,6 +39,11 @@ class OrderServices:
         election = lambda _hosts, _secret, job, place, replica, _s: Election(self, (job, place), replica)  # noqa: E731
         with patch.object(following, "OrderLog", log), patch.object(following, "Election", election):
             yield self
+
+    def ends(self, config: JobConfig) -> tuple[int, ...]:
+        """Of each partition of the order log of a job: how much is in it by now."""
+        with self.lock:
+            return tuple(len(self.logs[config.order_topic, partition]) for partition in range(config.slots))
 
 
 class OrderLog:

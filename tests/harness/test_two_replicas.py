@@ -72,11 +72,13 @@ def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_th
 
 
 @pytest.mark.parametrize(
-    ("ordering", "workload"), [at_night("live_robin", "keycount"), ("live_robin", "chain"), ("kazoo", "chain")]
+    ("ordering", "workload", "kept"),
+    [("live_robin", "keycount", True), ("live_robin", "chain", False), ("kazoo", "chain", False)],
 )
-def test_a_replica_dies_comes_back_and_is_full_when_it_keeps_up_with_the_other_one(ordering, workload):
-    dead, way, replicas = dies_and_returns(1, workload, ordering=ordering)
+def test_a_replica_dies_comes_back_and_is_full_when_it_keeps_up_with_the_other_one(ordering, workload, kept):
+    dead, way, replicas = dies_and_returns(1, workload, kept, ordering=ordering)
     assert way.told.startswith("replica 1 was full again ") and way.full_at is not None
+    assert way.told.endswith("its state was there, in capture-0") is kept
     assert dead.lives and dead.application.did == ["ready", "important"]
     assert replicas.differences == [] and replicas.chains.compared > COMPARED
 
@@ -160,7 +162,7 @@ def each_once(found: dict[int, list[int]], due: int) -> bool:
     return in_order and sum(map(len, found.values())) == due
 
 
-@pytest.mark.parametrize("ordering", ["live_robin", at_night("time_merge")])
+@pytest.mark.parametrize("ordering", ["live_robin", at_night("time_merge"), "kazoo"])
 def test_another_driver_goes_on_with_both_and_what_they_gave_since_in_other_slots_counts_for_nothing(ordering):
     frames, superseded, due = driver_dies(1, ordering=ordering)
 

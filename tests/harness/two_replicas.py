@@ -7,6 +7,7 @@ the first has written down while it ran.
 """
 
 import dataclasses
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -30,10 +31,12 @@ from shape import draw
 from keyshift.clock import now_us
 from keyshift.driver.agreement import Agreement, Say
 from keyshift.driver.snapshotter import capture
+from keyshift.driver.stage_history import StageHistory
+from keyshift.lab.replicas.resume_points import ResumePoint
 from keyshift.lab.replicas.returning import Return
 from keyshift.lab.replicas.system import TOGETHER_US
 from keyshift.model import frames
-from keyshift.model.keys import Assignment, SlotId, Step
+from keyshift.model.keys import Assignment, Assignments, SlotId, Step
 from keyshift.planner import make_plan, strategies
 from keyshift.runtime.row import SAVEPOINT
 from keyshift.runtime.turn import Turn
@@ -136,7 +139,7 @@ def _captured(first: Run, second: Run) -> Savepoint:
     """What ``first`` has written down, from which ``second`` is to begin."""
     time.sleep(LOAD_S / 2)
     saved = _capture(first)
-    _restore(second, saved, first)
+    _restore(second, saved, first._job.config.job)
     return saved
 
 
@@ -144,8 +147,15 @@ def _capture(run: Run) -> Savepoint:
     return capture(run._job.config, run._job.stages, run._job.check, "capture-0")[0]
 
 
-def _restore(run: Run, saved: Savepoint, of: Run) -> None:
-    run._job.config = dataclasses.replace(run._job.config, restore=saved.name, restore_of=of._job.config.job)
+def _restore(run: Run, saved: Savepoint, of: str) -> None:
+    run._job.config = dataclasses.replace(run._job.config, restore=saved.name, restore_of=of)
+
+
+def _point(run: Run) -> ResumePoint:
+    """What it writes down for whoever goes on from there."""
+    saved = _capture(run)
+    histories = {stage.name: StageHistory(Assignments([stage.assignment])) for stage in run._job.stages}
+    return ResumePoint(run._job.config.job, saved, histories, {}, math.inf)
 
 
 def _answered_until(begin: Savepoint, run: Run) -> int:
@@ -177,7 +187,12 @@ def _agree(runs: list[Run], living: Callable[[], Collection[int]]) -> None:
 
 @contextmanager
 def _incarnations(
-    seed: int, replicas: Sequence[int], workload: str, ordering: str = "live_robin", **pinned: Any
+    seed: int,
+    replicas: Sequence[int],
+    workload: str,
+    ordering: str = "live_robin",
+    order: OrderServices | None = None,
+    **pinned: Any,
 ) -> Iterator[list[Run]]:
     """One run for each of these numbers of replicas, on the input of the first one; they end with the block."""
     ensemble, bucket, many = Ensemble(seed, 0.005), Bucket(seed), len(replicas)
@@ -189,7 +204,7 @@ def _incarnations(
         each._job.config = dataclasses.replace(each._job.config.of_replica(number), input_of="both")
     with (
         _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
-        OrderServices(seed).installed(),
+        (order or OrderServices(seed)).installed(),
         _ended(runs),
     ):
         yield runs
@@ -316,10 +331,10 @@ class Replicas:
     def fill_spares(self) -> None:
         """There are none."""
 
-    def lead_next(self, replica: Any, saved: Savepoint, of: Any) -> None:
+    def lead_next(self, replica: Any, saved: Savepoint, of: str, other: Any) -> None:
         replica.job = self.following._job
-        _restore(self.following, saved, self.lives)
-        replica.job.start([stage.assignment for stage in of.job.stages], saved)
+        _restore(self.following, saved, of)
+        replica.job.start([stage.assignment for stage in other.job.stages], saved)
         replica.lives = True
 
     @contextmanager
@@ -340,8 +355,12 @@ class Replicas:
             yield
 
 
-def dies_and_returns(seed: int, workload: str = "keycount", **pinned: Any) -> tuple[Any, Return, Replicas]:
-    """One of two replicas dies, and comes back from what the other one has written. ``pinned``: see ``run``."""
+def dies_and_returns(
+    seed: int, workload: str = "keycount", kept: bool = False, **pinned: Any
+) -> tuple[Any, Return, Replicas]:
+    """One of two replicas dies, and comes back from what the other one has written, or from what it had written itself
+    (``kept``). ``pinned``: see ``run``.
+    """
     numbers = (0, 1, 1)
     with _incarnations(seed, numbers, workload, **pinned) as runs:
         first, second, third = runs
@@ -349,10 +368,12 @@ def dies_and_returns(seed: int, workload: str = "keycount", **pinned: Any) -> tu
         with replicas.told({id(each._engine): number for each, number in zip(runs, numbers, strict=True)}):
             _begin(runs[:2])
             time.sleep(LOAD_S / 2)
+            point = _point(second) if kept else None
+            time.sleep(LATE_S)
             second._engine.query.die(RuntimeError("injected: the replica was killed"))
             time.sleep(LOAD_S / 2)
             dead = SimpleNamespace(number=1, lives=False, job=second._job, application=Application())
-            way = Return(dead, replicas)
+            way = Return(dead, replicas, lambda: point)
             chains = replicas.chains
             first._await("it is over", lambda: way.over and chains.compared > COMPARED, lambda: chains.compared)
     return dead, way, replicas
@@ -373,7 +394,8 @@ def driver_dies(seed: int, **pinned: Any) -> tuple[list[Frame], Superseded, int]
     moved theirs since. Two others go on from there. Gives all frames of results, one log after the other, what is
     superseded, and how many results there have to be.
     """
-    with _incarnations(seed, (0, 1, 0, 1), "keycount", **(OF_MOVES | pinned)) as runs:
+    order = OrderServices(seed)
+    with _incarnations(seed, (0, 1, 0, 1), "keycount", order=order, **(OF_MOVES | pinned)) as runs:
         before, after, living = runs[:2], runs[2:], {0, 1}
         first = before[0]
         _agree(before, lambda: set(living))
@@ -390,8 +412,10 @@ def driver_dies(seed: int, **pinned: Any) -> tuple[list[Frame], Superseded, int]
             each._job.stop()
         for each in before:
             _loses(each, 1, 10)
+        begins = order.ends(first._job.config)
         for each in after:
-            _restore(each, saved, first)
+            _restore(each, saved, first._job.config.job)
+            each._job.config = dataclasses.replace(each._job.config, order_begins=begins)
             each._job.start(assignments, saved)
         time.sleep(LOAD_S / 2)
         with first._loading:

@@ -165,7 +165,7 @@ def test_a_job_that_was_interrupted_goes_on_and_of_one_that_is_forgotten_nothing
 
 REPLICATED = [
     *("rate=200", "frame_ms=100", "heartbeat_ms=100", "keys=2000", "state_bytes=64", "key_groups=16"),
-    *("warmup_s=1", "deadline_s=120", "replicas=2", "ordering=live_robin"),
+    *("warmup_s=1", "deadline_s=120", "replicas=2"),
 ]
 
 
@@ -200,8 +200,11 @@ def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keys
 
 @pytest.mark.timeout(1800)
 @pytest.mark.nightly("three minutes; the harness resumes two replicas without Spark, and tests/unit/control all else")
-def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_since(keyshift, session_stack):
-    settings = [part for setting in [*REPLICATED, "snapshot_s=8"] for part in ("--set", setting)]
+@pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
+def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_since(
+    keyshift, session_stack, ordering
+):
+    settings = [part for each in [*REPLICATED, f"ordering={ordering}", "snapshot_s=8"] for part in ("--set", each)]
     row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
     endpoints, job = session_stack.endpoints(), Jobs(session_stack.home).read(row["job"])
 

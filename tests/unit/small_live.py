@@ -245,7 +245,7 @@ class Replicas:
         for stage in replica.job.stages:
             if known := journal.past.stages.get(stage.name):
                 stage.assignments = [known.assignments[-1]]
-        replica.lives_from({})
+        replica.lives_from(None)
 
     def comes_back(self, replica):
         """As the next attempt of its job, from what the one has written that lives."""
@@ -255,7 +255,7 @@ class Replicas:
             mine.assignments = [theirs.assignment]
         replica.application, replica.job, replica.system = Application(job), job, KeyshiftJob(self.spec, job)
         replica.system.stop_at, replica.system.stop = (lambda at_us: 7), (lambda: None)
-        replica.lives_from({})
+        replica.lives_from(None)
 
 
 class Way:
@@ -263,8 +263,9 @@ class Way:
 
     begun = []  # noqa: RUF012 - a test empties it
 
-    def __init__(self, replica, replicas):
-        self.replica, self.replicas, self.over, self.told, self.begins_from = replica, replicas, False, "", None
+    def __init__(self, replica, replicas, newest):
+        self.replica, self.replicas, self.newest, self.over, self.told = replica, replicas, newest, False, ""
+        self.begins_from, self.kept = None, False
         Way.begun.append(self)
 
     def full(self):

@@ -29,7 +29,7 @@ from keyshift.services import processes
 
 NAME = r"[a-z0-9][a-z0-9_-]{0,40}"
 LOCK_S = 30.0
-FORMAT = 6  # of journals; another one is not read
+FORMAT = 7  # of journals; another one is not read
 
 
 class JobFile(BaseModel):

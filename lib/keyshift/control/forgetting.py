@@ -10,10 +10,11 @@ from keyshift.experiment.definitions import define_own
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
+from keyshift.ordering import orderings
 from keyshift.progress import Say
 from keyshift.state import clean_stores
 from keyshift.traffic.topics import Topic
-from keyshift.wire.config import InputTopic, inputs_of, replica_of, results_of
+from keyshift.wire.config import InputTopic, inputs_of, order_of, replica_of, results_of
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ALL, of_job
 from keyshift.wire.savepoint import SavepointStore
@@ -62,6 +63,11 @@ def _inputs(left: Kept) -> tuple[InputTopic, ...]:
     return inputs_of(left.run_id, tuple(left.sources.items()))
 
 
+def _has_leaders(left: Kept) -> bool:
+    name = left.values.get("ordering", left.values.get("job.ordering", "none"))
+    return [each.leads for known, each in orderings.items() if known == name] != [False]
+
+
 def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], say: Say) -> list[str]:
     deleted, failed = list[str](), list[str]()
     for what, delete in parts.items():
@@ -83,7 +89,9 @@ def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
     """What there may be, by the words for it, and how it is deleted; each may be done twice."""
     run = left.run_id
     jobs = [run] if left.replicas == 1 else [replica_of(run, number) for number in range(left.replicas)]
-    topics = [*(each.topic for each in _inputs(left)), *map(results_of, jobs)]
+    topics, roots = [*(each.topic for each in _inputs(left)), *map(results_of, jobs)], jobs
+    if _has_leaders(left):
+        topics, roots = [*topics, order_of(run)], [*jobs, run]
 
     def nodes(job: str) -> None:
         coordination = Coordination(endpoints.zookeeper, of_job(job), left.token)
@@ -102,7 +110,7 @@ def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
     bucket = endpoints.bucket
     return {
         # First: with them goes the right to drive the job.
-        **{f"nodes below {of_job(job)} in ZooKeeper": partial(nodes, job) for job in jobs},
+        **{f"nodes below {of_job(job)} in ZooKeeper": partial(nodes, job) for job in roots},
         **{f"topic {name}": Topic.at(endpoints, name).delete for name in topics},
         **{
             f"snapshots below savepoints/{job}/ in the bucket {bucket}": SavepointStore(endpoints, job).delete_all

@@ -40,13 +40,19 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
             f"replicas = {replicas} with trigger = auto: replicas do not scale themselves yet; leave trigger out"
         )
     ordering = str(values.get("ordering", values.get("job.ordering", "none")))
-    if orderings.get(ordering).leads:
-        known = ", ".join(name for name, each in orderings.items() if not each.leads and (each.agrees or not several))
+    leads = orderings.get(ordering).leads
+    known = ", ".join(name for name, each in orderings.items() if not each.leads and (each.agrees or not several))
+    if leads and not several:
         raise BadInput(
-            f"ordering = {ordering}: a job that lasts goes on from what it has written down, and none with a leader "
-            f"does yet; set ordering to one of: {known}"
+            f"ordering = {ordering}: a job that lasts goes on from what it has written down, and one with leaders does "
+            f"only with replicas yet; set replicas = 2, or ordering to one of: {known}"
         )
     spec = make_spec({**own, **values})
+    if leads and len(stages := [stage.name for stage in spec.workload.stages]) > 1:
+        raise BadInput(
+            f"ordering = {ordering} with workload = {spec.workload.name}: another process would order anew what comes "
+            f"to {', '.join(stages[1:])}, and state there has some of it already; set ordering to one of: {known}"
+        )
     if several:
         _check_replicas(spec)
     if trigger == "auto":

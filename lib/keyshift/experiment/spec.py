@@ -107,10 +107,10 @@ class RunSpec:
         protocol = orderings.get(name)
         if not protocol.agrees:
             return
-        if protocol.leads and self.job.snapshot_s:
+        if protocol.leads and self.job.takes_snapshots:
             raise BadInput(
-                f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: no job with a leader goes on from a "
-                "snapshot yet; set snapshot_s = 0"
+                f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: a job with leaders goes on from a "
+                "snapshot only as one of several replicas yet; set snapshot_s = 0, or replicas = 2"
             )
         if heartbeat_ms < frame_ms:
             raise BadInput(

@@ -46,13 +46,14 @@ _SCHEMA_BYTES = 8 << 10  # room for what an encoded frame has beside its record 
 @dataclass(frozen=True, slots=True)
 class OfTurn:
     """Results are of the ``number``-th turn of their slot, behind which it is in ``epoch`` (of its order) and has this
-    ``chain``. ``piece``: so many frames of the turn come before this one.
+    ``chain``. ``piece``: so many frames of the turn come before this one. ``attempt``: of its job.
     """
 
     number: int
     epoch: int
     chain: int
     piece: int = 0
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

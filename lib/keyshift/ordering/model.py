@@ -96,6 +96,10 @@ class Position:
         """The same place, from which on everything is routed under ``version``."""
         return replace(self, places=tuple(place._replace(version=version) for place in self.places))
 
+    def read_from(self, offset: int) -> "Position":
+        """The same, but what is in the order log in front of ``offset`` orders nothing any more."""
+        return self if self.log.offset + 1 >= offset else replace(self, log=LogPlace(offset - 1))
+
     def of_channels(self, channels: int) -> "Position":
         """The same, if there are so many channels: those that were not there stand where the first one does."""
         first, *_ = self.places

@@ -10,7 +10,7 @@ import pandas as pd
 
 from keyshift.model.keys import units_of
 
-OF_A_COPY = ("log_offset", "arrived_us", "replica", "first")  # columns in which copies of a result differ
+OF_A_COPY = ("log_offset", "arrived_us", "replica", "attempt", "first")  # columns in which copies of a result differ
 OF_AN_ASSIGNMENT = ("slot", "version")  # and those, too, if replicas have had different ones
 SLOT, UNIT = "slot", "unit"
 

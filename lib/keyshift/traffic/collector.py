@@ -52,6 +52,7 @@ _ARRIVAL = (
     pa.field("arrived_us", pa.int64()),
     pa.field("replica", pa.int16()),
     pa.field("slot_turn", pa.int64()),
+    pa.field("attempt", pa.int32()),
     pa.field("first", pa.bool_()),
 )
 NO_TURN = frames.OfTurn(0, 0, 0)  # of results of a slot that takes rows as they come
@@ -159,7 +160,7 @@ class ResultsFile:
             now.sort(key=lambda frame: frame[0].arrived_us)  # of one log they stay in order
         origins, batches = [origin for origin, _ in now], [batch for _, batch in now]
         rows = [batch.num_rows for batch in batches]
-        columns = [(each.slot, each.log_offset, each.arrived_us, each.replica, each.turn.number) for each in origins]
+        columns = [(*each[:-1], each.turn.number, each.turn.attempt) for each in origins]
         first = np.concatenate([NO_ROWS, *map(self._counts or _all_count, origins, batches)])
         # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
         table = pa.Table.from_batches(batches, self.schema).combine_chunks()

@@ -35,6 +35,15 @@ class Superseded(NamedTuple):
         return log_offset < self.ends[replica][partition] and turn > self.turns.get(stage, {}).get(slot, NO_TURN_YET)
 
 
+class Incarnation(NamedTuple):
+    """What a replica gives between two deaths, in one ``attempt`` of its job: behind these ``turns``, by slot of the
+    last stage. The first one gives all from the beginning.
+    """
+
+    turns: Mapping[int, int] = {}
+    attempt: int = 0
+
+
 class FirstCopies:
     """Which frames count. Those of one replica are asked for in the order of their log."""
 

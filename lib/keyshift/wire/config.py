@@ -75,6 +75,7 @@ class JobConfig:
     heartbeat_us: int = 20_000  # from one mark to the next, with an order
     session_ms: int = 500  # of whoever leads a slot, with an order that has leaders
     slots_before: int = 0  # of the stages before this one
+    order_begins: tuple[int, ...] = ()  # offsets of the order log's partitions: before them another process wrote
     input_of: str = ""  # the job whose input this one reads, too, as one of its replicas; empty: its own
     replica: int = 0  # its number among those
     apart: bool = False  # one of them moves after the other: they may have different assignments for a while
@@ -95,7 +96,11 @@ class JobConfig:
     @property
     def order_topic(self) -> str:
         """Kafka topic of the order log, one partition per slot of each stage, from ``slots_before`` on."""
-        return f"{self.shared}-order"
+        return order_of(self.shared)
+
+    def order_begin(self, slot: int) -> int:
+        """The offset from which on the order log of ``slot`` counts."""
+        return self.order_begins[self.slots_before + slot] if self.order_begins else 0
 
     @property
     def replicated(self) -> bool:
@@ -209,6 +214,11 @@ def inputs_of(job: str, sources: Sequence[tuple[str, int]]) -> tuple[InputTopic,
 def replica_of(job: str, number: int) -> str:
     """The name under which a replica of a job writes."""
     return f"{job}-r{number}"
+
+
+def order_of(job: str) -> str:
+    """The Kafka topic of the order log of a job, if its order comes from leaders."""
+    return f"{job}-order"
 
 
 def results_of(job: str) -> str:

@@ -72,7 +72,7 @@ class Sink(SlotOutput):
 
     def __init__(self, config: JobConfig) -> None:
         self._schema = result_schema(config.make_stage())
-        self._heartbeat_us, self._replicated = config.heartbeat_us, config.replicated
+        self._heartbeat_us, self._replicated, self._attempt = config.heartbeat_us, config.replicated, config.attempt
 
     def give(  # noqa: D102
         self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
@@ -91,7 +91,7 @@ class Sink(SlotOutput):
         return [spark_rows.answered(values)] if values else []
 
     def _of_turn(self, results: list[pa.RecordBatch], number: int, reached: int, chain: int) -> Iterator[bytes]:
-        told = frames.OfTurn(number, reached // self._heartbeat_us, chain)
+        told = frames.OfTurn(number, reached // self._heartbeat_us, chain, attempt=self._attempt)
         if any(result.num_rows for result in results):
             for piece, batch in enumerate(frames.cut(pa.concat_batches(results))):
                 yield frames.encode(batch, frames.Facts(turn=replace(told, piece=piece)))

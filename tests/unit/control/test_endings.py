@@ -383,8 +383,9 @@ def test_a_journal_that_comes_when_the_job_was_taken_over_and_stopped_is_not_lef
     assert [path.name for path in (Jobs().home / "jobs").iterdir()] == [".lock"]
 
 
-def test_of_a_job_with_replicas_all_that_each_has_made_is_forgotten(world):
-    started(**REPLICATED)
+@pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
+def test_of_a_job_with_replicas_all_that_they_have_made_is_forgotten(world, ordering):
+    started(**REPLICATED | {"ordering": ordering})
     assert not (world.folder / "for a day").exists(), "Kafka keeps what there is until then"
     sent(signal.SIGKILL)
     run = Jobs().journal(NAME).left().run_id
@@ -393,6 +394,7 @@ def test_of_a_job_with_replicas_all_that_each_has_made_is_forgotten(world):
         assert f"deleted: topic {replica}-results" in told and f"snapshots below savepoints/{replica}/" in told
         assert f"nodes below /keyshift/{replica} in ZooKeeper" in told
     assert f"deleted: topic {run}-events" in told and f"topic {run}-results" not in told
+    assert (f"topic {run}-order" in told) is (f"nodes below /keyshift/{run} in" in told) is (ordering == "kazoo")
 
 
 def test_wiping_the_services_deletes_all_jobs(world):

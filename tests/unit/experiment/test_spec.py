@@ -423,7 +423,10 @@ ORDERED = {"ordering": "live_robin"}
     ("values", "refusal"),
     [
         ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
-        ({"ordering": "kazoo", "snapshot_s": 5}, "ordering = kazoo with snapshot_s = 5: .*; set snapshot_s = 0$"),
+        (
+            {"ordering": "kazoo", "snapshot_s": 5},
+            "ordering = kazoo with snapshot_s = 5: .*; set snapshot_s = 0, or replicas = 2$",
+        ),
         (
             {"ordering": "kazoo", "workload": "chain", "stage": "counter-1"},
             "kazoo with stage = counter-1: leaders order the rows of each slot by themselves, .*; set stage = ",
@@ -579,10 +582,16 @@ def test_replicas_may_have_several_stages(ordering):
     assert all(each.in_turns and each.replica == 1 and each.replicated for each in config.chain())
 
 
-def test_a_job_that_lasts_has_no_leaders():
+def test_a_job_that_lasts_has_leaders_only_with_replicas_and_one_stage():
     assert live_spec(ORDERED | {"replicas": 1})
+    led = TWO | {"ordering": "kazoo"}
+    assert live_spec(led).job.snapshot_s == 10.0
     with pytest.raises(BadInput, match=r"^ordering = kazoo: a job that lasts .*: none, live_robin, time_merge$"):
         live_spec({"ordering": "kazoo", "snapshot_s": 0})
+    with pytest.raises(
+        BadInput, match=r"^ordering = kazoo with workload = chain: .* comes to counter-2, .*time_merge$"
+    ):
+        live_spec(led | {"workload": "chain"})
 
 
 def test_an_order_and_its_heartbeat_come_to_the_job():

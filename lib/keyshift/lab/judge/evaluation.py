@@ -20,12 +20,13 @@ from keyshift.results import from_records
 from keyshift.results.copies import SLOT, UNIT, by_unit, repeated, unlike
 from keyshift.results.manifest import EXAMPLES_KEPT, Verdict
 from keyshift.results.verdict import Judgement, due_in
+from keyshift.traffic.copies import Incarnation
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
 from keyshift.workloads import Workload
 
 REPLICAS = "replicas"  # metric: how many are full, where that changes
-NEVER_DIED: list[Mapping[int, int]] = [{}]  # one incarnation, from the beginning
+NEVER_DIED = [Incarnation()]
 _EXAMPLES_OF_CUTS = 6  # and as many of replicas
 
 
@@ -107,11 +108,11 @@ class EndedJob:
 
     def _as_if_alone(self, number: int) -> pd.DataFrame:
         """What a replica would have given if it had not died: before its last incarnation, what came of another one."""
-        *before, begin = self.final.began.get(number, NEVER_DIED)
+        *before, last = self.final.began.get(number, NEVER_DIED)
         mine = self._traffic.results(number)
         if not before:
             return mine
-        found = pd.concat([self._results[~_behind(self._results, begin)], mine[_behind(mine, begin)]])
+        found = pd.concat([self._results[~_behind(self._results, last.turns)], mine[mine["attempt"] == last.attempt]])
         return found.assign(log_offset=np.arange(len(found)))
 
     @cached_property
@@ -152,10 +153,9 @@ class EndedJob:
 
     def _compared(self, replica: int) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Of each incarnation: first copies from its beginning on, and what it has given itself."""
-        mine, begins = self._traffic.results(replica), self.final.began.get(replica, NEVER_DIED)
-        for begin, end in zip(begins, [*begins[1:], None], strict=True):
-            until_next = ~_behind(mine, end) if end is not None else True
-            compared = self._results[_behind(self._results, begin)], mine[_behind(mine, begin) & until_next]
+        mine = self._traffic.results(replica)
+        for each in self.final.began.get(replica, NEVER_DIED):
+            compared = self._results[_behind(self._results, each.turns)], mine[mine["attempt"] == each.attempt]
             if self.final.judged is not None:
                 units = self.workload.key_groups, self.workload.bins
                 compared = by_unit(compared[0], *units), by_unit(compared[1], *units)

@@ -18,6 +18,7 @@ from keyshift.planner import Decision
 from keyshift.results.copies import repeated
 from keyshift.results.verdict import Inventory, Judgement, Ownership, judge
 from keyshift.runtime.router import TICK_US
+from keyshift.traffic.copies import Incarnation
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
@@ -77,8 +78,7 @@ class FinalState:
     stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
     replicas: Mapping[int, "FinalState"] = field(default_factory=dict)  # of those that lived to the end, if there are
-    # Of all, see ``lab.replicas.jobs.LedReplica``.
-    began: Mapping[int, Sequence[Mapping[int, int]]] = field(default_factory=dict)
+    began: Mapping[int, Sequence[Incarnation]] = field(default_factory=dict)  # of all of them
     judged: int | None = None  # of replicas that moved one after the other, that whose results are; None: first copies
     repeats: int = 0  # how often it went on from a checkpoint, and gave once more what came behind that
     strength: Sequence[tuple[float, int]] = ()  # since when (seconds since the epoch) so many of them were full

@@ -9,7 +9,7 @@ from keyshift.driver.stage import history_of
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.lab.plans.stage_plans import PlansPast
-from keyshift.traffic.copies import Superseded
+from keyshift.traffic.copies import Incarnation, Superseded
 from keyshift.traffic.topics import Epochs
 from keyshift.wire.config import JobConfig
 
@@ -22,7 +22,7 @@ class ReplicasPast:
     """
 
     of: str
-    began: dict[int, list[dict[int, int]]]
+    began: dict[int, list[Incarnation]]
     requested: dict[str, int]
     superseded: list[Superseded]
 

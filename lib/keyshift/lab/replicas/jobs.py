@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing
 from keyshift.ordering import orderings
 from keyshift.runtime.protocol_log import LogEvent
-from keyshift.traffic.copies import Standing
+from keyshift.traffic.copies import Incarnation, Standing
 from keyshift.traffic.topics import Epochs
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire import nodes
@@ -42,8 +43,7 @@ CAPTURE = "capture-"  # names of what a replica writes down begin so, and ascend
 @dataclass(eq=False)
 class LedReplica:
     """The ``number``-th, from 0. ``lives``: it runs, or has not begun; since then, in seconds since the epoch.
-    ``began``: of each incarnation, by slot of the last stage, the turn behind which its results begin, if that is not
-    the beginning. ``deaths``: since this process drives it.
+    ``began``: its incarnations. ``deaths``: since this process drives it.
     """
 
     number: int
@@ -52,12 +52,13 @@ class LedReplica:
     system: KeyshiftJob
     lives: bool = True
     since: float = 0.0
-    began: list[dict[int, int]] = field(default_factory=lambda: [{}])
+    began: list[Incarnation] = field(default_factory=lambda: [Incarnation()])
     deaths: int = 0
 
-    def lives_from(self, turns: Mapping[str, dict[int, int]]) -> None:
-        """It has come back, behind these turns of each stage."""
-        self.began.append(turns.get(self.job.stages[-1].name, {}))
+    def lives_from(self, begin: Savepoint | None) -> None:
+        """It has come back from there, or from the beginning."""
+        turns = begin.turns if begin else {}
+        self.began.append(Incarnation(turns.get(self.job.stages[-1].name, {}), self.job.config.attempt))
         self.lives, self.since = True, time.time()
 
 
@@ -149,16 +150,18 @@ class Replicas:
         self.traffic.await_slots(range(last.config.slots), said, check, replica.number)
         return saved, written
 
-    def lead_next(self, replica: LedReplica, begin: Savepoint, of: LedReplica) -> None:
-        """Its job goes on from what another one has written; waits until each router and slot has put a row through."""
+    def lead_next(self, replica: LedReplica, begin: Savepoint, of: str, other: LedReplica) -> None:
+        """Its job goes on from what the job ``of`` a replica has written, under the assignment of the ``other`` one;
+        waits until each router and slot has put a row through.
+        """
         replica.job.require_driver()
-        before, other = replica.job.config, of.system.failover
-        config = dataclasses.replace(before, restore=begin.name, restore_of=of.job.config.job)
+        before, past = replica.job.config, other.system.failover
+        config = dataclasses.replace(before, restore=begin.name, restore_of=of)
         config = dataclasses.replace(config, attempt=before.attempt + 1, epoch=0, faults=())
         replica.job, replica.system = self._led(replica.application, config)
-        replica.system.failover.follow(other.histories(), other.plans())
-        replica.job.start([stage.assignment for stage in of.job.stages], begin)
-        replica.lives_from(begin.turns)
+        replica.system.failover.follow(past.histories(), past.plans())
+        replica.job.start([stage.assignment for stage in other.job.stages], begin)
+        replica.lives_from(begin)
 
     def go_on(self, replica: LedReplica, journal: SystemJournal, epochs: Epochs) -> None:
         """Its job, which was claimed from another process, goes on from where all of them stood in the ``journal``, or
@@ -168,6 +171,7 @@ class Replicas:
         assert of is not None
         before = replica.job.config
         config = dataclasses.replace(before, attempt=newest_attempt(before) + 1, epochs=epochs, faults=())
+        config = dataclasses.replace(config, order_begins=self._order_begins)
         if begin is not None:
             config = dataclasses.replace(config, restore=begin.name, restore_of=of.of)
         replica.job, replica.system = self._led(replica.application, config)
@@ -180,7 +184,12 @@ class Replicas:
             replica.system.failover.follow(past.stages, plans)
             replica.job.start([past.stages[stage.name].assignments[-1] for stage in replica.job.stages], begin)
         replica.began = began_before(of.began[replica.number], begin)
-        replica.lives_from(begin.turns if begin else {})
+        replica.lives_from(begin)
+
+    @cached_property
+    def _order_begins(self) -> tuple[int, ...]:
+        """Of what this process orders. The one before may have ordered what comes no more, as something had moved."""
+        return tuple(offset for _, offset in sorted(self.order.ends().items())) if self.order else ()
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""
@@ -296,12 +305,12 @@ def plans_of(journal: SystemJournal, stage: str) -> PlansPast:
     return journal.plans.get(stage, PlansPast())
 
 
-def began_before(began: list[dict[int, int]], begin: Savepoint | None) -> list[dict[int, int]]:
+def began_before(began: list[Incarnation], begin: Savepoint | None) -> list[Incarnation]:
     """Those of the incarnations of a replica of which something counts, if it goes on from ``begin``."""
     if begin is None:
         return []
     *_, turns = begin.turns.values()
-    return [each for each in began if all(turn <= turns.get(slot, turn) for slot, turn in each.items())]
+    return [each for each in began if all(turn <= turns.get(slot, turn) for slot, turn in each.turns.items())]
 
 
 def _together(config: JobConfig) -> contextlib.closing[Coordination]:

@@ -182,10 +182,12 @@ class Admission:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[bool]:
-        """Gives whether nothing moves; if so, nothing begins to inside. For any thread, one at a time."""
+        """Gives whether nothing moves, and no replica is on its way back; if so, nothing begins to move inside. For any
+        thread, one at a time.
+        """
         with self.changing:
             moving = any(replica.system.plans.busy for replica in self._replicas.living)
-            self._stands = not (moving or self._requests.partly_told)
+            self._stands = not (moving or self._requests.partly_told or self._returning())
         try:
             yield self._stands
         finally:

@@ -1,8 +1,9 @@
-"""What another process goes on from if the one that controls a job with replicas is gone.
+"""What a replica that comes back goes on from, and another process if the one that controls the job is gone.
 
 Every few seconds, and when something has moved, one of the replicas writes its state down, as it is then. The job does
 not wait for that: its turns are the same ones. Meanwhile nothing begins to move, and while something moves nothing is
-written down: so all replicas have this one assignment behind this turn of a slot.
+written down: so all replicas have this one assignment behind this turn of a slot. Nor is anything written while a
+replica is on its way back: that has enough to do.
 """
 
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from keyshift.clock import now_us
+from keyshift.clock import SECOND_US, now_us
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas.jobs import CAPTURE, LedReplica, Replicas
@@ -20,6 +21,8 @@ from keyshift.model.records import SnapshotRecord
 from keyshift.wire.savepoint import Savepoint, SavepointStore
 
 LOOK_S = 0.1  # between two looks at whether something moves
+# How fast a replica writes, and replays, where others work (docs/performance.md).
+WRITES_BYTES_S, REPLAYS = 50e6, 3
 
 
 class _NoMore(Exception):
@@ -28,12 +31,24 @@ class _NoMore(Exception):
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """A ``savepoint`` that the job ``of`` a replica has written, with its ``histories`` and ``plans`` by stage."""
+    """A ``savepoint`` that the job ``of`` a replica has written, with its ``histories`` and ``plans`` by stage. ``at``:
+    in seconds since the epoch; 0, if another process wrote it.
+    """
 
     of: str
     savepoint: Savepoint
     histories: dict[str, StageHistory]
     plans: dict[str, PlansPast]
+    at: float = 0.0
+
+    def saves(self, replica: LedReplica) -> bool:
+        """Whether to begin here takes less than from what a ``replica``, in which nothing moves, writes down now: one
+        that has written this writes only what has changed since, and another one all. And nothing has switched since.
+        """
+        stages, size = replica.job.stages, sum(sum(units.values()) for units in self.savepoint.unit_bytes.values())
+        if self.of == replica.job.config.job or (time.time() - self.at) / REPLAYS > size / WRITES_BYTES_S:
+            return False
+        return all(self.histories[stage.name].assignments[-1].version == stage.assignment.version for stage in stages)
 
 
 class ResumePoints:
@@ -104,14 +119,15 @@ class ResumePoints:
                 job.check()
 
             savepoint, written = self._replicas.capture(source, check)
-            captured = ResumePoint(job.config.job, savepoint, failover.histories(), failover.plans())
+            past = failover.histories(), failover.plans()
+            captured = ResumePoint(job.config.job, savepoint, *past, begun_us / SECOND_US)
         state = {stage: sum(sizes.values()) for stage, sizes in savepoint.unit_bytes.items()}
         self.taken.append(SnapshotRecord(begun_us, now_us(), written, state, savepoint.name))
         self.newest = captured
 
     @contextmanager
     def _when_due(self) -> Iterator[LedReplica]:
-        """Inside, nothing moves. Gives the replica that has lived for longest."""
+        """Inside, nothing moves, and all replicas are full. Gives the one that has lived for longest."""
         due, moved = time.monotonic() + self._every_s, False
         while True:
             self._over.wait(min(LOOK_S, self._every_s))

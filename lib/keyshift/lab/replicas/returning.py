@@ -1,8 +1,9 @@
 """The way back of a replica that has died, in a thread of its own: the output goes on meanwhile.
 
 A new process starts its Spark, or a spare one has. When it is there another replica writes down its state, as it is
-then; migrations wait until the way is over, and the way waits for one that is under way. The query begins from that,
-and replays what has come since. From its first row on the replica lives: it could go on alone. It is *full* when it has
+then. The query begins from that, and replays what has come since. If somebody has written much state down not long ago,
+it begins from there: more is replayed, and nobody has to write. Migrations wait until the way is over, and the way
+waits for one that is under way. From its first row on the replica lives: it could go on alone. It is *full* when it has
 done the same as the others, and not much later than they, for ``KEEPS_UP_S``.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 from keyshift.clock import SECOND_US
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.replicas.resume_points import ResumePoint
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.notes import Activity, Doing
 from keyshift.wire.savepoint import Savepoint
@@ -28,16 +30,20 @@ class _Unwanted(KeyshiftError):
 
 
 class Return:
-    """Of ``replica``, one of ``replicas``.
+    """Of ``replica``, one of ``replicas``. ``newest``, for any thread: what one of them has written down last.
 
-    ``begins_from``: the job and the name of what another one has written, as soon as that is there. ``told``: one line,
-    when it is ``over``. ``full_at``: since when the replica is full, in seconds since the epoch; None if it is not.
+    ``begins_from``: the job and the name of what another one has written, as soon as that is there, and ``kept`` if it
+    was there before. ``told``: one line, when it is ``over``. ``full_at``: since when the replica is full, in seconds
+    since the epoch; None if it is not.
     """
 
-    def __init__(self, replica: LedReplica, replicas: Replicas) -> None:
-        self.replica, self._replicas = replica, replicas
+    def __init__(
+        self, replica: LedReplica, replicas: Replicas, newest: Callable[[], ResumePoint | None] = lambda: None
+    ) -> None:
+        self.replica, self._replicas, self._newest = replica, replicas, newest
         self.told = ""
         self.begins_from: tuple[str, str] | None = None
+        self.kept = False
         self.full_at: float | None = None
         self._unwanted = threading.Event()
         self._failure: BaseException | None = None
@@ -88,18 +94,16 @@ class Return:
         replicas.begin_next(replica)
         replica.application.await_ready()
         started = time.time()
-        source, (saved, mine) = self._captured()
-        self.begins_from, written = (source.job.config.job, saved.name), time.time()
+        saved, of, source, how = self._found()
+        found = time.time()
         self._check()
-        replicas.lead_next(replica, saved, source)
-        size_mb = sum(mine.values()) / 1e6
-        return (
-            f"its Spark took {started - began:.1f} s, and its query {time.time() - written:.1f} s; {size_mb:.1f} MB of "
-            f"state were written in {written - started:.1f} s"
-        )
+        replicas.lead_next(replica, saved, of, source)
+        return f"its Spark took {started - began:.1f} s, and its query {time.time() - found:.1f} s; {how}"
 
-    def _captured(self) -> tuple[LedReplica, tuple[Savepoint, dict[str, int]]]:
-        """By the one that lives longest, when its state has come to rest: nothing begins to move meanwhile."""
+    def _found(self) -> tuple[Savepoint, str, LedReplica, str]:
+        """What it begins from, the job that has written that, who lives longest, and how that was. The state of that
+        one has come to rest, and nothing begins to move meanwhile.
+        """
         until = time.monotonic() + WRITE_S
         while True:
             if not (living := self._replicas.living):
@@ -113,13 +117,31 @@ class Return:
             try:
                 if source.system.plans.busy:
                     until = time.monotonic() + WRITE_S
+                elif point := self._kept(source):
+                    return point.savepoint, point.of, source, f"its state was there, in {point.savepoint.name}"
                 else:
-                    return source, self._replicas.capture(source, check)
+                    return self._captured(source, check)
             except (MigrationFailed, QueryDied, ServiceUnavailable):
                 if time.monotonic() > until:
                     raise
             self._unwanted.wait(LOOK_S)
             self._check()
+
+    def _kept(self, source: LedReplica) -> ResumePoint | None:
+        """What was written down last, if that saves something. It stays."""
+        while (point := self._newest()) is not None and point.saves(source):
+            self.begins_from = point.of, point.savepoint.name
+            if self._newest() is point:  # otherwise it may be gone by now
+                self.kept = True
+                return point
+        return None
+
+    def _captured(self, source: LedReplica, check: Callable[[], None]) -> tuple[Savepoint, str, LedReplica, str]:
+        """What the ``source`` writes down now; see ``_found``."""
+        began, of = time.time(), source.job.config.job
+        saved, written = self._replicas.capture(source, check)
+        self.begins_from, size_mb = (of, saved.name), sum(written.values()) / 1e6
+        return saved, of, source, f"{size_mb:.1f} MB of state were written in {time.time() - began:.1f} s"
 
     def _await_full(self) -> None:
         """Until the collector has seen that the replica keeps up. Raises KeyshiftError if it does not."""
@@ -138,13 +160,16 @@ class Return:
 
 
 class Returns:
-    """The ways back of all ``replicas``. For the controlling thread. ``tell`` gets a line about each that is over.
+    """The ways back of all ``replicas``. For the controlling thread. ``newest``: see ``Return``. ``tell`` gets a line
+    about each that is over.
 
     ``strength``: since when (seconds since the epoch) so many of them are full.
     """
 
-    def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
-        self._replicas, self._tell = replicas, tell
+    def __init__(
+        self, replicas: Replicas, newest: Callable[[], ResumePoint | None], tell: Callable[[str], None]
+    ) -> None:
+        self._replicas, self._newest, self._tell = replicas, newest, tell
         self._ways: list[Return] = []
         self._closed = False
         self.strength: list[tuple[float, int]] = []
@@ -173,7 +198,7 @@ class Returns:
         if self._closed:
             return
         if replica.deaths <= MOST_RETURNS:
-            self._ways.append(Return(replica, self._replicas))
+            self._ways.append(Return(replica, self._replicas, self._newest))
         else:
             self._tell(f"replica {replica.number} does not come back: it has done so {MOST_RETURNS} times")
 
@@ -182,7 +207,9 @@ class Returns:
         for way in [way for way in self._ways if way.over]:
             self._ways.remove(way)
             self._tell(way.told)
-            if not self._closed:
+            if way.kept and not (way.replica.lives or self._closed):  # that may be damaged
+                self._ways.append(Return(way.replica, self._replicas))
+            elif not self._closed:
                 self._replicas.fill_spares()
                 self._replicas.say(Doing(Activity.RECOVERED))
         self.count()

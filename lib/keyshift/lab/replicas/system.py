@@ -42,7 +42,7 @@ class ReplicatedJob:
         self._told = 0  # differences
         self._apart = moves_apart(spec.job, spec.scenario)
         self._requests: Requests = (OneByOne if self._apart else Together)(replicas, self._tell)
-        self._returns = Returns(replicas, self._tell)
+        self._returns = Returns(replicas, lambda: self._points.newest, self._tell)
         self._admission = Admission(replicas, self._requests, lambda: self._returns.under_way)
         given = self._admission.still, lambda: self._returns.needed, self._tell
         self._points = ResumePoints(replicas, spec.job.snapshot_s, *given)

@@ -167,7 +167,7 @@ def _intake(shared: Shared, position: Position | None) -> tuple[Intake, Followin
     protocol, later, session_us = orderings.get(config.ordering), config.number > 0, config.session_ms * 1000
     merge = partial(by_time, schema=slot_schema(config.make_stage(), not later))
     setting = Setting(config.routers, config.heartbeat_us, later, merge, session_us, apart=config.apart)
-    position = position or Position.begin(setting, core.machine.version)
+    position = (position or Position.begin(setting, core.machine.version)).read_from(config.order_begin(shared.slot))
     core.begin([place.version for place in position.places])
     given = core, shared.markers, protocol.open(setting, position), config.queue_bytes
     if not protocol.leads:

@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 
 from keyshift.lab.judge import evaluation
-from keyshift.lab.judge.evaluation import EndedJob, Span
+from keyshift.lab.judge.evaluation import NEVER_DIED, EndedJob, Span
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.keys import Assignment
 from keyshift.model.records import SnapshotRecord
 from keyshift.results.verdict import Judgement, Ownership
+from keyshift.traffic.copies import Incarnation
 from keyshift.traffic.messages import Diverged
 from keyshift.workloads import workloads
 
@@ -32,7 +33,7 @@ def ended(monkeypatch):
         workload = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
         run = run_sequentially(workload, [Assignment.contiguous(8, 2)])
         frames = run.frames.assign(events=len(run.events) // len(run.frames))
-        results = run.results.assign(replica=0, slot_turn=0, first=True)
+        results = run.results.assign(replica=0, slot_turn=0, attempt=0, first=True)
         traffic = SimpleNamespace(
             offered=lambda before: (run.events, frames), results=lambda: results, seconds=[], differences=[]
         )
@@ -132,19 +133,22 @@ def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_
     assert found.others["diverged"] == 1 and found.examples == ["diverged: 1 first copies more than replica 0 gave"]
 
 
-def test_a_replica_that_came_back_is_judged_with_what_another_one_gave_while_it_was_away(ended):
+@pytest.mark.parametrize("turn", [20, 5], ids=["written behind its death", "written before that"])
+def test_a_replica_that_came_back_is_judged_with_what_another_one_gave_while_it_was_away(ended, turn):
     run = ended(None)
     results = run._results = run._results.assign(slot_turn=np.arange(len(run._results)) // 10 + 1)
-    mine = results[(results["slot_turn"] <= 8) | (results["slot_turn"] > 20)]
+    before, behind = results[results["slot_turn"] <= 8], results[results["slot_turn"] > turn]
+    mine, back = pd.concat([before, behind.assign(attempt=1)]), Incarnation(dict.fromkeys(range(8), turn), 1)
     run._traffic.results = lambda replica: (results, mine)[replica]
     run._traffic.compared, run._traffic.replicas = 40, 2
     plain = replace(run.final, heartbeat_us=1)
     away, never = (copy(run) for _ in range(2))
-    away.final = replace(plain, replicas={0: plain, 1: plain}, began={0: [{}], 1: [{}, dict.fromkeys(range(8), 20)]})
+    away.final = replace(plain, replicas={0: plain, 1: plain}, began={0: NEVER_DIED, 1: [*NEVER_DIED, back]})
     assert away.verdict().ok and away.verdict().others["diverged"] == 0
-    never.final = replace(away.final, began={0: [{}], 1: [{}]})
+    never.final = replace(away.final, began=dict.fromkeys(range(2), NEVER_DIED))
     found = never.verdict()
-    assert found.others["diverged"] >= 2 and any("replica 1: lost" in line for line in found.examples)
+    assert found.others["diverged"] >= 2
+    assert any(f"replica 1: {'lost' if turn > 8 else 'duplicated'}" in line for line in found.examples)
     assert any("replica 1: slot 0 gave another result" in line for line in found.examples)
 
 

@@ -15,6 +15,7 @@ from keyshift.lab.replicas.jobs import Replicas
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.markers import StateWritten
 from keyshift.runtime.protocol_log import LogEvent
+from keyshift.traffic.copies import Incarnation
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint
@@ -184,11 +185,12 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     assert first.application is not old and first.application.did == ["begin"]
     assert (first.application.name, first.application.gives_way) == ("0-1", True)
     saved = Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
-    made.replicas.lead_next(first, saved, second)
+    made.replicas.lead_next(first, saved, "run-r1", second)
     config = first.job.config
     assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
     assert first.job.asked == [(["assigned"], saved)] and first.job.start_query(first.job.config)[0] == "starts 0-1"
-    assert first.lives and first.began == [{}, {0: 7, 1: 9}] and first.system.job is first.job
+    assert first.lives and first.system.job is first.job
+    assert first.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 1)]
     assert first.system.followed == [("histories of run-r1", "plans of run-r1")]
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
 
@@ -215,7 +217,8 @@ def journal_of(begin):
     """Of a job whose first replica has come back twice."""
     history = SimpleNamespace(assignments=["before", "newest"])
     past = SimpleNamespace(begun_from=begin, stages={"counter": history})
-    began = {0: [{}, {0: 6, 1: 7}, {0: 6, 1: 10}], 1: [{}]}
+    turns = {0: [{}, {0: 6, 1: 7}, {0: 6, 1: 10}], 1: [{}]}
+    began = {number: [Incarnation(each) for each in some] for number, some in turns.items()}
     plans, requested = {"counter": PlansPast(2, ["decision"])}, {"counter": 3}
     of = SimpleNamespace(of="run-r1", began=began, requested=requested)
     return SimpleNamespace(past=past, plans=plans if begin else {}, of_replicas=of)
@@ -233,8 +236,9 @@ def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(mad
     assert first.job.asked == [(["newest"], saved)]
     followed = (journal_of(saved).past.stages, {"counter": PlansPast(3, ["decision"])})
     assert first.system.followed == [followed], "what was requested since is lost, and has its number"
-    assert first.began == [{}, {0: 6, 1: 7}, {0: 7, 1: 9}], "of an incarnation that began behind that nothing counts"
-    assert second.began == [{}, {0: 7, 1: 9}] and second.lives
+    turns = [each.turns for each in first.began]
+    assert turns == [{}, {0: 6, 1: 7}, {0: 7, 1: 9}], "of an incarnation that began behind that nothing counts"
+    assert second.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 5)] and second.lives
 
 
 def test_or_from_the_beginning_of_the_input(made):
@@ -242,7 +246,7 @@ def test_or_from_the_beginning_of_the_input(made):
     made.replicas.go_on(first, journal_of(None), "epochs")
     assert (first.job.config.attempt, first.job.config.restore) == (5, None)
     assert first.job.asked == ["start"] and first.system.followed == [{"counter": PlansPast(3)}]
-    assert first.began == [{}]
+    assert first.began == [Incarnation({}, 5)]
 
 
 @pytest.mark.parametrize("made", [{"spares": 1}], indirect=True)
@@ -317,7 +321,7 @@ def test_those_that_live_agree_and_the_dead_have_no_say(made):
     made.replicas.begin_next(first)
     assert decided(made, 1) == {1: 1}, "its application runs, and its job has not begun"
     first.lives = False
-    made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}}), second)
+    made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}}), "run-r1", second)
     assert decided(made, 1, 0) == {0: 1, 1: 1}
 
 

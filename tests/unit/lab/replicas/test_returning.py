@@ -2,12 +2,14 @@
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from keyshift.lab.replicas import returning
-from keyshift.lab.replicas.returning import Return
+from keyshift.lab.replicas.resume_points import ResumePoint
+from keyshift.lab.replicas.returning import Return, Returns
 from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.traffic.copies import Standing
 from keyshift.waiting import wait_until
@@ -42,8 +44,9 @@ class Application:
 
 class Replica:
     def __init__(self, number, lives):
-        self.number, self.lives, self.application, self.stops = number, lives, Application(), 0
+        self.number, self.lives, self.application, self.stops, self.deaths = number, lives, Application(), 0, 1
         self.job = SimpleNamespace(stop=self.stop, check=self.check, config=SimpleNamespace(job=f"run-r{number}"))
+        self.job.stages = [SimpleNamespace(name="counter", assignment=SimpleNamespace(version=3))]
         self.system = SimpleNamespace(plans=SimpleNamespace(busy=False))
         self.dies = None
 
@@ -57,18 +60,26 @@ class Replica:
 
 class Replicas:
     def __init__(self):
-        self.all, self.standings, self.led = [Replica(0, False), Replica(1, True)], {}, []
+        self.all, self.standings, self.led, self.damaged = [Replica(0, False), Replica(1, True)], {}, [], []
         self.living, self.captures = self.all[1:], [lambda check: WRITTEN]
 
     def capture(self, replica, check):
         assert replica is self.all[1]
         return (self.captures.pop(0) if self.captures[1:] else self.captures[0])(check)
 
+    def fill_spares(self):
+        pass
+
+    def say(self, doing):
+        pass
+
     def begin_next(self, replica):
         replica.application.did.append("begun")
 
-    def lead_next(self, replica, saved, of):
-        self.led.append((saved, of))
+    def lead_next(self, replica, saved, of, other):
+        self.led.append((saved, of, other))
+        if saved in self.damaged:
+            raise QueryDied("a part is missing")
         replica.lives = True
 
 
@@ -95,7 +106,7 @@ def test_it_begins_from_what_another_one_writes_and_is_full_when_it_has_kept_up_
     dead, lives = replicas.all
     way = Return(dead, replicas)
     assert wait_until(lambda: dead.lives, 60, 0.002)
-    assert dead.stops == 1 and dead.application.did == ["begun"] and replicas.led == [(SAVED, lives)]
+    assert dead.stops == 1 and dead.application.did == ["begun"] and replicas.led == [(SAVED, "run-r1", lives)]
     keeps_up(replicas, 10_000)
     time.sleep(0.05)
     assert not way.over and way.full_at is None, "what was before its first row counts for nothing"
@@ -104,6 +115,56 @@ def test_it_begins_from_what_another_one_writes_and_is_full_when_it_has_kept_up_
     assert told.startswith("replica 0 was full again ") and "; 1.1 MB of state were written" in told
     assert way.full_at is not None and dead.application.did == ["begun", "important"]
     assert way.begins_from == ("run-r1", "capture-1")
+
+
+def written_before(version=3, of="run-r0", size=1 << 30, age_s=2.0):
+    """By the replica that is dead now, under this version, in bytes."""
+    history = SimpleNamespace(assignments=[SimpleNamespace(version=2), SimpleNamespace(version=version)])
+    saved = Savepoint("capture-0", {0: 3}, {"counter": {0: size}})
+    return ResumePoint(of, saved, {"counter": history}, {}, time.time() - age_s)
+
+
+def test_if_the_state_was_written_down_before_nobody_has_to_write_it(replicas):
+    point, lives = written_before(), replicas.all[1]
+    keeps_up(replicas, 60_000_000)
+    way = Return(replicas.all[0], replicas, lambda: point)
+    assert over(way).endswith("; its state was there, in capture-0")
+    assert replicas.led == [(point.savepoint, "run-r0", lives)] and way.begins_from == ("run-r0", "capture-0")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"version": 2}, {"of": "run-r1"}, {"size": 1 << 20}, {"age_s": 600.0}],
+    ids=["something has switched since", "who wrote it writes only what has changed", "little is written", "long ago"],
+)
+def test_it_does_not_begin_from_what_was_written_before_if(replicas, other):
+    keeps_up(replicas, 60_000_000)
+    way = Return(replicas.all[0], replicas, lambda: written_before(**other))
+    assert "of state were written" in over(way) and way.begins_from == ("run-r1", "capture-1")
+
+
+def test_what_goes_when_there_is_a_newer_one_is_no_beginning(replicas):
+    """A way back says what it needs, and whoever takes the next one removes what nobody needs."""
+    points = [
+        written_before(),
+        replace(written_before(), savepoint=Savepoint("capture-7", {0: 5}, {"counter": {0: 1 << 30}})),
+    ]
+    keeps_up(replicas, 60_000_000)
+    way = Return(replicas.all[0], replicas, lambda: points.pop(0) if points[1:] else points[0])
+    assert "in capture-7" in over(way) and way.begins_from == ("run-r0", "capture-7")
+
+
+def test_if_that_is_damaged_another_one_writes_it(replicas):
+    point, told = written_before(), []
+    replicas.damaged.append(point.savepoint)
+    keeps_up(replicas, 60_000_000)
+    ways = Returns(replicas, lambda: point, told.append)
+    ways.begin(replicas.all[0])
+    assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
+    assert told[0] == "replica 0 did not come back: a part is missing" and told[1].startswith(
+        "replica 0 was full again"
+    )
+    assert [saved for saved, *_ in replicas.led] == [point.savepoint, SAVED]
 
 
 def test_who_cannot_write_now_is_asked_again(replicas):

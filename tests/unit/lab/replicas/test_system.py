@@ -8,6 +8,7 @@ import pytest
 
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
+from keyshift.lab.judge.evaluation import NEVER_DIED
 from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas import requests, returning, system
 from keyshift.lab.replicas.system import ReplicatedJob
@@ -50,7 +51,7 @@ class Replica:
         self.number, self.offset, self.lives, self.dies, self.killed, self.did = number, offset, True, None, 0, []
         self.application = self.system = self
         self.job = SimpleNamespace(config=SimpleNamespace(attempt=0))
-        self.began, self.deaths, self.running = [{}], 0, True
+        self.began, self.deaths, self.running = NEVER_DIED, 0, True
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
 
     def __getattr__(self, name):
@@ -259,7 +260,7 @@ def test_who_has_died_comes_back_and_it_is_known_how_many_were_full_when(made):
     assert job.said[-1] == "replica 0 was full again" and not job.system.busy
     final = job.system.final_state()
     assert [full for _, full in final.strength] == [3, 2, 3] and set(final.replicas) == {0, 1, 2}
-    assert final.began == {0: [{}], 1: [{}], 2: [{}]}
+    assert final.began == dict.fromkeys(range(3), NEVER_DIED)
 
 
 def test_who_may_not_come_back_does_not(made):
