@@ -24,6 +24,7 @@ from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.services.jars import jars
+from keyshift.services.stack import Stack
 from keyshift.studies.study import Study
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
@@ -81,6 +82,7 @@ def run_peer(
     recording = Recording(store, say, spec, run_id, spec.parameters(), speed, versions=versions)
     try:
         with prepared(run_id) as run:
+            run.services = Stack(home).pids  # else their CPU would be that of others
             found = run.execute()
         return recording.ended(found._replace(tables=found.tables | {"metrics": told(found.tables["metrics"])}), [])
     except BaseException as error:
