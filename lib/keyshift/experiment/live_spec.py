@@ -48,10 +48,11 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
             f"only with replicas yet; set replicas = 2, or ordering to one of: {known}"
         )
     spec = make_spec({**own, **values})
-    if leads and len(stages := [stage.name for stage in spec.workload.stages]) > 1:
+    _, *later = [stage.name for stage in spec.workload.stages]
+    if leads and later:
         raise BadInput(
             f"ordering = {ordering} with workload = {spec.workload.name}: another process would order anew what comes "
-            f"to {', '.join(stages[1:])}, and state there has some of it already; set ordering to one of: {known}"
+            f"to {', '.join(later)}, and state there has some of it already; set ordering to one of: {known}"
         )
     if several:
         _check_replicas(spec)

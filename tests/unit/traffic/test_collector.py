@@ -111,7 +111,7 @@ def test_what_was_written_is_not_kept_and_all_of_it_is_in_the_file(tmp_path, mon
 def test_no_result_at_all_is_a_file_without_rows(tmp_path):
     ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet").close()
     table = pq.read_table(tmp_path / "results.parquet")
-    assert (table.num_rows, table.column_names[-6:-3]) == (0, ["slot", "log_offset", "arrived_us"])
+    assert (table.num_rows, table.column_names[-7:-4]) == (0, ["slot", "log_offset", "arrived_us"])
 
 
 def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp_path):

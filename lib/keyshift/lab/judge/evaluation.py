@@ -132,11 +132,18 @@ class EndedJob:
             for firsts, copies in self._compared(replica)
             for line in unlike(firsts, copies, of)
         ]
+        given += [line for replica in range(self._traffic.replicas) for line in self._of_nobody(replica)]
         if apart:
             more = len(self._results) - len(self._traffic.results(self.final.judged))
             given += [f"{more} first copies more than replica {self.final.judged} gave"] if more > 0 else []
         told = [] if apart and self._versions_differ else map(str, self._traffic.differences)
         return [*told, *given]
+
+    def _of_nobody(self, replica: int) -> Iterator[str]:
+        attempts = self._traffic.results(replica)["attempt"]
+        known = [each.attempt for each in self.final.began.get(replica, NEVER_DIED)]
+        if more := int((~attempts.isin(known)).sum()):
+            yield f"replica {replica}: {more} results of attempts that it has not had"
 
     @property
     def _versions_differ(self) -> bool:

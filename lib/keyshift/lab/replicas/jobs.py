@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +91,7 @@ class Replicas:
         self._spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
         self._agreements = {stage.name: Agreement(self._members) for stage in spec.workload.stages}
         self.before_stop: list[Callable[[], None]] = []
+        self._order_begins: tuple[int, ...] = ()  # offsets of the order log, from which on this process orders
         self._capturing, self._captured = threading.Lock(), 0  # one after the other, with numbers
         self.all: list[LedReplica] = []
         for config in configs:
@@ -183,13 +183,8 @@ class Replicas:
         else:
             replica.system.failover.follow(past.stages, plans)
             replica.job.start([past.stages[stage.name].assignments[-1] for stage in replica.job.stages], begin)
-        replica.began = began_before(of.began[replica.number], begin)
+        replica.began = list(of.began[replica.number])
         replica.lives_from(begin)
-
-    @cached_property
-    def _order_begins(self) -> tuple[int, ...]:
-        """Of what this process orders. The one before may have ordered what comes no more, as something had moved."""
-        return tuple(offset for _, offset in sorted(self.order.ends().items())) if self.order else ()
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""
@@ -228,6 +223,8 @@ class Replicas:
         if self._common:
             with _together(self._common) as participant:
                 participant.begin()
+        if self.order:  # a process before may have ordered what comes no more, as something had moved
+            self._order_begins = tuple(offset for _, offset in sorted(self.order.ends().items()))
         for replica in self.all:
             replica.application.begin()
         self._spares.fill()
@@ -303,14 +300,6 @@ class _MayStrike:
 def plans_of(journal: SystemJournal, stage: str) -> PlansPast:
     """As they were when the state was written that the job goes on from."""
     return journal.plans.get(stage, PlansPast())
-
-
-def began_before(began: list[Incarnation], begin: Savepoint | None) -> list[Incarnation]:
-    """Those of the incarnations of a replica of which something counts, if it goes on from ``begin``."""
-    if begin is None:
-        return []
-    *_, turns = begin.turns.values()
-    return [each for each in began if all(turn <= turns.get(slot, turn) for slot, turn in each.turns.items())]
 
 
 def _together(config: JobConfig) -> contextlib.closing[Coordination]:

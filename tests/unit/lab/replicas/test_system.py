@@ -22,7 +22,9 @@ REPLICATED = {"replicas": 3, "ordering": "live_robin"}
 class Return:
     """As that of ``returning``; what a test sets happens."""
 
-    def __init__(self, replica, replicas):
+    kept = False
+
+    def __init__(self, replica, replicas, newest):
         self.replica, self.over, self.told, self.ended, self.begins_from = replica, False, "", False, None
         begun.append(self)
 
