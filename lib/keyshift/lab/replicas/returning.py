@@ -20,6 +20,7 @@ from keyshift.wire.savepoint import Savepoint
 
 WRITE_S = 60.0  # in which another replica must have written its state: at the end of a batch it may not be able to
 KEEPS_UP_S = 1.0
+GIVES_WAY_S = 20.0  # so long behind its first row it gives way to others: on a full machine it would for ever
 FULL_S = 300.0  # so long after its first row one that does not keep up is left at that
 MOST_RETURNS = 5  # of a replica: one that always dies is left at that
 LOOK_S = 0.1  # between two looks
@@ -145,7 +146,7 @@ class Return:
 
     def _await_full(self) -> None:
         """Until the collector has seen that the replica keeps up. Raises KeyshiftError if it does not."""
-        begun_us, until = round(time.time() * SECOND_US), time.monotonic() + FULL_S
+        begun, begun_us, gives_way = time.monotonic(), round(time.time() * SECOND_US), True
         while True:
             self._check()
             self.replica.job.check()
@@ -154,8 +155,11 @@ class Return:
                 if standing.until_us - since_us >= KEEPS_UP_S * SECOND_US:
                     self.full_at = time.time()
                     return self.replica.application.give_way_no_more()
-            if time.monotonic() > until:
+            if (passed_s := time.monotonic() - begun) > FULL_S:
                 raise KeyshiftError(f"it did not keep up within {FULL_S:g} s")
+            if gives_way and passed_s > GIVES_WAY_S:
+                gives_way = False
+                self.replica.application.give_way_no_more()
             self._unwanted.wait(LOOK_S)
 
 

@@ -209,6 +209,16 @@ def test_one_that_dies_again_before_it_is_full_says_so(replicas):
     assert over(way) == "replica 0 came back, and was not full again: once more" and way.full_at is None
 
 
+def test_one_that_cannot_catch_up_beside_others_gives_way_no_more(replicas, monkeypatch):
+    monkeypatch.setattr(returning, "GIVES_WAY_S", 0.02)
+    dead = replicas.all[0]
+    way = Return(dead, replicas)
+    assert wait_until(lambda: "important" in dead.application.did, 60, 0.002) and way.full_at is None
+    keeps_up(replicas, 60_000_000)
+    assert over(way).startswith("replica 0 was full again")
+    assert dead.application.did.count("important") == 2, "to say so again does no harm"
+
+
 def test_one_that_does_not_keep_up_is_left_at_that(replicas, monkeypatch):
     monkeypatch.setattr(returning, "FULL_S", 0.02)
     told = over(Return(replicas.all[0], replicas))
