@@ -238,3 +238,16 @@ def test_it_is_abreast_when_what_was_ordered_has_come_or_is_behind_a_barrier_her
     assert machine.abreast, "the rest may come in the next batch, and this one has to end"
     machine.arrived([data(0, 1, 20, 2), data(0, 2, 20, 2)])
     assert machine.abreast
+
+
+def test_what_was_ordered_in_front_of_where_the_log_is_read_from_orders_nothing():
+    """Also if it comes into the log late: a process before has written it."""
+    position = Position.begin(SETTING, 1).read_from(3)
+    machine = Kazoo(SETTING, position)
+    machine.arrived([data(0, 0), data(0, 1)])
+    before = Record(1, 5, 4_000, (up_to(0, 0), up_to(1, 7)))
+    machine.heard([(2, before), (3, before._replace(number=6))])
+    assert taken(machine) == []
+    machine.heard([(4, Record(2, 0)), (5, Record(2, 1, 9_000, (up_to(0, 1),)))])
+    assert taken(machine) == [[(0, 0), (0, 1)]]
+    assert position.read_from(2) == position and position.read_from(9).log == LogPlace(8)

@@ -240,6 +240,16 @@ def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(mad
     assert second.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 5)] and second.lives
 
 
+@pytest.mark.parametrize("made", [{"ordering": "kazoo"}], indirect=True)
+def test_what_the_process_before_has_ordered_counts_for_nothing(made):
+    made.replicas.order = SimpleNamespace(ends=lambda: {1: 9, 0: 5})
+    made.replicas.begin()
+    made.replicas.order = None  # what this process orders does not move the beginning
+    for replica in made.replicas.all:
+        made.replicas.go_on(replica, journal_of(Savepoint("resume-1", {0: 7}, {}, {"counter": {0: 7}})), "epochs")
+    assert [[each.job.config.order_begin(slot) for slot in (0, 1)] for each in made.replicas.all] == [[5, 9]] * 2
+
+
 def test_or_from_the_beginning_of_the_input(made):
     first = made.replicas.all[0]
     made.replicas.go_on(first, journal_of(None), "epochs")
