@@ -154,13 +154,15 @@ class Return:
                 since_us = max(standing.since_us, begun_us)
                 if standing.until_us - since_us >= KEEPS_UP_S * SECOND_US:
                     self.full_at = time.time()
-                    return self.replica.application.give_way_no_more()
+                    break
             if (passed_s := time.monotonic() - begun) > FULL_S:
                 raise KeyshiftError(f"it did not keep up within {FULL_S:g} s")
             if gives_way and passed_s > GIVES_WAY_S:
                 gives_way = False
                 self.replica.application.give_way_no_more()
             self._unwanted.wait(LOOK_S)
+        if gives_way:
+            self.replica.application.give_way_no_more()
 
 
 class Returns:
