@@ -85,7 +85,7 @@ class Replicas:
         self.order = traffic.order
         self._given, self._services, self.say = (work, spec.job.batch_s, traffic, say), services, say
         self.struck: list[tuple[float, Fault]] = []  # who was hit, and when, in seconds since the epoch
-        self._common: JobConfig | None = None  # of one of them, if there is something that all have together
+        self._led_alike = orderings.get(spec.job.ordering).leads  # then all have something together
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
         self._spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
@@ -95,8 +95,6 @@ class Replicas:
         self._capturing, self._captured = threading.Lock(), 0  # one after the other, with numbers
         self.all: list[LedReplica] = []
         for config in configs:
-            if orderings.get(config.ordering).leads:
-                self._common = config
             application = open_application(str(config.replica), 0, False)
             self.all.append(LedReplica(config.replica, application, *self._led(application, config)))
 
@@ -220,8 +218,8 @@ class Replicas:
 
     def begin(self) -> None:
         """Start their applications, all at once. Raises ServiceUnavailable if one does not start."""
-        if self._common:
-            with _together(self._common) as participant:
+        if self._led_alike:
+            with _together(self.all[0].job.config) as participant:
                 participant.begin()
         if self.order:  # a process before may have ordered what comes no more, as something had moved
             self._order_begins = tuple(offset for _, offset in sorted(self.order.ends().items()))
@@ -262,8 +260,8 @@ class Replicas:
         """Remove what they left in ZooKeeper, MinIO and on disk."""
         with contextlib.ExitStack() as stack:
             _each(self.all, stack, lambda replica: replica.job.clean())
-            if self._common:
-                participant = stack.enter_context(_together(self._common))
+            if self._led_alike:
+                participant = stack.enter_context(_together(self.all[0].job.config))
                 stack.callback(participant.withdraw, nodes.ALL)
 
 

@@ -104,10 +104,10 @@ def over(way):
 
 def test_it_begins_from_what_another_one_writes_and_is_full_when_it_has_kept_up_since(replicas):
     dead, lives = replicas.all
+    keeps_up(replicas, 10_000)
     way = Return(dead, replicas)
     assert wait_until(lambda: dead.lives, 60, 0.002)
     assert dead.stops == 1 and dead.application.did == ["begun"] and replicas.led == [(SAVED, "run-r1", lives)]
-    keeps_up(replicas, 10_000)
     time.sleep(0.05)
     assert not way.over and way.full_at is None, "what was before its first row counts for nothing"
     keeps_up(replicas, 10_000_000)
