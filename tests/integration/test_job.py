@@ -129,7 +129,8 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
 
     summary = json.loads(keyshift("job", "stop").splitlines()[-1])
     assert (summary["verdict"], summary["run_id"]) == ("ok", row["run"])
-    assert summary["units_moved"] > 16 + 8 and summary["events"] > 0
+    # What the killed process had switched is rebuilt where it belongs: if that was everything, nothing else may move.
+    assert summary["units_moved"] >= 16 + 8 + (not reached) and summary["events"] > 0
 
     assert not psutil.pid_exists(job.pid) or psutil.Process(job.pid).status() == psutil.STATUS_ZOMBIE
     assert Jobs(session_stack.home).all() == []
