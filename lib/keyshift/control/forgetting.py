@@ -7,7 +7,7 @@ from functools import partial
 from keyshift.control.files import Jobs, Kept
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.definitions import define_own
-from keyshift.experiment.live_spec import live_spec
+from keyshift.experiment.live_spec import live_spec, ordering_of
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.ordering import orderings
@@ -64,8 +64,9 @@ def _inputs(left: Kept) -> tuple[InputTopic, ...]:
 
 
 def _has_leaders(left: Kept) -> bool:
-    name = left.values.get("ordering", left.values.get("job.ordering", "none"))
-    return [each.leads for known, each in orderings.items() if known == name] != [False]
+    """As far as is known here: what is not there is deleted without harm."""
+    name = ordering_of(left.values)
+    return name not in orderings.names() or orderings.get(name).leads
 
 
 def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], say: Say) -> list[str]:

@@ -39,7 +39,7 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         raise BadInput(
             f"replicas = {replicas} with trigger = auto: replicas do not scale themselves yet; leave trigger out"
         )
-    ordering = str(values.get("ordering", values.get("job.ordering", "none")))
+    ordering = ordering_of(values)
     leads = orderings.get(ordering).leads
     known = ", ".join(name for name, each in orderings.items() if not each.leads and (each.agrees or not several))
     if leads and not several:
@@ -62,6 +62,11 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         stage.name for stage in spec.workload.stages
     )  # each of them may be scaled, and has tasks for that
     return replace(spec, scenario=spec.scenario.model_copy(update={"stage": stages}))
+
+
+def ordering_of(values: Mapping[str, Any]) -> str:
+    """The name of the order protocol that they ask for."""
+    return str(values.get("ordering", values.get("job.ordering", "none")))
 
 
 def _check_replicas(spec: RunSpec) -> None:

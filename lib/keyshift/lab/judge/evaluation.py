@@ -124,26 +124,13 @@ class EndedJob:
         """Of what replicas did, as was seen while they ran, and of what they gave, those that died too."""
         if not self.final.replicas:
             return []
-        apart = self.final.judged is not None
-        of = UNIT if apart else SLOT
-        given = [
-            f"replica {replica}: {line}"
-            for replica in range(self._traffic.replicas)
-            for firsts, copies in self._compared(replica)
-            for line in unlike(firsts, copies, of)
-        ]
-        given += [line for replica in range(self._traffic.replicas) for line in self._of_nobody(replica)]
+        apart, replicas = self.final.judged is not None, range(self._traffic.replicas)
+        given = [f"replica {replica}: {line}" for replica in replicas for line in self._given_by(replica)]
         if apart:
             more = len(self._results) - len(self._traffic.results(self.final.judged))
             given += [f"{more} first copies more than replica {self.final.judged} gave"] if more > 0 else []
         told = [] if apart and self._versions_differ else map(str, self._traffic.differences)
         return [*told, *given]
-
-    def _of_nobody(self, replica: int) -> Iterator[str]:
-        attempts = self._traffic.results(replica)["attempt"]
-        known = [each.attempt for each in self.final.began.get(replica, NEVER_DIED)]
-        if more := int((~attempts.isin(known)).sum()):
-            yield f"replica {replica}: {more} results of attempts that it has not had"
 
     @property
     def _versions_differ(self) -> bool:
@@ -158,15 +145,20 @@ class EndedJob:
             for each in stage.ownership.assignments
         )
 
-    def _compared(self, replica: int) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-        """Of each incarnation: first copies from its beginning on, and what it has given itself."""
-        mine = self._traffic.results(replica)
-        for each in self.final.began.get(replica, NEVER_DIED):
-            compared = self._results[_behind(self._results, each.turns)], mine[mine["attempt"] == each.attempt]
-            if self.final.judged is not None:
+    def _given_by(self, replica: int) -> Iterator[str]:
+        """A line for each difference between what an incarnation has given and the first copies from its beginning on,
+        and one if there is more than incarnations have given.
+        """
+        mine, began = self._traffic.results(replica), self.final.began.get(replica, NEVER_DIED)
+        for each in began:
+            firsts, copies = self._results[_behind(self._results, each.turns)], mine[mine["attempt"] == each.attempt]
+            if self.final.judged is None:
+                yield from unlike(firsts, copies, SLOT)
+            else:
                 units = self.workload.key_groups, self.workload.bins
-                compared = by_unit(compared[0], *units), by_unit(compared[1], *units)
-            yield compared
+                yield from unlike(by_unit(firsts, *units), by_unit(copies, *units), UNIT)
+        if more := int((~mine["attempt"].isin([each.attempt for each in began])).sum()):
+            yield f"{more} results of attempts that it has not had"
 
     @property
     def notes(self) -> list[str]:

@@ -25,7 +25,6 @@ from keyshift.lab.service_faults import BesideRun
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing
-from keyshift.ordering import orderings
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.copies import Incarnation, Standing
 from keyshift.traffic.topics import Epochs
@@ -85,7 +84,6 @@ class Replicas:
         self.order = traffic.order
         self._given, self._services, self.say = (work, spec.job.batch_s, traffic, say), services, say
         self.struck: list[tuple[float, Fault]] = []  # who was hit, and when, in seconds since the epoch
-        self._led_alike = orderings.get(spec.job.ordering).leads  # then all have something together
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
         self._spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
@@ -218,10 +216,10 @@ class Replicas:
 
     def begin(self) -> None:
         """Start their applications, all at once. Raises ServiceUnavailable if one does not start."""
-        if self._led_alike:
+        if self.order:
             with _together(self.all[0].job.config) as participant:
                 participant.begin()
-        if self.order:  # a process before may have ordered what comes no more, as something had moved
+            # A process before may have ordered what comes no more, as something had moved.
             self._order_begins = tuple(offset for _, offset in sorted(self.order.ends().items()))
         for replica in self.all:
             replica.application.begin()
@@ -260,7 +258,7 @@ class Replicas:
         """Remove what they left in ZooKeeper, MinIO and on disk."""
         with contextlib.ExitStack() as stack:
             _each(self.all, stack, lambda replica: replica.job.clean())
-            if self._led_alike:
+            if self.order:
                 participant = stack.enter_context(_together(self.all[0].job.config))
                 stack.callback(participant.withdraw, nodes.ALL)
 

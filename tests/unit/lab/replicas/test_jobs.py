@@ -111,7 +111,8 @@ def made(monkeypatch, request):
     spec, opened = make_spec(values), []
     config, log = replace(CONFIG, job="run", ordering=spec.job.ordering), []
     configs = [config.of_replica(number) for number in range(2)]
-    traffic = SimpleNamespace(differences=[], standings={}, order=None)
+    order = SimpleNamespace(ends=lambda: {0: 0, 1: 0}) if spec.job.ordering == "kazoo" else None
+    traffic = SimpleNamespace(differences=[], standings={}, order=order)
     services = Services()
     given = Path("work"), traffic, "say", services
 
