@@ -27,6 +27,7 @@ from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
 from keyshift.workloads.wordcount import EVENTS, WordCount, WordCountOperator
+from small_run import at_night
 from workload_runs import run, verdict
 
 # For workloads that have these parameters; one that needs others adds them here under its name.
@@ -104,8 +105,10 @@ def test_it_makes_no_difference_whether_units_move_and_whether_their_timers_fire
     assert answers(workload, frames, together=False) == stays
 
 
-@pytest.mark.parametrize("backend", backends.names())
-@pytest.mark.parametrize("routers", [1, 3])
+BACKENDS = [(routers, name) for number, name in enumerate(backends.names()) for routers in ((1, 3), (3, 1))[number % 2]]
+
+
+@pytest.mark.parametrize(("routers", "backend"), [*BACKENDS[::2], *(at_night(*each) for each in BACKENDS[1::2])])
 def test_a_run_whose_state_moves_twice_is_judged_ok(workload, backend, routers):
     made = offline(workload, routers=routers, backend=backend)
     found = verdict(workload, made)

@@ -16,6 +16,7 @@ def fault(shared_lab: SharedLab) -> Iterator[Callable[[str], object]]:
     shared_lab.fault_file.unlink()
 
 
+@pytest.mark.nightly("a minute; tests/unit/driver has steps that are rolled back without Spark")
 def test_a_step_that_is_not_prepared_in_time_is_rolled_back_and_the_job_goes_on(lab, fault):
     fault("never_prepared")
     manifest = lab.run(spec(strategy="fluid", deadline_s=4.0))  # of the last savepoint, too

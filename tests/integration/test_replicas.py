@@ -92,15 +92,14 @@ def test_so_it_is_with_several_stages(lab, left):
     assert left() == []
 
 
-OTHERS = [(phase, False) for phase in ("", "prepare", "switch", "align", "install", "drain")]
-
-
+@pytest.mark.nightly(
+    "a minute each; below one dies when both have moved, and the harness has such deaths without Spark"
+)
 @pytest.mark.parametrize(
     ("phase", "returns"),
     [
-        ("transfer", False),
-        *(at_night(*values) for values in OTHERS),
-        at_night("install", True),
+        *((phase, False) for phase in ("", "prepare", "switch", "align", "transfer", "install", "drain")),
+        ("install", True),
     ],
 )
 def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, phase, returns):

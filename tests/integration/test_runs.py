@@ -13,7 +13,7 @@ from keyshift.waiting import wait_until
 from small_run import SMALL_LIVE, at_night, spec
 
 
-@pytest.mark.parametrize("strategy", ["fluid", at_night("stop_restart")])  # the quickstart has both, too
+@pytest.mark.parametrize("strategy", ["replicated", at_night("fluid"), at_night("stop_restart")])
 def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
     run = spec(strategy=strategy)
     manifest = lab.run(run)
@@ -40,7 +40,7 @@ def java_threads():
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
 COPIES = [name for name, strategy in strategies.items() if strategy.phase(0).replicate]  # kept all the time
 TOGETHER = [name for name in LIVE if strategies.get(name).bins == 1 and name not in COPIES]
-ALONE = {"meces", "replicated"}  # of the others, one with bins and one with copies
+ALONE = {"meces"}  # of the others, one with bins; one with copies is above
 
 
 @pytest.mark.timeout(1800)  # a minute, and much more on one core that others use

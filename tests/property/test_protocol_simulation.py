@@ -12,8 +12,8 @@ import faults
 from keyshift.model.keys import Mode
 
 BLOCKS = 2
-SEEDS = 375 * settings.default.max_examples // 100  # per block: 750 runs, or 37 500 at night
-STRATEGY_SEEDS = 90 * settings.default.max_examples // 100
+SEEDS = 250 * settings.default.max_examples // 100  # per block: 500 runs, or 25 000 at night
+STRATEGY_SEEDS = 60 * settings.default.max_examples // 100
 MUTANT_SEEDS = 400
 # A run that finds a bug which few runs find. It is looked at first, and all others if it does not any more. The
 # last 21, which the first 14 runs miss, took 30 of the 50 s of CPU that all bugs took.
@@ -26,10 +26,10 @@ SHY = {
     "switches_to_the_step_ahead_as_soon_as_it_is_prepared": 236,
     "forgets_the_step_ahead_when_it_takes_over": 290,
     "serves_before_the_queue_is_empty": 25,
-    "sends_before_the_queue_is_empty": 21,
+    "sends_before_the_queue_is_empty": 65,
     "forgets_the_step_at_the_end_of_the_batch": 22,
     "stops_for_its_own_only": 81,
-    "reports_what_is_lent": 21,
+    "reports_what_is_lent": 98,
     "fires_behind_the_gate": 35,
     "returns_without_its_queue": 38,
     "opens_before_the_late_queue_is_drained": 33,
@@ -113,7 +113,7 @@ def test_every_live_strategy_does_as_well_in_its_own_mode(name: str) -> None:
         assert not outcome.problems, outcome
         seen += outcome.seen
     assert min(seen["switches"], seen["timers fired"]) > 50, seen
-    assert seen[SPECIAL.get(name, "held")] > 5, seen
+    assert seen[SPECIAL.get(name, "held")] > 3, seen
 
 
 def test_a_seed_replays_its_run_exactly() -> None:
@@ -121,10 +121,10 @@ def test_a_seed_replays_its_run_exactly() -> None:
     assert str(simulate(8, strategy="meces")) == str(simulate(8, strategy="meces"))
 
 
-def caught(seeds: int = MUTANT_SEEDS, **machines: Any) -> Counter[str]:
+def caught(**machines: Any) -> Counter[str]:
     """Which checks found something, in how many of the runs."""
     found: Counter[str] = Counter()
-    for seed in range(seeds):
+    for seed in range(STRATEGY_SEEDS):
         found.update(simulate(seed, **machines).problems.keys())
     return found
 

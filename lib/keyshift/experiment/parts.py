@@ -137,7 +137,9 @@ class JobPart(Part):
         "one is elected",
     )
     copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
-    copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
+    copy_lag_keys: int = Field(
+        default=200, ge=0, description="changed keys per round at which copies count as close, if they come as close"
+    )
 
     @property
     def takes_snapshots(self) -> bool:

@@ -306,7 +306,8 @@ HANDOVERS = Folder("handover", {"": Handover})  # by slot
 class CopiesWanted:
     """Keep copies of units (``source``) at other slots (``destination``) from now on.
 
-    They are close when a round over all of a slot had at most ``lag_keys`` changed keys; ``every_s`` between rounds.
+    They are close when a round over all of a slot had at most ``lag_keys`` changed keys, or no fewer than the round
+    before: they will not come closer while so many keys change. ``every_s`` between rounds.
     ``whole``: a unit of which something has changed travels as a whole all the same.
     """
 
@@ -319,12 +320,16 @@ class CopiesWanted:
 
 @dataclass(frozen=True, slots=True)
 class CopiesClose:
-    """The copies of a slot are: after so many rounds, and so many bytes sent since it began, of so many units."""
+    """The copies of a slot are: after so many rounds, and so many bytes sent since it began, of so many units.
+
+    ``keys``: had changed in the last round.
+    """
 
     began_us: int
     rounds: int
     bytes: int
     units: int
+    keys: int
     at_us: int
 
 

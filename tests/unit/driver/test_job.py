@@ -560,7 +560,7 @@ def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
 
 def test_copies_do_not_outlive_an_attempt(job):
     job.counter.ask.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
-    close = CopiesClose(1, 2, 7, 1, 5)
+    close = CopiesClose(1, 2, 7, 1, 0, 5)
     at(job, 0).acknowledge(copied(job.memory.published[-1][1].id)[0], close)
     assert job.counter.ask.await_copies() == {0: close}
     job.recover()

@@ -53,7 +53,7 @@ class Job:
         self.copied.clear()
 
     def await_copies(self):
-        return {0: CopiesClose(1_000_000, 2, 10, 1, 3_000_000)} if self.copied else None
+        return {0: CopiesClose(1_000_000, 3, 10, 1, 201, 3_000_000)} if self.copied else None
 
     def request(self, make_steps, replace):
         self.requests.append((make_steps, replace))
@@ -145,6 +145,16 @@ def test_the_copies_of_all_migrations_are_counted(kept):
     assert made.system.plans.copied().bytes_copied == 2 * 10
     made.system.plans.end_copies()
     assert made.system.plans.copied().bytes_copied is None, "those of the next lap count from the beginning"
+
+
+def test_copies_that_came_no_closer_than_wanted_are_told():
+    made = system_of(strategy="replicated", copies="warm_up")
+    made.system.request(made.spec.changes[0])
+    ((make_steps, _),) = made.job.requests
+    make_steps(made.job.assignment)
+    assert [str(note) for note in made.job.notes if note] == [
+        "copies came no closer than 201 changed keys per round, copy_lag_keys = 200"
+    ]
 
 
 def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_cancelled_it():

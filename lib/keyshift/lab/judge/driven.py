@@ -217,16 +217,19 @@ class Results:
     """What all slots gave, one log per slot."""
 
     def __init__(self) -> None:
-        self._parts: list[pd.DataFrame] = []
+        self._parts: list[pa.RecordBatch] = []
+        self._places: list[tuple[int, int, int]] = []  # of each: slot, offset in its log, when it arrived
         self._log_ends: Counter[int] = Counter()
 
     def add(self, result: pa.RecordBatch, slot: int, arrived_us: int) -> None:
         """Of a ``slot``."""
-        where = {"slot": np.int32(slot), "log_offset": self._log_ends[slot], "arrived_us": arrived_us}
-        self._parts.append(result.to_pandas().assign(**where))
+        self._parts.append(result)
+        self._places.append((slot, self._log_ends[slot], arrived_us))
         self._log_ends[slot] += 1
 
     def table(self, fields: Iterable[pa.Field]) -> pd.DataFrame:
         """All of them, in columns of these ``fields`` and of where they are."""
-        columns = [*(field.name for field in fields), "slot", "log_offset", "arrived_us"]
-        return pd.concat(self._parts, ignore_index=True)[columns]
+        results = pa.Table.from_batches(self._parts).select([field.name for field in fields]).to_pandas()
+        numbers = np.repeat(np.array(self._places, np.int64), [part.num_rows for part in self._parts], axis=0).T
+        slot, log_offset, arrived_us = numbers
+        return results.assign(slot=slot.astype(np.int32), log_offset=log_offset, arrived_us=arrived_us)

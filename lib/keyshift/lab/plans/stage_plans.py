@@ -117,7 +117,11 @@ class StagePlans:
             self.led.say(Doing(Activity.COPYING))
             copying = time.perf_counter()
             self._copy(plan.copies, point)
-            self.led.ask.await_copies()
+            close = self.led.ask.await_copies() or {}
+            most, wanted = max(each.keys for each in close.values()), self._spec.job.copy_lag_keys
+            if most > wanted:
+                words = f"copies came no closer than {most} changed keys per round, copy_lag_keys = {wanted}"
+                self._note(self.led.note(words))
             self.replicate_s = (self.replicate_s or 0.0) + time.perf_counter() - copying
         elif plan.copies and number != self._announced:
             self._copy(plan.copies, point)

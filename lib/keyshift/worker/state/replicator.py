@@ -100,21 +100,23 @@ class Replicator:
             self._thread.join()
 
     def _work(self) -> None:
-        told, current, rounds, began, before = "", "", 0, now_us(), 0
+        told, current, rounds, began, before, last = "", "", 0, now_us(), 0, 0
         try:
             while not self._closed.is_set():
                 order = self._order
                 assert order is not None
                 if order.id != current:
-                    current, rounds, began, before = order.id, 0, now_us(), self.copied_bytes
+                    current, rounds, began, before, last = order.id, 0, now_us(), self.copied_bytes, 0
                 rounds += 1
                 self._drop_useless()
                 changed = sum(self._round(unit) for unit in list(self._copies))
                 if self._closed.is_set():  # nothing is known of the units whose turn did not come
                     return
-                if told != order.id and changed <= order.lag_keys and rounds > 1:
-                    told = order.id
-                    close = CopiesClose(began, rounds, self.copied_bytes - before, len(self._copies), now_us())
+                no_closer = rounds > 2 and changed >= last  # and never will be at this rate of changes
+                last = changed
+                if told != order.id and rounds > 1 and (changed <= order.lag_keys or no_closer):
+                    told, sent = order.id, self.copied_bytes - before
+                    close = CopiesClose(began, rounds, sent, len(self._copies), changed, now_us())
                     self._acknowledge(order.id, close)
                 self._closed.wait(0.0 if told != order.id and rounds == 1 else order.every_s)
         except BaseException as error:

@@ -145,13 +145,31 @@ def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(copied):
     until(lambda: copied.replicator.copied_bytes > answer.bytes)  # what has changed since is sent, too
 
 
-def test_copies_are_not_close_while_more_keys_change_than_allowed(slot):
-    slot.after_part = lambda: slot.put(dict.fromkeys(range(20), len(slot.parts)))
-    slot.start(lag_keys=19)
-    until(lambda: len(slot.parts) > 5)
-    assert not slot.acknowledged
-    slot.after_part = lambda: slot.put(dict.fromkeys(range(19), len(slot.parts)))
+def change_after_each_part(slot, numbers, unit=3):
+    """So many keys of the unit, one number behind the other, and then the last one again and again."""
+    left = [*numbers]
+
+    def change():
+        changed = left.pop(0) if len(left) > 1 else left[0]
+        slot.put(dict.fromkeys(range(changed), len(slot.parts)), unit)
+
+    slot.after_part = change
+
+
+def test_copies_are_not_close_while_more_keys_change_than_allowed_and_fewer_in_each_round(slot):
+    change_after_each_part(slot, [100, 80, 60, 40, 20, 19])
+    slot.start(lag_keys=19, units=((3, HOLDER),))
     until(lambda: slot.acknowledged)
+    ((_, answer),) = slot.acknowledged
+    assert (answer.rounds, answer.keys) == (7, 19)
+
+
+def test_copies_that_come_no_closer_are_as_close_as_they_get(slot):
+    change_after_each_part(slot, [100, 80, 60, 60])
+    slot.start(lag_keys=19, units=((3, HOLDER),))
+    until(lambda: slot.acknowledged)
+    ((_, answer),) = slot.acknowledged
+    assert (answer.rounds, answer.keys) == (5, 60)
 
 
 def test_asking_for_the_same_again_changes_nothing(copied):
@@ -324,7 +342,7 @@ def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
 
 
 def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_are_close(slot):
-    slot.after_part = lambda: slot.put(dict.fromkeys(range(20), len(slot.parts)), unit=4)
+    change_after_each_part(slot, range(2000, 10, -1), unit=4)  # fewer each time
     slot.start(lag_keys=10)
     until(lambda: len(slot.parts) > 5)
     door = on_its_way(slot)
