@@ -125,22 +125,23 @@ def batch(
 
     With --all, every notebook that has a set of a kind; one page then has all verdicts, figures, and what is missing.
     """
-    from keyshift.results.files import Files
-    from keyshift.results.store import ResultStore
-    from keyshift.services.stack import Stack
-    from keyshift.studies import batch as batches
-    from keyshift.studies.batch_report import batch_report
-
     if (file is None) == (not every):
         raise BadInput("keyshift batch: give a batch file, or --all and a kind of sets (smoke, small or paper)")
     if out and not every:
         raise BadInput(f"--out {out}: a report is made of --all sets of a kind")
     require_folder("--out", out)
+    from keyshift.results.files import Files
+    from keyshift.results.store import ResultStore
+    from keyshift.services.stack import Stack
+    from keyshift.studies import batch as batches
+
     files = [file] if file else batches.files_of(Path.cwd() / "data", every)
     prepared = [batches.prepare(each, notebooks()) for each in files]
     if dry_run:
         _forecast(prepared, profile, again, as_json)
         return
+    from keyshift.studies.batch_report import batch_report
+
     with _metrics(metrics, profile) as seen, _services(profile) as endpoints:
         home, runs, records = Stack().home, ResultStore(endpoints), Files(endpoints, batches.PREFIX)
         for each in prepared:
