@@ -34,6 +34,7 @@ def artifact(
     from keyshift.results.exchange import require_new
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
+    from keyshift.services.stack import STORE
     from keyshift.studies import batch as of_batches
     from keyshift.studies.artifact import Batches, pack
     from keyshift.studies.crate import Imprint
@@ -46,7 +47,7 @@ def artifact(
     files = of_batches.files_of(Path.cwd() / "data", every) if every else []
     prepared = [of_batches.prepare(file, notebooks()) for file in files]
     meanings = {name: field.description or "" for _, name, field in known_parameters()}
-    with open_services(profile) as endpoints:
+    with open_services(profile, needs=STORE) as endpoints:
         records = Files(endpoints, of_batches.PREFIX)
         ended = [(each, of_batches.ended(each, records)) for each in prepared]
         batches = Batches(every, ended, records) if every else None

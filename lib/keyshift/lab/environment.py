@@ -1,6 +1,6 @@
 """The front door for notebooks and the command line: services, jars and Spark, opened together and closed together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from keyshift.place.needs import Resources, require_needs
 from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
-from keyshift.services.stack import Stack
+from keyshift.services.stack import SERVICES, Stack
 from keyshift.state import backends, settings_of
 from keyshift.wire.client import connected
 
@@ -70,18 +70,21 @@ def _stop_if_asked(asked: Asked) -> None:
 
 
 @contextmanager
-def open_services(profile: str | None = None, say: Say = tell, reach: bool = True) -> Iterator[Endpoints]:
+def open_services(
+    profile: str | None = None, say: Say = tell, reach: bool = True, needs: Collection[str] = SERVICES
+) -> Iterator[Endpoints]:
     """The services of a profile (see ``load_profile``). Embedded ones that were down stop again when the last command
-    that uses them ends. Without ``reach`` some of those that others run may be away.
+    that uses them ends. Without ``reach`` some of those that others run may be away. ``needs``: those of SERVICES that
+    are started, or have to be reached.
 
     Raises BadInput for a profile that is not right, ServiceUnavailable for a service that cannot be reached.
     """
     place = load_profile(profile)
     _stop_if_asked(Asked((), place))
     if (stack := _stack(place)) is None:
-        yield _reached(place.endpoints()) if reach else place.endpoints()
+        yield _reached(place.endpoints(), needs) if reach else place.endpoints()
         return
-    with stack.used(say) as endpoints:
+    with stack.used(say, needs) as endpoints:
         yield endpoints
 
 
@@ -90,8 +93,8 @@ def _stack(place: Profile) -> Stack | None:
     return Stack(session_ms=place.session_ms, nodes=place.nodes) if place.services == "embedded" else None
 
 
-def _reached(endpoints: Endpoints) -> Endpoints:
-    for name in ("kafka", "zookeeper", "minio"):
+def _reached(endpoints: Endpoints, needs: Collection[str]) -> Endpoints:
+    for name in needs:
         addresses = getattr(endpoints, name)
         with service_errors(OSError, partial("{} at {} cannot be reached: {}".format, name, addresses)):
             connected(addresses, ANSWER_S).close()

@@ -14,7 +14,7 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -41,6 +41,8 @@ from keyshift.waiting import wait_until
 DEFAULT_PORTS = Kafka.default_ports | ZooKeeper.default_ports | MinIO.default_ports
 ROOM_BYTES = 1024 * MIB
 NODES = (1, 3)  # with two, the death of one would stop the service
+SERVICES = ("kafka", "zookeeper", "minio")
+STORE = ("minio",)  # what who reads stored runs needs
 NODE_BYTES = {"kafka": 300 * MIB, "zookeeper": 120 * MIB}  # one of three takes 190 and 100 when it has started
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
 REMEDY = "set KEYSHIFT_HOME to another folder"
@@ -95,15 +97,18 @@ class Stack:
             return endpoints
 
     @contextmanager
-    def used(self, say: Say = silent) -> Iterator[Endpoints]:
-        """As ``up``, for as long as the block lasts: the last who uses services that are not to stay stops them."""
+    def used(self, say: Say = silent, needs: Collection[str] = SERVICES) -> Iterator[Endpoints]:
+        """As ``up``, for as long as the block lasts: the last who uses services that are not to stay stops them.
+
+        ``needs``: of SERVICES those that are started if they do not run.
+        """
         folders.require_disk_space(self.home, 0, REMEDY)
         with self._lock(say):
             if not self.running():
                 self._users.forget()
             me = self._users.add()
             try:
-                endpoints = self._up(say)
+                endpoints = self._up(say, needs)
             except BaseException:
                 self._users.remove(me)
                 raise
@@ -116,12 +121,14 @@ class Stack:
                     self._users.forget()
                     self._stop(self._services, say)
 
-    def _up(self, say: Say) -> Endpoints:
-        missing = [service for service in self._services if service.state(PATIENCE_S)[0] != "running"]
+    def _up(self, say: Say, needs: Collection[str] = SERVICES) -> Endpoints:
+        needed = [service for service in self._services if service.kind in needs]
+        missing = [service for service in needed if service.state(PATIENCE_S)[0] != "running"]
         if missing:
             folders.require_disk_space(self.home, ROOM_BYTES, REMEDY)
-            require_java()  # now, and not after minutes of building
-            self._require_nodes(missing)
+            if any(service.kind in NODE_BYTES for service in missing):
+                require_java()  # now, and not after minutes of building
+                self._require_nodes(missing)
             self._start(missing, say)
         return self._endpoints()
 
@@ -234,7 +241,7 @@ class Stack:
     def _endpoints(self) -> Endpoints:
         kafka, zookeeper, minio = (
             ",".join(service.address for service in self._services if service.kind == kind)
-            for kind in ("kafka", "zookeeper", "minio")
+            for kind in SERVICES
         )
         access_key, secret_key = self._minio.credentials()
         return Endpoints(kafka, zookeeper, minio, access_key, secret_key, bucket=BUCKET, replication=self.nodes)

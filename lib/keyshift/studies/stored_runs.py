@@ -12,6 +12,7 @@ from keyshift.model.errors import BadInput
 from keyshift.planner import MEANINGS
 from keyshift.progress import Say, progress
 from keyshift.results.store import ResultStore
+from keyshift.services.stack import STORE
 
 # A strategy's own parameters may differ, and what changes nothing but the number of runs, or who chose the load.
 FREE = {"strategy", "auto", *MEANINGS, *REPETITION}
@@ -19,8 +20,8 @@ FREE = {"strategy", "auto", *MEANINGS, *REPETITION}
 
 @contextmanager
 def open_store(profile: str | None = None, say: Say | None = None) -> Iterator[ResultStore]:
-    """The store of a profile, without Spark; see ``open_services``."""
-    with progress(say) as shown, open_services(profile, shown) as endpoints:
+    """The store of a profile, and no other service; see ``open_services``."""
+    with progress(say) as shown, open_services(profile, shown, needs=STORE) as endpoints:
         yield ResultStore(endpoints)
 
 

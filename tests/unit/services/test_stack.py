@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,7 +29,7 @@ from keyshift.services.embedded import EmbeddedService, Ports
 from keyshift.services.go_programs import go_program
 from keyshift.services.minio import PROGRAM
 from keyshift.services.service import HOST, Command, Env, Service
-from keyshift.services.stack import DEFAULT_PORTS, Stack
+from keyshift.services.stack import DEFAULT_PORTS, SERVICES, STORE, Stack
 from keyshift.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -524,7 +524,7 @@ class Counted(Stack):
         super().__init__(home)
         self.flag = home / "started"
 
-    def _up(self, say: Callable[[str], None]) -> str:  # type: ignore[override]
+    def _up(self, say: Callable[[str], None], needs: Collection[str] = SERVICES) -> str:  # type: ignore[override]
         self.flag.write_text("")
         return "endpoints"
 
@@ -573,10 +573,22 @@ def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path, gone
     assert not stack.running()
 
 
+def test_who_reads_the_store_starts_nothing_else_and_needs_no_java(tmp_path, tools, monkeypatch):
+    stack, started, stopped = Stack(tmp_path), [], []
+    monkeypatch.setattr(stack, "_start", lambda services, say: started.extend(each.name for each in services))
+    monkeypatch.setattr(stack, "_stop", lambda services, say: stopped.extend(each.name for each in services))
+    with stack.used(needs=STORE) as endpoints:
+        assert started == ["minio"] and not stopped
+    assert endpoints.minio and "minio" in stopped
+    with pytest.raises(ServiceUnavailable, match="Java"), stack.used():
+        pass
+    assert started == ["minio"]
+
+
 def test_a_start_that_fails_leaves_no_user(tmp_path, monkeypatch):
     stack = Counted(tmp_path)
 
-    def fails(say: Callable[[str], None]) -> str:
+    def fails(say: Callable[[str], None], needs: Collection[str]) -> str:
         raise ServiceUnavailable("no")
 
     monkeypatch.setattr(stack, "_up", fails)
