@@ -31,6 +31,25 @@ class _Copy:
     pending: set[int] = field(default_factory=set)  # keys of the part that is on its way, perhaps
 
 
+@dataclass(slots=True)
+class _Rounds:
+    """Of one order. ``bytes_before``: copied for the orders before it."""
+
+    order: CopiesWanted
+    bytes_before: int
+    began_us: int = field(default_factory=now_us)
+    number: int = 0
+    changed: int = 0  # keys in the last one
+    close: bool = False
+
+    def ends(self, changed: int) -> bool:
+        """Another round has found so many changed keys. Whether the copies have become close by it."""
+        no_closer = self.number > 1 and changed >= self.changed  # and never will be, at this rate of changes
+        was_close, self.number, self.changed = self.close, self.number + 1, changed
+        self.close = was_close or (self.number > 1 and (changed <= self.order.lag_keys or no_closer))
+        return self.close and not was_close
+
+
 class Replicator:
     """The copies of the units of one slot. ``acknowledge(name, close)`` is called once for each order, when all are
     close.
@@ -100,25 +119,22 @@ class Replicator:
             self._thread.join()
 
     def _work(self) -> None:
-        told, current, rounds, began, before, last = "", "", 0, now_us(), 0, 0
+        rounds: _Rounds | None = None
         try:
             while not self._closed.is_set():
                 order = self._order
                 assert order is not None
-                if order.id != current:
-                    current, rounds, began, before, last = order.id, 0, now_us(), self.copied_bytes, 0
-                rounds += 1
+                if rounds is None or rounds.order.id != order.id:
+                    rounds = _Rounds(order, self.copied_bytes)
                 self._drop_useless()
                 changed = sum(self._round(unit) for unit in list(self._copies))
                 if self._closed.is_set():  # nothing is known of the units whose turn did not come
                     return
-                no_closer = rounds > 2 and changed >= last  # and never will be at this rate of changes
-                last = changed
-                if told != order.id and rounds > 1 and (changed <= order.lag_keys or no_closer):
-                    told, sent = order.id, self.copied_bytes - before
-                    close = CopiesClose(began, rounds, sent, len(self._copies), changed, now_us())
+                if rounds.ends(changed):
+                    sent = self.copied_bytes - rounds.bytes_before
+                    close = CopiesClose(rounds.began_us, rounds.number, sent, len(self._copies), changed, now_us())
                     self._acknowledge(order.id, close)
-                self._closed.wait(0.0 if told != order.id and rounds == 1 else order.every_s)
+                self._closed.wait(0.0 if rounds.number == 1 else order.every_s)
         except BaseException as error:
             if not self._closed.is_set():
                 self._failed(error)
