@@ -48,6 +48,12 @@ def test_strategies_triggers_and_times_may_differ_within_a_job():
     assert job.start().owner == specs[0].start().owner
 
 
+def test_units_of_a_job_whose_state_is_in_bins_go_back_by_bins():
+    job = one_job([spec(strategy="meces"), spec(strategy="meces", to_slots=3)])
+    assert job is not None
+    assert job.point().bins == job.workload.bins == 16
+
+
 def test_a_job_of_several_runs_has_room_where_they_need_it():
     chain = {"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:3", "seconds": 6.0}
     job = one_job([spec(**chain), spec(**chain, to_slots=6), spec(**chain, to_slots=2)])
