@@ -13,7 +13,7 @@ def opens(monkeypatch: pytest.MonkeyPatch, where: ModuleType, lab: L) -> L:
     """From now on ``open_lab`` of the module ``where`` opens ``lab``, whatever is to run in it. Gives it back."""
 
     @contextmanager
-    def opened(specs: Any, profile: Any, say: Any) -> Any:
+    def opened(specs: Any, profile: Any, say: Any = None, **_: Any) -> Any:
         yield lab
 
     monkeypatch.setattr(where, "open_lab", opened)

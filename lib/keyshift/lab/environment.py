@@ -27,8 +27,8 @@ ANSWER_S = 5.0
 
 @dataclass(frozen=True)
 class Asked:
-    """What was to be started: runs in a place, and what they start beside its services. ``lasts_s``: for how long a job
-    gets its load that lasts until it is stopped.
+    """What was to be started: runs in a place, and what they start beside its services. ``lasts_s``: for how long they
+    get load, if their specs do not say that.
     """
 
     specs: tuple[RunSpec, ...]
@@ -102,13 +102,19 @@ def _reached(endpoints: Endpoints, needs: Collection[str]) -> Endpoints:
 
 
 @contextmanager
-def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None = None, cores: int = 0) -> Iterator[Lab]:
+def open_lab(
+    specs: list[RunSpec],
+    profile: str | None = None,
+    say: Say | None = None,
+    cores: int = 0,
+    lasts_s: float | None = None,
+) -> Iterator[Lab]:
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
-    ``cores``: logical ones, if the specs need less.
+    ``cores``: logical ones, if the specs need less. ``lasts_s``: seconds of load, if they are not those of the specs.
     Raises KeyshiftError before anything is started, as ``require_possible_here`` does.
     """
-    place = require_possible_here(specs, profile)
+    place = require_possible_here(specs, profile, lasts_s=lasts_s)
     needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)

@@ -240,8 +240,7 @@ class Stack:
 
     def _endpoints(self) -> Endpoints:
         kafka, zookeeper, minio = (
-            ",".join(service.address for service in self._services if service.kind == kind)
-            for kind in SERVICES
+            ",".join(service.address for service in self._services if service.kind == kind) for kind in SERVICES
         )
         access_key, secret_key = self._minio.credentials()
         return Endpoints(kafka, zookeeper, minio, access_key, secret_key, bucket=BUCKET, replication=self.nodes)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from keyshift.lab.environment import open_lab
-from keyshift.lab.scripts.highest_rate import RateSearch
+from keyshift.lab.scripts.highest_rate import RateSearch, expected_s
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.studies.study import Study, specs_of
 
@@ -76,7 +76,8 @@ def measure_highest_rates(
                 f"{spec.scenario.trigger}), rate a number to begin with, events empty and rate_steps empty"
             )
     study = RateStudy({name: [] for name in specs}, specs, searches={name: [] for name in specs})
-    with open_lab([*specs.values()], profile, None) as lab:
+    lasts_s = sum(expected_s(spec, bisections) * spec.run.repetitions for spec in specs.values())
+    with open_lab([*specs.values()], profile, lasts_s=lasts_s) as lab:
         for repetition in range(max(spec.run.repetitions for spec in specs.values())):
             for name, spec in specs.items():
                 if repetition >= spec.run.repetitions:

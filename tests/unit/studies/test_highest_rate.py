@@ -7,6 +7,7 @@ from small_lab import opens
 from keyshift.analysis.rates import RATE_MEASURES, rate_sentences
 from keyshift.experiment.events import write_events
 from keyshift.experiment.spec import make_spec
+from keyshift.lab.environment import NotStarted, nothing_starts
 from keyshift.lab.scripts.highest_rate import Burst, Tried
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.studies import highest_rate as studies
@@ -58,6 +59,12 @@ def test_each_point_has_its_highest_rate_in_a_job_of_its_own(lab):
     assert study.died == {"3 slots": "3 slots died"}
     with pytest.raises(KeyshiftError, match="all points died: 3 slots died"):
         measure_highest_rates(points(3))
+
+
+def test_a_search_is_expected_to_take_as_long_as_its_bursts():
+    with nothing_starts(), pytest.raises(NotStarted) as told:
+        measure_highest_rates(points(1, 2), {"repetitions": 3, "seconds": 5, "warmup_s": 1}, bisections=2)
+    assert told.value.asked.load_s == 2 * 3 * (1 + 7 * (2 + 5 + 2))
 
 
 def test_what_more_slots_bring_is_said_of_correct_runs_alone(lab):

@@ -8,6 +8,7 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
+from keyshift.experiment.spec import RunSpec
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.notes import Activity, Doing
@@ -93,6 +94,14 @@ def staircase(start: float, bisections: int, tries: int = TRIES) -> Generator[fl
         if (yield from sustained(rate * factor)):
             rate *= factor
     return rate
+
+
+def expected_s(spec: RunSpec, bisections: int) -> float:
+    """Seconds of load that a search takes about: the first rate is sustained, the next one is not, and of those between
+    every second one is.
+    """
+    bursts = 1 + TRIES + bisections * (1 + TRIES) / 2 + 1  # the last one is at HELD
+    return spec.run.warmup_s + bursts * (UNMEASURED_S + spec.run.seconds + CALM_S)
 
 
 class Tried(NamedTuple):

@@ -18,6 +18,7 @@ from keyshift.lab.scripts.highest_rate import (
     Burst,
     RateSearch,
     burst_of,
+    expected_s,
     staircase,
 )
 from keyshift.model.errors import ServiceUnavailable
@@ -137,6 +138,7 @@ def searched(monkeypatch):
         for module in (highest_rate, run_loop):
             monkeypatch.setattr(module, "time", fake)
         run._follow()
+        job.expected_s = expected_s(spec, 2)
         return found, job
 
     return search
@@ -150,6 +152,7 @@ def test_the_search_ends_just_below_what_a_job_takes_and_rests_between_two_rates
     assert job.rates[-2:] == [HELD * found.highest, REST_PER_S]
     assert job.rates[1::2] == [REST_PER_S] * (len(job.rates) // 2)
     assert found.held.sustained and found.held.p99_ms == 10.0 and len(found.held.p99s_ms) == 4
+    assert job.expected_s / 2 < len(job.seconds) < 2 * job.expected_s
     (note,) = job.notes
     assert f"{len(found.tried)} were tried: the highest sustained is {found.highest:.0f} events/s, P99 at 80%" in note
 
