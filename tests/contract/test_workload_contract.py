@@ -1,7 +1,7 @@
 """Every registered workload keeps the promises of ``keyshift.workloads.contract``; a new one needs only PARAMETERS."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import numpy as np
 import pandas as pd
@@ -105,10 +105,10 @@ def test_it_makes_no_difference_whether_units_move_and_whether_their_timers_fire
     assert answers(workload, frames, together=False) == stays
 
 
-BACKENDS = [(routers, name) for number, name in enumerate(backends.names()) for routers in ((1, 3), (3, 1))[number % 2]]
+BY_DAY, BY_NIGHT = (zip(cycle(routers), backends.names(), strict=False) for routers in ((1, 3), (3, 1)))
 
 
-@pytest.mark.parametrize(("routers", "backend"), [*BACKENDS[::2], *(at_night(*each) for each in BACKENDS[1::2])])
+@pytest.mark.parametrize(("routers", "backend"), [*BY_DAY, *(at_night(*each) for each in BY_NIGHT)])
 def test_a_run_whose_state_moves_twice_is_judged_ok(workload, backend, routers):
     made = offline(workload, routers=routers, backend=backend)
     found = verdict(workload, made)

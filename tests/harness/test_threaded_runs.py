@@ -1,6 +1,5 @@
 """Runs of everything but the services, with failures of all kinds; and bugs in the shell that such runs must find."""
 
-import sys
 from collections import Counter
 from itertools import chain
 
@@ -11,9 +10,7 @@ from shell_mutants import hunt, mutant
 
 from small_run import NIGHT, at_night
 
-SEEDS = (
-    125 if NIGHT else 1
-)  # of each kind and workload: 12 runs, for a workload has every second kind, or 3000 at night
+SEEDS = 125 if NIGHT else 1  # of each workload and kind, by day of every second kind: 12 runs, or 3000 at night
 FAILS = 0.2  # of Flight's calls before they have worked, and as many after
 MUTANT_SEEDS = 32  # the shyest are found by every third run
 MUTANT_S = 800.0
@@ -40,11 +37,11 @@ def seen():
 
 def of_each_kind(pool, workload, number, workloads=1):
     """Its outcomes. All runs begin at once: most of a run is waiting. ``number``: of the workload, among so many."""
-    asked = [
-        pool.run(range(begin, begin + SEEDS), kind=kind, workload=workload, fails=FAILS)
-        for kind, begin in zip(KINDS, range(SEEDS * number, sys.maxsize, SEEDS * workloads), strict=False)
-        if NIGHT or KINDS.index(kind) % 2 == number % 2
-    ]
+    asked = []
+    for place, kind in enumerate(KINDS):
+        if NIGHT or place % 2 == number % 2:
+            begin = SEEDS * (workloads * place + number)
+            asked.append(pool.run(range(begin, begin + SEEDS), kind=kind, workload=workload, fails=FAILS))
     return [list(outcomes) for outcomes in asked]
 
 

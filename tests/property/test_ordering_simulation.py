@@ -10,7 +10,7 @@ from ordering_simulation import simulate
 from keyshift.ordering import orderings
 
 AGREE = [name for name, protocol in orderings.items() if protocol.agrees]
-SEEDS = 400 * settings.default.max_examples // 100  # per protocol; at night 20 000
+SEEDS = 700 * settings.default.max_examples // 100  # per protocol; at night 35 000
 MUTANT_SEEDS = 300
 
 # Where it is difficult: how often a protocol's runs have to be there, or they prove little.
@@ -44,7 +44,7 @@ def test_all_replicas_deliver_the_same_turns_in_every_run(name: str) -> None:
         assert not outcome.problems, outcome
         seen += outcome.seen
     places = OFTEN + (OFTEN_WITH_LEADERS if orderings.get(name).leads else ())
-    assert {place for place in places if seen[place] < 15} == set(), seen
+    assert {place for place in places if seen[place] < 30} == set(), seen
     assert seen["turns"] > 10 * SEEDS, seen
 
 

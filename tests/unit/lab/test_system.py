@@ -157,6 +157,14 @@ def test_copies_that_came_no_closer_than_wanted_are_told():
     ]
 
 
+def test_copies_that_have_ended_with_their_attempt_are_not_waited_for(monkeypatch):
+    made = system_of(strategy="replicated", copies="warm_up")
+    monkeypatch.setattr(made.job, "await_copies", lambda: None)
+    made.system.request(made.spec.changes[0])
+    ((make_steps, _),) = made.job.requests
+    assert make_steps(made.job.assignment) and not any(made.job.notes)
+
+
 def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_cancelled_it():
     made = system_of(strategy="stop_restart", slots=2, to_slots=4)
     (change,) = made.spec.changes

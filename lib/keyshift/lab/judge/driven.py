@@ -230,6 +230,6 @@ class Results:
     def table(self, fields: Iterable[pa.Field]) -> pd.DataFrame:
         """All of them, in columns of these ``fields`` and of where they are."""
         results = pa.Table.from_batches(self._parts).select([field.name for field in fields]).to_pandas()
-        numbers = np.repeat(np.array(self._places, np.int64), [part.num_rows for part in self._parts], axis=0).T
-        slot, log_offset, arrived_us = numbers
+        rows = [part.num_rows for part in self._parts]
+        slot, log_offset, arrived_us = np.repeat(np.array(self._places, np.int64), rows, axis=0).T
         return results.assign(slot=slot.astype(np.int32), log_offset=log_offset, arrived_us=arrived_us)

@@ -117,8 +117,8 @@ class StagePlans:
             self.led.say(Doing(Activity.COPYING))
             copying = time.perf_counter()
             self._copy(plan.copies, point)
-            close = self.led.ask.await_copies() or {}
-            most, wanted = max(each.keys for each in close.values()), self._spec.job.copy_lag_keys
+            close = self.led.ask.await_copies() or {}  # none if their attempt has died meanwhile
+            most, wanted = max((each.keys for each in close.values()), default=0), self._spec.job.copy_lag_keys
             if most > wanted:
                 words = f"copies came no closer than {most} changed keys per round, copy_lag_keys = {wanted}"
                 self._note(self.led.note(words))

@@ -63,8 +63,7 @@ def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
         return None
     most = max(spec.tasks[stage] for spec in specs for stage in spec.moving)
     run = first.run.model_copy(update={"recoveries": 0})  # laps are compared with each other: the job must not die
-    bins = first.workload.bins
-    at_once = Choice(name=BACK, settings={"bins": bins, "unit": "bin"} if bins > 1 else {})
+    at_once = Choice(name=BACK, settings={"bins": first.workload.bins, "unit": "bin"})
     scenario = ScenarioPart(stage=first.scenario.stage, trigger_s=0.0, to_slots=most)  # there is room for all of them
     return replace(first, run=run, strategy=at_once, scenario=scenario)
 
