@@ -27,8 +27,8 @@ say "Python packages of requirements.lock"
 python3 -m venv "$prefix"
 # In two steps, as in the Makefile: pyspark exists as source only, and is built by the setuptools of the lock.
 sed '/^pyspark==/,/[^\\]$/d' "$src/requirements.lock" >"$scratch/wheels.lock"
-pip install --require-hashes --only-binary=:all: -r "$scratch/wheels.lock"
-pip install --require-hashes --no-build-isolation --use-pep517 -r "$src/requirements.lock"
+pip install --no-deps --require-hashes --only-binary=:all: -r "$scratch/wheels.lock"
+pip install --no-deps --require-hashes --no-build-isolation --use-pep517 -r "$src/requirements.lock"
 pip install --no-deps --no-build-isolation --force-reinstall "$src"
 
 say "jars of jars.xml"
