@@ -9,6 +9,8 @@ import secrets
 import shutil
 from pathlib import Path
 
+import psutil
+
 from keyshift.folders import write_whole
 from keyshift.services import processes
 
@@ -44,9 +46,11 @@ class Users:
         return any(self._folder.glob("*"))
 
     def others(self) -> list[int]:
-        """The live processes that use them, but for this one."""
-        alive = [process.pid for entry in self._folder.glob("*-*") if (process := processes.find(entry))]
-        return sorted({pid for pid in alive if pid != os.getpid()})
+        """The live processes that use them, but for this one and those that it comes from: a batch waits for its
+        kernels.
+        """
+        alive = {process.pid for entry in self._folder.glob("*-*") if (process := processes.find(entry))}
+        return sorted(alive - {os.getpid(), *(process.pid for process in psutil.Process().parents())})
 
     def forget(self) -> None:
         """Forget all of them, and that the services are to stay."""

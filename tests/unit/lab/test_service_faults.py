@@ -1,8 +1,9 @@
 """Faults of services: only of our own, which nobody else uses; a run waits for their end."""
 
 import contextlib
-import os
 import signal
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -36,17 +37,36 @@ class Services:
         return 12345
 
 
-def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path, monkeypatch):
+@contextlib.contextmanager
+def using(home, say="print(os.getpid(), flush=True)"):
+    """Another command that uses the services of ``home``; gives what it says."""
+    code = (
+        "import os, pathlib, sys; from keyshift.services.stack import Stack; stack = Stack(pathlib.Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", f"{code}; stack._users.add(); {say}; sys.stdin.read()", str(home)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path):
     spec, stack = make_spec({"fault": "kill:slot@1,restart:kafka@4"}), Stack(tmp_path)
     with pytest.raises(BadInput, match=r"restart:kafka@4: kafka may only be hit if .*services: embedded"):
         require_possible(spec.scenario.faults(), None, SparkProfile())
     require_possible(parse("kill:slot@1"), None, SparkProfile())
     require_possible(spec.scenario.faults(), stack, SparkProfile())
-    mine = stack._users.add()
+    stack._users.add()
     require_possible(spec.scenario.faults(), stack, SparkProfile())
-    monkeypatch.setattr(os, "getpid", lambda: 1)  # as another command sees it
-    with pytest.raises(BadInput, match=rf"other commands use it \(processes {mine.name.split('-')[0]}\)"):
+    with using(tmp_path) as other, pytest.raises(BadInput, match=rf"other commands use it \(processes {other}\)"):
         require_possible(spec.scenario.faults(), stack, SparkProfile())
+    require_possible(spec.scenario.faults(), stack, SparkProfile())
+
+
+def test_services_may_be_hit_by_what_a_batch_has_started_though_the_batch_uses_them(tmp_path):
+    Stack(tmp_path)._users.add()
+    with using(tmp_path, "print(stack.used_by_others(), flush=True)") as said:
+        assert said == "[]"
 
 
 def test_only_an_executor_that_is_a_process_beside_the_driver_may_be_hit():
