@@ -112,8 +112,8 @@ clean: ## remove .venv, caches and build leftovers from this folder, and nothing
 # Nothing is installed whose hash is not in requirements.lock. pyspark comes after the wheels, because it exists as source
 # only: pip would build it, like keyshift itself, with whatever setuptools is newest, unchecked. By then the build tools of
 # the lock are installed and used instead.
-# --no-deps: nothing is left to resolve, and pip before 23.3 fails when it tries to (where one package wants another with
-# an extra, it takes the newest one, which has no hash here). "pip check" says if the lock is not whole.
+# --no-deps: nothing is left to resolve, and pip 23.2 fails when it tries to (where one package wants another with an
+# extra, it takes the newest one, which has no hash here). "pip check" says if the lock is not whole.
 # Then Spark's classes are archived, once: each start of Spark takes half the time from then on (docs/performance.md).
 # From nothing, on 2 cores with pip 23.2: 75 to 90 s, 440 MB fetched; and 35 s for the archive, 170 MB.
 $(READY): pyproject.toml requirements.lock

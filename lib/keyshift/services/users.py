@@ -46,11 +46,10 @@ class Users:
         return any(self._folder.glob("*"))
 
     def others(self) -> list[int]:
-        """The live processes that use them, but for this one and those that it comes from: a batch waits for its
-        kernels.
-        """
-        alive = {process.pid for entry in self._folder.glob("*-*") if (process := processes.find(entry))}
-        return sorted(alive - {os.getpid(), *(process.pid for process in psutil.Process().parents())})
+        """The live processes that use them, but for this one and those that have started it, as a batch its kernels."""
+        alive = {process for entry in self._folder.glob("*-*") if (process := processes.find(entry))}
+        me = psutil.Process()
+        return sorted(process.pid for process in alive - {me, *me.parents()})
 
     def forget(self) -> None:
         """Forget all of them, and that the services are to stay."""

@@ -40,14 +40,11 @@ class Services:
 @contextlib.contextmanager
 def using(home, say="print(os.getpid(), flush=True)"):
     """Another command that uses the services of ``home``; gives what it says."""
-    code = (
-        "import os, pathlib, sys; from keyshift.services.stack import Stack; stack = Stack(pathlib.Path(sys.argv[1]))"
-    )
-    command = [sys.executable, "-c", f"{code}; stack._users.add(); {say}; sys.stdin.read()", str(home)]
+    stack = "from keyshift.services.stack import Stack; stack = Stack(pathlib.Path(sys.argv[1])); stack._users.add()"
+    command = [sys.executable, "-c", f"import os, pathlib, sys; {stack}; {say}; sys.stdin.read()", str(home)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:
         yield process.stdout.readline().strip()
-        process.stdin.close()
 
 
 def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path):
