@@ -2,11 +2,12 @@
 
 import contextlib
 import json
+import logging
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -118,6 +119,11 @@ def _stderr_to(log: Path) -> Iterator[None]:
         os.close(saved)
 
 
+def _wanted(record: logging.LogRecord) -> bool:
+    """Not the traceback that py4j logs when a call is interrupted: the interrupt itself reaches whoever called."""
+    return record.getMessage() != "KeyboardInterrupt while sending command."
+
+
 def session(
     master: str,
     jars: list[Path],
@@ -150,15 +156,16 @@ def session(
     secret = {}  # Spark makes it, but not for executors that its own cluster starts
     if master.startswith("local-cluster"):
         secret = {"spark.authenticate.secret": secrets.token_urlsafe(32)}
-    handler = signal.getsignal(signal.SIGINT)
     others = set(psutil.Process().children(recursive=True))
+    logging.getLogger().addFilter(_wanted)
     try:
         with _stderr_to(log):
             # The JVM first, without the secret: everybody on this machine can read what a process was started with.
             SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
+            # In the main thread Spark would take SIGINT for itself, and kill its tasks before anything else is said.
+            with ThreadPoolExecutor(1) as starting:
+                starting.submit(SparkContext.getOrCreate, SparkConf().setAll(list((options | secret).items()))).result()
             spark = SparkSession.builder.config(map=options | secret).getOrCreate()
-            with contextlib.suppress(ValueError):  # not the main thread: then Spark has left the handler alone
-                signal.signal(signal.SIGINT, handler)  # Spark's would kill its tasks before anything else is said
     except BaseException as error:
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
         kill(set(psutil.Process().children(recursive=True)) - others)

@@ -1,6 +1,7 @@
 """Bare copies over Flight to another process of this machine: what a migration of as many bytes is compared with."""
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -50,9 +51,9 @@ def copy_s(client: flight.FlightClient, batches: Sequence[pa.RecordBatch]) -> fl
     """Seconds until all of ``batches`` are there."""
     begin = time.perf_counter()
     writer, _ = client.do_put(flight.FlightDescriptor.for_path("copy"), batches[0].schema)
-    for batch in batches:
-        writer.write_batch(batch)
-    writer.close()
+    with writer:
+        for batch in batches:
+            writer.write_batch(batch)
     return time.perf_counter() - begin
 
 
@@ -90,5 +91,6 @@ def bytes_per_s(cache: Path) -> float:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever measures, and ends a copy first
     say(Listening(CopySink(keeps=False).address))
     sys.stdin.read()  # until whoever measures is gone
