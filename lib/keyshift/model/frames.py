@@ -12,6 +12,7 @@ driver was deposed, count for nothing, and are offered once more by the next one
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
@@ -133,6 +134,7 @@ def keys_of(values: pa.Array) -> pa.Array:
     return pa.array(np.frombuffer(b"".join(hashed), "<i8")).take(distinct.indices)
 
 
+@cache
 def empty(schema: pa.Schema) -> pa.RecordBatch:
     """A batch of ``schema`` without rows: what ticks and markers are made of."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

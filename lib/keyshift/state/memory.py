@@ -70,6 +70,8 @@ class _Values(ValueDict[Value]):
 
     def arrived_rows(self) -> pa.Table:
         """The rows that were neither touched nor replaced."""
+        if not self.untouched:
+            return self._nothing
         if not self and len(self.untouched) == self.arrived.num_rows:
             return self.arrived
         rows = pa.array((row for key, row in self.untouched.items() if key not in self), pa.int64())
@@ -111,8 +113,8 @@ class MemoryState(TrackedState[_Values]):
         return len(self.values.keys() | self.values.untouched.keys())
 
     def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:  # noqa: D102
-        for batch in self.values.arrived_rows().to_batches():
-            if batch.num_rows:
+        if (arrived := self.values.arrived_rows()).num_rows:
+            for batch in arrived.to_batches():
                 yield from _cut(batch, chunk_bytes)
         keys, values, rows = iter(self.values), iter(self.values.values()), _FIRST_ROWS
         while some := list(islice(keys, rows)):

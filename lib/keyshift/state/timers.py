@@ -8,6 +8,7 @@ whoever has the unit next neither repeats nor forgets anything, and calls no rec
 import heapq
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from keyshift.model.errors import ProtocolViolation
@@ -125,11 +126,9 @@ class Timers:
         rows = [(WATERMARK, self.watermark, 0), (CLOCK, self.clock, 0)]
         for kind, queue in self._queues.items():
             rows += [(kind, time_us, key) for time_us, key in queue.live]
-        columns = zip(*rows, strict=True)
-        return pa.RecordBatch.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(columns, TIMER_SCHEMA, strict=True)],
-            schema=TIMER_SCHEMA,
-        )
+        kinds, times, keys = zip(*rows, strict=True)
+        columns = np.array(kinds, np.int8), np.array(times, np.int64), np.array(keys, np.int64)
+        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=TIMER_SCHEMA)
 
     def install(self, batch: pa.RecordBatch) -> None:
         """Add what ``export`` gave. Raises ProtocolViolation, and changes nothing, if it is something else."""
@@ -137,12 +136,15 @@ class Timers:
             raise ProtocolViolation(
                 f"timers have columns {batch.schema.names}, expected {TIMER_SCHEMA.names} with their types"
             )
-        kinds, times, keys = (column.to_numpy() for column in batch.columns)
-        if strange := set(kinds.tolist()) - {*self._queues, WATERMARK, CLOCK}:
+        kinds, times, keys = (column.to_numpy().tolist() for column in batch.columns)
+        came: dict[int, list[Timer]] = {WATERMARK: [], CLOCK: []} | {kind: [] for kind in self._queues}
+        if strange := set(kinds) - came.keys():
             raise ProtocolViolation(f"timers are of kinds {sorted(strange)}, expected {EVENT} (event) or {PROCESSING}")
-        self.reach(max(times[kinds == WATERMARK].tolist(), default=0), max(times[kinds == CLOCK].tolist(), default=0))
+        for kind, time_us, key in zip(kinds, times, keys, strict=True):
+            came[kind].append((time_us, key))
+        self.reach(*(max((time_us for time_us, _ in came[kind]), default=0) for kind in (WATERMARK, CLOCK)))
         for kind, queue in self._queues.items():
-            queue.live.update(zip(times[kinds == kind].tolist(), keys[kinds == kind].tolist(), strict=True))
+            queue.live.update(came[kind])
             queue.rebuild()
 
 

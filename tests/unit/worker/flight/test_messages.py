@@ -54,7 +54,7 @@ def test_a_journey_has_one_name_in_whatever_order_its_routers_were_noted():
 
 def test_a_unit_that_misses_fragments_is_refused():
     """As if what has come were in a process that is gone."""
-    fragment = Fragment(rows.pack(SCHEMA, [(3, value(3))]), 100, Label(3), number=2, last=True)
+    fragment = Fragment(rows.pack(SCHEMA, [(3, value(3))]), Label(3), number=2, last=True)
     data, metadata = pack([fragment])
     chunk = SimpleNamespace(data=data, app_metadata=metadata)
     with pytest.raises(ServiceUnavailable, match="fragment 2 of a unit came behind 1 others"):
