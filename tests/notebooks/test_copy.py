@@ -78,3 +78,15 @@ def test_verdicts_and_notes_of_the_runs_are_what_a_reader_sees_last(monkeypatch)
             "text/plain": "1-fluid: verdict ok\n2-lazy: verdict bad\n  the query died\n  late",
         }
     ]
+
+
+def test_a_note_that_all_runs_have_is_there_once(monkeypatch):
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda data, raw: shown.append(data["text/plain"]))
+    for notes in ({"1-fluid": ["of one job", "late"], "2-lazy": ["of one job"]}, {"1-fluid": ["of one job"]}, {}):
+        notebook.publish([SimpleNamespace(run_id=i, status="ok", summary=None, notes=n) for i, n in notes.items()])
+    assert shown == [
+        "1-fluid: verdict ok\n  late\n2-lazy: verdict ok\nof each of these runs:\n  of one job",
+        "1-fluid: verdict ok\n  of one job",
+        "",
+    ]

@@ -76,12 +76,17 @@ papermill_engines.register("keyshift", _Engine)
 def publish(manifests: list[Manifest]) -> None:
     """The last cell of a notebook: leaves one tidy row per run in the cell's output, for readers without a store.
 
-    A reader of the notebook sees the verdict of each run, and its notes.
+    A reader of the notebook sees the verdict of each run, and its notes; a note that all of several runs have, once.
     """
     rows = [manifest.summary.model_dump(mode="json") for manifest in manifests if manifest.summary]
+    first, *others = [manifest.notes for manifest in manifests] or [[]]
+    of_each = [note for note in first if others and all(note in notes for notes in others)]
     lines = []
     for manifest in manifests:
-        lines += [f"{manifest.run_id}: verdict {manifest.status}", *(f"  {note}" for note in manifest.notes)]
+        own = [f"  {note}" for note in manifest.notes if note not in of_each]
+        lines += [f"{manifest.run_id}: verdict {manifest.status}", *own]
+    if of_each:
+        lines += ["of each of these runs:", *(f"  {note}" for note in of_each)]
     display({MIME: rows, "text/plain": "\n".join(lines)}, raw=True)
 
 
