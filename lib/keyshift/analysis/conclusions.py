@@ -45,9 +45,10 @@ def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
     whole = known[~known["stays"]].dropna(subset="floor_s")
     if len(whole):
         first = whole.sort_values("completion_s").iloc[0]
+        of_runs = " (the median of its runs)" if first["runs"] > 1 else ""
         said.append(
-            f"Of what moves everything {first['label']} completes first, in {_s(first['completion_s'])}; the floor, a "
-            f"bare copy of the same bytes, is {_s(first['floor_s'])}."
+            f"Of what moves everything {first['label']} completes first, in {_s(first['completion_s'])}{of_runs}; the "
+            f"floor, a bare copy of the same bytes, is {_s(first['floor_s'])}."
         )
     staying = list(known[known["stays"]]["label"])
     if staying:
