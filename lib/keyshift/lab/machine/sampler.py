@@ -68,6 +68,7 @@ class Sampler:
 
     def _run(self) -> None:
         last, self._machine = time.time(), (time.monotonic(), processors_s())
+        self._cpu_s = spent_s(self._around())
         while not self._stop.wait(SAMPLED_S):
             now = time.time()
             ours = list(self._processes(now - last))
@@ -91,7 +92,9 @@ class Sampler:
                     memory[kind] += process.memory_info().rss / 2**20
                 times = process.cpu_times()
                 spent = times.user + times.system
-                cpu[AROUND if pid in around else "cpu_cores", kind] += max(0.0, spent - self._cpu_s.get(pid, spent))
+                # One below this process that was not there at the last look has begun since; another one may be old.
+                before = self._cpu_s.get(pid, 0.0 if pid in below else spent)
+                cpu[AROUND if pid in around else "cpu_cores", kind] += max(0.0, spent - before)
                 self._cpu_s[pid] = spent
         for kind, mib in memory.items():
             yield "rss_mib", kind, mib
@@ -122,7 +125,7 @@ class Sampler:
         (last, before), self._machine = self._machine, (time.monotonic(), processors_s())
         now, spent = self._machine
         cores = {kind: (seconds - before[kind]) / (now - last) for kind, seconds in spent.items()}
-        cores[OTHERS] = max(0.0, cores[BUSY] - ours)  # a process of ours that has just begun is among them, for once
+        cores[OTHERS] = max(0.0, cores[BUSY] - ours)
         for kind, value in cores.items():
             yield MACHINE, kind, value
         yield DISTURBED, "machine", float(cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL])

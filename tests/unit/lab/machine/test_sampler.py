@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from statistics import median
 
 import psutil
@@ -67,6 +68,24 @@ def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_mark
         assert machine["others"] == pytest.approx(max(0.0, machine["busy"] - ours))
         much = machine["others"] + machine["stolen"] >= 0.1 * machine["all"]
         assert sample["disturbed"] == {"machine": float(much)}
+
+
+def test_a_process_that_has_just_begun_is_the_jobs_from_its_first_moment():
+    code = "import time\nwhile time.process_time() < 0.3: pass\ntime.sleep(1000)"
+    with Sampler(dict) as sampler:
+        assert wait_until(lambda: bool(sampler.rows), 60.0)
+        with subprocess.Popen([sys.executable, "-c", code]) as process:
+            try:
+                assert wait_until(lambda: spent_s([]).get(process.pid, 0.0) > 0.2, 60.0)
+                seen = len(values(sampler.rows, "machine_cores", "all"))
+                assert wait_until(lambda: len(values(sampler.rows, "machine_cores", "all")) > seen + 1, 60.0)
+                spent = spent_s([])[process.pid]
+            finally:
+                process.kill()
+    times = sorted({at for at, *_ in sampler.rows})
+    passed = {after: after - before for before, after in pairwise(times)}
+    found = sum(value * passed.get(at, 0.0) for at, metric, *_, value in sampler.rows if metric == "cpu_cores")
+    assert found == pytest.approx(spent, abs=0.05)
 
 
 def test_of_pods_what_they_used_since_they_told_last_is_sampled_once_whoever_of_their_slots_tells_it():
