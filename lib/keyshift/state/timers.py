@@ -137,7 +137,7 @@ class Timers:
                 f"timers have columns {batch.schema.names}, expected {TIMER_SCHEMA.names} with their types"
             )
         kinds, times, keys = (column.to_numpy().tolist() for column in batch.columns)
-        came: dict[int, list[Timer]] = {WATERMARK: [], CLOCK: []} | {kind: [] for kind in self._queues}
+        came: dict[int, list[Timer]] = {kind: [] for kind in (*self._queues, WATERMARK, CLOCK)}
         if strange := set(kinds) - came.keys():
             raise ProtocolViolation(f"timers are of kinds {sorted(strange)}, expected {EVENT} (event) or {PROCESSING}")
         for kind, time_us, key in zip(kinds, times, keys, strict=True):
