@@ -201,9 +201,9 @@ def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keys
 
 @pytest.mark.timeout(1800)
 @pytest.mark.nightly("three minutes; the harness resumes two replicas without Spark, and tests/unit/control all else")
-@pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
+@pytest.mark.parametrize(("ordering", "damaged"), [("live_robin", False), ("kazoo", False), ("live_robin", True)])
 def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_since(
-    keyshift, session_stack, ordering
+    keyshift, session_stack, ordering, damaged
 ):
     settings = [part for each in [*REPLICATED, f"ordering={ordering}", "snapshot_s=8"] for part in ("--set", each)]
     row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
@@ -223,10 +223,15 @@ def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_
     dead = listed(keyshift, job)
     assert (dead["state"], dead["remains"]) == ("ended", "all that it goes on from")
     assert "--take-over is not possible with replicas = 2" in keyshift("resume", job.name, "--take-over", status=2)
+    if damaged:
+        journal = Jobs(session_stack.home).journal(job.name).read()
+        last = Bucket(endpoints, f"savepoints/{journal.of_replicas.of}/")
+        last.remove([f"{journal.past.begun_from.name}/manifest.json"])
 
     assert json.loads(keyshift("resume", job.name, "--json"))["run"] == row["run"]
     assert states() == ["lives", "lives"]
     assert any("everything since its snapshot was done again" in note for note in told()["notes"])
+    assert any("the job went on from what was written before" in note for note in told()["notes"]) is damaged
     assert json.loads(keyshift("job", "scale", "--slots", "3"))["outcome"] == "complete"
     keyshift("job", "fault", "--fault", "kill:replica")
     assert wait_until(lambda: states() == ["coming back", "lives"], WAIT_S)

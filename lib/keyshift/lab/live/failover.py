@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from keyshift.driver.job import Job, Past
 from keyshift.driver.stage import history_of
@@ -12,19 +12,32 @@ from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.traffic.copies import Incarnation, Superseded
 from keyshift.traffic.topics import Epochs
 from keyshift.wire.config import JobConfig
+from keyshift.wire.savepoint import Savepoint
+
+
+@dataclass(frozen=True)
+class Written:
+    """A ``savepoint`` that the job ``of`` a replica has written, with its ``histories`` and ``plans`` by stage."""
+
+    of: str
+    savepoint: Savepoint
+    histories: dict[str, StageHistory]
+    plans: dict[str, PlansPast]
 
 
 @dataclass(frozen=True)
 class ReplicasPast:
     """What the journal of a job with replicas has beside that of another: ``Past.begun_from`` is what one of them wrote
     last, whose job is ``of``, and the rest of that past is as it was then. ``began``: see ``LedReplica``;
-    ``requested``: migrations of each stage. ``superseded``: what came of processes before.
+    ``requested``: migrations of each stage. ``superseded``: what came of processes before. ``before``: what was written
+    before, for the case that the last is damaged.
     """
 
     of: str
     began: dict[int, list[Incarnation]]
     requested: dict[str, int]
     superseded: list[Superseded]
+    before: Written | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +64,9 @@ class SystemJournal:
         return self.of_replicas.of, [self.past.begun_from.name] if self.past.begun_from else []
 
 
+J = TypeVar("J", bound=SystemJournal)
+
+
 class Failover(Protocol):
     """Of a system, for the controlling thread."""
 
@@ -66,6 +82,9 @@ class Failover(Protocol):
 
     def claim(self, journal: SystemJournal) -> int:
         """Be the driver of the job that the journal is of, before anything else; gives the epoch of its input."""
+
+    def readable(self, journal: J) -> J:
+        """The journal, or one of what was written before, if nothing can be read of what it goes on from."""
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
         """What the job has given, and will give once more; after ``claim``."""
@@ -109,6 +128,10 @@ class JobFailover:
         """See ``Failover``."""
         self._job.config = self._config_of(journal)
         return self._job.claim()
+
+    def readable(self, journal: J) -> J:
+        """As it is: an attempt that cannot read a snapshot dies, and the next one begins from the snapshot before."""
+        return journal
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
         """Nothing: versions are revoked."""

@@ -141,7 +141,7 @@ class LiveRun:
         if not self._keeper.take_over:
             self._await_silence()
         epoch = self._failover.claim(read_journal())
-        journal = read_journal()
+        journal = self._failover.readable(read_journal())
         loop.rates = loop.rates | journal.rates
         loop.trigger, loop.began_at = journal.trigger, journal.began_at
         self.migrations.resume(journal.migrations, journal.targets)

@@ -4,17 +4,19 @@ Behind that everything comes once more, as all that replicas do follows from the
 more, if it was begun since: so what was given behind that turn counts for nothing, see ``traffic.copies.Superseded``.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from keyshift.driver.job import Past
-from keyshift.lab.live.failover import ReplicasPast, SystemJournal
+from keyshift.lab.live.failover import J, ReplicasPast, SystemJournal
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
+from keyshift.model.errors import Damaged, NotThere
 from keyshift.model.keys import NO_VERSION
 from keyshift.model.notes import Note
 from keyshift.traffic.copies import Superseded
 from keyshift.traffic.topics import Epochs
+from keyshift.wire.savepoint import SavepointStore
 
 
 class ReplicasFailover:
@@ -33,7 +35,7 @@ class ReplicasFailover:
         self._replicas, self._points = replicas, points
         self._requested, self._notes, self.resume = requested, notes, go_on
         self._superseded: Sequence[Superseded] = ()  # in processes before
-        self._told: ResumePoint | None = None  # in the journal that was told last
+        self._told: tuple[ResumePoint, ...] = ()  # in the journal that was told last
 
     @property
     def progress(self) -> tuple[str, list[int]]:
@@ -44,7 +46,8 @@ class ReplicasFailover:
     def journal(self) -> SystemJournal:
         """See ``Failover``."""
         self._replicas.require_driver()
-        self._told = point = self._points.newest
+        self._told = self._points.written
+        before, point = (None, None, *self._told)[-2:]
         configs = [each.job.config for each in self._replicas.all]
         return SystemJournal(
             run_id=configs[0].shared,
@@ -66,6 +69,7 @@ class ReplicasFailover:
                 began={each.number: list(each.began) for each in self._replicas.all},
                 requested=self._requested(),
                 superseded=list(self._superseded),
+                before=before,
             ),
         )
 
@@ -77,9 +81,33 @@ class ReplicasFailover:
         """See ``Failover``. Each replica's job has its own epochs, and all of them grow: so does the largest."""
         claimed = []
         for replica in self._replicas.all:
-            replica.job.config = dataclasses.replace(replica.job.config, token=journal.token)
+            replica.job.config = replace(replica.job.config, token=journal.token)
             claimed.append(replica.job.claim())
         return max(claimed)
+
+    def readable(self, journal: J) -> J:
+        """See ``Failover``. All of the last is read for that, with its checksums, if there is another one."""
+        of, last = journal.of_replicas, journal.past.begun_from
+        assert of is not None
+        if last is None or (before := of.before) is None or not (damage := self._damage(of.of, last.name)):
+            return journal
+        lost = f"what was written last, {last.name}, cannot be read ({damage})"
+        note = Note(f"{lost}; the job went on from what was written before, {before.savepoint.name}")
+        past = replace(
+            journal.past, begun_from=before.savepoint, stages=before.histories, notes=[*journal.past.notes, note]
+        )
+        return replace(journal, past=past, plans=before.plans, of_replicas=replace(of, of=before.of, before=None))
+
+    def _damage(self, job: str, name: str) -> str:
+        """What is wrong with what a ``job`` has written; empty if nothing is."""
+        store = SavepointStore(self._replicas.all[0].job.config.endpoints, job)
+        try:
+            for stage in store.manifest(name).stages.values():
+                for _ in store.read(stage.by_unit()):
+                    pass
+        except (Damaged, NotThere) as error:
+            return str(error)
+        return ""
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
         """See ``Failover``."""

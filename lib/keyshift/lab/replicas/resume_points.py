@@ -13,12 +13,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from keyshift.clock import SECOND_US, now_us
-from keyshift.driver.stage_history import StageHistory
-from keyshift.lab.plans.stage_plans import PlansPast
+from keyshift.lab.live.failover import Written
 from keyshift.lab.replicas.jobs import CAPTURE, LedReplica, Replicas
 from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.records import SnapshotRecord
-from keyshift.wire.savepoint import Savepoint, SavepointStore
+from keyshift.wire.savepoint import SavepointStore
 
 LOOK_S = 0.1  # between two looks at whether something moves
 # How fast a replica writes, and replays, where others work (docs/performance.md).
@@ -30,15 +29,9 @@ class _NoMore(Exception):
 
 
 @dataclass(frozen=True)
-class ResumePoint:
-    """A ``savepoint`` that the job ``of`` a replica has written, with its ``histories`` and ``plans`` by stage. ``at``:
-    in seconds since the epoch; 0, if another process wrote it.
-    """
+class ResumePoint(Written):
+    """``at``: when it was written, in seconds since the epoch; 0, if another process wrote it."""
 
-    of: str
-    savepoint: Savepoint
-    histories: dict[str, StageHistory]
-    plans: dict[str, PlansPast]
     at: float = 0.0
 
     def saves(self, replica: LedReplica) -> bool:
@@ -56,7 +49,7 @@ class ResumePoints:
     moves, nor begins to until it is left. ``needed``: by others, which stays. ``tell`` hears that the state could not
     be written down.
 
-    ``newest``, and ``taken``, what is to be known of each, are for any thread.
+    ``written``, the last two in their order, and ``taken``, what is to be known of each, are for any thread.
     """
 
     def __init__(
@@ -69,17 +62,22 @@ class ResumePoints:
     ) -> None:
         self._replicas, self._every_s, self._tell = replicas, every_s, tell
         self._still, self._needed = still, needed
-        self.newest: ResumePoint | None = None
+        self.written: tuple[ResumePoint, ...] = ()
         self.taken: list[SnapshotRecord] = []
-        self.kept: ResumePoint | None = None  # that a journal on disk has
+        self.kept: tuple[ResumePoint, ...] = ()  # that a journal on disk has
         self._over = threading.Event()
         self._failed = False
         self._failure: BaseException | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name="keyshift-resume-points", daemon=True)
 
+    @property
+    def newest(self) -> ResumePoint | None:
+        """What was written last."""
+        return self.written[-1] if self.written else None
+
     def begin(self, newest: ResumePoint | None = None) -> None:
         """Write down what comes from now on. ``newest``: of the process before."""
-        self.newest = self.kept = newest
+        self.written = self.kept = () if newest is None else (newest,)
         if self._every_s:
             self._thread.start()
 
@@ -123,7 +121,7 @@ class ResumePoints:
             captured = ResumePoint(job.config.job, savepoint, *past, begun_us / SECOND_US)
         state = {stage: sum(sizes.values()) for stage, sizes in savepoint.unit_bytes.items()}
         self.taken.append(SnapshotRecord(begun_us, now_us(), written, state, savepoint.name))
-        self.newest = captured
+        self.written = *self.written[-1:], captured
 
     @contextmanager
     def _when_due(self) -> Iterator[LedReplica]:
@@ -144,7 +142,7 @@ class ResumePoints:
 
     def _remove_old(self) -> None:
         """What nobody needs of these jobs, written by processes before, too. Captures have parts of earlier ones."""
-        mine = {(each.of, each.savepoint.name) for each in (self.newest, self.kept) if each}
+        mine = {(each.of, each.savepoint.name) for each in (*self.written, *self.kept)}
         needed, endpoints = mine | self._needed(), self._replicas.all[0].job.config.endpoints
         for writer in {job for job, _ in needed}:
             names = sorted(name for job, name in needed if job == writer)

@@ -81,17 +81,19 @@ def test_the_one_that_has_lived_for_longest_writes_and_another_one_if_it_has_die
     assert not world.said
 
 
-def test_what_a_journal_on_disk_has_stays_and_the_newest_and_what_others_need(world, made):
+def test_what_a_journal_on_disk_has_stays_and_the_last_two_and_what_others_need(world, made):
     made.begin(ResumePoint("run-r1", Savepoint("before", {}, {}), {}, {}))
-    come(made, 2)
-    made.kept = made.newest
-    come(made, len(made.taken) + 2)
+    come(made, 3)
+    made.kept = made.written
+    come(made, len(made.taken) + 3)
     made.end()
     others, mine = ([names for job, names, _ in world.kept if job == of] for of in ("run-r1", "run-r0"))
     assert {of for _, _, of in world.kept} == {"capture-"}
-    assert mine[:2] == [["capture-1"], ["capture-2"]], "the newest, and none has come into a journal"
-    assert others[:2] == [["before", "capture-0"]] * 2 and others[-1] == ["capture-0"]
-    assert made.kept.savepoint.name in mine[-1] and made.newest.savepoint.name in mine[-1]
+    assert mine[:3] == [["capture-1"], ["capture-1", "capture-2"], ["capture-2", "capture-3"]]
+    assert others[:3] == [["before", "capture-0"]] * 3, "no newer one has come into a journal"
+    assert others[-1] == ["capture-0"]
+    names = [point.savepoint.name for point in (*made.kept, *made.written)]
+    assert len({*names}) == 4 and mine[-1] == names
 
 
 def test_nothing_is_written_while_something_moves_or_nobody_lives(world, made):
