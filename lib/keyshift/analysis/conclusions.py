@@ -107,9 +107,10 @@ def _about(group: list[Point]) -> list[str]:
     said += _compare(
         correct,
         lambda row: ratio(row, "spike_ms", "p99_ms"),
-        one="{best} kept the P99 spike at {best_spike}, {low} its value before.",
-        several="{best} kept the P99 spike at {best_spike}, {low} its value before; {worst} reached {worst_spike}, "
-        "{high}: {times}.",
+        # What is compared are the multiples, so they come first: P99 before may differ.
+        one="{best} kept the P99 spike at {low} its value before ({best_spike}).",
+        several="{best} kept the P99 spike at {low} its value before ({best_spike}); {worst} reached {high} "
+        "({worst_spike}): {times}.",
         same="The P99 spike is about the same everywhere, {high} its value before.",
         show=lambda value: f"{digits(value)} ×",
         much="much",

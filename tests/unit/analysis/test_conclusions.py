@@ -29,7 +29,7 @@ def test_the_conclusion_follows_from_the_numbers():
     slow = row("stop_restart", spike_ms=1220.0, silence_ms=6000.0, completion_s=1.5)
     assert sentences([slow, row("fluid")]) == [
         "Both runs are correct: nothing lost, duplicated, reordered or wrong.",
-        "fluid kept the P99 spike at 30 ms, 1.5 × its value before; stop_restart reached 1.2 s, 61 ×: "
+        "fluid kept the P99 spike at 1.5 × its value before (30 ms); stop_restart reached 61 × (1.2 s): "
         "41 times as much.",
         "fluid left at most 40 ms without a result; stop_restart up to 6.0 s: 150 times as long.",
         "stop_restart completed first, in 1.5 s; fluid took 3.0 s: 2.0 times as long.",
@@ -39,7 +39,7 @@ def test_the_conclusion_follows_from_the_numbers():
 def test_a_fast_but_wrong_run_wins_nothing():
     said = " ".join(sentences([row("fluid", verdict="bad", lost=3, wrong=1, spike_ms=1.0), row("matched")]))
     assert "fluid is not correct (3 lost, 1 wrong)" in said
-    assert "matched kept the P99 spike at 30 ms, 1.5 ×" in said
+    assert "matched kept the P99 spike at 1.5 × its value before (30 ms)" in said
     assert "fluid kept" not in said and "fluid completed" not in said
     only_bad = sentences([row("fluid", verdict="bad", duplicated=2)])
     assert len(only_bad) == 1 and "2 duplicated" in only_bad[0]
@@ -79,7 +79,7 @@ def test_missing_values_are_said_to_be_missing(missing):
 def test_nothing_is_said_or_missing_of_what_was_not_to_happen(happens, said_of):
     gap = row("kazoo", parameters={"seed": 1, "rate": 100} | happens, completion_s=None, recover_s=None)
     lines = {
-        "spike": "kazoo kept the P99 spike at 30 ms, 1.5 × its value before.",
+        "spike": "kazoo kept the P99 spike at 1.5 × its value before (30 ms).",
         "silence": "kazoo left at most 40 ms without a result.",
         "completion": "A completion time is missing for kazoo.",
         "recover": "P99 was not seen back under its objective for good with kazoo.",
