@@ -165,7 +165,7 @@ def session(
             # In the main thread Spark would take SIGINT for itself, and kill its tasks before anything else is said.
             with ThreadPoolExecutor(1) as starting:
                 starting.submit(SparkContext.getOrCreate, SparkConf().setAll(list((options | secret).items()))).result()
-            spark = SparkSession.builder.config(map=options | secret).getOrCreate()
+            spark = SparkSession.builder.getOrCreate()
     except BaseException as error:
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
         kill(set(psutil.Process().children(recursive=True)) - others)

@@ -243,6 +243,12 @@ class SavepointStore:
         if said != wanted:
             raise BadInput(f"savepoint {savepoint}: it is of {said}, and this job is of {wanted}")
 
+    def require_whole(self, savepoint: str) -> None:
+        """Reads all of it. Raises what ``manifest`` and ``read`` do."""
+        for stage in self.manifest(savepoint).stages.values():
+            for _ in self.read(stage.by_unit()):
+                pass
+
     def places(self, savepoint: str, stage: str) -> dict[int, list[Location]]:
         """Where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput if
         there is no such stage.

@@ -341,6 +341,22 @@ def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
     assert not isinstance(away.value, (Damaged, NotThere))
 
 
+def test_a_savepoint_is_whole_if_its_manifest_and_every_unit_can_be_read():
+    store = committed()
+    store.require_whole("one")
+    objects = store._bucket._client.objects
+    kept = dict(objects)
+    assert len(kept) > 1
+    for name in kept:
+        objects[name] = kept[name][:-1]
+        with pytest.raises(Damaged):
+            store.require_whole("one")
+        del objects[name]
+        with pytest.raises(NotThere):
+            store.require_whole("one")
+        objects[name] = kept[name]
+
+
 def test_what_is_made_and_what_is_sent_is_told_while_it_is_written(monkeypatch):
     monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 1000)
     store, told = store_of(), []

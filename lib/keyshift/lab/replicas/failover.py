@@ -89,25 +89,18 @@ class ReplicasFailover:
         """See ``Failover``. All of the last is read for that, with its checksums, if there is another one."""
         of, last = journal.of_replicas, journal.past.begun_from
         assert of is not None
-        if last is None or (before := of.before) is None or not (damage := self._damage(of.of, last.name)):
+        if last is None or (before := of.before) is None:
             return journal
-        lost = f"what was written last, {last.name}, cannot be read ({damage})"
+        try:
+            SavepointStore(self._replicas.all[0].job.config.endpoints, of.of).require_whole(last.name)
+            return journal
+        except (Damaged, NotThere) as error:
+            lost = f"what was written last, {last.name}, cannot be read ({error})"
         note = Note(f"{lost}; the job went on from what was written before, {before.savepoint.name}")
         past = replace(
             journal.past, begun_from=before.savepoint, stages=before.histories, notes=[*journal.past.notes, note]
         )
         return replace(journal, past=past, plans=before.plans, of_replicas=replace(of, of=before.of, before=None))
-
-    def _damage(self, job: str, name: str) -> str:
-        """What is wrong with what a ``job`` has written; empty if nothing is."""
-        store = SavepointStore(self._replicas.all[0].job.config.endpoints, job)
-        try:
-            for stage in store.manifest(name).stages.values():
-                for _ in store.read(stage.by_unit()):
-                    pass
-        except (Damaged, NotThere) as error:
-            return str(error)
-        return ""
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
         """See ``Failover``."""

@@ -10,7 +10,7 @@ from keyshift.lab.replicas import failover
 from keyshift.lab.replicas.failover import ReplicasFailover, point_of
 from keyshift.lab.replicas.resume_points import ResumePoint
 from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
-from keyshift.wire.savepoint import SavedStage, Savepoint
+from keyshift.wire.savepoint import Savepoint
 
 
 def point(of, name, turn):
@@ -20,32 +20,26 @@ def point(of, name, turn):
 BEFORE, LAST = point("run-r1", "capture-1", 40), point("run-r0", "capture-2", 50)
 
 
-class Bucket:
-    """``wrong``: by job and name, what is raised where that is read. ``read``: what was."""
+class OnStore:
+    """What jobs have written. ``wrong``: what is raised when the last is read. ``read``: what was, by job and name."""
 
-    def __init__(self, **wrong):
+    def __init__(self, wrong=None):
         self.wrong, self.read = wrong, []
 
     def store(self, _, job):
-        def manifest(name):
+        def require_whole(name):
             self.read.append((job, name))
-            if isinstance(error := self.wrong.get("manifest"), Exception) and name == LAST.savepoint.name:
-                raise error
-            return SimpleNamespace(stages={"counter": SavedStage(None, {})})
+            if self.wrong and name == LAST.savepoint.name:
+                raise self.wrong
 
-        def read(units):
-            yield []
-            if error := self.wrong.get("unit"):
-                raise error
-
-        return SimpleNamespace(manifest=manifest, read=read)
+        return SimpleNamespace(require_whole=require_whole)
 
 
 def failover_of(*written):
     config = SimpleNamespace(shared="run", token="secret", attempt=3, chain=lambda: [], endpoints=None)
     replica = SimpleNamespace(number=0, job=SimpleNamespace(config=config), began=[])
     replicas = SimpleNamespace(all=[replica], require_driver=lambda: None)
-    points = SimpleNamespace(written=written, newest=written[-1] if written else None, kept=())
+    points = SimpleNamespace(written=written, kept=())
     return ReplicasFailover(replicas, points, lambda: {"counter": 2}, list, lambda journal, epochs: None), points
 
 
@@ -61,32 +55,30 @@ def test_a_journal_names_the_last_two_and_what_it_names_stays():
     assert read.of_replicas.before == Written("run-r1", BEFORE.savepoint, {}, {})
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"manifest": Damaged("no JSON")}, {"manifest": NotThere("gone")}, {"unit": Damaged("a checksum")}]
-)
+@pytest.mark.parametrize("wrong", [Damaged("a checksum"), NotThere("gone")])
 def test_if_what_was_written_last_is_damaged_the_journal_is_that_of_what_was_written_before(monkeypatch, wrong):
     made, _ = failover_of(BEFORE, LAST)
-    monkeypatch.setattr(failover, "SavepointStore", Bucket(**wrong).store)
+    monkeypatch.setattr(failover, "SavepointStore", OnStore(wrong).store)
     journal = made.readable(made.journal())
     assert (journal.of_replicas.of, journal.past.begun_from) == ("run-r1", BEFORE.savepoint)
     assert journal.of_replicas.before is None and journal.of_replicas.requested == {"counter": 2}
     (note,) = journal.past.notes
-    assert "capture-2, cannot be read" in note.text and str(*wrong.values()) in note.text
+    assert "capture-2, cannot be read" in note.text and str(wrong) in note.text
     assert note.text.endswith("the job went on from what was written before, capture-1")
 
 
 @pytest.mark.parametrize(("written", "read"), [((), 0), ((LAST,), 0), ((BEFORE, LAST), 1)])
 def test_otherwise_it_stays_as_it_is_and_is_read_only_if_there_is_another_one(monkeypatch, written, read):
     made, _ = failover_of(*written)
-    bucket = Bucket()
-    monkeypatch.setattr(failover, "SavepointStore", bucket.store)
+    written_down = OnStore()
+    monkeypatch.setattr(failover, "SavepointStore", written_down.store)
     journal = made.journal()
     assert made.readable(journal) is journal
-    assert bucket.read == [("run-r0", "capture-2")] * read
+    assert written_down.read == [("run-r0", "capture-2")] * read
 
 
 def test_a_service_that_is_away_is_no_damage(monkeypatch):
     made, _ = failover_of(BEFORE, LAST)
-    monkeypatch.setattr(failover, "SavepointStore", Bucket(manifest=ServiceUnavailable("MinIO")).store)
+    monkeypatch.setattr(failover, "SavepointStore", OnStore(ServiceUnavailable("MinIO")).store)
     with pytest.raises(ServiceUnavailable, match="MinIO"):
         made.readable(made.journal())
