@@ -180,16 +180,19 @@ def _metrics(port: int | None, profile: str | None) -> "Iterator[Callable[[Prepa
 def _forecast(prepared: "list[PreparedBatch]", profile: str | None, again: bool, as_json: bool) -> None:
     from keyshift.place.needs import Resources
     from keyshift.place.profile import use_profile
-    from keyshift.studies.dry_run import forecast
+    from keyshift.studies.dry_run import forecast, total
 
     use_profile(profile)
     records, machine = _records(profile), Resources.here()
+    told = []
     for each in prepared:
-        told = forecast(each, records, machine, again)
+        told.append(forecast(each, records, machine, again))
         if as_json:
-            print_rows([told.row()], as_json)
+            print_rows([told[-1].row()], as_json)
         else:
-            typer.echo("\n".join(told.lines()))
+            typer.echo("\n".join(told[-1].lines()))
+    if len(told) > 1 and not as_json:
+        typer.echo(total(told))
 
 
 def _records(profile: str | None) -> "Files | None":

@@ -203,7 +203,7 @@ def run_batch(
     done = {} if again else ended(prepared, records)
     open_ones = [e for e in executions if e.id not in done or done[e.id].status == "failed"]
     say(
-        f"batch {batch.name}: {len(executions)} executions of {prepared.notebook.name}, "
+        f"batch {batch.name}: {counted(len(executions), 'execution')} of {prepared.notebook.name}, "
         f"{len(open_ones)} to do, {len(executions) - len(open_ones)} done before"
     )
     seen(prepared, done)
@@ -289,6 +289,11 @@ def _line(prepared: PreparedBatch, execution: NotebookExecution, record: Executi
         f"[{execution.number}/{len(prepared.executions)}] {varying}{': ' if varying else ''}"
         f"{record.status} after {record.minutes:.1f} min ({about})"
     )
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """``1 run``, ``2 runs``; ``many`` if that is not ``one`` with an s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def words(values: dict[str, Any]) -> str:

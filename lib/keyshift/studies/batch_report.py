@@ -7,7 +7,7 @@ import nbformat
 
 from keyshift.results.files import Files
 from keyshift.results.pages import page
-from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, words
+from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, counted, words
 
 NOT_RUN = "not run"
 STATUSES = ("ok", "bad", "failed", NOT_RUN)
@@ -25,7 +25,7 @@ def batch_report(title: str, batches: Sequence[tuple[PreparedBatch, Done]], reco
         "keyshift.studies",
         "batches.html.jinja",
         title=title,
-        told=f"{ended} of {every} executions of {len(batches)} batches have ended.",
+        told=f"{ended} of {counted(every, 'execution')} of {counted(len(batches), 'batch', 'batches')} have ended.",
         statuses=STATUSES,
         gaps=gaps,
         batches=[_batch(prepared, done, records) for prepared, done in batches],

@@ -25,7 +25,7 @@ from keyshift.place.needs import Needs, Resources, executors, needs_of, services
 from keyshift.place.profile import load_profile
 from keyshift.results.files import Files
 from keyshift.services.jars import require_java
-from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, ended
+from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, counted, ended
 
 # Of ``keyshift.suite``: behind the last cell that imports one of these, a notebook starts nothing.
 STARTS = {
@@ -113,11 +113,11 @@ class Forecast:
 
     def lines(self) -> Iterator[str]:
         """For people."""
-        about = f"batch {self.batch}: {self.executions} executions of {self.notebook}, {self.to_do} to do"
-        yield f"{about}, with {self.runs} runs{self._duration()}"
+        about = f"batch {self.batch}: {counted(self.executions, 'execution')} of {self.notebook}, {self.to_do} to do"
+        yield f"{about}, with {counted(self.runs, 'run')}{self._duration()}"
         if self.runs:
             needs = self.needs
-            yield f"  needs {needs.cores} cores, {size(needs.memory)} of memory; {self.executors}"
+            yield f"  needs {needs.cores} cores of Spark (tasks at once), {size(needs.memory)} of memory; {self.executors}"
             yield f"  services: {', '.join(self.services)}"
         for reason, numbers in self.refused.items():
             yield f"  cannot run here, execution {', '.join(map(str, numbers))}: {reason}"
@@ -127,11 +127,21 @@ class Forecast:
         if not self.to_do:
             return ""
         if of:
-            return f"; about {duration(seconds)}, from what {of} executions of this set took"
+            return f"; about {duration(seconds)}, from what {counted(of, 'execution')} of this set took"
         why = "none of this set has ended well yet" if self.read else "records of earlier ones were not read"
         if not seconds:
             return f"; nobody knows how long ({why})"
         return f"; about {duration(seconds)} of load by the parameters ({why}), starts and verdicts on top"
+
+
+def total(batches: Sequence[Forecast]) -> str:
+    """Of several batches, one after the other, in words. What is known of load alone counts as that, so it is least."""
+    to_do, runs = (sum(getattr(batch, name) for batch in batches) for name in ("to_do", "runs"))
+    least = sum(batch.estimate.seconds for batch in batches)
+    return (
+        f"in all {counted(len(batches), 'batch', 'batches')}: {counted(to_do, 'execution')} to do, with "
+        f"{counted(runs, 'run')}; {duration(least)} at the least"
+    )
 
 
 def duration(seconds: float) -> str:

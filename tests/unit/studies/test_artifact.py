@@ -214,7 +214,7 @@ def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
     assert len(list((tmp_path / "out" / "notebooks").glob("*.html"))) == 2
     index = (tmp_path / "out" / "index.html").read_text()
     assert 'href="batches.html">All small sets</a>' in index and "1 of their runs is not stored any more" in index
-    assert "2 of 2 executions of 1 batches have ended." in (tmp_path / "out" / "batches.html").read_text()
+    assert "2 of 2 executions of 1 batch have ended." in (tmp_path / "out" / "batches.html").read_text()
     store.delete_run(run(0).run_id)
     with pytest.raises(BadInput, match=r"^no run of a set small is stored: `keyshift batch --all small` makes them$"):
         pack(store, [], tmp_path / "none", Imprint(), batches=batches)

@@ -11,7 +11,7 @@ from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place.needs import GIB, Resources
 from keyshift.studies import dry_run
 from keyshift.studies.batch import prepare
-from keyshift.studies.dry_run import Estimate, asked_of, duration, estimate, forecast
+from keyshift.studies.dry_run import Estimate, asked_of, duration, estimate, forecast, total
 
 ROOT = Path(__file__).parents[3]
 WITHOUT_RUNS = ("start/01_strategy_space", "compare/02_compare_runs")
@@ -78,7 +78,7 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
         "batch small: 7 executions of load.ipynb, 7 to do, with 8 runs; about 4 min of load by the parameters (records "
         "of earlier ones were not read), starts and verdicts on top"
     )
-    assert needs == "  needs 6 cores, 1.6 GiB of memory; no executors, Spark in one process"
+    assert needs == "  needs 6 cores of Spark (tasks at once), 1.6 GiB of memory; no executors, Spark in one process"
     assert services.startswith("  services: Kafka (embedded, one node), ZooKeeper")
     assert refused[0].startswith("  cannot run here, execution 3, 4: the run needs ")
     assert "skew = -1" in refused[2]
@@ -100,6 +100,13 @@ def test_an_estimate_is_a_multiple_of_the_load_as_it_was_before_or_the_load_itse
     assert estimate([], [(10, 20)]) == Estimate(0, 1)
     # Without load executions are alike.
     assert estimate([0, 0], [(0, 7), (0, 9), (0, 50)]) == Estimate(18, 3)
+
+
+def test_what_batches_need_in_all_is_told_in_one_line(folder):
+    many = forecast(prepared(folder, "grid: {skew: [0, 1]}"), None, MACHINE)
+    one = forecast(prepared(folder, "list: [{keys: 40000000000}, {skew: 0.5}]"), None, MACHINE)
+    assert total([many, one]) == "in all 2 batches: 4 executions to do, with 12 runs; 6 min at the least"
+    assert total([one]).startswith("in all 1 batch: ")
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(90, "90 s"), (300, "5 min"), (7300, "2.0 h")])
