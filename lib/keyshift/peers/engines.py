@@ -9,7 +9,7 @@ from keyshift.model.errors import BadInput
 from keyshift.peers import flink_run, spark_run
 from keyshift.peers.runs import PeerSpec
 from keyshift.place.profile import load_profile
-from keyshift.studies.study import Study, measure, specs_of
+from keyshift.studies.study import Study, collect, specs_of
 
 Points = Mapping[str, Mapping[str, Any]]
 Common = Mapping[str, Any]
@@ -44,7 +44,8 @@ def measure_beside_engines(
     The engines' are made first: without Flink's jars nothing of ours is measured. Raises what ``measure`` does, and
     what the engines' own measuring does; what is not possible is refused before anything is started.
     """
-    specs, place = [*specs_of(points, common).values()], load_profile(profile)
+    ours, place = specs_of(points, common), load_profile(profile)
+    specs = [*ours.values()]
 
     def given(name: str) -> Common:
         return {**common, "snapshot_s": checkpoint_s} if name == flink_run.RESCALE else common
@@ -62,4 +63,6 @@ def measure_beside_engines(
     beside = Study({}, {})
     for name in engines:
         beside |= ENGINES[name].measure(given(name), profile)
-    return measure(points, common, profile, one_job=False) | beside
+    study = collect(ours, profile) | beside
+    study.require_good()
+    return study

@@ -31,7 +31,7 @@ from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 from keyshift.results.verdict import Ownership
 from keyshift.services.stack import Stack
-from keyshift.studies.study import Study, measure, specs_of
+from keyshift.studies.study import Study, collect, specs_of
 from keyshift.wire.faults import Fault
 from keyshift.workloads import Workload
 from keyshift.workloads.keycount import KeyCount
@@ -183,7 +183,9 @@ def measure_beside_plain(
         raise BadInput(f"profile = {profile!r}: a job without support runs in Spark of one process: `--profile local`")
     place = require_possible_here([*specs.values(), *ours.values()], profile)
     beside = _measure_plain(specs, profile, place.spark) if specs else Study({}, {})
-    return beside | measure(points, common, profile, one_job=False)
+    study = beside | collect(ours, profile)
+    study.require_good()
+    return study
 
 
 def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProfile) -> Study:

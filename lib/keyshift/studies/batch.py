@@ -253,12 +253,12 @@ def _run(
     verdicts: dict[str, str] = {}
     try:
         executed = execute(prepared.notebook, execution.parameters, home)
-    except Exception as failed:  # one that dies, for whatever reason (its kernel was killed), must not end the night
-        error = f"{type(failed).__name__}: {failed}"
-    if executed:
         error = executed.error
         verdicts = {row["run_id"]: row["verdict"] for row in executed.rows}
         notebooks.keep(executed, runs)
+    except Exception as failed:  # one that dies, for whatever reason (its kernel was killed), must not end the night
+        error = f"{type(failed).__name__}: {failed}"
+    if executed:
         # Here too: a notebook that failed, or that measures nothing, has no run to be kept with.
         for file in (executed.notebook, executed.html):
             records.write(name, f"{execution.id}/{file.name}", file)
@@ -269,7 +269,7 @@ def _run(
         notebook=prepared.notebook.name,
         parameters=execution.parameters,
         repetition=execution.repetition,
-        status="failed" if error is not None else "bad" if bad else "ok",
+        status="bad" if bad else "failed" if error is not None else "ok",
         verdicts=verdicts,
         error=error,
         copy_at=copy_at,

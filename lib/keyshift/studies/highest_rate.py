@@ -65,7 +65,7 @@ def measure_highest_rates(
 
     Each run has a job of its own, in which rates are tried from its ``rate`` on, each for its ``seconds``; the more
     ``bisections``, the finer. Raises BadInput, before anything is started, for a point that is not possible or moves
-    something, and KeyshiftError if all died; one that dies does not stop the others.
+    something, and KeyshiftError if all died or none is correct; one that dies does not stop the others.
     """
     specs = specs_of(points, {**NOTHING_MOVES, **(common or {})})
     for name, spec in specs.items():
@@ -90,6 +90,5 @@ def measure_highest_rates(
                     continue
                 study.runs[name].append((manifest, lab.store.get_tables(manifest.run_id)))
                 study.searches[name].append(search)
-    if not study.manifests:
-        raise KeyshiftError(f"all points died: {'; '.join(study.died.values())}")
+    study.require_good()
     return study

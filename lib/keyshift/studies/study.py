@@ -132,6 +132,18 @@ class Study:
         found = {repr(sorted(m.versions.items())): m.versions for m in self.manifests}
         return pd.DataFrame([*found.values()]).T.set_axis([f"version {n + 1}" for n in range(len(found))], axis=1)
 
+    def require_good(self) -> None:
+        """Raises KeyshiftError if no run is left for figures. Those that are bad are published first: a notebook gets no
+        further, and whoever reads it or its batch has to find them.
+        """
+        if not self.manifests:
+            raise KeyshiftError(f"all points died: {'; '.join(self.died.values())}")
+        if not self.good():
+            notebook.publish(self.manifests)
+            raise KeyshiftError(
+                f"none of the runs is correct, so no figure can be drawn: {', '.join(m.run_id for m in self.manifests)}"
+            )
+
     def publish(self) -> None:
         """The last cell: see ``notebook.publish``. Raises KeyshiftError if points died, after the others are there."""
         notebook.publish(self.manifests)
@@ -150,11 +162,11 @@ def measure(
 
     ``one_job``: points that differ in strategy or trigger only are migrations of one running job, see
     ``lab.scripts.series``; otherwise each run has a job of its own. A point that dies does not stop the others.
-    Raises BadInput, before anything is started, for a point that is not possible, and KeyshiftError if all died.
+    Raises BadInput, before anything is started, for a point that is not possible, and KeyshiftError if all died, or if
+    no run is correct (``Study.require_good``).
     """
     study = collect(specs_of(points, common or {}), profile, one_job)
-    if len(study.died) == len(study.specs):
-        raise KeyshiftError(f"all points died: {'; '.join(study.died.values())}")
+    study.require_good()
     return study
 
 

@@ -25,7 +25,7 @@ def nothing_starts(monkeypatch):
 
     for name, engine in ENGINES.items():
         monkeypatch.setitem(ENGINES, name, Engine(engine.spec, started))
-    monkeypatch.setattr(engines, "measure", lambda *told, **how: started())
+    monkeypatch.setattr(engines, "collect", started)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,10 @@ def test_points_of_all_are_one_study(monkeypatch):
 
     for name in ("spark_state", "spark_restart"):
         monkeypatch.setitem(ENGINES, name, Engine(ENGINES[name].spec, measured(name)))
-    given = []
     ours = Study({"fluid": []}, {}, {"fluid": "it died"})
-    monkeypatch.setattr(engines, "measure", lambda *told, **how: given.append((told, how)) or ours)
+    monkeypatch.setattr(engines, "collect", lambda specs, profile: ours if [*specs] == ["fluid"] else None)
     study = measure_beside_engines(FLUID, SMALL, ["spark_state", "spark_restart"])
     assert [*study.runs] == ["fluid", "spark_state", "spark_restart"] and study.died == {"fluid": "it died"}
-    assert given[0][1] == {"one_job": False}
 
 
 def test_only_what_goes_on_from_a_checkpoint_is_told_of_an_interval(monkeypatch):
@@ -73,7 +71,8 @@ def test_only_what_goes_on_from_a_checkpoint_is_told_of_an_interval(monkeypatch)
         monkeypatch.setitem(
             ENGINES, name, Engine(spec, lambda common, profile, name=name: told.update({name: common}) or Study({}, {}))
         )
-    monkeypatch.setattr(engines, "measure", lambda *told, **how: Study({}, {}))
+    ours = Study({"fluid": [(small_store.run(1, "fluid"), {})]}, {})
+    monkeypatch.setattr(engines, "collect", lambda *told: ours)
     measure_beside_engines(FLUID, SMALL, ["flink_restart", "flink_rescale"], checkpoint_s=0.5)
     assert told == {"flink_restart": SMALL, "flink_rescale": SMALL | {"snapshot_s": 0.5}}
     with pytest.raises(BadInput, match=r"snapshot_s = 0: flink_rescale goes on from a checkpoint; .* as 2"):

@@ -131,7 +131,7 @@ def test_what_a_job_without_support_does_not_do_is_refused(given, named):
 
 
 def test_what_is_not_possible_is_refused_before_anything_is_started(monkeypatch, tmp_path):
-    for name in ("_measure_plain", "measure"):
+    for name in ("_measure_plain", "collect"):
         monkeypatch.setattr(plain_run, name, lambda *told, **how: pytest.fail("it was started"))
     with pytest.raises(BadInput, match="fluidd"):
         measure_beside_plain({"one": {"strategy": "fluidd"}}, SMALL)
@@ -146,7 +146,7 @@ def test_what_is_not_possible_is_refused_before_anything_is_started(monkeypatch,
 def test_points_of_both_are_one_study_and_without_any_of_its_own_nothing_else_is_started(monkeypatch):
     ended, given = (small_store.run(1, NAME), {}), []
     other = Study({"fluid": [ended]}, {"fluid": plain_spec(SMALL)})
-    monkeypatch.setattr(plain_run, "measure", lambda *told, **how: other)
+    monkeypatch.setattr(plain_run, "collect", lambda *told: other)
     monkeypatch.setattr(
         plain_run, "_measure_plain", lambda specs, *told: given.append(specs) or Study({NAME: []}, specs)
     )

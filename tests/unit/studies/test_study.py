@@ -91,6 +91,33 @@ def test_runs_whose_verdict_is_bad_are_told_and_enter_no_figure(lab):
     assert [row["verdict"] for row in study.rows()] == ["ok", "bad"]
 
 
+def test_runs_that_are_all_bad_are_published_before_it_is_said_that_there_is_nothing_to_show(lab, monkeypatch):
+    told = []
+    monkeypatch.setattr(studies.notebook, "publish", told.extend)
+    lab.bad = {"fluid", "lazy"}
+    with pytest.raises(KeyshiftError, match="none of the runs is correct, .*: run-1, run-2"):
+        measure(named(["fluid", "lazy"]))
+    assert [manifest.run_id for manifest in told] == ["run-1", "run-2"]
+
+
+def test_a_point_of_which_one_repetition_dies_has_the_others(lab, monkeypatch):
+    monkeypatch.setattr(lab, "run", _dies_once(lab.run))
+    study = measure(named(["fluid"]), {"repetitions": 3})
+    assert len(study.runs["fluid"]) == 2 and study.died == {"fluid": "it died once"}
+
+
+def _dies_once(run):
+    made = []
+
+    def attempt(spec):
+        made.append(spec)
+        if len(made) == 2:
+            raise KeyshiftError("it died once")
+        return run(spec)
+
+    return attempt
+
+
 def test_a_point_that_dies_does_not_stop_the_others_and_is_named_at_the_end(lab, monkeypatch):
     monkeypatch.setattr(studies.notebook, "publish", lambda manifests: None)
     lab.dies = {"fluid"}
