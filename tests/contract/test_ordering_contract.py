@@ -14,6 +14,7 @@ from keyshift.ordering.live_robin import LiveRobin
 from keyshift.ordering.none import Unordered
 from keyshift.registry import Registry
 from keyshift.runtime.row import CAPTURE, DATA
+from keyshift.runtime.turn import Turn
 
 
 @pytest.mark.parametrize("name", orderings.names())
@@ -45,7 +46,7 @@ def test_a_new_protocol_is_one_class_and_one_line():
 
 class LosesAnEvent(LiveRobin):
     def _ordered(self, rows):
-        first = next((row for row in rows if row.kind == DATA), None)
+        first = next((row for row in rows[1:] if row.kind == DATA), None)  # a turn has one at the least
         return [row for row in rows if row is not first]
 
 
@@ -73,6 +74,13 @@ class StandsStill(LiveRobin):
         turn = None if self.stands else super().take(ready)
         self.stands = self.stands or bool(turn and turn.control)
         return turn
+
+
+class NeverEnds(LiveRobin):
+    """Has always another turn, if need be without anything in it."""
+
+    def take(self, ready):
+        return super().take(ready) or Turn(self.turn, (), (), 0, 0, 0, 0)
 
 
 class GoesBack(LiveRobin):
@@ -156,6 +164,7 @@ def of(machine: type[Ordering], **changes) -> OrderProtocol:
         (of(TurnsAround), "events are delivered in another order than they came"),
         (of(Swallows), "0 of [0-9]+ rows passed by that are not for the core"),
         (of(StandsStill), "events are lost|not each barrier is delivered once|bytes wait"),
+        (of(NeverEnds), "a turn has neither rows nor control"),
         (of(GoesBack), "the clock of turn [0-9]+ falls from"),
         (
             of(DependsOnTheOwner),

@@ -205,3 +205,11 @@ BROKEN = {
 def test_the_check_says_in_plain_words_what_a_backend_does_not_keep(backend, words):
     with pytest.raises(ContractBroken, match=words):
         check_backend(backend)
+
+
+def test_a_check_that_fails_leaves_nothing_in_a_server():
+    cleaned = []
+    backend = Backend(store_of(Forgets), "a backend", clean=lambda settings, job: cleaned.append(job))
+    with pytest.raises(ContractBroken):
+        check_backend(backend)
+    assert cleaned == ["check"]

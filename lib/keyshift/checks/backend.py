@@ -26,18 +26,23 @@ def check_backend(backend: Backend, settings: Settings | None = None, examples: 
     settings = backend.settings() if settings is None else settings
     summary = backend.summary
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
-    with backend.served(settings, _NAME, Path(tempfile.gettempdir())) as served:
-        rng = random.Random(seed)
-        with closing(backend.open(_NAME, SCHEMA, served)) as store:
-            for _ in range(examples):
-                Watched(store).walk(rng, steps=40)
-            for check in (_empty, _sizes, _apart, _delta, _trackers, _timers):
-                check(lambda: store.unit(0))
-            with closing(backend.open(_OTHER_NAME, SCHEMA, served)) as other:
-                _moves(store, other)
-        with closing(backend.open(_NAME, _LISTS, served)) as lists:
-            _several_lists(lists)
-    backend.clean(settings, _NAME.partition("/")[0])
+    try:
+        with backend.served(settings, _NAME, Path(tempfile.gettempdir())) as served:
+            _check(backend, served, examples, random.Random(seed))
+    finally:
+        backend.clean(settings, _NAME.partition("/")[0])
+
+
+def _check(backend: Backend, served: Settings, examples: int, rng: random.Random) -> None:
+    with closing(backend.open(_NAME, SCHEMA, served)) as store:
+        for _ in range(examples):
+            Watched(store).walk(rng, steps=40)
+        for check in (_empty, _sizes, _apart, _delta, _trackers, _timers):
+            check(lambda: store.unit(0))
+        with closing(backend.open(_OTHER_NAME, SCHEMA, served)) as other:
+            _moves(store, other)
+    with closing(backend.open(_NAME, _LISTS, served)) as lists:
+        _several_lists(lists)
 
 
 class Watched:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from keyshift.model.errors import require
 from keyshift.model.keys import NO_VERSION, Version
 from keyshift.ordering import Local, OrderProtocol, Position, Propose, Record, Setting
 from keyshift.runtime.row import BARRIER, CAPTURE, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
@@ -197,6 +198,7 @@ class Replica:
     def deliver(self, ready: bool = True) -> None:
         """All turns that there are, as far as the slot is ``ready``: it may not be any more behind control."""
         while (turn := self.machine.take(ready)) is not None:
+            require(bool(turn.rows or turn.control), "a turn has neither rows nor control")  # there may be no end of them
             self.turns.append(turn)
             if is_capture(turn):
                 self.captured = self.machine.position

@@ -53,14 +53,19 @@ def counting_spec(common: Mapping[str, Any], engine: str, snapshots: bool = Fals
     """
     spec = make_spec({**common, "strategy": "stop_restart"})
     given = spec.parameters()
-    for name in spec.unsettled:
-        raise BadInput(
-            f"{name} = auto: it is chosen by what a load costs keyshift's job; give a number beside {engine}"
-        )
+    require_settled(spec, engine)
     for name, value in ONLY.items():
         if given[name] != value and not (snapshots and name == "snapshot_s"):
             raise BadInput(f"{name} = {given[name]!r}: a job of {engine} is compared with {name} = {value!r} only")
     return spec
+
+
+def require_settled(spec: RunSpec, beside: str) -> None:
+    """Raises BadInput if the load is left to the machine."""
+    for name in spec.unsettled:
+        raise BadInput(
+            f"{name} = auto: it is chosen by what a load costs keyshift's job; give a number beside {beside}"
+        )
 
 
 class CountedByResults(KeyCount):

@@ -12,9 +12,13 @@ from keyshift.clock import SECOND_US
 from keyshift.peers.counting import Stopped, begun_anew
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.traffic.topics import Topic
+from keyshift.waiting import wait_until
 from keyshift.workloads.keycount import KeyCount
 
 RUN_S = 60.0  # from a submitted job until all its tasks run
+
+SILENCE_S = 30.0  # without any result: then no more come
+STILL_S = 1.0  # between two looks at the results behind the load
 
 RESCALE_S = 120.0  # until the next checkpoint, and from there until all tasks run
 
@@ -84,9 +88,25 @@ class FlinkQuery:
 
     def halt(self, finally_: bool = False) -> Stopped:
         """See ``CountingQuery``."""
+        if finally_:
+            self._await_silence()
         self._savepoint, stopped = self._client.stop(self._job)
         self._job = ""
         return Stopped(round(stopped * SECOND_US), self._client.size(self._savepoint))
+
+    def _await_silence(self) -> None:
+        """Until no more results come, of which each event has one at the least: some may have come twice, so their
+        number does not say whether all were answered. An event that gets none is for the verdict to tell.
+        """
+        before, offered = -1, self._events.length()
+
+        def silent() -> bool:
+            nonlocal before
+            self.require_alive()
+            before, last = self._results.length(), before
+            return before == last and before >= offered
+
+        wait_until(silent, SILENCE_S, STILL_S, self._results.length)
 
     def rescale(self, slots: int, version: int) -> Stopped:
         """See ``CountingQuery``."""

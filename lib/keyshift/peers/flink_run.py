@@ -14,7 +14,7 @@ from keyshift.model.errors import BadInput
 from keyshift.peers.counting import CountedByResults, counting_spec
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
-from keyshift.peers.flink_job import AdaptiveFlinkQuery, FlinkQuery
+from keyshift.peers.flink_job import RESCALE_S, AdaptiveFlinkQuery, FlinkQuery
 from keyshift.peers.runs import PeerSpec, counting_run, peer_spec, repeated, run_peer
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
@@ -25,6 +25,7 @@ from keyshift.studies.study import Study
 RESTART, RESCALE = "flink_restart", "flink_rescale"
 QUERIES = {RESTART: FlinkQuery, RESCALE: AdaptiveFlinkQuery}
 """By the name of the point, which is the strategy in what is stored."""
+LEAST_S = 0.01  # between checkpoints: Flink takes no less
 CHECKPOINT_S = 2.0  # between checkpoints of a job that is rescaled while it runs: several before the request
 MOST_STATE = TASK_HEAP_MIB * MIB // 4  # of the heap: a restart reads all of it, and rows are objects
 
@@ -34,8 +35,13 @@ def flink_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
     if checkpoints := name == RESCALE:
         common = {"snapshot_s": CHECKPOINT_S, **common}
     spec = counting_spec(common, "Flink", checkpoints)
-    if checkpoints and not spec.job.snapshot_s:
-        raise BadInput(f"snapshot_s = 0: {name} goes on from a checkpoint; give seconds, as {CHECKPOINT_S:g}")
+    if checkpoints and not LEAST_S <= spec.job.snapshot_s <= RESCALE_S / 2:
+        raise BadInput(
+            f"snapshot_s = {spec.job.snapshot_s:g}: {name} goes on from a checkpoint; give {LEAST_S:g} to "
+            f"{RESCALE_S / 2:g} seconds between two, as {CHECKPOINT_S:g}"
+        )
+    if checkpoints and [*spec.slots_of.values()] == spec.scenario.reconfigurations:
+        raise BadInput(f"to_slots = {spec.scenario.to_slots}: {name} needs another number than it has before")
     workload = CountedByResults(**spec.workload.model_dump())
     if (state := workload.keys * workload.state_bytes) > MOST_STATE:
         raise BadInput(

@@ -29,7 +29,7 @@ from keyshift.wire.config import JobConfig, result_schema
 from keyshift.wire.spark_rows import PRIMER
 from keyshift.worker.tasks import Batches, Task
 
-BATCH_S = 3600.0  # longer than any run: what units have would not survive the end of a batch
+BATCH_S = 3600.0  # what units have does not survive the end of a batch
 VERSION = Version(1)  # of the one assignment
 Answer = Callable[[Row], bytes | None]  # the result frame of a row, if there are results
 

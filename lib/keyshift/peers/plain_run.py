@@ -21,7 +21,7 @@ from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.system import job_config, job_traffic
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.records import Measured
-from keyshift.peers.counting import CountedByResults
+from keyshift.peers.counting import CountedByResults, require_settled
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
 from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
@@ -39,13 +39,13 @@ from keyshift.workloads.micro import Micro
 from keyshift.workloads.times import Times
 
 Points = Mapping[str, Mapping[str, Any]]
+START_S = 300.0  # from the begin of the first batch until the load begins, and until its last result
 NAME = "no_support"  # of the point, and of the strategy in what is stored
 ALL = 1 << 62  # no offset is beyond it
 ONLY: dict[str, Any] = {  # of what a run may be
     "backend": "memory",
     "replicas": 1,
     "slots_per_process": 1,
-    "then_slots": "",
     "fault": "",
     "verify": "end",
 }
@@ -140,7 +140,11 @@ class PlainSystem:
 
 def plain_spec(common: Mapping[str, Any]) -> PeerSpec:
     """The spec of a run without support. Raises BadInput for what such a job does not do."""
-    spec = make_spec({**common, "strategy": "all_at_once", "snapshot_s": 0.0})  # a name that says nothing here
+    # The strategy says nothing here. It has the slots that the others have until something moves.
+    nothing = {"strategy": "all_at_once", "snapshot_s": 0.0, "trigger": "none", "then_slots": "", "slots_max": 0}
+    make_spec({**common, "strategy": "all_at_once"})  # what it leaves out may be wrong
+    spec = make_spec({**common, **nothing})
+    require_settled(spec, "a job without support")
     given = spec.parameters()
     for name, value in ONLY.items():
         if given[name] != value:
@@ -153,6 +157,11 @@ def plain_spec(common: Mapping[str, Any]) -> PeerSpec:
         raise BadInput(
             f"workload = {workload.name}: a job without support is compared with keycount, micro, and queries without "
             "state (query = q1 or q2 of nexmark), only"
+        )
+    if not stateless and spec.run.load_s > BATCH_S - START_S:
+        raise BadInput(
+            f"seconds = {spec.run.seconds:g}: a job without support has its state for one batch of {BATCH_S:g} s; "
+            f"warm-up and measurement may take {BATCH_S - START_S:g} s"
         )
     return peer_spec(spec, NAME, workload)
 

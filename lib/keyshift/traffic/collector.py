@@ -21,6 +21,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,9 +193,15 @@ class ResultsFile:
 def decoded(
     records: Sequence[ConsumerRecord], expected: pa.Schema, as_lines: bool
 ) -> Iterator[tuple[ConsumerRecord, pa.RecordBatch, frames.Facts]]:
-    """Results and facts of each frame, with the record it came in. Of lines: of all together, with the last one."""
+    """Results and facts of each frame, with the record it came in. Of lines: of those together that came into Kafka's
+    log in the same millisecond, with the last one of them.
+    """
     if as_lines:
-        yield records[-1], lines.decode([record.value for record in records], expected), frames.NO_FACTS
+        batch, first = lines.decode([record.value for record in records], expected), 0
+        for _, some in groupby(records, key=attrgetter("timestamp")):
+            *_, last = together = list(some)
+            yield last, batch.slice(first, len(together)), frames.NO_FACTS
+            first += len(together)
         return
     for record in records:
         yield record, *frames.decode(record.value, expected)

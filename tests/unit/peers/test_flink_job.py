@@ -9,7 +9,7 @@ from keyshift.lab.judge.final_state import judged
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment
 from keyshift.model.records import Second
-from keyshift.peers import counting
+from keyshift.peers import counting, flink_job
 from keyshift.peers.counting import CountedByResults, CountingJob, restarted
 from keyshift.peers.flink_client import Rescaled
 from keyshift.peers.flink_job import AdaptiveFlinkQuery, FlinkQuery, query, tables
@@ -66,6 +66,20 @@ def test_what_flinks_job_does_not_do_is_refused(given, named):
         flink_spec(RESTART, SMALL | given)
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"snapshot_s": 0}, "snapshot_s = 0: flink_rescale goes on from a checkpoint; give 0.01 to 60 seconds"),
+        ({"snapshot_s": 0.0004}, "snapshot_s = 0.0004: "),
+        ({"snapshot_s": 120}, "snapshot_s = 120: "),
+        ({"to_slots": 2}, "to_slots = 2: flink_rescale needs another number than it has before"),
+    ],
+)
+def test_a_rescale_that_cannot_be_is_refused(given, named):
+    with pytest.raises(BadInput, match=named):
+        flink_spec(RESCALE, SMALL | given)
+
+
 # What it does
 
 
@@ -111,6 +125,7 @@ def client():
 def started(monkeypatch, client):
     filled = []
     monkeypatch.setattr(counting, "LOOK_S", 0.0)
+    monkeypatch.setattr(flink_job, "STILL_S", 0.0)
     monkeypatch.setattr(counting.lines, "fill", lambda *told: filled.append(told))
     monkeypatch.setattr(Topic, "length", lambda topic: 20 if filled else 0)
     events, results = Topic("k", "in", 2), Topic("k", "out")
@@ -184,6 +199,16 @@ def test_a_job_that_dies_ends_the_run(job, client):
         job.check()
     with pytest.raises(ServiceUnavailable, match="not started anew"):
         job.recover()
+
+
+def test_it_is_stopped_behind_the_last_result_however_many_came_twice(started, client, monkeypatch):
+    """More than there are events: some of the first came once more, and those of the last are still to come."""
+    job, results, at_stop = started(RESCALE), iter([*range(15, 30), *[30] * 10]), []
+    monkeypatch.setattr(Topic, "length", lambda topic: 20 if topic.name == "in" else next(results))
+    stop = client.stop
+    monkeypatch.setattr(client, "stop", lambda job: at_stop.append(next(results)) or stop(job))
+    job.stop()
+    assert at_stop == [30]
 
 
 def test_a_job_that_was_not_stopped_is_cancelled_in_the_end(job, client):

@@ -123,11 +123,23 @@ def test_a_run_has_a_name_of_its_own_and_repetitions_with_other_events():
         (SMALL | {"backend": "rocksdb"}, "backend = 'rocksdb'"),
         (SMALL | {"fault": "kill:slot@12"}, "fault = 'kill:slot@12'"),
         (SMALL | {"workload": "microo"}, "unknown workload 'microo'"),
+        (SMALL | {"rate": "auto"}, "rate = auto: .* give a number beside a job without support"),
+        (SMALL | {"trigger": "never"}, "never"),
+        (SMALL | {"seconds": 5000.0}, "seconds = 5000: .* for one batch of 3600 s; .* may take 3300 s"),
     ],
 )
 def test_what_a_job_without_support_does_not_do_is_refused(given, named):
     with pytest.raises(BadInput, match=named):
         plain_spec({name: value for name, value in given.items() if value is not None})
+
+
+@pytest.mark.parametrize("more", [{"trigger": "scale", "to_slots": 6}, {"slots_max": 6}, {"trigger": "scale", "then_slots": "6"}])
+def test_it_has_the_slots_that_the_others_have_before_they_move(more):
+    assert set(plain_spec(SMALL | {"slots": 3} | more).tasks.values()) == {3}
+
+
+def test_without_state_it_may_last_as_long_as_it_likes():
+    assert plain_spec({"workload": "nexmark", "query": "q1", "seconds": 5000.0}).run.seconds == 5000
 
 
 def test_what_is_not_possible_is_refused_before_anything_is_started(monkeypatch, tmp_path):

@@ -51,14 +51,20 @@ def test_what_is_no_result_is_refused(value):
         lines.decode([result(), value], RESULTS)
 
 
-def record(offset, value):
-    return SimpleNamespace(offset=offset, value=value, timestamp=1)
+def record(offset, value, at_ms=1):
+    return SimpleNamespace(offset=offset, value=value, timestamp=at_ms)
 
 
-def test_results_of_several_lines_are_one_batch_with_the_last_record():
-    records = [record(7, result(key=3)), record(8, result(key=4))]
-    [(last, batch, facts)] = decoded(records, RESULTS, as_lines=True)
-    assert last.offset == 8 and batch["key"].to_pylist() == [3, 4] and facts == NO_FACTS
+def test_results_of_several_lines_have_the_time_at_which_each_was_there():
+    """However many are read at once: a poll has those of a tenth of a second."""
+    records = [record(6 + key, result(key=key), at_ms) for key, at_ms in [(1, 5), (2, 5), (3, 6), (4, 90)]]
+    found = list(decoded(records, RESULTS, as_lines=True))
+    assert [(last.offset, last.timestamp, batch["key"].to_pylist()) for last, batch, _ in found] == [
+        (8, 5, [1, 2]),
+        (9, 6, [3]),
+        (10, 90, [4]),
+    ]
+    assert {facts for *_, facts in found} == {NO_FACTS}
 
 
 def test_frames_come_one_by_one_with_what_they_say():
