@@ -198,7 +198,7 @@ class Replica:
     def deliver(self, ready: bool = True) -> None:
         """All turns that there are, as far as the slot is ``ready``: it may not be any more behind control."""
         while (turn := self.machine.take(ready)) is not None:
-            require(bool(turn.rows or turn.control), "a turn has neither rows nor control")  # there may be no end of them
+            require(bool(turn.rows or turn.control), "a turn has neither rows nor control")  # or they may never end
             self.turns.append(turn)
             if is_capture(turn):
                 self.captured = self.machine.position

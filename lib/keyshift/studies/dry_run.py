@@ -116,8 +116,8 @@ class Forecast:
         about = f"batch {self.batch}: {counted(self.executions, 'execution')} of {self.notebook}, {self.to_do} to do"
         yield f"{about}, with {counted(self.runs, 'run')}{self._duration()}"
         if self.runs:
-            needs = self.needs
-            yield f"  needs {needs.cores} cores of Spark (tasks at once), {size(needs.memory)} of memory; {self.executors}"
+            cores = f"{self.needs.cores} cores of Spark (tasks at once)"
+            yield f"  needs {cores}, {size(self.needs.memory)} of memory; {self.executors}"
             yield f"  services: {', '.join(self.services)}"
         for reason, numbers in self.refused.items():
             yield f"  cannot run here, execution {', '.join(map(str, numbers))}: {reason}"

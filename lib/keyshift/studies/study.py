@@ -133,8 +133,8 @@ class Study:
         return pd.DataFrame([*found.values()]).T.set_axis([f"version {n + 1}" for n in range(len(found))], axis=1)
 
     def require_good(self) -> None:
-        """Raises KeyshiftError if no run is left for figures. Those that are bad are published first: a notebook gets no
-        further, and whoever reads it or its batch has to find them.
+        """Raises KeyshiftError if no run is left for figures. Those that are bad are published first: a notebook gets
+        no further, and whoever reads it or its batch has to find them.
         """
         if not self.manifests:
             raise KeyshiftError(f"all points died: {'; '.join(self.died.values())}")

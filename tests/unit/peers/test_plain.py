@@ -133,9 +133,9 @@ def test_what_a_job_without_support_does_not_do_is_refused(given, named):
         plain_spec({name: value for name, value in given.items() if value is not None})
 
 
-@pytest.mark.parametrize("more", [{"trigger": "scale", "to_slots": 6}, {"slots_max": 6}, {"trigger": "scale", "then_slots": "6"}])
+@pytest.mark.parametrize("more", [{"to_slots": 6}, {"slots_max": 6}, {"then_slots": "6"}])
 def test_it_has_the_slots_that_the_others_have_before_they_move(more):
-    assert set(plain_spec(SMALL | {"slots": 3} | more).tasks.values()) == {3}
+    assert set(plain_spec(SMALL | {"trigger": "scale", "slots": 3} | more).tasks.values()) == {3}
 
 
 def test_without_state_it_may_last_as_long_as_it_likes():

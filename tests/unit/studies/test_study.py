@@ -95,7 +95,7 @@ def test_runs_that_are_all_bad_are_published_before_it_is_said_that_there_is_not
     told = []
     monkeypatch.setattr(studies.notebook, "publish", told.extend)
     lab.bad = {"fluid", "lazy"}
-    with pytest.raises(KeyshiftError, match="none of the runs is correct, .*: run-1, run-2"):
+    with pytest.raises(KeyshiftError, match=r"none of the runs is correct, .*: run-1, run-2"):
         measure(named(["fluid", "lazy"]))
     assert [manifest.run_id for manifest in told] == ["run-1", "run-2"]
 
