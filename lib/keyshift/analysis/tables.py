@@ -86,8 +86,8 @@ class Point:
         return sum(row["verdict"] != "ok" for row in self.rows)
 
     def values(self, measure: Measure) -> list[float]:
-        """The measure of each run in which it is known."""
-        return measured(self.rows, measure)
+        """The measure of each run in which it is known; of runs that are not correct nothing is."""
+        return measured((row for row in self.rows if row["verdict"] == "ok"), measure)
 
     def lacks(self, name: str, concerned: Callable[[Row], bool]) -> bool:
         """True if a run lacks the figure ``name``, of those that it concerns."""
@@ -129,7 +129,7 @@ def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
 
 
 def comparison_table(summaries: Sequence[Row]) -> pd.DataFrame:
-    """One row per workload, strategy and set of parameters: means over its runs, NaN for what is not known.
+    """One row per workload, strategy and set of parameters: means over its correct runs, NaN for what is not known.
 
     The headers carry the units. If a point was repeated, columns ``<measure> 95 %`` hold the confidence interval as
     text; measures that no run has are left out. A point of which any run is not correct has the verdict "bad".

@@ -1,6 +1,7 @@
 """Stored runs for a notebook that compares them: the store, and which of its runs can be compared."""
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +12,7 @@ from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
 from keyshift.planner import MEANINGS
 from keyshift.progress import Say, progress
+from keyshift.results.manifest import COUNTS
 from keyshift.results.store import ResultStore
 from keyshift.services.stack import STORE
 
@@ -39,8 +41,14 @@ def comparable(runs: pd.DataFrame, workload: str = "", like: str = "") -> list[d
     if chosen.empty:
         return []
     first = fixed(chosen.iloc[0])
-    rows: list[dict[Any, Any]] = ended.to_dict("records")
-    return [row for row in reversed(rows) if fixed(row) == first]
+    rows = ended.to_dict("records")
+    return [_summary(row) for row in reversed(rows) if fixed(row) == first]
+
+
+def _summary(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """As it was before it stood in a table beside others, which know more or less: nothing is NaN, counts are whole."""
+    known = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+    return known | {name: int(known[name]) for name in COUNTS if known.get(name) is not None}
 
 
 def fixed(row: Any, free: Collection[str] = FREE) -> dict[str, Any]:

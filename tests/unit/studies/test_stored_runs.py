@@ -35,6 +35,17 @@ def test_who_chose_the_load_is_no_difference_but_the_load_is():
     assert len(comparable(store.list_runs(), like=run(1).run_id)) == 2
 
 
+def test_a_row_says_what_its_run_says_whatever_stands_beside_it():
+    """In a table with others, which know more or have died, what one does not know would be NaN, and counts broken."""
+    store = result_store()
+    for number, summary in enumerate(({"bytes_copied": 5}, {"bytes_copied": None})):
+        manifest = run(number, "fluid")
+        store.put_run(manifest.model_copy(update={"summary": manifest.summary.model_copy(update=summary)}), tables())
+    store.put_run(run(3, "lazy", "died"), {})
+    _, newest = comparable(store.list_runs())
+    assert newest["bytes_copied"] is None and repr(newest["lost"]) == "0"
+
+
 def test_a_run_can_be_named_that_the_others_are_like(runs):
     (row,) = comparable(runs, like=run(2).run_id[:15])
     assert row["parameters"]["rate"] == 9

@@ -18,6 +18,7 @@ AROUND = "harness_cores"  # metric: processors at work for what is measured with
 SENT, RECEIVED = "sent_mib", "received_mib"  # metrics: over the network, since the first sample
 NETWORK_EVERY = 2  # samples: a look at all connections takes 10 ms
 WAITING = "run_queue"  # metric: processes that run or could
+SERVERS = {"redis-server": "Redis"}  # a run may start one for its state: below its process, and not of the job
 Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
 
 
@@ -87,14 +88,16 @@ class Sampler:
         for pid in {*below, *around}:
             with contextlib.suppress(psutil.Error):
                 process = below.get(pid) or psutil.Process(pid)
-                if (kind := around.get(pid)) is None:
-                    kind = names[pid] = _part(pid, below, parts) or _kind(process)
+                beside = around.get(pid) or SERVERS.get(process.name())
+                kind = beside or _part(pid, below, parts) or _kind(process)
+                if not beside:
+                    names[pid] = kind
                     memory[kind] += process.memory_info().rss / 2**20
                 times = process.cpu_times()
                 spent = times.user + times.system
                 # One below this process that was not there at the last look has begun since; another one may be old.
                 before = self._cpu_s.get(pid, 0.0 if pid in below else spent)
-                cpu[AROUND if pid in around else "cpu_cores", kind] += max(0.0, spent - before)
+                cpu[AROUND if beside else "cpu_cores", kind] += max(0.0, spent - before)
                 self._cpu_s[pid] = spent
         for kind, mib in memory.items():
             yield "rss_mib", kind, mib

@@ -55,6 +55,18 @@ def test_processes_of_the_job_what_is_around_it_and_the_machine_are_told_apart(b
     assert min(values(rows, "run_queue", "machine")) >= 1
 
 
+def test_a_server_for_state_that_the_run_has_started_is_none_of_its_workers(tmp_path):
+    program = tmp_path / "redis-server"
+    program.symlink_to(sys.executable)
+    with subprocess.Popen([program, "-c", "while True: pass"]) as server:
+        try:
+            with Sampler(dict) as sampler:
+                assert wait_until(lambda: sum(values(sampler.rows, "harness_cores", "Redis")) > 0, 60.0)
+        finally:
+            server.kill()
+    assert not values(sampler.rows, "rss_mib", "Redis") and not values(sampler.rows, "cpu_cores", "Redis")
+
+
 def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_marked(busy, stranger):
     with Sampler(lambda: {busy: "generator"}) as sampler:
         assert wait_until(lambda: sum(values(sampler.rows, "disturbed", "machine")) > 0, 60.0)
