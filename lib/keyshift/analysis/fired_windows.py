@@ -18,7 +18,8 @@ def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
     """A row for each run, by its name: how many windows closed, and how many results they had.
 
     ``runs``: the tables of each run. Columns: ``windows before``, ``during`` and ``after`` the migration (first switch
-    to last drained queue), ``results before`` and so on, ``results per window`` (NaN if none closed). A window is a
+    to last drained queue), ``results before`` and so on, ``results per window`` (NaN if none closed), ``moved`` (if
+    nothing did, all is before). A window is a
     moment at which timers were due; where each key has its own, as sessions and auctions do, that is one of them. What
     timers gave is not counted twice if the query died in between.
     """
@@ -27,23 +28,26 @@ def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
         metrics, migration = tables["metrics"], tables["migration"]
         need(metrics, ["t_s", "metric", "value"], f"fired, {name}")
         need(migration, ["switched_s", "drained_s"], f"fired, {name}")
-        begin, end = migration["switched_s"].min(), migration["drained_s"].max()
+        moved = len(migration) > 0
+        begin, end = (migration["switched_s"].min(), migration["drained_s"].max()) if moved else (np.inf, np.inf)
         when = np.select([metrics["t_s"] + BIN_S <= begin, metrics["t_s"] > end], ["before", "after"], "during")
         sums = metrics.groupby(["metric", when])["value"].sum()
         counts = {
             f"{what} {part}": int(sums.get((metric, part), 0)) for what, metric in COUNTED.items() for part in PARTS
         }
         windows, results = (sum(counts[f"{what} {part}"] for part in PARTS) for what in COUNTED)
-        rows[name] = counts | {"results per window": results / windows if windows else np.nan}
+        rows[name] = counts | {"results per window": results / windows if windows else np.nan, "moved": moved}
     columns = [f"{what} {part}" for what in COUNTED for part in PARTS]
-    return pd.DataFrame([*rows.values()], index=[*rows], columns=[*columns, "results per window"])
+    return pd.DataFrame([*rows.values()], index=[*rows], columns=[*columns, "results per window", "moved"])
 
 
 def fired_sentences(table: pd.DataFrame) -> list[str]:
     """What ``fired`` found, in sentences: where windows fired behind the migration, where not, and where none are."""
     total = table[[f"windows {part}" for part in PARTS]].sum(axis=1)
     silent = [str(name) for name in table.index[total == 0]]
-    stuck = [str(name) for name in table.index[(total > 0) & (table["windows after"] == 0)]]
+    moved = table["moved"].astype(bool)
+    stuck = [str(name) for name in table.index[(total > 0) & (table["windows after"] == 0) & moved]]
+    still = [str(name) for name in table.index[~moved]]
     well = table[table["windows after"] > 0].sort_values("windows after")
     said = []
     if len(well):
@@ -55,6 +59,8 @@ def fired_sentences(table: pd.DataFrame) -> list[str]:
         )
     if stuck:
         said.append(f"No window closed behind the migration of {'; '.join(stuck)}.")
+    if still:
+        said.append(f"Nothing moved in {'; '.join(still)}.")
     if silent:
         said.append(f"No timer gave a result in {'; '.join(silent)}.")
     return said

@@ -75,6 +75,12 @@ def over_repetitions(runs: list[pd.DataFrame]) -> pd.DataFrame:
     return found.reset_index()
 
 
+def measured(latency: pd.DataFrame, trigger_s: float) -> pd.DataFrame:
+    """Without the warm-up, which ended ``trigger_s`` seconds before the trigger."""
+    need(latency, ["created_s"], "measured")
+    return latency[latency["created_s"] >= -trigger_s]
+
+
 def before(latency: pd.DataFrame, since_s: float) -> tuple[float | None, float | None]:
     """P50 and P99 in ms of events created from ``since_s`` (negative: the end of the warm-up) up to the trigger."""
     need(latency, ["created_s", "latency_ms"], "before")

@@ -25,9 +25,10 @@ def rate_sentences(summaries: Sequence[Row], parameter: str = "slots", group: st
         first, last = line.iloc[0], line.iloc[-1]
         text = f"{name}: {first['mean']:.0f} events/s with {parameter} = {first['value']}"
         if len(line) > 1:
-            grown = last["mean"] / first["mean"] if first["mean"] else float("nan")
+            text += f", {last['mean']:.0f} with {last['value']}"
+        if len(line) > 1 and first["mean"]:
             text += (
-                f", {last['mean']:.0f} with {last['value']}: {grown:.2g} times as many with "
+                f": {last['mean'] / first['mean']:.2g} times as many with "
                 f"{last['value'] / first['value']:.2g} times the {parameter}"
             )
         said.append(text + ".")

@@ -180,7 +180,7 @@ class Summary(_Record):
     units_moved: Count = Field(description="units installed at their destination")
     steps: Count = Field(description="steps of the plan that were begun")
     floor_s: Measure = Field(
-        description="bytes_minimum divided by the bandwidth of a bare copy, measured in the same run"
+        description="bytes_minimum divided by the bandwidth of a bare copy, measured on this machine within a day"
     )
     peak_rss_mib: Measure = Field(
         description="largest resident memory of all processes of the job together, in one second"

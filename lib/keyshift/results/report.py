@@ -4,6 +4,7 @@ Texts and parameters have passed ``anonymous``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import pandas as pd
@@ -97,9 +98,14 @@ def _run(manifest: Manifest, tables: Tables) -> Row:
         "facts": _facts(told),
         "counts": {name: verdict[name] for name in COUNTS} | verdict["others"] if verdict else {},
         "figures": {name: value for name, value in figures.items() if value},
-        "tail": table(tail({manifest.strategy: tables["latency"]}).drop(columns="name")) if tables else "",
-        "drawn": [svg(figure) for figure in _drawn(manifest.strategy, tables)] if tables else [],
+        "tail": table(tail({manifest.strategy: _measured(manifest, tables)}).drop(columns="name")) if tables else "",
+        "drawn": [svg(figure) for figure in _drawn(manifest, tables)] if tables else [],
     }
+
+
+def _measured(manifest: Manifest, tables: Tables) -> pd.DataFrame:
+    """Latencies without those of the warm-up, if there was one: a live job has none."""
+    return metrics.measured(tables["latency"], manifest.parameters.get("trigger_s", inf))
 
 
 def _facts(told: Mapping[str, Any]) -> dict[str, str]:
@@ -112,14 +118,14 @@ def _facts(told: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _drawn(strategy: str, tables: Tables) -> Iterator[FigureBase | None]:
-    latency, migration = tables["latency"], tables["migration"]
+def _drawn(manifest: Manifest, tables: Tables) -> Iterator[FigureBase | None]:
+    strategy, latency, migration = manifest.strategy, tables["latency"], tables["migration"]
     if len(latency):
         struck = {strategy: [at_s for at_s, _ in faults(tables["metrics"])]}
         seconds = with_disturbed(metrics.per_second(latency), tables["metrics"])
         yield panels({strategy: (seconds, migration)}, title="Latency per second", faults=struck)
         yield throughput_panels({strategy: tables})
-        yield ccdf_figure({strategy: metrics.ccdf(latency)}).figure
+        yield ccdf_figure({strategy: metrics.ccdf(_measured(manifest, tables))}).figure
     if len(migration):
         yield steps_gantt(migration).figure
     if {"cpu_cores", "rss_mib"} <= set(tables["metrics"]["metric"]):

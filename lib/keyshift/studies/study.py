@@ -89,6 +89,13 @@ class Study:
         """The table ``table`` (one of ``results.tables.TABLES``) of each good run, by point."""
         return {name: [tables[table] for _, tables in some] for name, some in self.good().items()}
 
+    def measured(self) -> dict[str, list[pd.DataFrame]]:
+        """Latencies of all events that were due behind the warm-up, of each good run, by point."""
+        return {
+            name: [metrics.measured(latency, self.specs[name].scenario.trigger_s) for latency in latencies]
+            for name, latencies in self.tables("latency").items()
+        }
+
     def faults(self) -> dict[str, list[float]]:
         """For ``panels``: when faults happened in the first good run of each point, in seconds from the trigger."""
         return {name: [at_s for at_s, _ in faults(tables["metrics"])] for name, tables in self.first().items()}

@@ -31,7 +31,8 @@ def test_without_timers_and_without_a_migration_nothing_is_made_up():
     never = {"metrics": RUN, "migration": MIGRATION[:0]}
     found = fired({"q1": nothing, "still": never})
     assert found.loc["q1", "windows after"] == 0 and np.isnan(found.loc["q1", "results per window"])
-    assert found.loc["still", ["windows before", "windows during", "windows after"]].sum() == 7
+    assert found.loc["still", ["windows before", "windows during", "windows after"]].tolist() == [7, 0, 0]
+    assert fired_sentences(found) == ["Nothing moved in still.", "No timer gave a result in q1."]
     with pytest.raises(BadInput, match="fired, q1: no column value"):
         fired({"q1": nothing | {"metrics": RUN.drop(columns="value")}})
 

@@ -67,6 +67,16 @@ def test_each_run_has_its_figures_and_the_index_leads_to_it(page, elements):
     assert 'class="died">Kafka at &lt;address&gt; went away' in page
 
 
+def test_the_tail_is_of_results_behind_the_warm_up():
+    """Of 1000 latencies those of the first 5 s were due before; where nothing says so, as of a live job, all count."""
+    store = result_store()
+    for number, more in enumerate(({"trigger_s": 5.0}, {})):
+        store.put_run(run(number, "fluid", parameters=more), tables())
+    found = report(store, store.list_runs()["run_id"].tolist()[::-1])
+    parts = found.split("Latency of all results behind the warm-up (ms)")[1:]
+    assert [re.search(r"<td>(750|1000)</td>", part)[1] for part in parts] == ["750", "1000"]
+
+
 def test_parameters_versions_and_verdict_are_there(page):
     for text in ("pyspark", "4.3.0", "1 lost", "P99 spike (ms)", "2 × some, 100 MiB"):
         assert text in page

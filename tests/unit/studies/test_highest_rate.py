@@ -77,6 +77,12 @@ def test_what_more_slots_bring_is_said_of_correct_runs_alone(lab):
     assert [measure(study.rows()[0]) for measure in RATE_MEASURES.values()] == [1000.0, 2.0, 6.0]
 
 
+def test_nothing_is_a_multiple_of_no_rate_at_all(lab):
+    rows = measure_highest_rates(points(1, 2), {"workload": "chain", "chain": "map", "seed": 0}).rows()
+    *_, said = rate_sentences([row | {"highest_per_s": rate} for row, rate in zip(rows, (0.0, 500.0), strict=True)])
+    assert said == "map: 0 events/s with slots = 1, 500 with 2."
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -100,6 +100,11 @@ def test_runs_that_are_all_bad_are_published_before_it_is_said_that_there_is_not
     assert [manifest.run_id for manifest in told] == ["run-1", "run-2"]
 
 
+def test_what_is_measured_is_without_the_warm_up(lab):
+    study = measure(named(["fluid"]), {"trigger_s": 0.0})
+    assert [latency["latency_ms"].tolist() for latency in study.measured()["fluid"]] == [[20.0, 40.0]]
+
+
 def test_a_point_of_which_one_repetition_dies_has_the_others(lab, monkeypatch):
     monkeypatch.setattr(lab, "run", _dies_once(lab.run))
     study = measure(named(["fluid"]), {"repetitions": 3})

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from keyshift.results.manifest import describe_machine
 from keyshift.traffic.process import JsonProcess, say
 
 BATCH_BYTES = 4 << 20  # per message; as ``chunk_bytes`` of a run by default
@@ -78,15 +79,16 @@ def measure_bytes_per_s() -> float:
 
 def bytes_per_s(cache: Path) -> float:
     """The bandwidth measured on this machine within the last day, kept in ``cache``, else measured now."""
+    machine = describe_machine().model_dump(mode="json")  # a folder may be read by another one
     try:
         kept = json.loads(cache.read_text())
-        if time.time() - kept["measured_at"] < FRESH_S:
+        if time.time() - kept["measured_at"] < FRESH_S and kept["machine"] == machine:
             return float(kept["bytes_per_s"])
     except (OSError, ValueError, KeyError):  # not measured yet, or not by this version
         pass
     value = measure_bytes_per_s()
     cache.parent.mkdir(parents=True, exist_ok=True)
-    cache.write_text(json.dumps({"bytes_per_s": value, "measured_at": time.time()}))
+    cache.write_text(json.dumps({"bytes_per_s": value, "measured_at": time.time(), "machine": machine}))
     return value
 
 
