@@ -30,7 +30,7 @@ class Executor:
         copy.write_text(f"executed with {parameters}")
         html.write_text("<p>executed")
         rows = [{"run_id": f"run-{skew}", "verdict": self.verdicts.get(skew, "ok")}]
-        return Executed(copy, html, [], [] if error else rows, error)
+        return Executed(copy, html, [], rows if not error or skew in self.verdicts else [], error)
 
 
 def write_notebook(path, defaults=DEFAULTS, words="# Load", code="skew * bytes"):

@@ -94,9 +94,12 @@ def notebook(
             typer.echo(f"{label:9} {file}")
     for row in executed.rows:
         typer.echo(f"{row['strategy']:18} verdict {row['verdict']:4} MinIO: runs/{row['run_id']}/")
-    if executed.error:
+    bad = any(row["verdict"] != "ok" for row in executed.rows)
+    if executed.error and not bad:
         raise KeyshiftError(f"{path.name} failed in {executed.error}")
-    raise typer.Exit(int(any(row["verdict"] != "ok" for row in executed.rows)))
+    if executed.error:
+        tell(f"{path.name} failed in {executed.error}")
+    raise typer.Exit(int(bad))
 
 
 def batch(

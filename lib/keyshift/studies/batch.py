@@ -7,7 +7,6 @@ ended, a record of it is put into the store, so a restart executes only what has
 import itertools
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from keyshift.model.errors import BadInput
 from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.results.anonymous import anonymous
-from keyshift.results.files import FILE_NAME, Files
+from keyshift.results.files import Files
 from keyshift.results.store import ResultStore
 from keyshift.studies import notebook as notebooks
 
@@ -164,10 +163,6 @@ def prepare(file: Path, folder: Path) -> PreparedBatch:
 def _find(name: str, folders: list[Path]) -> Path:
     for folder in folders:
         if (folder / name).is_file():
-            if not re.fullmatch(FILE_NAME, Path(name).name):
-                raise BadInput(
-                    f"notebook = {name!r}: use letters, digits, '_', '-' and '.', for the store takes no others"
-                )
             return folder / name
     there = [path.relative_to(folder).as_posix() for folder in folders for path in sorted(folder.rglob("*.ipynb"))]
     near = [path for path in there if Path(path).name == Path(name).name] or get_close_matches(name, there, n=1)

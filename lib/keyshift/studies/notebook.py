@@ -24,6 +24,7 @@ from keyshift.model.errors import BadInput
 from keyshift.progress import DISPLAY, tell
 from keyshift.registry import unknown
 from keyshift.results.anonymous import anonymous, anonymous_all, with_texts
+from keyshift.results.files import FILE_NAME
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
@@ -115,11 +116,15 @@ _CONTAINERS: dict[str, tuple[type, ...]] = {"list": (list, dict), "dict": (dict,
 
 
 def check_parameters(path: Path, *sets: dict[str, Any]) -> None:
-    """Of all ``sets`` of values. Raises BadInput if the notebook is not there, cannot be read, has no such parameter,
-    or wants a list or dictionary and gets a single value.
+    """Of all ``sets`` of values. Raises BadInput if the notebook is not there, cannot be read or kept, has no such
+    parameter, or wants a list or dictionary and gets a single value.
     """
     if not path.is_file():
         raise BadInput(f"notebook {str(path)!r}: there is no such file")
+    if not re.fullmatch(FILE_NAME, path.name):
+        raise BadInput(
+            f"notebook {path.name!r}: use letters, digits, '_', '-' and '.' in its name, for the store takes no others"
+        )
     try:
         known = papermill.inspect_notebook(str(path))
     except Exception as error:  # papermill and nbformat raise many kinds for a file that is none of theirs

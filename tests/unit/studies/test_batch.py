@@ -10,6 +10,7 @@ import pytest
 from small_batches import DEFAULTS, Bench, Executor, prepared, write_notebook
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.studies import batch
 from keyshift.studies.batch import exit_status, load_batch, prepare, table
 
 ROOT = Path(__file__).parents[3]
@@ -162,6 +163,26 @@ def test_a_failure_is_recorded_and_the_rest_goes_on(folder, bench, error):
     assert all("\n" not in line for line in bench.said)
 
 
+def test_bad_runs_are_what_counts_where_a_notebook_got_no_further_and_are_not_made_again(folder, bench):
+    """As of a notebook that has no correct run for its figures."""
+    made = prepared(folder)
+    done = bench.run(made, Executor(verdicts={None: "bad"}, errors={None: "cell 1: KeyshiftError: none is correct"}))
+    [record] = done.values()
+    assert (record.status, [*record.verdicts.values()]) == ("bad", ["bad"]) and "none is correct" in record.error
+    again = Executor()
+    assert exit_status(bench.run(made, again)) == 1 and again.given == []
+
+
+def test_an_execution_whose_copy_cannot_be_kept_with_its_runs_does_not_end_the_night(folder, bench, monkeypatch):
+    def keep(executed, runs):
+        raise BadInput("unknown run 'run-0'")
+
+    monkeypatch.setattr(batch.notebooks, "keep", keep)
+    done = bench.run(prepared(folder, "grid: {skew: [0, 1]}"), Executor())
+    assert [record.status for record in done.values()] == ["failed", "failed"]
+    assert all("unknown run" in record.error and record.copy_at for record in done.values())
+
+
 def test_the_record_of_a_failure_says_nothing_of_whose_machine_it_was(folder, bench, monkeypatch):
     monkeypatch.setenv("KEYSHIFT_MINIO_SECRET_KEY", "sup3r-s3cret")
     error = "cell 3: OSError: /home/ada/lab/text.txt of 10.1.2.3:9092, with sup3r-s3cret"
@@ -265,7 +286,7 @@ def test_each_execution_has_a_line_and_a_row_with_what_varies_and_its_verdict(fo
         ("name: a\nnotebook: load.ipynb\nlist: [{seed: 1}, {sede: 1}]", "parameter 'sede': did you mean 'seed'"),
         ("name: a\nnotebook: load.ipynb\ngrid: {seed: [1, 2, 1]}", "executions 1 and 3 have the same .*seed=1"),
         ("name: a\nnotebook: laod.ipynb", "notebook = 'laod.ipynb': there is no such file .*did you mean 'load.ipynb'"),
-        ("name: a\nnotebook: my load.ipynb", "notebook = 'my load.ipynb': use letters"),
+        ("name: a\nnotebook: my load.ipynb", "notebook 'my load.ipynb': use letters"),
         ("name: My batch\nnotebook: load.ipynb", "name = 'My batch': .*lower-case letters, digits and '-'"),
         ("name: ../a\nnotebook: load.ipynb", "name = '../a'"),
         ("notebook: load.ipynb", "batch.yaml: name: field required"),

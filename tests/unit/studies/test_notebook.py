@@ -90,6 +90,12 @@ def test_a_value_of_another_kind_is_named_before_anything_is_started(tmp_path, g
         check_parameters(tmp_path / "wants.ipynb", {"names": ["b"]}, given)
 
 
+def test_a_notebook_that_the_store_could_not_keep_is_refused_before_anything_is_started(tmp_path):
+    nbformat.write(WANTS, tmp_path / "my notebook.ipynb")
+    with pytest.raises(BadInput, match=r"notebook 'my notebook.ipynb': use letters, digits"):
+        check_parameters(tmp_path / "my notebook.ipynb")
+
+
 def test_what_goes_to_a_kernel_and_back_is_encrypted(tmp_path, capfd):
     cell = new_code_cell("from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().curve_secretkey")
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
