@@ -76,12 +76,15 @@ class SmallJob:
         self._tasks[-1].start()
         return self._tasks[-1]
 
-    def begun(self, host=None, keys=(), version=1, slot=0):
-        """A slot in a new batch, in a process of its own or that of ``host``: its state is there, all routers have said
-        their first barrier, and one of them events.
-        """
+    def settled(self, host=None, slot=0):
+        """A slot in a new batch, in a process of its own or that of ``host``: its state is there."""
         task = self.opened(slot, host or self.process())
         until(lambda: task.shared.core.machine.settled)
+        return task
+
+    def begun(self, host=None, keys=(), version=1, slot=0):
+        """As ``settled``: all routers have said their first barrier, and one of them events."""
+        task = self.settled(host, slot)
         for router in range(self.config.routers):
             self.barrier(task, version, router)
         if keys:

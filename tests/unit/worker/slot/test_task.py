@@ -7,7 +7,7 @@ from unittest.mock import PropertyMock, patch
 
 import pytest
 from small_job import CONFIG
-from small_slots import SmallJob, until
+from small_slots import until
 
 from keyshift.model.errors import MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move, Step
@@ -18,11 +18,9 @@ from keyshift.worker.slot import task as slot_task
 
 
 @pytest.fixture
-def job(monkeypatch):
+def job(make, monkeypatch):
     monkeypatch.setattr(slot_task, "ASIDE_S", 0.001)
-    job = SmallJob(monkeypatch)
-    yield job
-    job.close()
+    return make()
 
 
 @pytest.fixture

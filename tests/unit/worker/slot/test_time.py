@@ -5,7 +5,7 @@ import time
 import pytest
 from small_bucket import read
 from small_job import CONFIG
-from small_slots import SmallJob, until
+from small_slots import until
 
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.nodes import saved
@@ -20,10 +20,8 @@ TIMED = {
 
 
 @pytest.fixture
-def job(monkeypatch):
-    job = SmallJob(monkeypatch, routers=2, slots=1, **TIMED)
-    yield job
-    job.close()
+def job(make):
+    return make(routers=2, slots=1, **TIMED)
 
 
 @pytest.fixture
