@@ -235,28 +235,27 @@ def test_row_groups_that_are_of_several_partitions_or_do_not_tell_are_refused(pa
     refused(path, "row group 0 does not say of which one partition")
 
 
-def test_events_without_a_time_are_refused(path):
+@pytest.mark.parametrize("times", [[None] * 3, [1, None, 3]], ids=["none has one", "one has none"])
+def test_events_without_a_time_are_refused(path, times):
     write(path, KeyCount(**KEYCOUNT, seed=5))
-    rewritten(path, lambda table: table.slice(0, 9).set_column(2, "t", pa.array([None] * 9, pa.int64())))
-    refused(path, "row group 0 has events without a time t")
-    write_again = KeyCount(**KEYCOUNT, seed=5)
-    path.unlink()
-    write(path, write_again)
     at = pq.ParquetFile(path).schema_arrow.names.index("t")
-    nothing = pa.array([1, None, 3], pa.int64())
-    rewritten(path, lambda table: table.slice(0, 3).set_column(at, "t", nothing))
+    rewritten(path, lambda table: table.slice(0, 3).set_column(at, "t", pa.array(times, pa.int64())))
     refused(path, "row group 0 has events without a time t")
 
 
-def test_columns_that_the_source_has_not_like_that_are_refused(path):
-    write(path, KeyCount(**KEYCOUNT, seed=5))
-    rewritten(path, lambda table: table.slice(0, 100).drop_columns(["key"]))
-    refused(path, "column key of source events is missing, expected int64")
-    path.unlink()
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda table, at: table.remove_column(at), "missing"),
+        (lambda table, at: table.set_column(at, "key", table["key"].cast("string")), "string"),
+    ],
+    ids=["missing", "of another type"],
+)
+def test_columns_that_the_source_has_not_like_that_are_refused(path, change, found):
     write(path, KeyCount(**KEYCOUNT, seed=5))
     at = pq.ParquetFile(path).schema_arrow.names.index("key")
-    rewritten(path, lambda table: table.slice(0, 100).set_column(at, "key", table["key"].slice(0, 100).cast("string")))
-    refused(path, "column key of source events is string, expected int64")
+    rewritten(path, lambda table: change(table.slice(0, 100), at))
+    refused(path, f"column key of source events is {found}, expected int64")
 
 
 def test_another_workload_or_another_number_of_routers_is_refused(path):
