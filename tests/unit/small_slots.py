@@ -1,11 +1,10 @@
 """Slots of a small job with Flight between them; ZooKeeper and the bucket are in memory, rows come from the test."""
 
-import time
 from dataclasses import replace
 
 import pyarrow as pa
 from small_bucket import Bucket
-from small_job import CONFIG, DEADLINE_S
+from small_job import CONFIG
 
 from keyshift.model import frames
 from keyshift.model.keys import Assignment
@@ -18,16 +17,9 @@ from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.slot.opening import make_slot
+from waits import until
 
 BEGIN_US = 1_000_000_000_000
-
-
-def until(condition, meanwhile=lambda: None):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        meanwhile()
-        time.sleep(0.002)
 
 
 class SmallJob:

@@ -3,9 +3,10 @@ import re
 
 import pandas as pd
 import pytest
+from small_steps import step
 
 from keyshift.histogram import class_of
-from keyshift.model.keys import Move, SlotId, Step, UnitId
+from keyshift.model.keys import UnitId
 from keyshift.model.records import (
     Measured,
     Second,
@@ -33,10 +34,6 @@ from keyshift.results.from_records import (
 )
 
 TRIGGER_US = 10_000_000
-
-
-def step(*moves):
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves))
 
 
 def migration(*rows):

@@ -16,6 +16,7 @@ from keyshift.workloads.keycount import EVENTS, KeyCount
 from keyshift.workloads.nexmark import Nexmark
 from keyshift.workloads.saas import Saas
 from keyshift.workloads.windowcount import WindowCount
+from workload_runs import with_sources
 
 KEYCOUNT = {"key_groups": 8, "keys": 60, "state_bytes": 16}
 SMALL = {"keycount": KEYCOUNT, "stock": {"open_orders": 50, "resting": 2}, "nexmark": {"delay_ms": 30}}
@@ -120,13 +121,8 @@ def test_the_parameters_of_a_file_are_the_seed_and_some_others(workload):
 
 
 def test_a_source_that_says_nothing_depends_on_all_parameters():
-    class Silent(KeyCount):
-        @property
-        def sources(self):
-            [plain] = super().sources
-            return (Source(plain.name, plain.schema, plain.partition),)
-
-    workload = Silent(**KEYCOUNT)
+    silent = with_sources(KeyCount, lambda plain: [Source(plain.name, plain.schema, plain.partition)])
+    workload = silent(**KEYCOUNT)
     assert parameters_of(workload).keys() == workload.model_dump().keys() - {"bins"}
 
 
@@ -329,20 +325,13 @@ def test_no_file_is_written_over(path, tmp_path):
 
 
 def test_columns_of_one_name_are_of_one_type(path):
-    class Two(KeyCount):
-        @property
-        def sources(self):
-            [plain] = super().sources
-            other = pa.schema([pa.field("key", pa.string()), EVENTS.field("t")])
-            return plain, Source("others", other, plain.partition)
-
-    class Whose(KeyCount):
-        @property
-        def sources(self):
-            [plain] = super().sources
-            return (Source("events", pa.schema([*EVENTS, pa.field("source", pa.string())]), plain.partition),)
-
-    for kind, words in ((Two, "column key of source others: .* which is int64"), (Whose, "column source of source")):
-        with pytest.raises(BadInput, match=words), event_writer(path, kind(), {"events": 1, "others": 1}):
+    other = pa.schema([pa.field("key", pa.string()), EVENTS.field("t")])
+    whose = pa.schema([*EVENTS, pa.field("source", pa.string())])
+    for sources, words in (
+        (lambda plain: [plain, Source("others", other, plain.partition)], "key of source others: .* which is int64"),
+        (lambda plain: [Source("events", whose, plain.partition)], "column source of source"),
+    ):
+        workload = with_sources(KeyCount, sources)()
+        with pytest.raises(BadInput, match=words), event_writer(path, workload, {"events": 1, "others": 1}):
             pass
         assert not path.exists()

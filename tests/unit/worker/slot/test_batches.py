@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from small_bucket import read
 from small_job import DEADLINE_S, state
-from small_slots import BEGIN_US, until
+from small_slots import BEGIN_US
 
 from keyshift.clock import now_us
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
@@ -27,6 +27,7 @@ from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.host import EndedSlot
 from keyshift.worker.state import arrivals
 from keyshift.workloads.windowcount.operator import IDLE, WINDOW
+from waits import until
 
 KEYS = range(8)
 ONE_SLOT = {"slots": 1, "routers": 1}

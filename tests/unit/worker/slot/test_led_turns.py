@@ -2,13 +2,14 @@
 
 import pyarrow as pa
 import pytest
-from small_slots import BEGIN_US, until
+from small_slots import BEGIN_US
 
 from keyshift.ordering import Record
 from keyshift.ordering.model import sequence_of
 from keyshift.runtime.row import DATA, SAVEPOINT, Row
 from keyshift.wire import nodes
 from keyshift.worker.slot import opening
+from waits import until
 
 H = 20_000
 

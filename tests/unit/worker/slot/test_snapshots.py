@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from minio.error import MinioException
 from small_bucket import read
-from small_slots import until
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Step
@@ -14,6 +13,7 @@ from keyshift.model.markers import SlotMarker, StateWritten
 from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.slot import snapshots as slot_snapshots
+from waits import until
 
 KEYS = range(8)
 

@@ -5,11 +5,11 @@ import time
 import pytest
 from small_bucket import read
 from small_job import CONFIG
-from small_slots import until
 
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.nodes import saved
 from keyshift.workloads.windowcount.operator import ANSWER, WINDOW
+from waits import until
 
 MS = 1000
 TIMED = {

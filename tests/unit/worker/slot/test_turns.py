@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from small_slots import BEGIN_US, until
+from small_slots import BEGIN_US
 
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.runtime.row import CAPTURE, DATA, SAVEPOINT, Row
 from keyshift.wire import nodes
 from keyshift.wire.savepoint import SavepointManifest
+from waits import until
 
 H = 20_000
 BEGIN = BEGIN_US // H * H

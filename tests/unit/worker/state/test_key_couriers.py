@@ -9,7 +9,6 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from small_job import CONFIG, DEADLINE_S, counts, state
-from small_slots import until
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Mode
@@ -19,6 +18,7 @@ from keyshift.state import rows
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.state.key_couriers import KeyCouriers
+from waits import until
 
 UNIT = 3
 VERSIONS = itertools.count(9)  # each test has its own: what another one left under way does not reach it

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from small_job import CONFIG, DEADLINE_S, VALUE, counts, state
-from small_slots import until
 
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.state import rows
@@ -17,6 +16,7 @@ from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.slot.host import Copies, SlotHost
 from keyshift.worker.state.replicator import COPIES, Replicator
+from waits import until
 
 OWNER, HOLDER = 0, 1
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
