@@ -15,6 +15,18 @@ def run(workload, slots=(2, 3), **changes):
     return run_sequentially(workload, assignments, **changes)
 
 
+def with_sources(base, sources):
+    """A workload like another one; ``sources`` makes its sources of the only one of that."""
+
+    class Changed(base):
+        @property
+        def sources(self):
+            [plain] = super().sources
+            return tuple(sources(plain))
+
+    return Changed
+
+
 def slot_events(schema, rows) -> pa.RecordBatch:
     """Events of unit 0 as a slot gets them, from rows of the columns of ``schema``."""
     columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(schema)]

@@ -13,16 +13,10 @@ from keyshift.model.errors import Deposed, JobOver, NotThere, ServiceUnavailable
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ALL, Folder, Node
+from waits import until
 
 DEADLINE_S = 60.0
 STEPS, SLOT, ACKS = Node("steps", Any), Node("slots/1", Any), Folder("acks/2", {"": Any})
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.fixture(params=["memory", "harness", "zookeeper"])

@@ -28,7 +28,7 @@ from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
 from keyshift.workloads.wordcount import EVENTS, WordCount, WordCountOperator
 from small_run import at_night
-from workload_runs import run, verdict
+from workload_runs import run, verdict, with_sources
 
 # For workloads that have these parameters; one that needs others adds them here under its name.
 COMMON = {"key_groups": 8, "bins": 2, "keys": 40, "skew": 0.5, "state_bytes": 64, "seed": 11}
@@ -186,26 +186,11 @@ class DrawsByChance(KeyCount):
 
 
 def with_source(base, **changes):
-    class Changed(base):
-        @property
-        def sources(self):
-            [plain] = super().sources
-            return (replace(plain, **changes),)
-
-    return Changed
+    return with_sources(base, lambda plain: [replace(plain, **changes)])
 
 
-class Twins(KeyCount):
-    @property
-    def sources(self):
-        return super().sources * 2
-
-
-class Strangers(KeyCount):
-    @property
-    def sources(self):
-        [plain] = super().sources
-        return plain, replace(plain, name="others", map=lambda events: events.select(["t", "key"]))
+def and_strangers(plain):
+    return plain, replace(plain, name="others", map=lambda events: events.select(["t", "key"]))
 
 
 BROKEN = {
@@ -219,8 +204,8 @@ BROKEN = {
     "an oracle that says yes": (Credulous, "the state of a unit was lost, and the verdict does not call it wrong"),
     "an oracle that says no": (Suspicious, "a run whose state moves twice is judged bad"),
     "map": (with_stage(KeyCount, map=lambda events: events), "its map belongs to the source"),
-    "twins": (Twins, "two sources or stages have the same name"),
-    "strangers": (Strangers, "slots of stage counter get"),
+    "twins": (with_sources(KeyCount, lambda plain: [plain, plain]), "two sources or stages have the same name"),
+    "strangers": (with_sources(KeyCount, and_strangers), "slots of stage counter get"),
     "times": (with_source(WindowCount, times=()), "column at of source events moves by .* it belongs to its times"),
     "no times": (with_source(WindowCount, times=("at", "key")), "column key .*, and it is one of its times"),
     "times of t": (with_source(WindowCount, times=("at", "t")), "times .'t'. must be columns beside t"),
@@ -375,15 +360,11 @@ def test_a_workload_may_have_several_sources_whose_routers_are_numbered_through(
 
 
 def test_time_goes_on_only_as_far_as_it_has_come_in_all_sources():
+    def two_of_them(plain):
+        return plain, replace(plain, name="others", partition=lambda number: plain.partition(number + 10))
+
     workload = make("windowcount")
-    [source] = workload.sources
-
-    class TwoOfThem(WindowCount):
-        @property
-        def sources(self):
-            return source, replace(source, name="others", partition=lambda number: source.partition(number + 10))
-
-    made = offline(TwoOfThem(**workload.model_dump()), routers=1)
+    made = offline(make("windowcount", with_sources(WindowCount, two_of_them)), routers=1)
     found = verdict(workload, made)
     assert found.ok, found.examples
     assert of_timers(made.results).any()

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -35,3 +36,8 @@ def snapshots(
 ) -> dict[str, Judgement]:
     """The verdict on each snapshot in the ``store``, by its name."""
     return judged_cuts(workload, *topic, results, replace(final, cuts=cuts_of(store, final)))
+
+
+def none_is_bad(outcomes: Collection[Any]) -> None:
+    bad = [outcome for outcome in outcomes if outcome.problems]
+    assert not bad, "\n\n".join(map(str, bad))

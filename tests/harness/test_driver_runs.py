@@ -1,11 +1,9 @@
 """Chains of drivers of one job, with all that may befall them; and bugs in the driver that such runs must find."""
 
-from collections import Counter
-
 import driver_run
 import pytest
 from driver_mutants import hunt, mutant
-from many_runs import Pool
+from judging import none_is_bad
 
 from small_run import NIGHT
 
@@ -29,25 +27,13 @@ KINDS = {
 OFTEN = ("lives", "paused", "promises judged", "requests", "resumes", "stopped", "woken")
 
 
-@pytest.fixture(scope="module")
-def pool():
-    with Pool() as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def seen():
-    return Counter()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_survives_its_driver(pool, seen, kind):
     first = SEEDS * list(KINDS).index(kind)
     outcomes = list(pool.run(range(first, first + SEEDS), driver_run.run, **KINDS[kind]))
     for outcome in outcomes:
         seen.update(outcome.seen)
-    bad = [outcome for outcome in outcomes if outcome.problems]
-    assert not bad, "\n\n".join(map(str, bad))
+    none_is_bad(outcomes)
 
 
 def test_the_drivers_had_enough_to_survive(seen):

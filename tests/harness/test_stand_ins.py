@@ -1,7 +1,6 @@
 """What stands in for ZooKeeper and Flight does what the runs need of it; what ZooKeeper promises: tests/contract."""
 
 import contextlib
-import time
 
 import pyarrow.flight as flight
 import pytest
@@ -10,16 +9,10 @@ from nodes import Ensemble, Session
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire.nodes import ALL, Folder, Node
+from waits import until
 
 STEPS = Node("steps", int)
 ACKS, SLOTS, HANDOVERS = (Folder(path, {"": str}) for path in ("acks/2", "slots", "handover"))
-
-
-def until(there):
-    deadline = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.fixture

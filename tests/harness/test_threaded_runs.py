@@ -1,10 +1,9 @@
 """Runs of everything but the services, with failures of all kinds; and bugs in the shell that such runs must find."""
 
-from collections import Counter
 from itertools import chain
 
 import pytest
-from many_runs import Pool
+from judging import none_is_bad
 from shape import IN_TURNS, KINDS, OF_STAGES_IN_TURNS, OF_TWO_SOURCES, WORKLOADS, draw
 from shell_mutants import hunt, mutant
 
@@ -24,17 +23,6 @@ OFTEN = (
 AT_NIGHT = (*OFTEN, "leaders died", "restarts", "steps cancelled")
 
 
-@pytest.fixture(scope="module")
-def pool():
-    with Pool() as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def seen():
-    return Counter()
-
-
 def of_each_kind(pool, workload, number, workloads=1):
     """Its outcomes. All runs begin at once: most of a run is waiting. ``number``: of the workload, among so many."""
     asked = []
@@ -43,11 +31,6 @@ def of_each_kind(pool, workload, number, workloads=1):
             begin = SEEDS * (workloads * place + number)
             asked.append(pool.run(range(begin, begin + SEEDS), kind=kind, workload=workload, fails=FAILS))
     return [list(outcomes) for outcomes in asked]
-
-
-def none_is_bad(outcomes):
-    bad = [outcome for outcome in outcomes if outcome.problems]
-    assert not bad, "\n\n".join(map(str, bad))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from kazoo.client import KazooState
 
+import waits
 from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.progress import silent
 from keyshift.services.zookeeper import ZooKeeper
@@ -24,6 +26,7 @@ from keyshift.wire.nodes import ALL, Folder, Node
 from keyshift.wire.tree import PART_BYTES
 
 DEADLINE_S = 150.0
+until = partial(waits.until, within_s=DEADLINE_S)
 
 
 class Server:
@@ -57,13 +60,6 @@ class Server:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)

@@ -14,16 +14,10 @@ from keyshift.wire.coordination import Coordination
 from keyshift.wire.election import Election, require_session
 from keyshift.wire.nodes import of_job
 from keyshift.worker.order.log import OrderLog
+from waits import until
 
 SESSION_S = 1.0
 DEADLINE_S = 60.0
-
-
-def until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def read(log, count):

@@ -20,6 +20,10 @@ def value(key: int) -> tuple[int, bytes]:
     return key * 10, bytes([key]) * 100
 
 
+def values(*keys: int) -> dict[int, tuple[int, bytes]]:
+    return {key: value(key) for key in keys}
+
+
 def state(*keys: int) -> MemoryState:
     made = MemoryState(VALUE)
     for key in keys:

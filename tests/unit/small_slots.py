@@ -1,11 +1,10 @@
 """Slots of a small job with Flight between them; ZooKeeper and the bucket are in memory, rows come from the test."""
 
-import time
 from dataclasses import replace
 
 import pyarrow as pa
 from small_bucket import Bucket
-from small_job import CONFIG, DEADLINE_S
+from small_job import CONFIG
 
 from keyshift.model import frames
 from keyshift.model.keys import Assignment
@@ -18,16 +17,9 @@ from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.slot.opening import make_slot
+from waits import until
 
 BEGIN_US = 1_000_000_000_000
-
-
-def until(condition, meanwhile=lambda: None):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        meanwhile()
-        time.sleep(0.002)
 
 
 class SmallJob:
@@ -76,12 +68,15 @@ class SmallJob:
         self._tasks[-1].start()
         return self._tasks[-1]
 
-    def begun(self, host=None, keys=(), version=1, slot=0):
-        """A slot in a new batch, in a process of its own or that of ``host``: its state is there, all routers have said
-        their first barrier, and one of them events.
-        """
+    def settled(self, host=None, slot=0):
+        """A slot in a new batch, in a process of its own or that of ``host``: its state is there."""
         task = self.opened(slot, host or self.process())
         until(lambda: task.shared.core.machine.settled)
+        return task
+
+    def begun(self, host=None, keys=(), version=1, slot=0):
+        """As ``settled``: all routers have said their first barrier, and one of them events."""
+        task = self.settled(host, slot)
         for router in range(self.config.routers):
             self.barrier(task, version, router)
         if keys:

@@ -58,23 +58,8 @@ def test_lists_have_one_json_object_per_line(command, tmp_path):
 
 def test_help_names_every_command(tmp_path):
     done = python("-m", "keyshift.cli", "--help", home=tmp_path)
-    for command in (
-        "up",
-        "down",
-        "status",
-        "run",
-        "plan",
-        "results",
-        "strategies",
-        "workloads",
-        "notebook",
-        "lab",
-        "tape",
-        "events",
-        "simulate",
-        "calibrate",
-        "artifact",
-    ):
+    services, runs = "up down status lab notebook calibrate", "run plan simulate results artifact"
+    for command in f"{services} {runs} strategies workloads tape events".split():
         assert command in done.stdout
 
 
@@ -115,8 +100,6 @@ def test_help_names_every_command(tmp_path):
         (["artifact", "--doi", "zenodo.1", "-o", "new"], "doi = 'zenodo.1'"),
         (["artifact", "--license", "my own", "-o", "new"], "license = 'my own'"),
         (["plan", "--skew", "-1"], "Zipf exponent = -1.0"),
-        (["plan", "--set", "size=0"], "size = 0: a step needs at least 1 unit"),
-        (["plan", "--set", "bins=3", "--set", "unit=bin"], "bins = 3: must be a power of two"),
         (["plan", "--set", "ordre=id"], "unknown setting 'ordre': did you mean 'order'"),
         (["tape", "check", "nowhere.tape"], "tape = 'nowhere.tape': cannot be read (No such file or directory)"),
         (["tape", "write", "a", "--form", "wide"], "'full', 'short'"),

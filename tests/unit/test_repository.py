@@ -134,10 +134,6 @@ def output_problems(path: Path) -> list[str]:
     ]
 
 
-def test_there_is_a_first_notebook():
-    assert ROOT / "notebooks" / "start" / "00_quickstart.ipynb" in NOTEBOOKS
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_import_from_the_public_face_alone(path):
     code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")

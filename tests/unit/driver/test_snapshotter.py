@@ -31,6 +31,7 @@ from keyshift.wire.nodes import (
     ack,
     saved,
 )
+from waits import until
 
 OWNERS = {0: (0, 1), 1: (2, 3)}  # units by slot
 MOVES = 5  # the version of a step that moves something
@@ -115,10 +116,6 @@ def over(snapshotter):
     snapshotter.end()
     snapshotter.join(60)
     assert not snapshotter.writes
-
-
-def until(done):
-    assert wait_until(done, 60, 0.01), "it did not happen"
 
 
 def names_in(made):

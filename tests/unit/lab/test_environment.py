@@ -19,34 +19,35 @@ def listening():
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.fixture
+def profile(tmp_path, listening):
+    """Writes one, with what else is in it; gives where it is."""
+
+    def written(kafka=listening, more=""):
+        path = tmp_path / "profile.yaml"
+        path.write_text(PROFILE.format(kafka=kafka, open=listening) + more)
+        return str(path)
+
+    return written
+
+
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch):
     for name in ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY"):
         monkeypatch.setenv(name, "secret")
 
 
-def test_services_of_a_profile_are_used_and_none_is_started(tmp_path, listening):
-    profile = tmp_path / "profile.yaml"
-    profile.write_text(PROFILE.format(kafka=listening, open=listening))
-    with open_services(str(profile)) as endpoints:
-        assert endpoints.kafka == endpoints.minio == listening
-
-
-def test_of_several_nodes_one_that_can_be_reached_is_enough(tmp_path, listening):
-    profile = tmp_path / "profile.yaml"
+def test_services_of_a_profile_are_used_if_one_of_their_nodes_can_be_reached_and_none_is_started(profile, listening):
     kafka = f"127.0.0.1:1,{listening},127.0.0.1:2"
-    profile.write_text(PROFILE.format(kafka=kafka, open=listening))
-    with open_services(str(profile)) as endpoints:
-        assert endpoints.kafka == kafka
+    with open_services(profile(kafka)) as endpoints:
+        assert (endpoints.kafka, endpoints.minio) == (kafka, listening)
 
 
 @pytest.mark.parametrize(
     "kafka", ["127.0.0.1:1,127.0.0.1:2", "127.0.0.1:1", "no-such-host.invalid:9092", "127.0.0.1:99999"]
 )
-def test_a_service_that_cannot_be_reached_is_named_with_its_address(tmp_path, listening, kafka):
-    profile = tmp_path / "profile.yaml"
-    profile.write_text(PROFILE.format(kafka=kafka, open=listening))
-    with pytest.raises(ServiceUnavailable, match=f"kafka at {kafka} cannot be reached"), open_services(str(profile)):
+def test_a_service_that_cannot_be_reached_is_named_with_its_address(profile, kafka):
+    with pytest.raises(ServiceUnavailable, match=f"kafka at {kafka} cannot be reached"), open_services(profile(kafka)):
         pass
 
 
@@ -113,29 +114,23 @@ def test_runs_with_replicas_need_no_spark_of_the_lab_and_have_to_fit_before_anyt
 
 
 @pytest.mark.parametrize(("fault", "remedy"), [("kill:executor@4", "local-cluster"), ("stop:kafka@4:1s", "embedded")])
-def test_a_fault_that_cannot_happen_there_is_refused_before_anything_is_opened(
-    opened, tmp_path, listening, fault, remedy
-):
-    profile = tmp_path / "profile.yaml"
-    profile.write_text(PROFILE.format(kafka=listening, open=listening))
+def test_a_fault_that_cannot_happen_there_is_refused_before_anything_is_opened(opened, profile, fault, remedy):
     with (
         pytest.raises(BadInput, match=rf"fault = {fault}: .*{remedy}"),
-        open_lab([make_spec({"fault": fault})], str(profile)),
+        open_lab([make_spec({"fault": fault})], profile()),
     ):
         pass
     assert not opened
 
 
-def test_a_run_that_does_not_fit_into_its_profile_is_refused_before_anything_is_opened(opened, tmp_path, listening):
-    profile = tmp_path / "profile.yaml"
-    spark = "spark: {master: 'k8s://https://api', image: i, driver_host: h, executors: 1, cores: 2}"
-    profile.write_text(PROFILE.format(kafka=listening, open=listening) + "\n" + spark)
-    with pytest.raises(BadInput, match=r"set spark\.executors to 3"), open_lab([make_spec({})], str(profile)):
+def test_a_run_that_does_not_fit_into_its_profile_is_refused_before_anything_is_opened(opened, profile):
+    spark = "\nspark: {master: 'k8s://https://api', image: i, driver_host: h, executors: 1, cores: 2}"
+    with pytest.raises(BadInput, match=r"set spark\.executors to 3"), open_lab([make_spec({})], profile(more=spark)):
         pass
     assert not opened
 
 
-def test_where_nothing_starts_a_start_says_what_was_to_be_instead(opened, tmp_path, listening):
+def test_where_nothing_starts_a_start_says_what_was_to_be_instead(opened):
     spec = make_spec({})
     with pytest.raises(NotStarted) as told, nothing_starts(), open_lab([spec], "local-cluster"):
         pass

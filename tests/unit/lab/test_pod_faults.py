@@ -67,30 +67,30 @@ def hit(faults, text):
     assert not faults.away
 
 
-def test_the_pod_of_a_service_is_deleted_and_waited_for_until_another_one_is_ready(made):
-    faults, pods, notes, _ = made(ONE, {"ks-kafka-0": (True, True)})
+DELETES = "restart of kafka deletes pod ks-kafka-0"
+
+
+@pytest.mark.parametrize(
+    ("ready", "back", "told"),
+    [
+        (True, True, [DELETES]),
+        (True, False, [DELETES, "restart of kafka: pod ks-kafka-0 is not ready again within 0.1 s"]),
+        (False, True, ["restart of kafka: none of its pods is ready, so none was deleted"]),
+    ],
+    ids=["another one is ready", "none comes back", "it is not ready"],
+)
+def test_the_pod_of_a_service_is_deleted_if_it_is_ready_and_another_one_is_waited_for(made, ready, back, told):
+    faults, pods, notes, _ = made(ONE, {"ks-kafka-0": (ready, True)})
+    pods.back = back
     hit(faults, "restart:kafka@4")
-    assert pods.deleted == ["ks-kafka-0"] and pods.looks > 3
-    assert notes == ["restart of kafka deletes pod ks-kafka-0"]
+    assert notes == told
+    assert pods.deleted == ["ks-kafka-0"] * ready and (pods.looks > 3) is ready
 
 
 def test_of_several_nodes_the_first_that_is_ready_is_deleted_though_nothing_keeps_its_data(made):
     faults, pods, _, _ = made(THREE, {f"ks-kafka-{number}": (number > 0, False) for number in range(3)})
     hit(faults, "restart:kafka@4")
     assert pods.deleted == ["ks-kafka-1"]
-
-
-def test_a_pod_that_does_not_come_back_is_noted(made):
-    faults, pods, notes, _ = made(ONE, {"ks-kafka-0": (True, True)})
-    pods.back = False
-    hit(faults, "restart:kafka@4")
-    assert notes[1:] == ["restart of kafka: pod ks-kafka-0 is not ready again within 0.1 s"]
-
-
-def test_if_no_node_is_ready_none_is_deleted(made):
-    faults, pods, notes, _ = made(ONE, {"ks-kafka-0": (False, True)})
-    hit(faults, "restart:kafka@4")
-    assert pods.deleted == [] and notes == ["restart of kafka: none of its pods is ready, so none was deleted"]
 
 
 def test_data_that_would_go_with_the_only_pod_of_a_service_is_not_lost(made):

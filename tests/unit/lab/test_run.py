@@ -19,6 +19,11 @@ from keyshift.results.manifest import describe_machine
 from keyshift.state import settings_of
 
 
+def lab_of(home, cores=6, place=None):
+    endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+    return Lab(endpoints, [], home, cores, print, place or SparkProfile())
+
+
 @pytest.mark.parametrize(
     ("place", "cores", "slots"),
     [
@@ -29,16 +34,13 @@ from keyshift.state import settings_of
     ],
 )
 def test_a_restart_may_lead_to_as_many_slots_as_there_are_cores_for(tmp_path, place, cores, slots):
-    endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
-    lab = Lab(endpoints, [], tmp_path, cores, print, place)
-    assert lab.room(live_spec({})) == {"counter": slots}
+    assert lab_of(tmp_path, cores, place).room(live_spec({})) == {"counter": slots}
 
 
 def test_stages_share_the_cores_that_are_left_for_a_restart(tmp_path):
-    endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
     spec = live_spec({"workload": "chain", "stage_slots": "counter-2:7", "key_groups": 12})
     assert spec.tasks == {"counter-1": 4, "counter-2": 7}
-    room = [Lab(endpoints, [], tmp_path, cores, print, SparkProfile()).room(spec) for cores in (10, 13, 18, 99)]
+    room = [lab_of(tmp_path, cores).room(spec) for cores in (10, 13, 18, 99)]
     assert room[:2] == [spec.tasks, spec.tasks]
     assert room[2:] == [{"counter-1": 6, "counter-2": 9}, {"counter-1": 12, "counter-2": 12}]
 
@@ -46,7 +48,7 @@ def test_stages_share_the_cores_that_are_left_for_a_restart(tmp_path):
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
     """``lab.done`` has what happened to what a run consists of, ``lab.recorded`` what was stored of it."""
-    made = Lab(Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"), [], tmp_path, 6, print, SparkProfile())
+    made = lab_of(tmp_path)
     made._work, made._spark, made._copy_bytes_per_s = tmp_path, SimpleNamespace(session=None), 1.0
     made.done, made.recorded, made.driver_of = [], [], lambda: None
 

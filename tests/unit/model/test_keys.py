@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_steps import step
 
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId, hash_keys, units_of
-
-
-def step(*moves: tuple[int, int, int]) -> Step:
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves))
+from keyshift.model.keys import Assignment, Assignments, SlotId, Step, hash_keys, units_of
 
 
 def test_the_hash_of_a_key_never_changes_between_releases():

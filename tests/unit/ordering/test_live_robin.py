@@ -194,13 +194,3 @@ def test_time_merge_gives_the_events_of_a_turn_to_its_sort_and_keeps_marks():
     (turn,) = taken(machine)
     assert seen == [[b"a", b"b", b"c", b"d"]]
     assert [row.payload for row in turn.rows] == [b"a", b"b", b"c", b"d", b""]
-
-
-def test_equal_turns_have_equal_chains_and_others_have_not():
-    chains = []
-    for payload in (b"one", b"one", b"two"):
-        machine = opened()
-        machine.arrived([data(0, 0, 10, payload), data(1, 0, 10), data(0, 1, 20), data(1, 1, 20)])
-        chains.append([turn.chain for turn in taken(machine)])
-    assert chains[0] == chains[1]
-    assert [one != other for one, other in zip(chains[0], chains[2], strict=True)] == [True, True]

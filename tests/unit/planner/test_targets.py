@@ -73,41 +73,20 @@ def test_a_shuffle_moves_exactly_as_many_as_asked_each_to_the_next_slot(current,
     assert sorted(move.unit for move in moves) == sorted(unit for units in lowest.values() for unit in units)
 
 
-def test_a_shuffle_of_everything_among_equals_keeps_the_balance():
-    four = Assignment.contiguous(12, 4)
-    assert shuffle(four, 12).owner == tuple((slot + 1) % 4 for slot in four.owner)
-
-
-def test_a_ring_of_some_slots_exchanges_units_and_all_others_keep_theirs():
-    four = Assignment.contiguous(16, 4)
-    target = shuffle(four, 6, 2)
-    assert [slot for slot, owner in enumerate(four.owner) if owner != target.owner[slot]] == [0, 1, 2, 4, 5, 6]
-    assert target.owner[8:] == four.owner[8:]
-    assert [target.owner.count(slot) for slot in range(4)] == [4, 4, 4, 4]
-
-
 @pytest.mark.parametrize(
-    ("affected", "of", "why"),
+    ("slots", "affected", "of", "why"),
     [
-        (1, 1, "affected_slots = 1: must be between 2 and the slots that own units, 4; 0: all"),
-        (1, 5, "affected_slots = 5: must be between 2 and"),
-        (9, 2, "affected = 9: must be between 1 and the number of units of 2 slots, 8"),
+        (4, 1, 1, "affected_slots = 1: must be between 2 and the slots that own units, 4; 0: all"),
+        (4, 1, 5, "affected_slots = 5: must be between 2 and"),
+        (4, 9, 2, "affected = 9: must be between 1 and the number of units of 2 slots, 8"),
+        (2, 0, 0, "affected = 0: must be between 1 and the number of units, 16"),
+        (2, 17, 0, "affected = 17: must be between 1 and the number of units, 16"),
+        (1, 1, 0, "at least 2 slots"),
     ],
 )
-def test_an_impossible_ring_is_refused(affected, of, why):
+def test_an_impossible_shuffle_is_refused(slots, affected, of, why):
     with pytest.raises(BadInput, match=why):
-        shuffle(Assignment.contiguous(16, 4), affected, of)
-
-
-def test_a_shuffle_needs_two_slots_that_own_units():
-    with pytest.raises(BadInput, match="at least 2 slots"):
-        shuffle(Assignment.contiguous(8, 1), 1)
-
-
-@pytest.mark.parametrize("affected", [0, 9])
-def test_an_impossible_number_of_affected_units_is_refused(affected):
-    with pytest.raises(BadInput, match=f"affected = {affected}: must be between 1 and the number of units, 8"):
-        shuffle(Assignment.contiguous(8, 2), affected)
+        shuffle(Assignment.contiguous(16, slots), affected, of)
 
 
 # -- explicit ----------------------------------------------------------------------------------------------------------

@@ -27,15 +27,6 @@ from keyshift.protocol.slot import (
 # -- router ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_assignment_is_adopted_at_a_boundary_and_not_before():
-    router = RouterMachine(assignment(1, 0, 0))
-    router.boundary()
-    router.announce(assignment(2, 0, 1))
-    assert router.assignment.version == 1
-    assert router.boundary() == [Barrier(2)]
-    assert router.assignment == assignment(2, 0, 1)
-
-
 def test_an_older_or_repeated_assignment_is_ignored():
     router = RouterMachine(assignment(3, 0, 0))
     router.announce(assignment(2, 1, 1))
@@ -89,12 +80,13 @@ def paused() -> RouterMachine:
     return router
 
 
-def test_slots_are_paused_from_the_boundary_that_adopts_the_assignment():
+def test_an_assignment_is_adopted_and_its_slots_are_paused_at_a_boundary_and_not_before():
     router = RouterMachine(assignment(1, 0, 0))
     router.boundary()
     router.announce(assignment(2, 0, 1), frozenset({0, 1}))
-    assert router.paused == frozenset()
+    assert router.assignment.version == 1 and router.paused == frozenset()
     assert router.boundary() == [Barrier(2)]
+    assert router.assignment == assignment(2, 0, 1)
     assert router.paused == {0, 1} and not router.may_resume
     assert router.boundary() == [], "and stay so"
     assert router.paused == {0, 1}

@@ -14,8 +14,6 @@ from keyshift.results import exchange
 from keyshift.results.exchange import export_runs, import_runs, read_export
 from keyshift.results.tables import TABLES, make_table
 
-KINDS = pytest.mark.parametrize("kind", ["parquet", "csv"])
-
 
 @pytest.fixture
 def store():
@@ -211,13 +209,12 @@ def test_a_column_of_lists_is_refused_before_it_is_read(in_parquet, monkeypatch,
         read_export(in_parquet)
 
 
-@KINDS
-def test_a_folder_with_files_is_left_alone(store, tmp_path, kind):
+def test_a_folder_with_files_is_left_alone(store, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(BadInput, match="is not empty: name a new one"):
-        export_runs(store, [run(0).run_id], tmp_path, kind)
+        export_runs(store, [run(0).run_id], tmp_path)
     with pytest.raises(BadInput, match="unknown run"):
-        export_runs(store, ["1999"], tmp_path / "new", kind)
+        export_runs(store, ["1999"], tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

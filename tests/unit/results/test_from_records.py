@@ -3,9 +3,10 @@ import re
 
 import pandas as pd
 import pytest
+from small_steps import step
 
 from keyshift.histogram import class_of
-from keyshift.model.keys import Move, SlotId, Step, UnitId
+from keyshift.model.keys import UnitId
 from keyshift.model.records import (
     Measured,
     Second,
@@ -33,10 +34,6 @@ from keyshift.results.from_records import (
 )
 
 TRIGGER_US = 10_000_000
-
-
-def step(*moves):
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves))
 
 
 def migration(*rows):
@@ -101,6 +98,8 @@ def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger
     assert table.loc[0, times[2:]].isna().all()
     assert table.loc[2, times].isna().all()
     assert moved_units(table) == {0, 1, 3}
+    empty = migration_table([], TRIGGER_US).to_pandas()
+    assert len(empty) == 0 and moved_units(empty) == set()
 
 
 def test_steps_of_several_stages_are_numbered_as_they_were_begun():
@@ -110,12 +109,6 @@ def test_steps_of_several_stages_are_numbered_as_they_were_begun():
     ]
     table = migration_table(records, TRIGGER_US).to_pandas()
     assert table[["step", "unit", "stage"]].to_numpy().tolist() == [[0, 3, 0], [1, 3, 1], [2, 4, 0]]
-
-
-def test_without_steps_the_table_of_a_migration_is_empty():
-    table = migration_table([], TRIGGER_US)
-    assert len(table) == 0
-    assert moved_units(table.to_pandas()) == set()
 
 
 def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():

@@ -1,9 +1,6 @@
 """Batches without services: a store in memory, and notebooks that are executed by a function of the test."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -314,18 +311,6 @@ def test_more_executions_than_anybody_wants_are_refused_without_making_them(fold
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(BadInput, match=r"nowhere.yaml' cannot be read: No such file"):
         load_batch(tmp_path / "nowhere.yaml")
-
-
-def test_the_command_refuses_a_wrong_file_with_status_2_before_anything_is_started(tmp_path):
-    home, file = tmp_path / "home", tmp_path / "batch.yaml"
-    file.write_text("name: a\nnotebook: nowhere.ipynb\n")
-    command = [sys.executable, "-m", "keyshift.cli", "batch", str(file)]
-    environment = os.environ | {"KEYSHIFT_HOME": str(home)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "notebook = 'nowhere.ipynb': there is no such file" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not home.exists()
 
 
 # --- the samples

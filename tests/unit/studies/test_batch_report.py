@@ -96,6 +96,7 @@ def test_a_kind_of_sets_is_its_files_and_another_one_is_refused(tmp_path):
         (["--all", "smal"], "unknown kind of sets below data/ 'smal': did you mean 'small'"),
         (["--all", "small", "-o", "nowhere/x.html"], "--out nowhere/x.html: its folder does not exist"),
         (["--all", "small"], "notebook = 'nowhere.ipynb': there is no such file"),
+        (["data/01_one-small.yaml"], "notebook = 'nowhere.ipynb': there is no such file"),
     ],
 )
 def test_the_command_refuses_what_is_not_possible_before_anything_is_started(tmp_path, given, why):

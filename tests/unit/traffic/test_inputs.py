@@ -14,21 +14,15 @@ from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEve
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.topics import OfferedSoFar, Topic
 from keyshift.workloads.keycount import KeyCount
-
-
-class Two(KeyCount):
-    @property
-    def sources(self):
-        [plain] = super().sources
-        return plain, replace(plain, name="others")
-
+from workload_runs import with_sources
 
 TOPICS = [Topic("k:1", "events", 3), Topic("k:1", "others", 2)]
 
 
 @pytest.fixture
 def inputs():
-    return Inputs(Two(), TOPICS)
+    two = with_sources(KeyCount, lambda plain: [plain, replace(plain, name="others")])
+    return Inputs(two(), TOPICS)
 
 
 def test_each_partition_has_one_generator_and_each_generator_a_partition(inputs):

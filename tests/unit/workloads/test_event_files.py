@@ -16,6 +16,7 @@ from keyshift.workloads.keycount import EVENTS, KeyCount
 from keyshift.workloads.nexmark import Nexmark
 from keyshift.workloads.saas import Saas
 from keyshift.workloads.windowcount import WindowCount
+from workload_runs import with_sources
 
 KEYCOUNT = {"key_groups": 8, "keys": 60, "state_bytes": 16}
 SMALL = {"keycount": KEYCOUNT, "stock": {"open_orders": 50, "resting": 2}, "nexmark": {"delay_ms": 30}}
@@ -120,13 +121,8 @@ def test_the_parameters_of_a_file_are_the_seed_and_some_others(workload):
 
 
 def test_a_source_that_says_nothing_depends_on_all_parameters():
-    class Silent(KeyCount):
-        @property
-        def sources(self):
-            [plain] = super().sources
-            return (Source(plain.name, plain.schema, plain.partition),)
-
-    workload = Silent(**KEYCOUNT)
+    silent = with_sources(KeyCount, lambda plain: [Source(plain.name, plain.schema, plain.partition)])
+    workload = silent(**KEYCOUNT)
     assert parameters_of(workload).keys() == workload.model_dump().keys() - {"bins"}
 
 
@@ -235,28 +231,27 @@ def test_row_groups_that_are_of_several_partitions_or_do_not_tell_are_refused(pa
     refused(path, "row group 0 does not say of which one partition")
 
 
-def test_events_without_a_time_are_refused(path):
+@pytest.mark.parametrize("times", [[None] * 3, [1, None, 3]], ids=["none has one", "one has none"])
+def test_events_without_a_time_are_refused(path, times):
     write(path, KeyCount(**KEYCOUNT, seed=5))
-    rewritten(path, lambda table: table.slice(0, 9).set_column(2, "t", pa.array([None] * 9, pa.int64())))
-    refused(path, "row group 0 has events without a time t")
-    write_again = KeyCount(**KEYCOUNT, seed=5)
-    path.unlink()
-    write(path, write_again)
     at = pq.ParquetFile(path).schema_arrow.names.index("t")
-    nothing = pa.array([1, None, 3], pa.int64())
-    rewritten(path, lambda table: table.slice(0, 3).set_column(at, "t", nothing))
+    rewritten(path, lambda table: table.slice(0, 3).set_column(at, "t", pa.array(times, pa.int64())))
     refused(path, "row group 0 has events without a time t")
 
 
-def test_columns_that_the_source_has_not_like_that_are_refused(path):
-    write(path, KeyCount(**KEYCOUNT, seed=5))
-    rewritten(path, lambda table: table.slice(0, 100).drop_columns(["key"]))
-    refused(path, "column key of source events is missing, expected int64")
-    path.unlink()
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda table, at: table.remove_column(at), "missing"),
+        (lambda table, at: table.set_column(at, "key", table["key"].cast("string")), "string"),
+    ],
+    ids=["missing", "of another type"],
+)
+def test_columns_that_the_source_has_not_like_that_are_refused(path, change, found):
     write(path, KeyCount(**KEYCOUNT, seed=5))
     at = pq.ParquetFile(path).schema_arrow.names.index("key")
-    rewritten(path, lambda table: table.slice(0, 100).set_column(at, "key", table["key"].slice(0, 100).cast("string")))
-    refused(path, "column key of source events is string, expected int64")
+    rewritten(path, lambda table: change(table.slice(0, 100), at))
+    refused(path, f"column key of source events is {found}, expected int64")
 
 
 def test_another_workload_or_another_number_of_routers_is_refused(path):
@@ -330,20 +325,13 @@ def test_no_file_is_written_over(path, tmp_path):
 
 
 def test_columns_of_one_name_are_of_one_type(path):
-    class Two(KeyCount):
-        @property
-        def sources(self):
-            [plain] = super().sources
-            other = pa.schema([pa.field("key", pa.string()), EVENTS.field("t")])
-            return plain, Source("others", other, plain.partition)
-
-    class Whose(KeyCount):
-        @property
-        def sources(self):
-            [plain] = super().sources
-            return (Source("events", pa.schema([*EVENTS, pa.field("source", pa.string())]), plain.partition),)
-
-    for kind, words in ((Two, "column key of source others: .* which is int64"), (Whose, "column source of source")):
-        with pytest.raises(BadInput, match=words), event_writer(path, kind(), {"events": 1, "others": 1}):
+    other = pa.schema([pa.field("key", pa.string()), EVENTS.field("t")])
+    whose = pa.schema([*EVENTS, pa.field("source", pa.string())])
+    for sources, words in (
+        (lambda plain: [plain, Source("others", other, plain.partition)], "key of source others: .* which is int64"),
+        (lambda plain: [Source("events", whose, plain.partition)], "column source of source"),
+    ):
+        workload = with_sources(KeyCount, sources)()
+        with pytest.raises(BadInput, match=words), event_writer(path, workload, {"events": 1, "others": 1}):
             pass
         assert not path.exists()

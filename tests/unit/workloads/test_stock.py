@@ -103,34 +103,6 @@ def test_operator_and_oracle_agree(told):
     assert (bids, asks) == (exchange.left(True), exchange.left(False))
 
 
-def test_a_worked_example():
-    told = [
-        (1, 10, False, False, 103, 50),
-        (1, 11, False, False, 101, 30),
-        (1, 12, False, False, 101, 40),
-        (2, 13, False, False, 100, 99),  # of another security
-        (1, 14, False, True, 102, 60),
-        (1, 12, True, False, 0, 0),
-        (1, 12, True, False, 0, 0),
-        (1, 15, False, True, 102, 5),
-        (1, 15, False, True, 104, 8),
-    ]
-    results, (bids, asks) = answered(told)
-    names = ("removed", "rest", "makers", "prices", "volumes")
-    assert [tuple(result[name] for name in names) for result in results] == [
-        (0, 50, [], [], []),
-        (0, 30, [], [], []),
-        (0, 40, [], [], []),
-        (0, 99, [], [], []),
-        (0, 0, [11, 12], [101, 101], [30, 30]),
-        (10, 0, [], [], []),
-        (0, 0, [], [], []),
-        (0, 5, [], [], []),
-        (5, 0, [10], [103], [8]),
-    ]
-    assert (bids, asks) == ([], [(1, 103, 10, 42), (2, 100, 13, 99)])
-
-
 # -- books with which the exchange opens -------------------------------------------------------------------------------
 
 

@@ -62,15 +62,19 @@ def made_up(points, common=None, profile="", one_job=True):
     return Study(runs, specs)
 
 
-def made_up_beside_engines(points, common, names, profile="", checkpoint_s=0.0):
-    """What ``measure_beside_engines`` gives."""
-    specs = {name: ENGINES[name].spec(common) for name in names}
+def others(specs, first, strategy=""):
+    """Two repetitions of each, under the name of this strategy or their own, with numbers from ``first`` on."""
     tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
     runs = {
-        name: [(small_store.run(95 + number, name, parameters=spec.parameters()), tables)] * 2
+        name: [(small_store.run(first + number, strategy or name, parameters=spec.parameters()), tables)] * 2
         for number, (name, spec) in enumerate(specs.items())
     }
-    return made_up(points, common) | Study(runs, specs)
+    return Study(runs, specs)
+
+
+def made_up_beside_engines(points, common, names, profile="", checkpoint_s=0.0):
+    """What ``measure_beside_engines`` gives."""
+    return made_up(points, common) | others({name: ENGINES[name].spec(common) for name in names}, 95)
 
 
 def execute(path, parameters):
@@ -88,12 +92,7 @@ def execute(path, parameters):
 def made_up_beside_plain(points, common=None, profile="", plain=MappingProxyType({plain_run.NAME: {}})):
     """What ``measure_beside_plain`` gives."""
     specs = {name: plain_run.plain_spec({**(common or {}), **given}) for name, given in plain.items()}
-    tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
-    runs = {
-        name: [(small_store.run(90 + number, plain_run.NAME, parameters=spec.parameters()), tables)] * 2
-        for number, (name, spec) in enumerate(specs.items())
-    }
-    return Study(runs, specs) | made_up(points, common)
+    return others(specs, 90, plain_run.NAME) | made_up(points, common)
 
 
 def made_up_highest_rates(points, common=None, profile="", bisections=3):

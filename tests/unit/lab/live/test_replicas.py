@@ -75,13 +75,9 @@ def test_one_writes_its_state_down_every_few_seconds_and_there_are_slots_to_scal
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"ordering": "none"}, "replicas = 2 with ordering = none: replicas would differ; set ordering to one of"),
         ({"trigger": "auto"}, "replicas = 2 with trigger = auto: replicas do not scale themselves yet"),
         ({"replicas_move": "one_by_one"}, "replicas = 2 with replicas_move = one_by_one: .*; set returns = false"),
-        ({"rate": "auto"}, "replicas = 2 with rate = auto: what a load costs was not measured with replicas"),
         ({"strategy": "hot_first"}, "replicas = 2 with order = hottest: each replica would order its steps by what"),
-        ({"strategy": "stop_restart"}, "ordering = live_robin with strategy = stop_restart"),
-        ({"replicas": 9}, "replicas = 9"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(more, words):

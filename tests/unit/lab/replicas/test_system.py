@@ -187,37 +187,23 @@ def test_when_the_last_one_has_died_the_run_ends_with_all_that_was_said(made):
     assert not isinstance(ended.value, QueryDied), "it is not started anew"
 
 
-def test_a_replica_that_is_killed_is_the_first_one_that_lives(made):
-    job = made("kill:replica@steady, kill:replica@4")
-    for fault in parse("kill:replica@steady, kill:replica@4"):
+@pytest.mark.parametrize(
+    ("faults", "did", "lives", "struck"),
+    [
+        ("kill:replica@steady, kill:replica@4", ("check",), [False, False, True], ["kill replica"] * 2),
+        ("kill:executor@4", "an executor goes", [False, True, True], ["kill executor"]),
+        ("stop:replica@4:3s", ("pause", 3.0), [True] * 3, ["stop replica"]),
+    ],
+    ids=["killed", "an executor is deleted", "stopped for a while"],
+)
+def test_the_first_replica_that_lives_is_hit_and_dies_unless_it_is_only_stopped(made, faults, did, lives, struck):
+    job = made(faults)
+    for fault in parse(faults):
         job.system.hit(fault)
         job.system.check()
-    assert [each.lives for each in job.every] == [False, False, True]
+    assert job.every[0].did[0] == did and [each.lives for each in job.every] == lives
     final = job.system.final_state()
-    assert [what for _, what in final.struck] == ["kill replica"] * 2
-    assert not any("did not happen" in note for note in final.notes)
-
-
-def test_an_executor_that_is_deleted_is_one_of_the_first_replica_that_lives_which_dies_of_it(made):
-    job = made("kill:executor@4")
-    [fault] = parse("kill:executor@4")
-    job.system.hit(fault)
-    job.system.check()
-    assert job.every[0].did[0] == "an executor goes"
-    assert [each.lives for each in job.every] == [False, True, True]
-    final = job.system.final_state()
-    assert [what for _, what in final.struck] == ["kill executor"]
-    assert not any("did not happen" in note for note in final.notes)
-
-
-def test_a_replica_that_is_stopped_for_a_while_lives(made):
-    job = made("stop:replica@4:3s")
-    [stop] = parse("stop:replica@4:3s")
-    job.system.hit(stop)
-    job.system.check()
-    assert all(each.lives for each in job.every) and ("pause", 3.0) in job.every[0].did
-    final = job.system.final_state()
-    assert [what for _, what in final.struck] == ["stop replica"]
+    assert [what for _, what in final.struck] == struck
     assert not any("did not happen" in note for note in final.notes)
 
 

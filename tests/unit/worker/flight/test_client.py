@@ -6,7 +6,7 @@ import weakref
 
 import pyarrow.flight as flight
 import pytest
-from small_flight import SCHEMA, content, hold_up, push, rest, state, value
+from small_flight import SCHEMA, content, hold_up, push, rest, state, value, values
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
@@ -26,9 +26,9 @@ def test_pushed_units_arrive_whole_and_each_is_acknowledged(holder, server, clie
     assert sizes[3] > sizes[5] > sizes[4] == 0
     assert [slot for slot, _ in holder.shipments] == [2, 2, 2]
     assert [content(shipment.batches) for _, shipment in holder.shipments] == [
-        {key: value(key) for key in range(20)},
+        values(*range(20)),
         {},
-        {99: value(99)},
+        values(99),
     ]
     assert len(holder.shipments[0][1].batches) > 5, "in parts of about the size that was asked for"
 
@@ -92,7 +92,7 @@ def test_small_units_travel_together_with_their_timers_even_if_their_keys_stay(h
     assert sizes[0] == sizes[4] == 0 and sizes[6:] == sorted(sizes[6:]) and sizes[6] > 600
     for unit, (_, shipment) in enumerate(holder.shipments):
         expected = range(unit) if unit != 4 else ()
-        assert content(shipment.batches) == {key: value(key) for key in expected}
+        assert content(shipment.batches) == values(*expected)
         assert (shipment.unit, shipment.version, shipment.hop, shipment.partial) == (20 + unit, 3, 1, unit == 4)
         there = state()
         there.timers.install(shipment.timers)
@@ -110,7 +110,7 @@ def test_units_that_have_arrived_together_leave_again_one_by_one(holder, server,
     holder.shipments.clear()
     push(clients, server, *(Shipment(unit, state=each) for unit, each in enumerate(installed)))
     assert [content(shipment.batches) for _, shipment in holder.shipments] == [
-        {unit: value(unit), 50 + unit: value(50 + unit)} for unit in range(5)
+        values(unit, 50 + unit) for unit in range(5)
     ]
 
 
@@ -119,7 +119,7 @@ def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, serve
     acknowledged, sizes = push(clients, server, Shipment(3, delta_of=(88, 4), changed=changed, state=state(*range(20))))
     assert acknowledged == {3: True}
     (_, shipment) = holder.shipments[0]
-    assert content(shipment.batches) == {2: value(2), 3: value(3)}
+    assert content(shipment.batches) == values(2, 3)
     assert shipment.deleted == (77,) and shipment.delta_of == (88, 4)
     assert 200 < sizes[3] < 400, "two of twenty keys"
 
@@ -147,7 +147,7 @@ def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came(ho
     holder.left[1, 7].timers.set(EVENT, 50, 1)
     got = {}
     clients.pull(server.address, 1, [7, 8], lambda some: got.update((shipment.unit, shipment) for shipment in some))
-    assert {unit: content(shipment.batches) for unit, shipment in got.items()} == {7: {1: value(1), 2: value(2)}, 8: {}}
+    assert {unit: content(shipment.batches) for unit, shipment in got.items()} == {7: values(1, 2), 8: {}}
     made = state()
     made.timers.install(got[7].timers)
     assert made.timers.due(EVENT, 50) == [(50, 1)]
@@ -265,7 +265,7 @@ def test_parts_of_a_copy_arrive_with_their_number_and_the_keys_that_are_gone(hol
     clients.copy(server.address, 2, 4, (88, 1), [rows.pack(SCHEMA, [(3, (1, b"new"))])], [5])
     clients.copy(server.address, 2, 4, (88, 2), [], [6])
     assert holder.copies == [
-        (2, 4, (88, 0), {key: value(key) for key in range(20)}, []),
+        (2, 4, (88, 0), values(*range(20)), []),
         (2, 4, (88, 1), {3: (1, b"new")}, [5]),
         (2, 4, (88, 2), {}, [6]),
     ]

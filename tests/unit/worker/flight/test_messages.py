@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from small_flight import SCHEMA, content, state, value
+from small_flight import SCHEMA, content, state, value, values
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
@@ -27,9 +27,7 @@ def test_units_come_back_whole_in_their_order_however_they_are_cut(most, monkeyp
     assert len(together) == CHUNKS[most]
     came = [unit for some in together for unit in some]
     assert [label.unit for label, *_ in came] == [0, 1, 20, 2]
-    assert [content(batches) for _, batches, _ in came] == [
-        {key: value(key) for key in range(n)} for n in (0, 1, 20, 2)
-    ]
+    assert [content(batches) for _, batches, _ in came] == [values(*range(n)) for n in (0, 1, 20, 2)]
 
 
 def test_no_more_units_share_a_chunk_than_a_slot_takes_in_at_once(monkeypatch):

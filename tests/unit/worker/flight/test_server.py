@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from small_flight import CALLS, SCHEMA, content, push, state, value
+from small_flight import CALLS, SCHEMA, content, push, state, value, values
 
 from certificate import CERTIFICATE, KEY
 from keyshift.model.errors import ServiceUnavailable
@@ -74,7 +74,7 @@ def test_over_tls_state_keys_and_messages_arrive_as_ever(holder, over_tls):
     clients = connect(Certificate(CERTIFICATE, KEY))
     assert push(clients, server, Shipment(4, state=state(1, 2, 3)))[0] == {4: True}
     ((_, shipment),) = holder.shipments
-    assert content(shipment.batches) == {key: value(key) for key in (1, 2, 3)}
+    assert content(shipment.batches) == values(1, 2, 3)
     assert clients.keys(server.address, [(4, 9, [5])]).found == [[(5, value(5))]]
     clients.tell(server.address, KeysDropped())
     assert holder.messages == [KeysDropped()]

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from small_flight import CALLS, SCHEMA, Slow, Wire, content, hold_up, push, rest, state, value
+from small_flight import CALLS, SCHEMA, Slow, Wire, content, hold_up, push, rest, state, values
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
@@ -12,7 +12,7 @@ from keyshift.worker.flight.stream import Stream
 
 
 def test_units_that_take_longer_than_the_deadline_arrive(holder, server, hasty):
-    whole, pulled = {key: value(key) for key in range(20)}, []
+    whole, pulled = values(*range(20)), []
     assert push(hasty, server, Shipment(3, state=Slow(state(*range(20)), 0.1)))[0] == {3: True}
     holder.left[1, 7] = Slow(state(*range(20)), 0.1)
     hasty.pull(server.address, 1, [7], pulled.extend)
@@ -42,8 +42,8 @@ def test_a_unit_goes_on_where_its_stream_broke(holder, server, clients, monkeypa
     acknowledged, sizes = push(clients, server, *shipments)
     assert acknowledged == {3: True, 4: True}
     assert [content(shipment.batches) for _, shipment in holder.shipments] == [
-        {key: value(key) for key in range(20)},
-        {99: value(99)},
+        values(*range(20)),
+        values(99),
     ]
     assert sizes[3] > 20 * 100, "of all of it"
     assert wire.rows == 21, "none came twice"
@@ -60,7 +60,7 @@ def test_a_unit_that_could_not_be_installed_comes_again_without_its_parts(holder
         push(clients, server, Shipment(3, state=state(*range(20))))
     holder.receive = plain
     assert push(clients, server, Shipment(3, state=state(*range(20))))[0] == {3: True}
-    assert content(holder.shipments[0][1].batches) == {key: value(key) for key in range(20)}
+    assert content(holder.shipments[0][1].batches) == values(*range(20))
     assert 20 < wire.rows < 24, "the last part"
 
 
@@ -99,7 +99,7 @@ def test_parts_of_another_journey_of_the_same_unit_do_not_count(holder, server, 
     with pytest.raises(ServiceUnavailable, match="the line breaks"):
         push(clients, server, Shipment(3, 2, 1, state=state(*range(20))))
     push(clients, server, Shipment(3, 2, 3, state=state(*range(30, 50))))
-    assert content(holder.shipments[0][1].batches) == {key: value(key) for key in range(30, 50)}
+    assert content(holder.shipments[0][1].batches) == values(*range(30, 50))
     assert not any(server._begun.values())
 
 
@@ -112,7 +112,7 @@ def test_what_is_pulled_goes_on_where_its_stream_broke(holder, server, clients, 
         assert not got and holder.left
     clients.pull(server.address, 1, [7, 8], got.extend)
     assert [(shipment.unit, content(shipment.batches)) for shipment in got] == [
-        (7, {key: value(key) for key in range(20)}),
+        (7, values(*range(20))),
         (8, {}),
     ]
     assert wire.rows == 20, "none came twice"

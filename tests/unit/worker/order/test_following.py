@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 from small_job import CONFIG
-from small_slots import until
 
 from keyshift.ordering import Record
 from keyshift.worker.order import following
 from keyshift.worker.order.following import Following
+from waits import until
 
 
 class Log:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from small_bucket import read
 from small_job import DEADLINE_S, state
-from small_slots import BEGIN_US, SmallJob, until
+from small_slots import BEGIN_US
 
 from keyshift.clock import now_us
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
@@ -27,25 +27,13 @@ from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.host import EndedSlot
 from keyshift.worker.state import arrivals
 from keyshift.workloads.windowcount.operator import IDLE, WINDOW
+from waits import until
 
 KEYS = range(8)
 ONE_SLOT = {"slots": 1, "routers": 1}
 WINDOWS = {"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0, "window_ms": 1, "delay_ms": 0}
 STEP = Step((Move(0, 0, 1),))
 TIMED = {"workload": "windowcount", "stage": "windows", "parameters": WINDOWS | {"idle_ms": 1}}
-
-
-@pytest.fixture
-def make(monkeypatch):
-    made = []
-
-    def job(**config):
-        made.append(SmallJob(monkeypatch, **config))
-        return made[-1]
-
-    yield job
-    for each in made:
-        each.close()
 
 
 @pytest.fixture(params=["the same process", "another process"])
@@ -245,8 +233,7 @@ def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_b
     first = acknowledged(job)
     (name,) = job.bucket.objects
     job.end(task)
-    task = job.opened(0, following(job, host))
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled(following(job, host))
     for unit, key in enumerate(map(job.keys_of, range(4))):  # as nobody does it, but then it is seen what is read
         task.shared.core.states[unit].values[key[0]] = (99, b"")
     job.barrier(task)
@@ -298,8 +285,7 @@ def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, fol
     job.savepoint(task)
     assert not job.tick(task, BEGIN_US * 2)
     job.end(task)
-    task = job.opened(0, following(job, host))
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled(following(job, host))
     clock.now_us += BEGIN_US
     fired = job.barrier(task) + job.savepoint(task) + job.tick(task, BEGIN_US * 2) + job.tick(task, BEGIN_US * 3)
     assert not fired + job.end(task), "all of them are due since long, and belong to the time after the savepoint"
@@ -310,8 +296,7 @@ def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, fol
     host = job.process()
     task = job.begun(host, KEYS)
     job.end(task)
-    task = job.opened(0, following(job, host))
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled(following(job, host))
     clock.now_us += BEGIN_US
     for router in (0, 1):
         assert not job.barrier(task, router=router)

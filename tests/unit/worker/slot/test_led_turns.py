@@ -2,13 +2,14 @@
 
 import pyarrow as pa
 import pytest
-from small_slots import BEGIN_US, SmallJob, until
+from small_slots import BEGIN_US
 
 from keyshift.ordering import Record
 from keyshift.ordering.model import sequence_of
 from keyshift.runtime.row import DATA, SAVEPOINT, Row
 from keyshift.wire import nodes
 from keyshift.worker.slot import opening
+from waits import until
 
 H = 20_000
 
@@ -44,16 +45,13 @@ class Following:
 
 
 @pytest.fixture
-def job(monkeypatch):
-    job = SmallJob(monkeypatch, routers=2, ordering="kazoo", heartbeat_us=H, session_ms=300)
+def job(make, monkeypatch):
     monkeypatch.setattr(opening, "Following", Following)
-    yield job
-    job.close()
+    return make(routers=2, ordering="kazoo", heartbeat_us=H, session_ms=300)
 
 
 def opened(job):
-    task = job.opened(0, job.process())
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled()
     return task, task.following
 
 

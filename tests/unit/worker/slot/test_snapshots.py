@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from minio.error import MinioException
 from small_bucket import read
-from small_slots import SmallJob, until
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Step
@@ -14,15 +13,14 @@ from keyshift.model.markers import SlotMarker, StateWritten
 from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.slot import snapshots as slot_snapshots
+from waits import until
 
 KEYS = range(8)
 
 
 @pytest.fixture
-def job(monkeypatch):
-    made = SmallJob(monkeypatch, slots=1, routers=2)
-    yield made
-    made.close()
+def job(make):
+    return make(slots=1, routers=2)
 
 
 def begin(job, version, name):
@@ -116,20 +114,17 @@ def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_
     assert len(job.data(task, [0], version=2)) == 1
 
 
-def test_a_slot_does_not_keep_back_more_than_it_may_wait(monkeypatch):
-    job = SmallJob(monkeypatch, slots=1, routers=2, queue_bytes=10_000)
-    try:
-        task = job.begun()
-        begin(job, 2, "one")
-        job.snapshot(task, 2, "one", router=0)
-        rows = []
-        while not rows:
-            rows = job.data(task, KEYS, version=2, router=0)
-        assert 10_000 / 5000 < len(rows) / len(KEYS) < 10_000 / 2000
-        assert "too much waited" in answer(job, "one").failed
-        assert job.snapshot(task, 2, "one", router=1) == []
-    finally:
-        job.close()
+def test_a_slot_does_not_keep_back_more_than_it_may_wait(make):
+    job = make(slots=1, routers=2, queue_bytes=10_000)
+    task = job.begun()
+    begin(job, 2, "one")
+    job.snapshot(task, 2, "one", router=0)
+    rows = []
+    while not rows:
+        rows = job.data(task, KEYS, version=2, router=0)
+    assert 10_000 / 5000 < len(rows) / len(KEYS) < 10_000 / 2000
+    assert "too much waited" in answer(job, "one").failed
+    assert job.snapshot(task, 2, "one", router=1) == []
 
 
 def test_a_batch_does_not_end_before_its_snapshot_is_written(job, monkeypatch):

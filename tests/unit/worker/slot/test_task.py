@@ -7,7 +7,6 @@ from unittest.mock import PropertyMock, patch
 
 import pytest
 from small_job import CONFIG
-from small_slots import SmallJob, until
 
 from keyshift.model.errors import MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move, Step
@@ -15,14 +14,13 @@ from keyshift.runtime.slot import SlotCore
 from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
+from waits import until
 
 
 @pytest.fixture
-def job(monkeypatch):
+def job(make, monkeypatch):
     monkeypatch.setattr(slot_task, "ASIDE_S", 0.001)
-    job = SmallJob(monkeypatch)
-    yield job
-    job.close()
+    return make()
 
 
 @pytest.fixture

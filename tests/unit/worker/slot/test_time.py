@@ -5,11 +5,11 @@ import time
 import pytest
 from small_bucket import read
 from small_job import CONFIG
-from small_slots import SmallJob, until
 
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.nodes import saved
 from keyshift.workloads.windowcount.operator import ANSWER, WINDOW
+from waits import until
 
 MS = 1000
 TIMED = {
@@ -20,10 +20,8 @@ TIMED = {
 
 
 @pytest.fixture
-def job(monkeypatch):
-    job = SmallJob(monkeypatch, routers=2, slots=1, **TIMED)
-    yield job
-    job.close()
+def job(make):
+    return make(routers=2, slots=1, **TIMED)
 
 
 @pytest.fixture

@@ -4,23 +4,22 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from small_slots import BEGIN_US, SmallJob, until
+from small_slots import BEGIN_US
 
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.runtime.row import CAPTURE, DATA, SAVEPOINT, Row
 from keyshift.wire import nodes
 from keyshift.wire.savepoint import SavepointManifest
+from waits import until
 
 H = 20_000
 BEGIN = BEGIN_US // H * H
 
 
 @pytest.fixture
-def job(monkeypatch):
-    job = SmallJob(monkeypatch, routers=2, ordering="live_robin", heartbeat_us=H)
-    yield job
-    job.close()
+def job(make):
+    return make(routers=2, ordering="live_robin", heartbeat_us=H)
 
 
 def data(job, task, router, offset, epoch, keys=()):
@@ -33,15 +32,13 @@ def data(job, task, router, offset, epoch, keys=()):
 def test_rows_of_an_open_turn_are_worked_on_in_the_next_batch_wherever_that_is(job, same):
     here = job.process()
     first, second = job.keys_of(0)[0], job.keys_of(1)[0]
-    task = job.opened(0, here)
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled(here)
     assert data(job, task, 0, 0, 1, [first]) == [], "router 1 has not come so far"
     assert data(job, task, 1, 0, 1, [second]) == [(1, 0, second), (0, 0, first)]
     assert data(job, task, 0, 1, 2, [second]) == []
     assert job.end(task) == []
     assert job.nodes.read(nodes.HANDOVERS[0]).position.turn == 1
-    task = job.opened(0, here if same else job.process())
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled(here if same else None)
     assert data(job, task, 1, 1, 2, [first]) == [(0, 1, second), (1, 1, first)]
     assert data(job, task, 1, 1, 2, [first]) == [], "it was there"
 
@@ -66,8 +63,7 @@ def test_each_frame_says_of_which_turn_it_is_and_one_of_ten_without_results_is_t
     if replicated:
         job.config = job.config.of_replica(1)
         job.publish_assignment()
-    task = job.opened(0, job.process())
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled()
     keys = job.keys_of(0)[:2]
     batches = [each for epoch in range(1, 22) for each in closing(job, task, epoch, keys if epoch == 3 else ())]
     found = told(job, batches)
@@ -81,8 +77,7 @@ def test_each_frame_says_of_which_turn_it_is_and_one_of_ten_without_results_is_t
 def test_behind_a_savepoint_no_turn_is_told(job):
     job.config = job.config.of_replica(0)
     job.publish_assignment()
-    task = job.opened(0, job.process())
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled()
     closing(job, task, 1)
     for router in range(2):
         payload = b"sp"
@@ -93,8 +88,7 @@ def test_behind_a_savepoint_no_turn_is_told(job):
 
 def test_a_slot_with_too_much_that_waits_says_so_and_ends(job, monkeypatch):
     job.config = replace(job.config, queue_bytes=100)
-    task = job.opened(0, job.process())
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled()
     with pytest.raises(KeyshiftError, match="slot 0: 0 MiB of rows wait for the marks of routers that are behind"):
         data(job, task, 0, 0, 1, job.keys_of(0))
 
@@ -106,38 +100,33 @@ def captured(job, task, offset, name="c"):
     return job.nodes.read(nodes.saved(name)["slot-0"])
 
 
-def test_from_a_capture_another_replica_goes_on_with_the_same_turns_and_results(monkeypatch):
-    job = SmallJob(monkeypatch, slots=1, routers=2, ordering="live_robin", heartbeat_us=H)
-    try:
-        alone, keys = job.config, range(8)
-        job.config = alone.of_replica(0)
-        job.publish_assignment()
-        lives = job.opened(0, job.process())
-        closing(job, lives, 1, keys)
-        answer = captured(job, lives, 1)
-        assert answer.position.turn == 1 and not answer.failed
-        first = [each for epoch in (2, 3) for each in closing(job, lives, epoch, keys[epoch:])]
-        manifest, store = SavepointManifest("keycount"), job.store()
-        said = {"slot-0": answer} | {f"router-{router}": nodes.RouterSaved(2, BEGIN + H) for router in range(2)}
-        manifest.add("counter", said, Assignment.contiguous(4, 1))
-        store.commit("c", manifest)
-        assert (manifest.turns, manifest.watermarks) == ({"counter": {0: 1}}, {0: BEGIN + H, 1: BEGIN + H})
-        job.config = replace(alone.of_replica(1), restore="c", restore_of="job-r0")
-        job.publish_assignment()
-        [place] = store.manifest("c").stages["counter"].placed(1, 2).values()
-        job.nodes.publish(nodes.POSITIONS[0], place.under(1))
-        returns = job.opened(0, job.process())
-        until(lambda: returns.shared.core.machine.settled)
-        second = [each for epoch in (2, 3) for each in closing(job, returns, epoch, keys[epoch:])]
-        assert told(job, second) == told(job, first) and [turn.number for _, turn in told(job, first)] == [2, 3]
-        assert job.rows(second) == job.rows(first) and {row["count"] for row in job.rows(second)} == {2, 3}
-    finally:
-        job.close()
+def test_from_a_capture_another_replica_goes_on_with_the_same_turns_and_results(make):
+    job = make(slots=1, routers=2, ordering="live_robin", heartbeat_us=H)
+    alone, keys = job.config, range(8)
+    job.config = alone.of_replica(0)
+    job.publish_assignment()
+    lives = job.opened(0, job.process())
+    closing(job, lives, 1, keys)
+    answer = captured(job, lives, 1)
+    assert answer.position.turn == 1 and not answer.failed
+    first = [each for epoch in (2, 3) for each in closing(job, lives, epoch, keys[epoch:])]
+    manifest, store = SavepointManifest("keycount"), job.store()
+    said = {"slot-0": answer} | {f"router-{router}": nodes.RouterSaved(2, BEGIN + H) for router in range(2)}
+    manifest.add("counter", said, Assignment.contiguous(4, 1))
+    store.commit("c", manifest)
+    assert (manifest.turns, manifest.watermarks) == ({"counter": {0: 1}}, {0: BEGIN + H, 1: BEGIN + H})
+    job.config = replace(alone.of_replica(1), restore="c", restore_of="job-r0")
+    job.publish_assignment()
+    [place] = store.manifest("c").stages["counter"].placed(1, 2).values()
+    job.nodes.publish(nodes.POSITIONS[0], place.under(1))
+    returns = job.settled()
+    second = [each for epoch in (2, 3) for each in closing(job, returns, epoch, keys[epoch:])]
+    assert told(job, second) == told(job, first) and [turn.number for _, turn in told(job, first)] == [2, 3]
+    assert job.rows(second) == job.rows(first) and {row["count"] for row in job.rows(second)} == {2, 3}
 
 
 def test_a_capture_fails_where_a_step_is_under_way_and_the_slot_goes_on(job):
-    task = job.opened(0, job.process())
-    until(lambda: task.shared.core.machine.settled)
+    task = job.settled()
     closing(job, task, 1)
     job.publish(2, Step((Move(UnitId(0), SlotId(0), SlotId(1)),)))
     until(lambda: not task.shared.core.machine.settled)

@@ -26,32 +26,24 @@ def test_an_address_is_asked_for_once(slots):
     assert [watch.path for watch in slots.watches] == ["/job/slots/3", "/job/slots/4"]
 
 
-def test_a_slot_that_has_moved_is_found_where_it_is_now(slots):
+def test_a_slot_is_found_where_it_is_now_and_when_its_batch_is_over_where_it_was(slots):
     addresses = Addresses(slots, deadline_s=0)
     addresses.of(3)
     slots.register(ADDRESSES[3], "there:2")
     assert addresses.of(3) == "there:2"
-
-
-def test_a_slot_whose_batch_is_over_is_where_it_was(slots):
-    addresses = Addresses(slots, deadline_s=0)
-    addresses.of(3)
     slots.withdraw(ADDRESSES[3])
-    assert addresses.of(3) == "here:1"
+    assert addresses.of(3) == "there:2"
 
 
-def test_a_slot_that_is_not_there_yet_is_waited_for(slots):
+def test_a_slot_that_is_not_there_yet_is_waited_for_until_the_deadline(slots):
     addresses = Addresses(slots, deadline_s=30)
     with pytest.raises(MigrationFailed, match="slot 4 did not say where it is within 0 s"):
         addresses.of(4, within_s=0)
+    with pytest.raises(MigrationFailed, match=r"slot 5 did not say where it is within 0\.01 s"):
+        Addresses(slots, deadline_s=0.01).of(5)
     found = []
     asks = threading.Thread(target=lambda: found.append(addresses.of(4)))
     asks.start()
     slots.register(ADDRESSES[4], "there:2")
     asks.join(60)
     assert found == ["there:2"]
-
-
-def test_a_slot_that_never_says_where_it_is_is_missed_after_the_deadline(slots):
-    with pytest.raises(MigrationFailed, match=r"slot 5 did not say where it is within 0\.01 s"):
-        Addresses(slots, deadline_s=0.01).of(5)

@@ -9,7 +9,6 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from small_job import CONFIG, DEADLINE_S, counts, state
-from small_slots import until
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Mode
@@ -19,6 +18,7 @@ from keyshift.state import rows
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.state.key_couriers import KeyCouriers
+from waits import until
 
 UNIT = 3
 VERSIONS = itertools.count(9)  # each test has its own: what another one left under way does not reach it
@@ -253,24 +253,14 @@ def test_a_key_lives_where_it_was_used_and_the_others_stay(make):
 
 
 @pytest.mark.parametrize("keys", [0, 500])
-def test_the_rest_follows_in_the_background_without_any_record(make, keys):
+def test_the_rest_follows_once_in_the_background_without_any_record(make, keys):
     there = {key: key for key in range(keys)}
     slot = make(Mode(transfer="access"), there)
+    slot.fetch_rest()
     slot.until_whole()
     assert counts(slot.states[UNIT]) == there
     assert [name for name, _ in slot.clients.calls] == ["rest"]
     until(lambda: slot.home() is None)
-
-
-def test_the_rest_is_fetched_once_and_does_not_overwrite_what_was_used(make):
-    slot = make(ACCESS, {1: 10, 2: 20})
-    slot.events(1, 1)
-    slot.until_done()
-    slot.fetch_rest()
-    slot.fetch_rest()
-    slot.until_whole()
-    assert counts(slot.states[UNIT]) == {1: 12, 2: 20}
-    assert [name for name, _ in slot.clients.calls].count("rest") == 1
 
 
 def test_answers_for_an_earlier_stay_are_not_taken(make):

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 from small_job import DEADLINE_S
-from small_slots import until
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.state.outbox import Courier, Outbox, again
+from waits import until
 
 
 class Door:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from small_job import CONFIG, DEADLINE_S, VALUE, counts, state
-from small_slots import until
 
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.state import rows
@@ -17,6 +16,7 @@ from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.slot.host import Copies, SlotHost
 from keyshift.worker.state.replicator import COPIES, Replicator
+from waits import until
 
 OWNER, HOLDER = 0, 1
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
@@ -156,20 +156,17 @@ def change_after_each_part(slot, numbers, unit=3):
     slot.after_part = change
 
 
-def test_copies_are_not_close_while_more_keys_change_than_allowed_and_fewer_in_each_round(slot):
-    change_after_each_part(slot, [100, 80, 60, 40, 20, 19])
+@pytest.mark.parametrize(
+    ("changes", "rounds", "keys"),
+    [([100, 80, 60, 40, 20, 19], 7, 19), ([100, 80, 60, 60], 5, 60)],
+    ids=["until no more change than allowed", "until no fewer do"],
+)
+def test_copies_are_not_close_as_long_as_each_round_brings_them_closer(slot, changes, rounds, keys):
+    change_after_each_part(slot, changes)
     slot.start(lag_keys=19, units=((3, HOLDER),))
     until(lambda: slot.acknowledged)
     ((_, answer),) = slot.acknowledged
-    assert (answer.rounds, answer.keys) == (7, 19)
-
-
-def test_copies_that_come_no_closer_are_as_close_as_they_get(slot):
-    change_after_each_part(slot, [100, 80, 60, 60])
-    slot.start(lag_keys=19, units=((3, HOLDER),))
-    until(lambda: slot.acknowledged)
-    ((_, answer),) = slot.acknowledged
-    assert (answer.rounds, answer.keys) == (5, 60)
+    assert (answer.rounds, answer.keys) == (rounds, keys)
 
 
 def test_asking_for_the_same_again_changes_nothing(copied):
