@@ -105,7 +105,8 @@ def _run(manifest: Manifest, tables: Tables) -> Row:
 
 def _measured(manifest: Manifest, tables: Tables) -> pd.DataFrame:
     """Latencies without those of the warm-up, if there was one: a live job has none."""
-    return metrics.measured(tables["latency"], manifest.parameters.get("trigger_s", inf))
+    trigger_s = manifest.parameters.get("trigger_s", inf)
+    return metrics.measured(tables["latency"], float(trigger_s or 0))
 
 
 def _facts(told: Mapping[str, Any]) -> dict[str, str]:

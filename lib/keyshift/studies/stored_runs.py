@@ -48,7 +48,7 @@ def comparable(runs: pd.DataFrame, workload: str = "", like: str = "") -> list[d
 def _summary(row: Mapping[Any, Any]) -> dict[str, Any]:
     """As it was before it stood in a table beside others, which know more or less: nothing is NaN, counts are whole."""
     known = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
-    return known | {name: int(known[name]) for name in COUNTS if known.get(name) is not None}
+    return known | {name: int(value) for name in COUNTS if (value := known.get(name)) is not None}
 
 
 def fixed(row: Any, free: Collection[str] = FREE) -> dict[str, Any]:
