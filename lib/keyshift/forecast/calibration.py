@@ -11,7 +11,7 @@ import pandas as pd
 
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.forecast import Cluster, Costs, Fit, Load, MeasuredRun, Simulated, fit, require_possible, simulated
-from keyshift.forecast.cost import event_us
+from keyshift.forecast.cost import event_cpu_us, event_us
 from keyshift.forecast.model import LEVELS
 from keyshift.model.errors import BadInput
 from keyshift.planner import Strategy, make_plan
@@ -115,6 +115,7 @@ def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
         slots=max(spec.tasks.values()),
         cpus=manifest.machine.cpus,
         event_s=event_us(spec.workload) / 1e6,
+        event_cpu_s=event_cpu_us(spec.workload) / 1e6,
         cores=float(workers.loc[workers["t_s"] < 0, "value"].median()),
         latency_ms=np.quantile(before.to_numpy("float64"), LEVELS),
         migration=tables["migration"],

@@ -60,12 +60,26 @@ def event_us(workload: Workload) -> float:
     """What an event takes of its slots, in microseconds: the CPU of its computation, measured here once, and the time
     that it is told to take (``told_us``).
     """
+    return _alone_us(workload) + _told_us(workload)
+
+
+def event_cpu_us(workload: Workload) -> float:
+    """What of ``event_us`` takes a core: not what an event waits."""
+    waits = getattr(workload, "work_by", "") == "waiting"
+    return _alone_us(workload) + (0.0 if waits else _told_us(workload))
+
+
+def _told_us(workload: Workload) -> float:
+    return float(getattr(workload, "told_us", 0.0))
+
+
+def _alone_us(workload: Workload) -> float:
+    """The CPU of an event's computation, without what it is told to take."""
     given: Any = workload  # a pydantic model, too
-    told_us: float = getattr(given, "told_us", 0.0)
     most = max(1, min(COST_KEYS, COST_BYTES // getattr(given, "state_bytes", 1)))
     lighter = {"seed": 1, "keys": min(getattr(given, "keys", 0), most), "work_us": 0.0, "stage_work_us": ""}
     update = {name: value for name, value in lighter.items() if name in type(given).model_fields}
-    return _computation_us(type(given)(**given.model_dump() | update)) + told_us  # a copy would keep the stages it has
+    return _computation_us(type(given)(**given.model_dump() | update))  # a copy would keep the stages it has
 
 
 @cache

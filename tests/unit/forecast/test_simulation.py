@@ -105,3 +105,7 @@ def test_runs_that_cannot_be_simulated_are_refused_and_those_of_a_store_left_out
     for manifest, _ in (measured("fluid", 0), lazy, measured("fluid", 2, fault="kill:slot@10", snapshot_s=2)):
         store.put_run(manifest, small_store.tables())
     assert [(name, len(some)) for name, some in usable(store).items()] == [("fluid", 1)]
+
+
+def test_a_run_whose_events_wait_still_has_rows_that_cost_something():
+    assert calibrate({"fluid": [measured("fluid", work_us=300, work_by="waiting")]}).costs.row_s > 0
