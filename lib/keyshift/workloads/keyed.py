@@ -49,10 +49,11 @@ class Keyed(Grouped):
     def _units_have_room(self) -> Self:
         most = _UNIT_BYTES // self.state_bytes
         if self.from_start > most and (largest := self._largest_unit()) > most:
+            or_once = ", or take exist = 'once used'" if "exist" in type(self).model_fields else ""
             raise ValueError(
                 f"key_groups = {self.key_groups}: with keys = {self.keys} and state_bytes = {self.state_bytes} a unit "
                 f"has up to {largest * self.state_bytes / (1 << 30):.2f} GiB of keys, and has room for less than 2 "
-                "GiB; raise key_groups, or lower keys or state_bytes"
+                f"GiB; raise key_groups, or lower keys or state_bytes{or_once}"
             )
         return self
 
