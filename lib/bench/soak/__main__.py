@@ -155,7 +155,7 @@ def main(
     fault: Annotated[list[str] | None, typer.Option(help="Only this one, e.g. kill:driver; may be repeated.")] = None,
     strategy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="name=value of the job; may be repeated.")] = None,
-    warm_up: Annotated[float | None, typer.Option(help="Seconds of each process' life that do not count.")] = None,
+    warm_up: Annotated[float | None, typer.Option(min=0, help="Seconds of each process that do not count.")] = None,
     profile: Annotated[str | None, typer.Option(help="As of `keyshift run`.")] = None,
 ) -> None:
     """Run a live job with faults and migrations. Exit status 1 for a bad verdict, growth, or no answer."""
@@ -167,10 +167,16 @@ def main(
             parse_now(each)
     for each in names:
         strategies.get(each)
-    some = rounds(seed, seconds, every, spec.tasks[spec.workload.stages[0].name], faults, names)
+    if (most := spec.tasks[spec.workload.stages[0].name]) < 2:
+        raise BadInput(
+            f"slots_max = {spec.job.slots_max} and slots = {spec.job.slots}: state has nowhere to move to; set "
+            "slots_max to at least 2"
+        )
+    some = rounds(seed, seconds, every, most, faults, names)
     if not some:
         raise BadInput(f"hours = {hours:g}: too short for a fault every {every:g} s; at least {1.5 * every / 3600:.2g}")
-    given = {"seed": seed, "seconds": seconds, "warm_up_s": warm_up or min(WARM_UP_S, WARM_UP_SHARE * seconds)}
+    warm_up_s = min(WARM_UP_S, WARM_UP_SHARE * seconds) if warm_up is None else warm_up
+    given = {"seed": seed, "seconds": seconds, "warm_up_s": warm_up_s}
     matplotlib.use("agg")
     with _home() as home:
         passed = _soak(home, values, profile, some, given)

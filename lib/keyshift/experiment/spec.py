@@ -324,7 +324,7 @@ def _require_plans(spec: RunSpec) -> None:
     for name in spec.moving if point.propose else ():
         current = spec.start(name)
         for requested in spec.changes:
-            heat = [1.0] * len(current.owner)
+            heat = [1.0] * len(current.owner) if spec.job.replicas == 1 else []  # as the job will give it
             target = spec.target(current, requested, heat)
             make_plan(point, current, target, heat, spec.workload.seed)
             current = target

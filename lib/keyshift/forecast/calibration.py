@@ -1,6 +1,7 @@
 """Measured runs for the simulator: what they say that things cost, and how far simulated ones are off."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from math import inf, isnan, nan
@@ -11,15 +12,17 @@ import pandas as pd
 
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.forecast import Cluster, Costs, Fit, Load, MeasuredRun, Simulated, fit, require_possible, simulated
-from keyshift.forecast.cost import event_us
+from keyshift.forecast.cost import event_cpu_us, event_us
 from keyshift.forecast.model import LEVELS
 from keyshift.model.errors import BadInput
+from keyshift.ordering import orderings
 from keyshift.planner import Strategy, make_plan
 from keyshift.planner.targets import zipf_mass
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 from keyshift.workloads.keyed import Keyed
 
+LEAST_S = 1.0  # measured before a migration, to tell what is usual
 Tables = Mapping[str, pd.DataFrame]
 
 
@@ -29,7 +32,8 @@ class Calibration:
 
     ``validation``: a row for each run, simulated with costs from other runs: run, strategy, held_out (the runs without
     which the costs were found: of its strategy, or just this one of a restart; empty if there were too few others),
-    and completion_s, spike_ms and bytes_moved as measured, and behind ``simulated_``.
+    and completion_s, spike_ms and bytes_moved as measured, and behind ``simulated_``: NaN if those costs do not tell
+    (of a restart, or of more events than a slot can take by costs of other workloads).
     """
 
     costs: Costs
@@ -86,26 +90,47 @@ def _possible(manifest: Manifest) -> bool:
     except BadInput:
         return False
     summary = manifest.summary
-    return summary is not None and None not in (summary.completion_s, summary.spike_ms, summary.bytes_minimum)
+    needed = ("p99_ms", "completion_s", "spike_ms", "bytes_minimum")
+    return summary is not None and all(getattr(summary, name) is not None for name in needed)
 
 
 def _spec(manifest: Manifest) -> RunSpec:
     """What was run. Raises BadInput if that cannot be simulated."""
     spec = make_spec(manifest.parameters)
-    what = f"run {manifest.run_id}"
-    if not isinstance(spec.workload, Keyed):
-        raise BadInput(f"{what}: the keys of workload {spec.workload.name} are not fixed; take keycount or micro")
-    if len(spec.changes) != 1 or spec.scenario.fault or spec.run.rate_steps or spec.backend.name != "memory":
-        raise BadInput(f"{what}: not one migration, under one rate, without faults and with state in memory")
+    for why in _beyond_the_model(spec, live=not {"seconds", "run.seconds"} & manifest.parameters.keys()):
+        raise BadInput(f"run {manifest.run_id}: {why}")
     require_possible(spec.point().phase(0))
     return spec
+
+
+def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
+    """What a run has that the simulator does not know of, and its costs would hide. ``live``: of a job without end."""
+    run, job, workload = spec.run, spec.job, spec.workload
+    if live:
+        yield "a job that lasts has commands, other strategies and rates; take runs"
+    if not (isinstance(workload, Keyed) and workload.from_start):
+        yield f"the keys of workload {workload.name} are not fixed; take keycount or micro, from the start"
+    if len(workload.stages) > 1 or any(stage.operator().uses_time for stage in workload.stages):
+        yield f"workload = {workload.name}: what is simulated is a single stage without timers"
+    if job.snapshot_s:
+        yield f"snapshot_s = {job.snapshot_s:g}: snapshots are not simulated"
+    if job.slots_per_process > 1:
+        yield f"slots_per_process = {job.slots_per_process}: each slot is simulated in a process of its own"
+    if orderings.get(job.ordering).agrees:
+        yield f"ordering = {job.ordering}: neither turns of slots nor replicas are simulated"
+    if len(spec.changes) != 1 or spec.scenario.fault or run.rate_steps or run.events or spec.backend.name != "memory":
+        yield "not one migration, under one rate of drawn events, without faults and with state in memory"
+    if spec.scenario.trigger_s < LEAST_S:
+        yield f"trigger_s = {spec.scenario.trigger_s:g}: too short a time to know what is usual; at least {LEAST_S:g} s"
 
 
 def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
     spec = _spec(manifest)
     latency, metrics = tables["latency"], tables["metrics"]
-    before = latency.loc[latency["created_s"] < 0, "latency_ms"]
+    since_s = -spec.scenario.trigger_s  # the end of the warm-up, in which a job is slow and takes more
+    before = latency.loc[latency["created_s"].between(since_s, 0, inclusive="left"), "latency_ms"]
     workers = metrics[(metrics["metric"] == "cpu_cores") & (metrics["instance"] == "python_workers")]
+    cores = workers.loc[workers["t_s"].between(since_s, 0, inclusive="left"), "value"].median()
     point = spec.point().phase(0)
     measured = MeasuredRun(
         restarts=point.restarts,
@@ -115,7 +140,8 @@ def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
         slots=max(spec.tasks.values()),
         cpus=manifest.machine.cpus,
         event_s=event_us(spec.workload) / 1e6,
-        cores=float(workers.loc[workers["t_s"] < 0, "value"].median()),
+        event_cpu_s=event_cpu_us(spec.workload) / 1e6,
+        cores=float(cores),
         latency_ms=np.quantile(before.to_numpy("float64"), LEVELS),
         migration=tables["migration"],
     )
@@ -151,7 +177,9 @@ def _validated(run: _SimulatedRun, known: Sequence[_SimulatedRun], everything: F
     except BadInput:
         held_out = ""
     row: dict[str, Any] = {"run": run.manifest.run_id, "strategy": run.manifest.strategy, "held_out": held_out}
-    made = None if alone and isnan(costs.restart_s) else run.simulated(costs)
+    made = None
+    with suppress(BadInput):
+        made = run.simulated(costs)
     for name in ("completion_s", "spike_ms", "bytes_moved"):
         row |= {name: getattr(summary, name), f"simulated_{name}": nan if made is None else getattr(made, name)}
     return row

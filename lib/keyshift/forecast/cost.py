@@ -14,6 +14,7 @@ from keyshift.workloads.alone import StageAlone
 
 TRIES = 3  # to measure it: what comes between, such as a garbage collection, is none of it
 COST_KEYS = 4096  # that the cost of an event is measured with: enough to be as many, few enough to be made at once
+COST_BYTES = 64 << 20  # of their payloads at the most, whatever backend the run has
 _FRAME_US = 20_000
 _NOWHERE = {"router": np.int32(0), "offset": np.int64(0)}
 
@@ -59,11 +60,26 @@ def event_us(workload: Workload) -> float:
     """What an event takes of its slots, in microseconds: the CPU of its computation, measured here once, and the time
     that it is told to take (``told_us``).
     """
+    return _alone_us(workload) + _told_us(workload)
+
+
+def event_cpu_us(workload: Workload) -> float:
+    """What of ``event_us`` takes a core: not what an event waits."""
+    waits = getattr(workload, "work_by", "") == "waiting"
+    return _alone_us(workload) + (0.0 if waits else _told_us(workload))
+
+
+def _told_us(workload: Workload) -> float:
+    return float(getattr(workload, "told_us", 0.0))
+
+
+def _alone_us(workload: Workload) -> float:
+    """The CPU of an event's computation, without what it is told to take."""
     given: Any = workload  # a pydantic model, too
-    told_us: float = getattr(given, "told_us", 0.0)
-    lighter = {"seed": 1, "keys": min(getattr(given, "keys", 0), COST_KEYS), "work_us": 0.0, "stage_work_us": ""}
+    most = max(1, min(COST_KEYS, COST_BYTES // getattr(given, "state_bytes", 1)))
+    lighter = {"seed": 1, "keys": min(getattr(given, "keys", 0), most), "work_us": 0.0, "stage_work_us": ""}
     update = {name: value for name, value in lighter.items() if name in type(given).model_fields}
-    return _computation_us(type(given)(**given.model_dump() | update)) + told_us  # a copy would keep the stages it has
+    return _computation_us(type(given)(**given.model_dump() | update))  # a copy would keep the stages it has
 
 
 @cache

@@ -31,7 +31,8 @@ class MeasuredRun:
     rate: float
     slots: int  # tasks of the stage
     cpus: int  # of the machine
-    event_s: float  # CPU of an event's computation
+    event_s: float  # that an event takes of its slot
+    event_cpu_s: float  # of that, what takes a core
     cores: float  # that the job's Python workers took before the migration; NaN if nobody looked
     latency_ms: Floats  # before the migration, quantiles at ``LEVELS``
     migration: pd.DataFrame
@@ -72,7 +73,7 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
     ack_s, answer_s = table.least_squares(answered, several["gap"], "runs of several steps")
     handover_s, stream_s, unit_s, byte_s = table.least_squares(steps[HANDED], steps["took"], "runs", "byte_s")
     restart_s, stored_byte_s = _restarts([run for run in runs if run.restarts], table)
-    rows = [(run.cores - run.rate * run.event_s) * run.frame_s / run.routers / run.slots for run in runs]
+    rows = [(run.cores - run.rate * run.event_cpu_s) * run.frame_s / run.routers / run.slots for run in runs]
     costs = Costs(
         request_s=table.median("request_s", steps["first"] - notify_s - answer_s, "runs"),
         notify_s=notify_s,

@@ -19,7 +19,8 @@ MODE_SETTINGS = tuple(field.name for field in fields(Mode))
 class Snapshot:
     """What a strategy may look at: where units are and should be, and what was measured.
 
-    ``heat``: records per second of each unit, empty if nobody measured. ``seed``: for orders that draw.
+    ``heat``: records per second of each unit, empty if nobody measured: in a job with replicas, which all have to make
+    the same plan. ``seed``: for orders that draw.
     """
 
     current: Assignment

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from operator import index
 
 from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import MAX_UNITS, Assignment, Move, SlotId, Step, UnitId
@@ -20,7 +21,8 @@ def make_plan(
     """The plan of ``strategy`` from ``current`` to ``target``, both in the strategy's units (``in_units``).
 
     ``heat``: records per second of each unit, if they were measured; ``seed``: for orders that draw. Of a strategy with
-    phases the first is planned; ``strategy.phase(n)`` has the others. The same input gives the same plan.
+    phases the first is planned; ``strategy.phase(n)`` has the others. The same input gives the same plan. What is
+    proposed may be lists, and integers of numpy: the plan has tuples and plain integers.
 
     Raises BadInput if the strategy is one that ``check`` refuses, or the arguments do not fit together. Raises
     PlanRejected, which names the move, if what is proposed is no step; if a step is empty, is above the cap, has a mode
@@ -60,14 +62,20 @@ def make_plan(
                     f"step {number}, unit {move.unit} from slot {move.source} to {move.destination}: {reason}"
                 )
             done[move.unit] = number
-        steps.append(replace(step, mode=strategy.mode))
+        steps.append(Step(tuple(needed[move.unit] for move in step.moves), strategy.mode))
     if missing := sorted(set(needed) - done.keys()):
         raise PlanRejected(f"units never moved: {missing[:10]}{' …' if len(missing) > 10 else ''}")
     explained = {(decision.unit, decision.step) for decision in decisions}
     for number, step in enumerate(steps):
         unexplained = (move.unit for move in step.moves if (move.unit, number) not in explained)
         decisions += [Decision(unit, number, "the strategy gave no reason") for unit in unexplained]
-    return Plan(tuple(steps), replicated, tuple(decisions))
+    return Plan(tuple(steps), replicated, tuple(map(_plain, decisions) if strategy.propose else decisions))
+
+
+def _plain(decision: Decision) -> Decision:
+    """With integers that can be written down, as those of numpy cannot."""
+    step = None if decision.step is None else index(decision.step)
+    return replace(decision, unit=UnitId(index(decision.unit)), step=step)
 
 
 def _is_step(step: object) -> bool:

@@ -5,19 +5,22 @@ Every key exists from the beginning; its payload gives the state the wanted size
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from math import sqrt
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from keyshift.model.keys import MAX_UNITS, hash_keys, units_of
 
 DRAWN_WITH = ("key_groups", "seed", "keys", "skew")  # what the keys of ``Keyed`` depend on
 WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
 INDEX_BYTES = 32  # of a key, in each process that has to know which keys there are
+_UNIT_BYTES = (1 << 31) - 1  # of payloads in a unit: Arrow's offsets within a column have 32 bits
+_FEW_KEYS = 1 << 22  # that are counted by their units in a moment
 _SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a time
 
 
@@ -41,6 +44,26 @@ class Keyed(Grouped):
     keys: int = Field(default=20_000, ge=1, description="number of distinct keys")
     skew: float = Field(default=0.8, ge=0, le=10, description="Zipf exponent over key groups; 0 is uniform")
     state_bytes: int = Field(default=1024, ge=2 * WORD, le=1 << 26, description="bytes of state per key")
+
+    @model_validator(mode="after")
+    def _units_have_room(self) -> Self:
+        most = _UNIT_BYTES // self.state_bytes
+        if self.from_start > most and (largest := self._largest_unit()) > most:
+            or_once = ", or take exist = 'once used'" if "exist" in type(self).model_fields else ""
+            raise ValueError(
+                f"key_groups = {self.key_groups}: with keys = {self.keys} and state_bytes = {self.state_bytes} a unit "
+                f"has up to {largest * self.state_bytes / (1 << 30):.2f} GiB of keys, and has room for less than 2 "
+                f"GiB; raise key_groups, or lower keys or state_bytes{or_once}"
+            )
+        return self
+
+    def _largest_unit(self) -> int:
+        """How many keys it has; of very many keys, which are not looked at one by one, it has hardly more."""
+        units = self.key_groups * self.bins
+        if self.keys <= _FEW_KEYS:
+            return int(np.bincount(self.units_of(np.arange(self.keys)), minlength=units).max())
+        mean = self.keys / units
+        return round(mean + 10 * sqrt(mean) + 10)  # hashed: ten standard deviations are more than any unit has
 
     def key_draw(self, router: int) -> "KeyDraw | UniformDraw":
         """Where the keys of a router's events come from."""
@@ -83,7 +106,7 @@ class Keyed(Grouped):
     def fresh(self, unit: int, schema: pa.Schema, value: Sequence[Any]) -> pa.RecordBatch:
         """Every key of ``unit`` with ``value`` and the payload of count 0, as a state installs it.
 
-        As columns, so that a key which no event ever touches costs nothing but its bytes. A unit may have up to 2 GiB.
+        As columns, so that a key which no event ever touches costs nothing but its bytes.
         """
         keys = self.keys_of(unit)
         payloads = self.payloads(keys, np.zeros_like(keys))

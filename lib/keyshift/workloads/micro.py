@@ -7,13 +7,13 @@ key, and ``work_us`` with ``work_by`` for the CPU of a record. Several sources o
 
 from collections.abc import Iterator
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.model.keys import units_of
@@ -71,6 +71,14 @@ class Micro(KeyCount):
     )
     later_skew: float = Field(default=0.6, ge=0, le=10, description="Zipf exponent from later_events on")
 
+    @model_validator(mode="after")
+    def _follows_a_skew(self) -> Self:
+        if self.exist == "once used" and self.later_events:
+            raise ValueError(
+                f"later_events = {self.later_events}: must be 0 with exist = once used, where keys come uniformly"
+            )
+        return self
+
     @property
     def active_groups(self) -> int:
         """How many key groups are active in any second."""
@@ -114,6 +122,8 @@ class Micro(KeyCount):
         text += " more than {most} writes"
         yield from lines(results.assign(most=most), ~writes & odd, text)
         ordered = results.sort_values(["key", *ORIGIN_NAMES])
-        behind = ordered.groupby(["key", "router"])["count"].diff() < ordered["writes"]
+        of_router = ordered.groupby(["key", "router"])
+        behind = of_router["count"].diff() < ordered["writes"]
+        told = ordered["writes"] & of_router["writes"].shift(fill_value=True)  # a write behind a write: with all writes
         text = RESULT + ": key {key} has count {count}, which its router had left behind"
-        yield from lines(ordered, behind & ~ordered["writes"], text)
+        yield from lines(ordered, behind & ~told, text)

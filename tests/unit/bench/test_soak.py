@@ -6,6 +6,7 @@ from itertools import count, pairwise
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from bench.soak import __main__ as soak
 from bench.soak.job import Unanswered
@@ -46,6 +47,21 @@ def test_what_is_drawn_can_be_asked_of_the_job():
     spec = live_spec(soak.LOAD)
     assert [str(parse_now(each)) for each in FAULTS if each != DRIVER] == [each for each in FAULTS if each != DRIVER]
     assert {strategies.get(each).bins for each in STRATEGIES} == {spec.workload.bins}
+
+
+@pytest.mark.parametrize(("warm_up", "counts_from_s"), [(None, 54.0), (0.0, 0.0), (20.0, 20.0)])
+def test_the_first_part_of_a_life_is_as_long_as_it_is_asked_for(warm_up, counts_from_s, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(soak, "_home", lambda: contextlib.nullcontext(tmp_path))
+    monkeypatch.setattr(soak, "_soak", lambda home, values, profile, some, given: asked.append(given))
+    with pytest.raises(typer.Exit):
+        soak.main(hours=0.1, warm_up=warm_up)
+    assert asked[0]["warm_up_s"] == pytest.approx(counts_from_s)
+
+
+def test_a_soak_needs_a_second_slot_for_state_to_move():
+    with pytest.raises(BadInput, match=r"slots_max = 1 and slots = 1: .* to at least 2"):
+        soak.main(settings=["slots_max=1", "slots=1"])
 
 
 def samples(role="driver", per_h=0.0, threads_per_h=0.0, pid=7, begin_s=0.0):

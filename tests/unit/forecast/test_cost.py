@@ -1,8 +1,9 @@
 import pytest
 
 from keyshift.forecast import cost
-from keyshift.forecast.cost import cpu_us_per_event
+from keyshift.forecast.cost import cpu_us_per_event, event_cpu_us, event_us
 from keyshift.workloads import workloads
+from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.nexmark import Nexmark
 
 
@@ -40,3 +41,20 @@ def test_rows_of_timers_reach_the_last_stage(query, monkeypatch):
     monkeypatch.setattr(cost, "_results", watched)
     assert cpu_us_per_event(workload, frames=8) > 0
     assert sum(result["kind"].to_pylist().count(1) for result in seen) > 5
+
+
+@pytest.mark.parametrize(
+    ("state_bytes", "keys"), [(1024, 4096), (16 << 10, 4096), (1 << 20, 64), (4 << 20, 16), (1 << 26, 1)]
+)
+def test_an_event_is_measured_with_64_mib_of_payloads_at_the_most(state_bytes, keys, monkeypatch):
+    measured = []
+    monkeypatch.setattr(cost, "_computation_us", lambda workload: measured.append(workload) or 5.0)
+    assert event_us(KeyCount(keys=20_000, key_groups=2048, state_bytes=state_bytes)) == 5.0
+    assert [each.keys for each in measured] == [keys]
+
+
+@pytest.mark.parametrize(("by", "cpu_us"), [("waiting", 5.0), ("spinning", 505.0)])
+def test_an_event_that_waits_takes_its_slot_and_no_core(by, cpu_us, monkeypatch):
+    monkeypatch.setattr(cost, "_computation_us", lambda workload: 5.0)
+    workload = KeyCount(work_us=500, work_by=by)
+    assert (event_us(workload), event_cpu_us(workload)) == (505.0, cpu_us)

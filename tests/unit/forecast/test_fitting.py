@@ -41,6 +41,7 @@ def run(steps, units, unit_bytes, frame_s=0.02, routers=2, pairs=1, restarts=Fal
         slots=2,
         cpus=2,
         event_s=TRUE.event_s,
+        event_cpu_s=TRUE.event_s,
         cores=1000.0 * TRUE.event_s + 2 * routers / frame_s * TRUE.row_s,
         latency_ms=np.array(TRUE.before_ms) + 1000 * frame_s * LEVELS,
         migration=pd.DataFrame(rows, columns=names),
@@ -57,6 +58,12 @@ def test_it_finds_what_runs_have_cost():
         assert value == pytest.approx(getattr(TRUE, name), rel=1e-6), name
     assert found.table["off by (%)"].max() < 1e-6
     assert found.table.loc["for each byte, of both sides' cores", "value"] == pytest.approx(4.0)
+
+
+def test_the_time_of_an_event_that_takes_no_core_makes_rows_no_cheaper():
+    found = fit([replace(each, event_s=TRUE.event_s + 5e-4) for each in LIVE])
+    assert found.costs.row_s == pytest.approx(TRUE.row_s)
+    assert found.costs.event_s == pytest.approx(TRUE.event_s + 5e-4)
 
 
 def test_how_far_off_runs_are_is_said():

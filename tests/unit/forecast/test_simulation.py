@@ -4,6 +4,8 @@ import pytest
 import small_store
 from small_cluster import FREE
 
+from keyshift.experiment.live_spec import live_spec
+from keyshift.experiment.live_spec import parameters as parameters_of_live
 from keyshift.experiment.spec import make_spec
 from keyshift.forecast.calibration import calibrate, usable
 from keyshift.forecast.simulation import amount, questions, simulate
@@ -105,3 +107,59 @@ def test_runs_that_cannot_be_simulated_are_refused_and_those_of_a_store_left_out
     for manifest, _ in (measured("fluid", 0), lazy, measured("fluid", 2, fault="kill:slot@10", snapshot_s=2)):
         store.put_run(manifest, small_store.tables())
     assert [(name, len(some)) for name, some in usable(store).items()] == [("fluid", 1)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"exist": "once used", "skew": 0}, "the keys of workload keycount are not fixed"),
+        ({"workload": "windowcount"}, "workload = windowcount: .* a single stage without timers"),
+        ({"workload": "chain"}, "workload = chain: .* a single stage without timers"),
+        ({"snapshot_s": 2}, "snapshot_s = 2: snapshots are not simulated"),
+        ({"slots_per_process": 2}, "slots_per_process = 2: "),
+        ({"ordering": "live_robin"}, "ordering = live_robin: "),
+        ({"ordering": "live_robin", "replicas": 2, "to_slots": 4}, "ordering = live_robin: "),
+        ({"trigger": "none"}, "not one migration"),
+        ({"trigger_s": 0.5}, "trigger_s = 0.5: too short a time to know .* at least 1 s"),
+    ],
+)
+def test_a_run_that_the_simulator_cannot_describe_is_refused(parameters, words):
+    run = measured("fluid", **parameters)
+    with pytest.raises(BadInput, match=f"run {run[0].run_id}: {words}"):
+        calibrate({"fluid": [run]})
+
+
+def test_a_live_job_and_a_run_without_latency_before_its_migration_are_left_out_of_a_store():
+    store = small_store.result_store()
+    live = parameters_of_live(live_spec({"snapshot_s": 0, "keys": 1000, "key_groups": 8}))
+    good, other = measured("fluid", 0)[0], measured("fluid", 1)[0]
+    unknown = other.model_copy(update={"summary": other.summary.model_copy(update={"p99_ms": None})})
+    for manifest in (good, unknown, small_store.run(2, parameters=live, bytes_minimum=400_000)):
+        store.put_run(manifest, small_store.tables())
+    assert [manifest.run_id for manifest, _ in usable(store)["fluid"]] == [good.run_id]
+    assert [*usable(store)] == ["fluid"]
+
+
+def test_a_run_with_more_events_than_costs_of_other_workloads_allow_is_told_apart_and_does_not_stop_the_others():
+    of = {"work_us": 100, "work_by": "spinning"}
+    runs = {name: [measured(name, number, **of)] for number, name in enumerate(("fluid", "matched"))}
+    found = calibrate(runs | {"all_at_once": [measured("all_at_once", 2, rate=20_000)]})
+    assert found.validation["simulated_completion_s"].isna().tolist() == [False, False, True]
+    assert found.validation["completion_s"].notna().all()
+
+
+def test_costs_are_from_the_measured_time_before_the_migration_and_not_from_the_warm_up():
+    def with_warm_up(manifest, tables, latency_ms, cores):
+        latency, metrics = tables["latency"].copy(), tables["metrics"].copy()
+        latency.loc[latency["created_s"] < -8, "latency_ms"] = latency_ms
+        metrics.loc[(metrics["t_s"] < -8) & (metrics["metric"] == "cpu_cores"), "value"] = cores
+        return manifest, tables | {"latency": latency, "metrics": metrics}
+
+    usual, slow = (
+        calibrate({"fluid": [with_warm_up(*measured("fluid"), *of)]}).costs for of in ((20.0, 0.5), (900.0, 1.9))
+    )
+    assert usual.to_json() == slow.to_json() and usual.row_s > 0
+
+
+def test_a_run_whose_events_wait_still_has_rows_that_cost_something():
+    assert calibrate({"fluid": [measured("fluid", work_us=300, work_by="waiting")]}).costs.row_s > 0

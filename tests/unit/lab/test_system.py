@@ -9,9 +9,10 @@ from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import KeyshiftJob, job_config, missed_faults
 from keyshift.model.errors import QueryDied
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured
+from keyshift.planner import Strategy, strategies
 from keyshift.wire.faults import parse
 from keyshift.wire.nodes import CopiesClose
 
@@ -215,6 +216,24 @@ def test_a_balance_is_planned_from_what_was_measured():
     made.system.request(change)
     ((make_steps, _),) = made.job.requests
     assert [move.unit for step in make_steps(made.spec.start()) for move in step.moves] == [1]
+
+
+@pytest.mark.parametrize(("more", "heat"), [({}, (50.0, 0.5)), ({"ordering": "live_robin", "replicas": 2}, ())])
+def test_a_strategy_of_ones_own_gets_what_was_measured_unless_replicas_have_to_plan_alike(more, heat, monkeypatch):
+    seen = []
+
+    def propose(strategy, snapshot, log):
+        seen.append(snapshot.heat)
+        yield Step(snapshot.misplaced())
+
+    monkeypatch.setitem(strategies._entries, "mine", Strategy("looks at heat", "this test", propose=propose))
+    made = system_of(strategy="mine", slots=2, to_slots=1, key_groups=2, **more)
+    (checked,) = seen
+    assert len(checked) == len(heat), "a check has as much heat as the job will have"
+    made.system.request(made.spec.changes[0])
+    ((make_steps, _),) = made.job.requests
+    assert len(make_steps(made.spec.start())) == 1
+    assert seen[1:] == [heat]
 
 
 def test_each_stage_starts_under_an_assignment_of_its_own():

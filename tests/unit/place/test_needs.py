@@ -139,7 +139,7 @@ def test_what_fits_is_not_refused():
             r"needs 1\.6 GiB of memory .* 1\.0 GiB are there; lower slots, routers",
         ),
         (
-            make_spec({"keys": 32_768_000_000, "skew": 0.0}),
+            make_spec({"keys": 32_768_000_000, "skew": 0.0, "key_groups": 1 << 15}),
             HERE,
             LARGE,
             r"[\d,.]+ GiB of memory .* of them for keys, and 64\.0 GiB are there; .*keys = 32768000000, .*'once used'",

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from small_steps import assignment, step
 
 from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.messages import decode, encode
 from keyshift.planner import Decision, Plan, Strategy, change, in_units, make_plan, settings, strategies
 from keyshift.planner.batches import batches
 from keyshift.planner.targets import scale
+from keyshift.wire import nodes
 
 CURRENT = assignment(3, 0, 0, 1, 1)
 TARGET = assignment(3, 0, 1, 1, 2)  # unit 1: 0 -> 1, unit 3: 1 -> 2
@@ -30,6 +33,20 @@ def test_a_plan_that_moves_each_misplaced_unit_once_is_accepted_and_written_down
     assert plan.steps == (step((3, 1, 2)), step((1, 0, 1)))
     assert plan.moves == 2
     assert [(d.unit, d.step) for d in plan.decisions] == [(3, 0), (1, 1)]
+
+
+def test_a_plan_travels_and_is_read_as_it_was_made_whatever_integers_and_lists_the_strategy_has_used():
+    def propose(strategy, snapshot, log):
+        owner, target = np.array(snapshot.current.owner), np.array(snapshot.target.owner)
+        for number, unit in enumerate(np.flatnonzero(owner != target)):
+            log(Decision(unit, np.int64(number), "as numpy found it"))
+            yield Step([Move(unit, owner[unit], target[unit])])
+
+    plan = make_plan(Strategy("integers of numpy", "this test", propose=propose), CURRENT, TARGET)
+    assert plan.steps == (step((1, 0, 1)), step((3, 1, 2)))
+    written = nodes.WrittenPlan("a", plan.steps)
+    assert nodes.PLAN.decode(nodes.PLAN.encode(written)) == written
+    assert decode(Decision, encode(plan.decisions[1])) == Decision(UnitId(3), 1, "as numpy found it")
 
 
 @pytest.mark.parametrize(

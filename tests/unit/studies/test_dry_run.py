@@ -66,7 +66,7 @@ def test_what_the_notebook_refuses_is_refused(folder, code, words):
 
 
 def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
-    made = prepared(folder, "grid: {keys: [1000, 40000000000, 50000000000], skew: [0, 1]}\nlist: [{skew: -1}]")
+    made = prepared(folder, "grid: {keys: [1000, 200000000, 250000000], skew: [0, 1]}\nlist: [{skew: -1}]")
     told = forecast(made, None, MACHINE)
     assert (told.executions, told.to_do, told.runs) == (7, 7, 8)
     assert told.estimate == Estimate(2 * 120.0, 0)

@@ -40,6 +40,29 @@ def test_every_key_is_in_its_own_unit_from_the_beginning():
         assert (units_of(keys, 8, 2) == unit).all()
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"keys": 20_000, "key_groups": 2, "state_bytes": 1 << 18}, "key_groups = 2: .* 2.45 GiB of keys, .*raise key"),
+        (
+            {"keys": 10**12, "key_groups": 1024, "state_bytes": 16},
+            "key_groups = 1024: .* take exist = 'once used'",
+        ),  # not one by one
+        ({"keys": 32, "key_groups": 1, "state_bytes": 1 << 26}, "key_groups = 1: "),
+    ],
+)
+def test_more_state_than_a_unit_can_have_is_refused(given, words):
+    with pytest.raises(ValidationError, match=words):
+        make(**given)
+
+
+def test_as_much_state_as_a_unit_can_have_is_accepted():
+    assert make(keys=31, key_groups=1, state_bytes=1 << 26).from_start == 31
+    assert make(keys=20_000, key_groups=2, bins=2, state_bytes=1 << 18).from_start == 20_000
+    assert make(keys=10**12, key_groups=1 << 16, state_bytes=16).from_start == 10**12
+    assert make(keys=10**12, key_groups=2, state_bytes=1 << 18, exist="once used", skew=0).from_start == 0
+
+
 def test_a_payload_holds_the_count_then_the_key_then_a_filler_of_its_own():
     payloads = make(state_bytes=45).payloads(np.array([7, 8]), np.array([258, 258]))
     assert payloads.shape == (2, 45)

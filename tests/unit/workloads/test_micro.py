@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from keyshift.model.keys import units_of
 from keyshift.workloads.micro import Micro
@@ -51,6 +52,12 @@ def test_behind_a_number_of_events_keys_follow_another_skew():
     assert after == pytest.approx(weights / weights.sum(), rel=0.15)
 
 
+def test_keys_that_come_uniformly_do_not_follow_another_skew_later():
+    assert make(exist="once used", skew=0).later_events == 0
+    with pytest.raises(ValidationError, match="later_events = 500: must be 0 with exist = once used, where keys come"):
+        make(exist="once used", skew=0, later_events=500)
+
+
 @pytest.mark.parametrize("routers", [1, 3])
 def test_a_run_without_mistakes_has_nothing_wrong(routers):
     workload = make()
@@ -81,6 +88,18 @@ def test_a_read_that_falls_behind_a_write_of_its_router_is_wrong():
     made.events.loc[made.events.index[-1], "writes"] = False
     made.results.loc[last, ["count", "stamp"]] = 3
     assert any("had left behind" in line for line in wrong(workload, made))
+
+
+def test_a_write_that_falls_behind_a_read_of_its_router_is_wrong():
+    workload = make(keys=1, key_groups=1, active_share=1.0)
+    made = run(workload, (1,), routers=2, frames=2, events_per_frame=1)
+    made.events["writes"] = (made.events["router"] == 1) | (made.events["offset"] == 1)
+    made.results[["count", "stamp"]] = [[1, 1], [2, 1], [1, 0], [3, 2]]  # in the order of routers
+    assert made.results[["router", "offset"]].to_numpy().tolist() == [[0, 0], [1, 0], [0, 1], [1, 1]]
+    [line] = workload.wrong_results(made.events, made.results)
+    assert line.startswith("result of router 0 offset 1 position 0") and "count 1, which its router had" in line
+    made.results.loc[[1, 2], ["count", "stamp"]] = [[1, 0], [2, 1]]  # the write that was read came first
+    assert [*workload.wrong_results(made.events, made.results)] == []
 
 
 def test_a_write_that_was_lost_is_seen_in_the_final_state():

@@ -185,7 +185,9 @@ class StagePlans:
     # -- plans --------------------------------------------------------------------------------------------------------
 
     def _proposed(self, point: Strategy, change: Change, current: Assignment) -> Proposal:
-        heat = self._heat() if point.order == "hottest" or isinstance(change, Balance) else []
+        # Nobody knows what a strategy of somebody's own looks at. Replicas would measure, and so plan, differently.
+        own = point.propose is not None and self._spec.job.replicas == 1
+        heat = self._heat() if own or point.order == "hottest" or isinstance(change, Balance) else []
         target = self._spec.target(current, change, heat)
         try:
             plan = make_plan(point, current, target, heat, self._spec.workload.seed)
