@@ -166,6 +166,16 @@ class InOnePart(Broken):
         return super().export(1 << 30)
 
 
+class InAnyOrder(Broken):
+    """The parts of an export come otherwise every other time."""
+
+    exports = 0
+
+    def export(self, chunk_bytes):
+        InAnyOrder.exports += 1
+        return list(super().export(chunk_bytes))[:: (-1) ** InAnyOrder.exports]
+
+
 class OneForAll:
     """A store whose states share their timers."""
 
@@ -196,6 +206,7 @@ BROKEN = {
     "trackers": (Backend(store_of(TellsTheFirst), "a backend"), "two who track changes"),
     "copy": (Backend(store_of(CopiesNothing), "a backend"), "a copy changes when its original does"),
     "parts": (Backend(store_of(InOnePart), "a backend"), "parts of 10000 bytes were wanted"),
+    "again": (Backend(store_of(InAnyOrder), "a backend"), "not exported in the same parts again"),
     "timers": (Backend(OneForAll, "a backend"), "timers travel with the values"),
     "summary": (Backend(MemoryStore, "two\nlines"), "summary .*: must be one line"),
 }

@@ -66,8 +66,11 @@ class UnitState(Protocol):
         """Whether other slots reach the values, too: then a unit leaves with ``hand_over``, and nothing is exported."""
 
     def hand_over(self) -> str | None:
-        """If the state is shared, the reference for ``Store.adopt`` of the next owner: all that was set is there, and
-        whatever is set here from now on reaches nobody. May be called again. None if it is not shared.
+        """The unit leaves: nothing will be set here any more. May be called again.
+
+        If the state is shared, the reference for ``Store.adopt`` of the next owner: all that was set is there, and
+        whatever is set here all the same reaches nobody. If it is not shared, None, and each export from now on gives
+        the same batches, whatever the store does meanwhile: a stream that breaks goes on where it broke.
         """
 
     def copy(self) -> "UnitState":

@@ -181,3 +181,24 @@ def test_take_reads_all_that_is_not_here_at_once_and_keeps_none_of_it():
     store.table.exchanges.clear()
     assert state.take(range(2, 200)) == [(k, (33, b"newer") if k == 3 else (k, b"")) for k in range(2, 100)]
     assert len(store.table.exchanges) == 1 and len(state.values) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_what_is_handed_over_is_cut_in_the_same_parts_again_whatever_the_store_writes_meanwhile(kind):
+    """So a stream that broke can go on where it broke."""
+    store = dict_store(*kind)
+    leaving, staying = store.unit(0), store.unit(1)
+    for begin in range(0, 60, 5):  # some are written, old or young when it leaves
+        store.load([(leaving, range(begin, begin + 5))])
+        for key in range(begin, begin + 5):
+            leaving.values[key] = key, bytes(50)
+    assert leaving.hand_over() is None
+    sent = [batch["key"].to_pylist() for batch in leaving.export(300)]
+    assert len(sent) > 5 and sorted(itertools.chain(*sent)) == list(range(60))
+    for begin in range(0, 200, 5):
+        store.load([(staying, range(begin, begin + 5))])
+        for key in range(begin, begin + 5):
+            staying.values[key] = key, bytes(50)
+        assert leaving.hand_over() is None
+        assert [batch["key"].to_pylist() for batch in leaving.export(300)] == sent
+    assert sorted(exported(staying, 300)) == list(range(200))

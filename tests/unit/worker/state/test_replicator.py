@@ -91,9 +91,9 @@ class Slot:
             if shipment.delta_of is not None
             else state({})
         )
-        batches, deleted = shipment.values(SCHEMA, 1000)
+        label, batches = shipment.leaving("", SCHEMA, 1000)
         made.install(list(batches))
-        for key in deleted:
+        for key in label.deleted:
             made.delete(key)
         return counts(made)
 
