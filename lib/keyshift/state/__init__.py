@@ -82,6 +82,8 @@ class UnitState(Protocol):
     def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
         """The whole state as batches with columns ``key`` and the schema's fields, each about ``chunk_bytes`` or less
         (a single larger value makes a larger batch). No batch at all for a unit without keys. Without the timers.
+
+        To go through them raises Damaged or ServiceUnavailable if values are elsewhere and cannot be read.
         """
 
     def install(self, batches: Iterable[pa.RecordBatch]) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from keyshift.folders import MIB
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import Damaged, ServiceUnavailable
 from keyshift.state.cached import CachedStore
 from keyshift.state.settings import Settings
 from keyshift.state.table import Changes, Table
@@ -122,6 +122,10 @@ class RocksTable(Table):
         while found.valid() and (name := found.key()).startswith(region.prefix):
             yield _key(name), found.value()
             found.next()
+        try:
+            found.status()  # what cannot be read is an end, too
+        except Exception as error:  # what rocksdict raises has no name of its own
+            raise Damaged(f"the database in {self._folder} cannot be read: {error}") from error
 
     def fill(self, region: _Range, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:  # noqa: D102
         for keys, values in parts:

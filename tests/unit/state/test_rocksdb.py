@@ -11,7 +11,7 @@ import pytest
 from small_state import filled
 
 from keyshift.checks.backend import SCHEMA, exported
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import Damaged, ServiceUnavailable
 from keyshift.state.rocksdb import RocksSettings, open_store
 
 HOLD = """
@@ -83,6 +83,27 @@ def test_a_copy_does_not_see_what_is_changed_or_dropped_later(tmp_path):
             found = pool.submit(exported, copy, 1 << 20).result()
         assert found == {key: (key, bytes(1000)) for key in range(3000)}
         assert copy.take([7, 9999]) == [(7, (7, bytes(1000)))]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("read", ["export", "keys", "a copy", "keys of a copy"])
+def test_what_cannot_be_read_from_disk_is_not_taken_for_the_end_of_a_state(tmp_path, read):
+    store = opened(tmp_path, block_cache_mib=1)
+    try:
+        state = filled(store, range(6000), 1000)
+        file = min(tmp_path.glob("*/*/db/*.sst"))
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2 : len(data) // 2 + 64] = b"x" * 64
+        file.write_bytes(data)
+        calls = {
+            "export": lambda: exported(state, 1 << 20),
+            "keys": state.keys,
+            "a copy": lambda: exported(state.copy(), 1 << 20),
+            "keys of a copy": lambda: [state.copy().take([key]) for key in range(0, 6000, 10)],
+        }
+        with pytest.raises(Damaged, match=f"the database in {file.parent.parent} cannot be read: Corruption: "):
+            calls[read]()
     finally:
         store.close()
 
