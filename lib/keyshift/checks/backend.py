@@ -62,7 +62,7 @@ class Watched:
             return {key: (rng.randrange(-5, 5), rng.randbytes(rng.randrange(40))) for key in rng.sample(keys, 5)}
 
         for _ in range(steps):
-            match rng.randrange(11):
+            match rng.randrange(12):
                 case 0 | 1 | 2:
                     key, value = content().popitem()
                     self.put(key, value)
@@ -82,6 +82,8 @@ class Watched:
                     self.copy()
                 case 10:
                     self.take(rng.sample(keys, 5))
+                case 11:
+                    self.untrack()
             self.compare()
 
     def put(self, key: int, value: Value) -> None:
@@ -116,6 +118,11 @@ class Watched:
         """Remember from now on what changes."""
         self.state.track(_WHO)
         self.changed = set()
+
+    def untrack(self) -> None:
+        """Nobody asks any more; nothing happens if nobody did."""
+        self.state.untrack(_WHO)
+        self.changed = None
 
     def changes(self) -> None:
         """What has changed since."""
@@ -277,6 +284,15 @@ def _trackers(make: Make) -> None:
     _filled(state, {2: (2, b"")})
     told = state.changes(_WHO), state.changes(_OTHER), state.changes(_OTHER)
     require(told == ({1, 2}, {2}, set()), f"two who track changes are told {told}, not {({1, 2}, {2}, set())}")
+    _filled(state, {3: (3, b"")})
+    state.untrack(_OTHER)
+    _filled(state, {4: (4, b"")})
+    found = state.changes(_WHO)
+    require(found == {3, 4}, f"when another one tracks changes no more, {found} are told, not 3 and 4")
+    state.untrack(_WHO)
+    _filled(state, {5: (5, b"")})
+    state.track(_OTHER)
+    require(not state.changes(_OTHER), "who tracks changes is told what changed while nobody did")
 
 
 def _timers(make: Make) -> None:

@@ -58,6 +58,11 @@ class UnitState(Protocol):
     def track(self, who: str) -> None:
         """Remember for ``who`` from now on which keys are set or deleted. Costs a little, so nobody does by default."""
 
+    def untrack(self, who: str) -> None:
+        """``who`` will not ask any more; nothing happens if it has never called ``track``. What is remembered for
+        somebody who never asks grows with the keys.
+        """
+
     def changes(self, who: str) -> set[int]:
         """The keys set or deleted since ``who`` called ``track``, or this, last; not what ``install`` brought."""
 

@@ -15,6 +15,7 @@ from keyshift.checks.backend import SCHEMA, Watched, exported
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import Backend
 from keyshift.state.cached import CachedStore
+from keyshift.state.memory import MemoryState
 from keyshift.state.table import Table
 
 KINDS = {"without a cache": (0, True), "written through": (3000, True), "written back": (3000, False)}
@@ -155,6 +156,21 @@ def test_a_state_that_nobody_refers_to_any_more_is_dropped():
     gc.collect()
     store.load([(state, {2})])
     assert len(store.table.regions) == 1 and exported(state, 100) == {1: (1, b"")}
+
+
+@pytest.mark.parametrize("state", [dict_store().unit(0), MemoryState(SCHEMA)], ids=["cached", "memory"])
+def test_what_nobody_tracks_any_more_takes_no_memory_however_much_changes(state):
+    values, kind = state.values, type(state.values)
+    for who in ("one", "other"):
+        state.track(who)
+    for who in ("one", "other"):
+        values[1] = 1, b""
+        state.untrack(who)
+    for key in range(100):
+        values[key] = key, b""
+        state.delete(key)
+    assert not values.changed and not state._untold
+    assert state.values is values and type(values) is kind, "as fast as before"
 
 
 def test_what_could_not_be_written_is_written_later():
