@@ -160,7 +160,8 @@ backends.register(
         rocksdb.open_store,
         "RocksDB on the slot's disk behind a cache in the Python worker: state may be larger than memory",
         RocksSettings,
-        served=rocksdb.served,
+        rocksdb.require,
+        rocksdb.served,
     ),
 )
 backends.register(
