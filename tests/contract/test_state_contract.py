@@ -72,6 +72,10 @@ def machine(name):
         def changes(self):
             self.watched.changes()
 
+        @rule()
+        def untrack(self):
+            self.watched.untrack()
+
         @rule(chunk_bytes=st.integers(1, 500))
         def hand_over(self, chunk_bytes):
             self.watched.hand_over(chunk_bytes)
@@ -156,6 +160,14 @@ class TellsTheFirst(Broken):
         return found
 
 
+class EndsAll(Broken):
+    """Whoever tracks no more ends it for all others, too."""
+
+    def untrack(self, who):
+        super().untrack(who)
+        self.values.changed.clear()
+
+
 class CopiesNothing(Broken):
     def copy(self):
         return self
@@ -164,6 +176,16 @@ class CopiesNothing(Broken):
 class InOnePart(Broken):
     def export(self, chunk_bytes):
         return super().export(1 << 30)
+
+
+class InAnyOrder(Broken):
+    """The parts of an export come otherwise every other time."""
+
+    exports = 0
+
+    def export(self, chunk_bytes):
+        InAnyOrder.exports += 1
+        return list(super().export(chunk_bytes))[:: (-1) ** InAnyOrder.exports]
 
 
 class OneForAll:
@@ -194,8 +216,10 @@ BROKEN = {
     "delete": (Backend(store_of(KeepsWhatIsDeleted), "a backend"), "len is"),
     "changes": (Backend(store_of(TellsNothing), "a backend"), "keys .* are told as changed"),
     "trackers": (Backend(store_of(TellsTheFirst), "a backend"), "two who track changes"),
+    "untracked": (Backend(store_of(EndsAll), "a backend"), "when another one tracks changes no more"),
     "copy": (Backend(store_of(CopiesNothing), "a backend"), "a copy changes when its original does"),
     "parts": (Backend(store_of(InOnePart), "a backend"), "parts of 10000 bytes were wanted"),
+    "again": (Backend(store_of(InAnyOrder), "a backend"), "not exported in the same parts again"),
     "timers": (Backend(OneForAll, "a backend"), "timers travel with the values"),
     "summary": (Backend(MemoryStore, "two\nlines"), "summary .*: must be one line"),
 }

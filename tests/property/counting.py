@@ -111,6 +111,9 @@ class State:
     def track(self, who: str) -> None:
         self.values.changed[who] = set()
 
+    def untrack(self, who: str) -> None:
+        self.values.changed.pop(who, None)
+
     def changes(self, who: str) -> set[int]:
         found, self.values.changed[who] = self.values.changed[who], set()
         return found

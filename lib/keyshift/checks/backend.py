@@ -39,6 +39,7 @@ def _check(backend: Backend, served: Settings, examples: int, rng: random.Random
             Watched(store).walk(rng, steps=40)
         for check in (_empty, _sizes, _apart, _delta, _trackers, _timers):
             check(lambda: store.unit(0))
+        _cut_again(store)
         with closing(backend.open(_OTHER_NAME, SCHEMA, served)) as other:
             _moves(store, other)
     with closing(backend.open(_NAME, _LISTS, served)) as lists:
@@ -66,7 +67,7 @@ class Watched:
             return {key: (rng.randrange(-5, 5), rng.randbytes(rng.randrange(40))) for key in rng.sample(keys, 5)}
 
         for _ in range(steps):
-            match rng.randrange(11):
+            match rng.randrange(12):
                 case 0 | 1 | 2:
                     key, value = content().popitem()
                     self.put(key, value)
@@ -86,6 +87,8 @@ class Watched:
                     self.copy()
                 case 10:
                     self.take(rng.sample(keys, 5))
+                case 11:
+                    self.untrack()
             self.compare()
 
     def put(self, key: int, value: Value) -> None:
@@ -120,6 +123,11 @@ class Watched:
         """Remember from now on what changes."""
         self.state.track(_WHO)
         self.changed = set()
+
+    def untrack(self) -> None:
+        """Nobody asks any more; nothing happens if nobody did."""
+        self.state.untrack(_WHO)
+        self.changed = None
 
     def changes(self) -> None:
         """What has changed since."""
@@ -257,6 +265,21 @@ def _moves(source: Store, destination: Store) -> None:
         require(len(state) == len(expected), f"len is {len(state)} after a move, with {len(expected)} keys")
 
 
+def _cut_again(store: Store) -> None:
+    """A stream that breaks goes on where it broke, whatever the store does for other units between two exports."""
+    leaving, staying = store.unit(3), store.unit(4)
+    _filled(leaving, {key * 7919 % 10_007: (key, bytes(99)) for key in range(100)})
+    if leaving.shared:
+        return
+    leaving.hand_over()
+    parts = list(leaving.export(1000))
+    for key in range(5):
+        store.load((one, keys) for one, keys in [(staying, {key})])
+        _filled(staying, {key: (key, bytes(1000))})
+        leaving.hand_over()
+        require(list(leaving.export(1000)) == parts, "what is handed over is not exported in the same parts again")
+
+
 def _trackers(make: Make) -> None:
     """Each who tracks changes is told all of them."""
     state = make()
@@ -266,6 +289,15 @@ def _trackers(make: Make) -> None:
     _filled(state, {2: (2, b"")})
     told = state.changes(_WHO), state.changes(_OTHER), state.changes(_OTHER)
     require(told == ({1, 2}, {2}, set()), f"two who track changes are told {told}, not {({1, 2}, {2}, set())}")
+    _filled(state, {3: (3, b"")})
+    state.untrack(_OTHER)
+    _filled(state, {4: (4, b"")})
+    found = state.changes(_WHO)
+    require(found == {3, 4}, f"when another one tracks changes no more, {found} are told, not 3 and 4")
+    state.untrack(_WHO)
+    _filled(state, {5: (5, b"")})
+    state.track(_OTHER)
+    require(not state.changes(_OTHER), "who tracks changes is told what changed while nobody did")
 
 
 def _timers(make: Make) -> None:

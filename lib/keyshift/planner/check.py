@@ -11,6 +11,7 @@ from keyshift.planner.model import MODE_SETTINGS, Strategy
 from keyshift.planner.orders import orders
 from keyshift.registry import unknown
 
+_DAY_MS = 86_400_000
 _HINTS = {
     name: hint
     for kind in (Strategy, Mode)
@@ -106,8 +107,8 @@ def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
         yield f"gate = {mode.gate}: holds back the records that transfer = {mode.transfer} waits for; set gate = none"
     if order == "access" and not demanded:
         yield "order = access: with transfer = push no record asks for state; set transfer = fetch, or another order"
-    if mode.fetch_interval_ms < 0:
-        yield f"fetch_interval_ms = {mode.fetch_interval_ms}: must be milliseconds, 0 to ask at once"
+    if not 0 <= mode.fetch_interval_ms <= _DAY_MS:
+        yield f"fetch_interval_ms = {mode.fetch_interval_ms}: must be milliseconds from 0, to ask at once, to {_DAY_MS}"
     if mode.fetch_interval_ms and not demanded:
         yield f"fetch_interval_ms = {mode.fetch_interval_ms}: with transfer = push nobody asks; set it to 0"
     if mode.fetch_back and mode.transfer != "fetch":

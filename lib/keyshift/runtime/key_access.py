@@ -176,6 +176,7 @@ class KeyAccess(Generic[Events]):
         for unit in whole:
             home = self._homes.pop(unit)
             self._unwritten.pop(home.stay, None)  # all is here: nobody reads there any more
+            self._states[unit].untrack(HOME)
             self.errands.append(Errand(home, "drop"))
         return records, whole
 

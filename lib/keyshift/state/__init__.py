@@ -58,6 +58,11 @@ class UnitState(Protocol):
     def track(self, who: str) -> None:
         """Remember for ``who`` from now on which keys are set or deleted. Costs a little, so nobody does by default."""
 
+    def untrack(self, who: str) -> None:
+        """``who`` will not ask any more; nothing happens if it has never called ``track``. What is remembered for
+        somebody who never asks grows with the keys.
+        """
+
     def changes(self, who: str) -> set[int]:
         """The keys set or deleted since ``who`` called ``track``, or this, last; not what ``install`` brought."""
 
@@ -66,8 +71,11 @@ class UnitState(Protocol):
         """Whether other slots reach the values, too: then a unit leaves with ``hand_over``, and nothing is exported."""
 
     def hand_over(self) -> str | None:
-        """If the state is shared, the reference for ``Store.adopt`` of the next owner: all that was set is there, and
-        whatever is set here from now on reaches nobody. May be called again. None if it is not shared.
+        """The unit leaves: nothing will be set here any more. May be called again.
+
+        If the state is shared, the reference for ``Store.adopt`` of the next owner: all that was set is there, and
+        whatever is set here all the same reaches nobody. If it is not shared, None, and each export from now on gives
+        the same batches, whatever the store does meanwhile: a stream that breaks goes on where it broke.
         """
 
     def copy(self) -> "UnitState":
@@ -79,6 +87,8 @@ class UnitState(Protocol):
     def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
         """The whole state as batches with columns ``key`` and the schema's fields, each about ``chunk_bytes`` or less
         (a single larger value makes a larger batch). No batch at all for a unit without keys. Without the timers.
+
+        To go through them raises Damaged or ServiceUnavailable if values are elsewhere and cannot be read.
         """
 
     def install(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -150,7 +160,8 @@ backends.register(
         rocksdb.open_store,
         "RocksDB on the slot's disk behind a cache in the Python worker: state may be larger than memory",
         RocksSettings,
-        served=rocksdb.served,
+        rocksdb.require,
+        rocksdb.served,
     ),
 )
 backends.register(

@@ -111,6 +111,11 @@ class CachedState(TrackedState[Cells]):
                 here |= zip(missing, map(self._store.unpacked, found), strict=True)
         return [(key, value) for key in keys if (value := here[key]) is not None]
 
+    def hand_over(self) -> str | None:
+        """See ``UnitState``. What is not written yet is in the order of an export, so it is not written any more."""
+        self._store.keep_as_it_is(self.values)
+        return None
+
     def copy(self) -> "CachedState":  # noqa: D102
         with self._table.lock:
             count, changed = len(self), self._unwritten()
@@ -220,12 +225,12 @@ class CachedStore:
 
     def _changes_due(self, wanted: int) -> list[tuple[Cells, Changes]]:
         if self._through:
-            return [(cells, self._packed(cells)) for cells in self._touched if cells.dirty]
+            return [(cells, self._packed(cells)) for cells in self._touched if cells.dirty and cells in self._alive]
         changes = []
         budget = 2 * wanted  # so that all is written before the next change of generations
         while self._due and budget > 0:
             cells, keys = self._due.popleft()
-            if keys := [key for key in keys if key in cells.dirty and key not in cells]:
+            if cells in self._alive and (keys := [key for key in keys if key in cells.dirty and key not in cells]):
                 changes.append((cells, self._packed(cells, keys)))
                 budget -= len(keys)
         return changes
@@ -295,6 +300,11 @@ class CachedStore:
         with self.table.lock:
             self._alive.add(cells)
         return cells
+
+    def keep_as_it_is(self, cells: Cells) -> None:
+        """Values of these do not grow old any more, and are not written."""
+        with self.table.lock:
+            self._alive.discard(cells)
 
     def one(self, cells: Cells, key: int) -> Value | None:
         """The value of a key that is not young. For a frame they are loaded together."""

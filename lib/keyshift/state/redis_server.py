@@ -1,6 +1,7 @@
 """The server that ``remote`` and ``hybrid`` keep state in: the one at an address, or one for the run."""
 
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from keyshift.waiting import wait_until
 
 _HOST = "127.0.0.1"
 _ANSWER_S, _CHECK_S, _START_S = 20.0, 3.0, 20.0
+_MODE, _OLDEST = "standalone", (6, 2)  # with one hash slot for all names; the first with COPY
 _LOOK_S, _PAUSE_S = 0.1, 1.0  # how often our own is looked at, and how long another one waits to take its place
 
 
@@ -57,11 +59,16 @@ def connected(settings: RemoteSettings, answer_s: float = _ANSWER_S, begin: Call
 
 
 def unsafe(about: dict[str, Any]) -> str:
-    """Why state would not stay on the server that tells this ``about`` itself (INFO); empty if it does."""
+    """Why state cannot be kept on the server that tells this ``about`` itself (INFO); empty if it can."""
     if about.get("role") != "master":
         return "it is a replica, which has what another server has"
     if (policy := about.get("maxmemory_policy")) != "noeviction":
         return f"its maxmemory-policy is {policy}, with which it may drop state: set noeviction"
+    if (mode := about.get("redis_mode", _MODE)) != _MODE:
+        return f"its redis_mode is {mode}, in which no hash can be renamed: name a {_MODE} server"
+    version = str(about.get("redis_version", ""))
+    if version and tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < _OLDEST:
+        return f"its redis_version is {version}: at least {'.'.join(map(str, _OLDEST))} is needed"
     return "" if about.get("run_id") else "it does not tell its run_id, so nobody would notice that it has lost state"
 
 

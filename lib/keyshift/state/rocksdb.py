@@ -5,6 +5,7 @@ arrival comes as sorted files, and a state that nobody needs is one deletion of 
 process leaves behind when it is killed is of no use, since its job goes on from a snapshot of all slots.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -21,7 +22,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from keyshift.folders import MIB
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import BadInput, Damaged, ServiceUnavailable
 from keyshift.state.cached import CachedStore
 from keyshift.state.settings import Settings
 from keyshift.state.table import Changes, Table
@@ -82,7 +83,8 @@ class RocksTable(Table):
         self._numbers, self._files = count(1), count()
 
     def close(self) -> None:  # noqa: D102
-        with self.lock, suppress(self._rocks.DbClosedError):
+        # What rocksdict raises has no name of its own: it is closed already, or the run has removed its folder.
+        with self.lock, suppress(Exception):
             self.db.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._in_use.close()
@@ -122,6 +124,10 @@ class RocksTable(Table):
         while found.valid() and (name := found.key()).startswith(region.prefix):
             yield _key(name), found.value()
             found.next()
+        try:
+            found.status()  # what cannot be read is an end, too
+        except Exception as error:  # what rocksdict raises has no name of its own
+            raise Damaged(f"the database in {self._folder} cannot be read: {error}") from error
 
     def fill(self, region: _Range, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:  # noqa: D102
         for keys, values in parts:
@@ -150,11 +156,32 @@ class RocksTable(Table):
 
 @contextmanager
 def served(settings: RocksSettings, job: str, folder: Path | None) -> Iterator[RocksSettings]:
-    """On this machine the databases are in the folder of the run, which goes when Spark has ended."""
-    if folder is None or settings.state_folder:
+    """On this machine the databases are in a folder of the run: workers end without closing them.
+
+    If the user names one, it is below that. Raises ServiceUnavailable if that cannot be written to.
+    """
+    if folder is None:
         yield settings
+    elif not settings.state_folder:
+        yield settings.model_copy(update={"state_folder": str(folder)})  # it goes when Spark has ended
     else:
-        yield settings.model_copy(update={"state_folder": str(folder)})
+        of_run, in_use = _new_folder(Path(settings.state_folder).absolute())
+        with in_use:
+            try:
+                yield settings.model_copy(update={"state_folder": str(of_run)})
+            finally:
+                shutil.rmtree(of_run, ignore_errors=True)
+
+
+def require(settings: RocksSettings, here: bool) -> None:
+    """Raises BadInput, one line, unless a run can use its folder. ``here``: slots are on this machine."""
+    if here and settings.state_folder:
+        within = Path(settings.state_folder)
+        try:
+            if not os.access(_parent(within), os.R_OK | os.W_OK | os.X_OK):
+                raise _unusable(within, os.strerror(errno.EACCES))
+        except ServiceUnavailable as error:
+            raise BadInput(str(error)) from error
 
 
 def _name(prefix: bytes, key: int) -> bytes:
@@ -193,16 +220,8 @@ def _new_folder(within: Path) -> tuple[Path, IO[str]]:
     The system gives the lock free however a process ends. ``within`` may be a folder that everybody writes to: what is
     used of it is ours alone, and no link is followed.
     """
-    parent = within / f"keyshift-state-{os.getuid()}"
+    parent = _parent(within)
     try:
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = parent.lstat()
-        others = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or others:
-            raise ServiceUnavailable(
-                f"state_folder = {str(within)!r}: {parent.name} in it is not a folder of this user alone; remove it, "
-                "or name another folder"
-            )
         with _lock_file(parent) as entrance:
             fcntl.flock(entrance, fcntl.LOCK_EX)
             for folder in parent.iterdir():
@@ -213,9 +232,28 @@ def _new_folder(within: Path) -> tuple[Path, IO[str]]:
             fcntl.flock(in_use, fcntl.LOCK_EX)
             return mine, in_use
     except OSError as error:
+        raise _unusable(within, error.strerror) from error
+
+
+def _parent(within: Path) -> Path:
+    """The folder in ``within`` that is this user's alone."""
+    parent = within / f"keyshift-state-{os.getuid()}"
+    try:
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = parent.lstat()
+    except OSError as error:
+        raise _unusable(within, error.strerror) from error
+    others = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or others:
         raise ServiceUnavailable(
-            f"state_folder = {str(within)!r}: {error.strerror}; name a folder that can be written to"
-        ) from error
+            f"state_folder = {str(within)!r}: {parent.name} in it is not a folder of this user alone; remove it, "
+            "or name another folder"
+        )
+    return parent
+
+
+def _unusable(within: Path, why: str | None) -> ServiceUnavailable:
+    return ServiceUnavailable(f"state_folder = {str(within)!r}: {why}; name a folder that can be written to")
 
 
 def _is_left(folder: Path) -> bool:

@@ -33,7 +33,7 @@ class Table(ABC):
 
     @abstractmethod
     def scan(self, region: Any) -> Iterator[tuple[int, bytes]]:
-        """All that is there, each key once; from any thread."""
+        """All that is there, each key once; from any thread. Raises Damaged or ServiceUnavailable unless it is all."""
 
     def scan_keys(self, region: Any) -> Iterable[int]:
         """All keys that are there."""

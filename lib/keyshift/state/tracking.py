@@ -31,6 +31,11 @@ def noting(kind: type[Any]) -> Any:
     return kind if issubclass(kind, Noting) else type(f"Noting{kind.__name__}", (Noting, kind), {})
 
 
+def _plain(kind: type[Any]) -> type[Any]:
+    """The inverse of ``noting``."""
+    return kind.__bases__[-1] if issubclass(kind, Noting) else kind
+
+
 V = TypeVar("V", bound=ValueDict[Any])
 
 
@@ -49,6 +54,12 @@ class TrackedState(Generic[V]):
         self._untold[who] = set()
         # In place: whoever holds the values writes to these from now on.
         self.values.__class__ = noting(type(self.values))
+
+    def untrack(self, who: str) -> None:  # noqa: D102
+        self._untold.pop(who, None)
+        if not self._untold:
+            self.values.__class__ = _plain(type(self.values))
+            self.values.changed.clear()
 
     def changes(self, who: str) -> set[int]:  # noqa: D102
         self._tell()

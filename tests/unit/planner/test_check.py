@@ -41,6 +41,13 @@ def test_every_preset_makes_sense_and_is_unchanged_by_no_changes(name):
         ({"cap": -1}, "cap = -1", "0 for no cap"),
         ({"replicate": -2}, "replicate = -2", "0 for none"),
         ({"fetch_back": -1, "transfer": "fetch"}, "fetch_back = -1", "0 for never"),
+        (
+            {"fetch_interval_ms": -1, "transfer": "fetch"},
+            "fetch_interval_ms = -1",
+            "from 0, to ask at once, to 86400000",
+        ),
+        ({"fetch_interval_ms": 86_400_001, "transfer": "fetch"}, "fetch_interval_ms = 86400001", "to 86400000"),
+        ({"fetch_interval_ms": 10**14, "transfer": "fetch"}, "fetch_interval_ms = 100000000000000", "to 86400000"),
         ({"bins": 0}, "bins = 0", "power of two"),
         ({"bins": -4}, "bins = -4", "power of two"),
         ({"unit": "bin", "bins": 12}, "bins = 12", "power of two"),

@@ -15,6 +15,7 @@ from keyshift.checks.backend import SCHEMA, Watched, exported
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import Backend
 from keyshift.state.cached import CachedStore
+from keyshift.state.memory import MemoryState
 from keyshift.state.table import Table
 
 KINDS = {"without a cache": (0, True), "written through": (3000, True), "written back": (3000, False)}
@@ -157,6 +158,21 @@ def test_a_state_that_nobody_refers_to_any_more_is_dropped():
     assert len(store.table.regions) == 1 and exported(state, 100) == {1: (1, b"")}
 
 
+@pytest.mark.parametrize("state", [dict_store().unit(0), MemoryState(SCHEMA)], ids=["cached", "memory"])
+def test_what_nobody_tracks_any_more_takes_no_memory_however_much_changes(state):
+    values, kind = state.values, type(state.values)
+    for who in ("one", "other"):
+        state.track(who)
+    for who in ("one", "other"):
+        values[1] = 1, b""
+        state.untrack(who)
+    for key in range(100):
+        values[key] = key, b""
+        state.delete(key)
+    assert not values.changed and not state._untold
+    assert state.values is values and type(values) is kind, "as fast as before"
+
+
 def test_what_could_not_be_written_is_written_later():
     store = dict_store(0, True)
     state = store.unit(0)
@@ -181,3 +197,24 @@ def test_take_reads_all_that_is_not_here_at_once_and_keeps_none_of_it():
     store.table.exchanges.clear()
     assert state.take(range(2, 200)) == [(k, (33, b"newer") if k == 3 else (k, b"")) for k in range(2, 100)]
     assert len(store.table.exchanges) == 1 and len(state.values) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_what_is_handed_over_is_cut_in_the_same_parts_again_whatever_the_store_writes_meanwhile(kind):
+    """So a stream that broke can go on where it broke."""
+    store = dict_store(*kind)
+    leaving, staying = store.unit(0), store.unit(1)
+    for begin in range(0, 60, 5):  # some are written, old or young when it leaves
+        store.load([(leaving, range(begin, begin + 5))])
+        for key in range(begin, begin + 5):
+            leaving.values[key] = key, bytes(50)
+    assert leaving.hand_over() is None
+    sent = [batch["key"].to_pylist() for batch in leaving.export(300)]
+    assert len(sent) > 5 and sorted(itertools.chain(*sent)) == list(range(60))
+    for begin in range(0, 200, 5):
+        store.load([(staying, range(begin, begin + 5))])
+        for key in range(begin, begin + 5):
+            staying.values[key] = key, bytes(50)
+        assert leaving.hand_over() is None
+        assert [batch["key"].to_pylist() for batch in leaving.export(300)] == sent
+    assert sorted(exported(staying, 300)) == list(range(200))

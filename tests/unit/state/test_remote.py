@@ -278,6 +278,12 @@ def test_a_server_that_is_full_drops_nothing_and_takes_nothing_more():
         ({"role": "slave"}, "it is a replica"),
         ({"maxmemory_policy": "volatile-ttl"}, "its maxmemory-policy is volatile-ttl"),
         ({"run_id": ""}, "it does not tell its run_id"),
+        ({"redis_mode": "cluster"}, "its redis_mode is cluster, in which no hash can be renamed: name a standalone"),
+        ({"redis_version": "6.0.16"}, "its redis_version is 6.0.16: at least 6.2 is needed"),
+        ({"redis_version": "5.0.14"}, "its redis_version is 5.0.14"),
+        ({"redis_version": "6.2.0", "redis_mode": "standalone"}, None),
+        ({"redis_version": "10.0.1"}, None),
+        ({"redis_version": "7.2"}, None),
         ({}, None),
     ],
 )

@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from small_state import filled
 
 from keyshift.checks.backend import SCHEMA, exported
-from keyshift.model.errors import ServiceUnavailable
-from keyshift.state.rocksdb import RocksSettings, open_store
+from keyshift.model.errors import BadInput, Damaged, ServiceUnavailable
+from keyshift.state import backends
+from keyshift.state.rocksdb import RocksSettings, open_store, served
 
 HOLD = """
 import sys, time
@@ -87,6 +89,27 @@ def test_a_copy_does_not_see_what_is_changed_or_dropped_later(tmp_path):
         store.close()
 
 
+@pytest.mark.parametrize("read", ["export", "keys", "a copy", "keys of a copy"])
+def test_what_cannot_be_read_from_disk_is_not_taken_for_the_end_of_a_state(tmp_path, read):
+    store = opened(tmp_path, block_cache_mib=1)
+    try:
+        state = filled(store, range(6000), 1000)
+        file = min(tmp_path.glob("*/*/db/*.sst"))
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2 : len(data) // 2 + 64] = b"x" * 64
+        file.write_bytes(data)
+        calls = {
+            "export": lambda: exported(state, 1 << 20),
+            "keys": state.keys,
+            "a copy": lambda: exported(state.copy(), 1 << 20),
+            "keys of a copy": lambda: [state.copy().take([key]) for key in range(0, 6000, 10)],
+        }
+        with pytest.raises(Damaged, match=f"the database in {file.parent.parent} cannot be read: Corruption: "):
+            calls[read]()
+    finally:
+        store.close()
+
+
 def test_values_in_python_have_a_bound(tmp_path):
     store = opened(tmp_path, state_cache_mib=1)
     try:
@@ -104,6 +127,60 @@ def test_values_in_python_have_a_bound(tmp_path):
 def test_a_folder_that_cannot_be_written_to_is_named_with_the_remedy():
     with pytest.raises(ServiceUnavailable, match=r"state_folder = '/proc/nowhere': .*; name a folder that can be"):
         opened("/proc/nowhere")
+
+
+def test_what_workers_leave_in_a_folder_of_the_users_goes_with_the_run_and_nothing_else_in_it(tmp_path):
+    """Workers end without closing, some while the run tidies up."""
+    (tmp_path / "other").write_text("data")
+    with served(RocksSettings(state_folder=str(tmp_path)), "job", Path("/work")) as settings:
+        store, beside = opened(settings.state_folder), opened(tmp_path)
+        state = filled(store, range(10))
+        store.load([(state, {1})])
+        assert len(list(tmp_path.rglob("db"))) == 2
+        opened(tmp_path).close()
+        assert len(list(tmp_path.rglob("db"))) == 2, "another run removes nothing of one that is under way"
+    assert len(databases(tmp_path)) == len(list(tmp_path.rglob("db"))) == 1, "that of the other run"
+    store.close()
+    beside.close()
+    assert (tmp_path / "other").read_text() == "data"
+    assert not list(tmp_path.rglob("db"))
+
+
+def test_what_a_run_leaves_whose_driver_is_killed_goes_with_the_next_one(tmp_path):
+    hold = f"""
+import os
+from pathlib import Path
+from keyshift.state.rocksdb import RocksSettings, open_store, served
+from keyshift.checks.backend import SCHEMA
+with served(RocksSettings(state_folder={str(tmp_path)!r}), "job", Path("/work")) as settings:
+    store = open_store("job/0/stage/0", SCHEMA, settings)
+    os._exit(1)
+"""
+    subprocess.run([sys.executable, "-c", hold], check=False)
+    assert len(list(tmp_path.rglob("db"))) == 1
+    with served(RocksSettings(state_folder=str(tmp_path)), "job", Path("/work")):
+        assert not list(tmp_path.rglob("db"))
+
+
+def test_without_a_folder_of_the_users_it_is_that_of_the_run_and_elsewhere_it_is_as_it_was_given(tmp_path):
+    for given, folder, used in (("", tmp_path, str(tmp_path)), ("there", None, "there"), ("", None, "")):
+        with served(RocksSettings(state_folder=given), "job", folder) as settings:
+            assert settings.state_folder == used
+
+
+def test_a_folder_that_cannot_be_used_is_refused_before_a_run_if_slots_are_here(tmp_path, monkeypatch):
+    check = backends.get("rocksdb").require
+    (tmp_path / "file").write_text("")
+    for bad in (str(tmp_path / "file"), str(tmp_path / "file" / "below"), "/proc/nowhere"):
+        with pytest.raises(BadInput, match=rf"^state_folder = '{bad}': .*; name a folder that can be written to$"):
+            check(RocksSettings(state_folder=bad), True)
+        check(RocksSettings(state_folder=bad), False)
+    good = RocksSettings(state_folder=str(tmp_path / "made"))
+    check(good, True)
+    check(RocksSettings(), True)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    with pytest.raises(BadInput, match=r"made': Permission denied; name a folder that can be written to$"):
+        check(good, True)
 
 
 @pytest.mark.parametrize("made", ["by everybody", "by a group", "as a link", "as a file", "by another user"])

@@ -146,8 +146,7 @@ class StateClients:
 
         def fragments(shipment: Shipment) -> Iterator[messages.Fragment]:
             assert shipment.state is not None
-            values, deleted = shipment.values(self._schema, self._chunk_bytes)
-            label, size = shipment.label(home, deleted), 0
+            (label, values), size = shipment.leaving(home, self._schema, self._chunk_bytes), 0
             for fragment in messages.fragments(label, values, self._schema, shipment.state.timers.export()):
                 size += fragment.nbytes
                 if fragment.last:

@@ -219,25 +219,27 @@ class Shipment(Label):
     batches: list[pa.RecordBatch] = field(default_factory=list)
     timers: pa.RecordBatch | None = None
 
-    def label(self, home: str, deleted: Iterable[int]) -> Label:
-        """What goes with ``values``."""
-        reference = (self.state and self.state.hand_over()) or ""
-        kept = {name: getattr(self, name) for name in _LABEL}
-        return Label(**kept | {"home": home, "reference": reference, "deleted": tuple(deleted)})
-
-    def values(self, schema: pa.Schema, chunk_bytes: int) -> tuple[Iterable[pa.RecordBatch], list[int]]:
-        """The batches that have to travel, and the keys that were deleted."""
+    def leaving(self, home: str, schema: pa.Schema, chunk_bytes: int) -> tuple[Label, Iterable[pa.RecordBatch]]:
+        """What has to travel: the label, and the batches of values. The same ones whenever it is called."""
         assert self.state is not None
+        # First, as the batches are the same from then on. Not if the keys stay: they are used where they are.
+        reference = "" if self.partial else self.state.hand_over()
+        batches: Iterable[pa.RecordBatch] = ()
+        deleted: list[int] = []
         if self.partial or self.state.shared:
-            return (), []
-        if self.delta_of is None:
-            return self.state.export(chunk_bytes), []
-        found = self.state.take(self.changed)
-        return [rows.pack(schema, found)], sorted(self.changed - {key for key, _ in found})
+            pass
+        elif self.delta_of is None:
+            batches = self.state.export(chunk_bytes)
+        else:
+            found = self.state.take(self.changed)
+            batches, deleted = [rows.pack(schema, found)], sorted(self.changed - {key for key, _ in found})
+        kept = {name: getattr(self, name) for name in _LABEL}
+        about = {"home": home, "reference": reference or "", "deleted": tuple(deleted)}
+        return Label(**kept | about), batches
 
     @classmethod
     def arrived(cls, label: Label, batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> "Shipment":
-        """A unit that has arrived: the inverse of ``label`` and ``values``."""
+        """A unit that has arrived: the inverse of ``leaving``."""
         kept = {name: getattr(label, name) for name in _LABEL}
         return cls(batches=batches, timers=timers, **kept)
 
@@ -282,7 +284,7 @@ Chunk = tuple[pa.RecordBatch, pa.Buffer]  # state, metadata
 def fragments(
     label: Label, batches: Iterable[pa.RecordBatch], schema: pa.Schema, timers: pa.RecordBatch | None = None
 ) -> Iterator[Fragment]:
-    """The fragments of one unit, one without rows if there is no batch. The same state always gives the same ones."""
+    """The fragments of one unit, one without rows if there is no batch. The same batches always give the same ones."""
     rest = iter(batches)
     batch, number = next(rest, frames.empty(schema)), 0
     for following in rest:

@@ -171,8 +171,8 @@ class StateServer(flight.FlightServerBase):
                 state = self._holder.sealed(request.slot, unit)
             except KeyError:
                 raise flight.FlightServerError(f"unit {unit} of slot {request.slot} is not here") from None
+            label = Label(unit, reference=state.hand_over() or "")  # first: the values are the same from then on
             values = () if state.shared else state.export(self._chunk_bytes)
-            label = Label(unit, reference=state.hand_over() or "")
             fragments = messages.fragments(label, values, self._holder.state_schema, state.timers.export())
             yield from (fragment for fragment in fragments if fragment.number >= come)
 

@@ -101,7 +101,7 @@ class SlotEffects:
             send.unit, send.version, send.hop, send.routers, leave.keys_stay, routed=routed, state=leave.state
         )
         if leave.keys_stay:  # for whoever asks
-            self._shared.host.lent[send.unit, send.version] = leave.state
+            self._shared.host.lend((send.unit, send.version), leave.state)
         return self.replicator.shrink(shipment, send.destination)
 
     def _sent(self, unit: int, size: int) -> None:

@@ -146,6 +146,11 @@ class SlotHost:
         self.tenants[slot] = EndedSlot(slot, version)
         self.copies.drop(slot)
 
+    def lend(self, stay: Stay, state: UnitState) -> None:
+        """A unit has left without its keys: they are here for whoever asks."""
+        with self._lock:
+            self.lent[stay] = state
+
     def left_behind(self) -> list[int]:
         """Units of other slots of which keys are here."""
         with self._lock:

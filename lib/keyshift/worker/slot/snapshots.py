@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import Damaged, ServiceUnavailable
 from keyshift.model.markers import StateWritten
 from keyshift.objects import Progress
 from keyshift.ordering import Position
@@ -82,6 +82,8 @@ class SlotSnapshots:
         shared = self._shared
         try:
             places = self._store_parts(effect.snapshot, effect.parts, progress)
+        except Damaged:  # state, where it lives
+            raise
         except ServiceUnavailable as error:
             with shared.lock:
                 shared.core.snapshots.forget(effect.parts)

@@ -36,7 +36,7 @@ class Arrivals:
         received = now_us()
         with self._shared.lock:
             awaited = [shipment for shipment in shipments if self._awaits(shipment)]
-        states = {shipment.unit: self._built(shipment) for shipment in awaited}
+        states = {shipment.unit: self._built_or_failed(shipment) for shipment in awaited}
         try:
             with self._turn() as core:
                 for shipment in awaited:
@@ -53,6 +53,17 @@ class Arrivals:
 
     def _awaits(self, shipment: Shipment) -> bool:
         return self._shared.core.machine.awaits(shipment.unit, shipment.version, shipment.hop)
+
+    def _built_or_failed(self, shipment: Shipment) -> UnitState | None:
+        """See ``_built``. The slot fails if that fails, and would if the unit came again, as it does without end."""
+        try:
+            return self._built(shipment)
+        except BaseException as error:
+            for_now = isinstance(error, ServiceUnavailable) and not isinstance(error, Damaged | NotThere)
+            with self._shared.lock:
+                if not for_now and self._awaits(shipment):  # otherwise it came twice, and is here by now
+                    self._shared.background.failed(error)
+            raise
 
     def _built(self, shipment: Shipment) -> UnitState | None:
         """What has come, on top of the copy here if it is a delta; None if there is no such copy."""

@@ -88,8 +88,11 @@ class Replicator:
             if owner == slot and unit in own and not own[unit].shared
         }
         self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
-        for unit in self._copies:
-            self._states[unit].track(COPIES)
+        for unit, state in own.items():
+            if unit in self._copies:
+                state.track(COPIES)
+            else:  # it may have been tracked for an earlier order, also of the batch before
+                state.untrack(COPIES)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="keyshift-copies", daemon=True)
             self._thread.start()

@@ -1,12 +1,15 @@
 """Streams that are long, that break, and that are silent."""
 
+import itertools
 import time
+from contextlib import closing
 
 import pytest
-from small_flight import CALLS, SCHEMA, Slow, Wire, content, hold_up, push, rest, state, values
+from small_flight import CALLS, SCHEMA, VALUE, Slow, Wire, content, hold_up, push, rest, state, values
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
+from keyshift.state.rocksdb import RocksSettings, open_store
 from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.flight.stream import Stream
 
@@ -48,6 +51,39 @@ def test_a_unit_goes_on_where_its_stream_broke(holder, server, clients, monkeypa
     assert sizes[3] > 20 * 100, "of all of it"
     assert wire.rows == 21, "none came twice"
     assert not any(server._begun.values())
+
+
+@pytest.mark.parametrize("way", ["pushed", "pulled"])
+def test_so_does_one_whose_store_writes_before_the_next_stream(way, holder, server, clients, monkeypatch, tmp_path):
+    """What its table does not have yet is old when the unit leaves, and would be due before it goes on."""
+    settings, came, numbers = RocksSettings(state_folder=str(tmp_path), state_cache_mib=1), [], itertools.count()
+    with closing(open_store("job/0/stage/0", VALUE, settings)) as store:
+        leaving, staying = store.unit(3), store.unit(4)
+
+        def work(state, keys, size):
+            store.load([(state, keys)])
+            for key in keys:
+                state.values[key] = key, bytes(size)
+
+        def send():
+            if way == "pushed":
+                push(clients, server, Shipment(3, 2, 1, state=leaving))
+                came.extend(content(shipment.batches) for _, shipment in holder.shipments)
+            else:
+                clients.pull(server.address, 1, [3], lambda some: came.extend(content(each.batches) for each in some))
+
+        keys = [number * 7919 % 100_003 for number in range(300)]  # not in the order of the table
+        work(leaving, keys, 100)
+        while not leaving.values.old:
+            work(staying, [next(numbers)], 50_000)
+        holder.left[1, 3], wire = leaving, Wire(monkeypatch, 100)
+        with pytest.raises(ServiceUnavailable, match="the line breaks"):
+            send()
+        for _ in range(40):
+            work(staying, [next(numbers)], 50_000)
+        send()
+        assert came == [{key: (key, bytes(100)) for key in keys}]
+        assert wire.rows == 300, "none came twice"
 
 
 def test_a_unit_that_could_not_be_installed_comes_again_without_its_parts(holder, server, clients, monkeypatch):

@@ -15,7 +15,7 @@ from small_slots import BEGIN_US
 
 from keyshift.clock import now_us
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
-from keyshift.model.keys import Move, Step
+from keyshift.model.keys import Mode, Move, Step
 from keyshift.runtime import computation
 from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
@@ -75,6 +75,23 @@ def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
     host.lent[3, 7] = state({1: 1})
     host.begin()
     assert not host.lent
+
+
+def test_a_unit_is_lent_while_nobody_looks_which_ones_are(make):
+    job = make()
+    host, locked = job.process(), []
+
+    class Noted(dict):
+        def __setitem__(self, stay, state):
+            locked.append(host._lock.locked())
+            super().__setitem__(stay, state)
+
+    host.lent = Noted()
+    task = job.begun(host)
+    job.publish(2, Step((Move(0, 0, 1),), mode=Mode(transfer="access")))
+    job.barrier(task, 2)
+    until(lambda: host.left_behind() == [0])
+    assert locked == [True]
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------

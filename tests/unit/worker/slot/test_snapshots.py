@@ -7,9 +7,10 @@ import pytest
 from minio.error import MinioException
 from small_bucket import read
 
-from keyshift.model.errors import ProtocolViolation
+from keyshift.model.errors import Damaged, ProtocolViolation
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.markers import SlotMarker, StateWritten
+from keyshift.state.memory import MemoryState
 from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.slot import snapshots as slot_snapshots
@@ -225,6 +226,20 @@ def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch)
     captured(job, task, 2, "one")
     until(lambda: not task.snapshots.busy)
     with pytest.raises(ZeroDivisionError):
+        task.settled()
+
+
+def test_state_that_is_damaged_where_it_lives_is_the_tasks_too(job, monkeypatch):
+    """No later snapshot would have it either."""
+    task = job.begun(keys=KEYS)
+
+    def broken(*_):
+        raise Damaged("the database cannot be read")
+
+    monkeypatch.setattr(MemoryState, "export", broken)
+    captured(job, task, 2, "one")
+    until(lambda: not task.snapshots.busy)
+    with pytest.raises(Damaged):
         task.settled()
 
 

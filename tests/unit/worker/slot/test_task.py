@@ -8,9 +8,10 @@ from unittest.mock import PropertyMock, patch
 import pytest
 from small_job import CONFIG
 
-from keyshift.model.errors import MigrationFailed, ServiceUnavailable
+from keyshift.model.errors import Damaged, MigrationFailed, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Move, Step
 from keyshift.runtime.slot import SlotCore
+from keyshift.state.memory import MemoryState
 from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
@@ -94,6 +95,47 @@ def test_trouble_beside_the_rows_is_told(slot, monkeypatch, something_waits):
     until(lambda: slot.shared.background.error is error)
     with pytest.raises(ValueError, match="a bug"):
         slot.wait()
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(OSError("no space left on device"), True), (ServiceUnavailable("away"), False), (Damaged("it is damaged"), True)],
+    ids=["for good", "for now", "damaged"],
+)
+def test_state_that_comes_and_cannot_be_built_ends_the_slot_unless_it_is_sent_again_with_success(
+    job, slot, monkeypatch, error, ends
+):
+    job.publish(2, Step((Move(2, 1, 0),)))
+    shipment = Shipment(2, 2, hop=1)
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryState, "install", raises(error))
+        with pytest.raises(type(error)):
+            slot.shipments_arrived([shipment])
+    assert slot.shared.background.error is (error if ends else None)
+    assert slot.shipments_arrived([shipment]) == [True] and 2 in slot.shared.core.states
+
+
+def test_what_cannot_be_built_when_it_comes_twice_at_the_same_time_is_no_trouble(job, slot, monkeypatch):
+    """What came first may have taken from it what it is made of."""
+    job.publish(2, Step((Move(2, 1, 0),)))
+    shipment, install = Shipment(2, 2, hop=1), MemoryState.install
+
+    def late(state, batches):
+        monkeypatch.setattr(MemoryState, "install", install)
+        assert slot.shipments_arrived([shipment]) == [True]
+        raise ProtocolViolation("it has gone")
+
+    monkeypatch.setattr(MemoryState, "install", late)
+    with pytest.raises(ProtocolViolation):
+        slot.shipments_arrived([shipment])
+    assert slot.shared.background.error is None
+
+
+def raises(error):
+    def fails(*_):
+        raise error
+
+    return fails
 
 
 def test_a_process_has_one_host_for_a_stage_and_another_one_for_the_next_attempt(monkeypatch):

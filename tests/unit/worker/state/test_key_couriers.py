@@ -358,6 +358,17 @@ def busy(slot):
 
 
 @in_all_modes
+def test_of_a_unit_that_is_whole_no_changes_are_noted_any_more(make, mode):
+    slot = make(mode, dict.fromkeys(range(20), 1))
+    slot.events(3, 4)
+    slot.fetch_rest()
+    slot.until_whole()
+    slot.until_done()
+    slot.events(*range(20))
+    assert slot.states[UNIT]._untold == {} and not slot.states[UNIT].values.changed
+
+
+@in_all_modes
 def test_a_home_that_does_not_answer_for_a_while_costs_nothing(make, mode):
     slot = make(mode, dict.fromkeys(range(6), 100))
     for call in ("keys", "write", "rest"):

@@ -91,9 +91,9 @@ class Slot:
             if shipment.delta_of is not None
             else state({})
         )
-        batches, deleted = shipment.values(SCHEMA, 1000)
+        label, batches = shipment.leaving("", SCHEMA, 1000)
         made.install(list(batches))
-        for key in deleted:
+        for key in label.deleted:
             made.delete(key)
         return counts(made)
 
@@ -356,6 +356,18 @@ def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_a
 def test_copies_of_which_another_request_does_not_speak_go(copied):
     copied.start("two", units=((3, HOLDER + 1), (4, HOLDER)))
     until(lambda: kept(copied) == {(HOLDER + 1, 3), (HOLDER, 4)})
+
+
+def test_of_a_unit_that_is_not_copied_any_more_no_changes_are_noted(copied):
+    """Also one that was copied in the batch before, by another replicator. Nobody would ask for them."""
+    copied.states[5] = state({})
+    copied.states[5].track(COPIES)
+    copied.states[4].track("others")
+    copied.start("two", units=((3, HOLDER),))
+    for unit in (3, 4, 5):
+        copied.put({unit: 1}, unit=unit)
+    assert [COPIES in copied.states[unit]._untold for unit in (3, 4, 5)] == [True, False, False]
+    assert copied.states[4].changes("others") == {4} and not copied.states[5].values.changed
 
 
 def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(copied, served):
