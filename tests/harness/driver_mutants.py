@@ -65,8 +65,8 @@ def removes_snapshots_before_the_journal_names_their_successors(original, snapsh
     lives=tuple(Life(0.3, "kill", (Fault("fail", "zookeeper acknowledge", n),)) for n in (60, 1, 2)),
 )
 def discards_a_snapshot_of_which_an_attempt_has_died(original, job):
-    if job.snapshots and job.snapshots[-1].name == job.config.restore:
-        job.snapshots.replace(job.snapshots[:-1])
+    if (snapshot := job.snapshots.last) and snapshot.name == job.config.restore:
+        job.snapshots.replace(job.snapshots.newest[:-1])
 
 
 FULL_DISK = Fault("fail", "disk replace", 4)

@@ -235,7 +235,7 @@ class Run:
         self.outcome.log = self._job.log
         self.seen.update({"batches": self._engine.batches, "moved process": self._engine.moved})
         restored = (self._job.config.restore or "").startswith(MARK)
-        self.seen.update({"snapshots": len(self._job.snapshots), "began from a snapshot": restored})
+        self.seen.update({"snapshots": len(self._job.snapshots.newest), "began from a snapshot": restored})
         self.seen.update({"leaders died": self._fate.deaths, "queries died": len(self._job.revoked) > 0})
 
     def _problem(self, check: str, what: Any) -> None:

@@ -118,7 +118,7 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
 
     def spoil(job):
         if not damaged:
-            newest, before = job.snapshots[-1], job.snapshots[-2]
+            before, newest = job.snapshots.newest
             damaged.append((newest, before))
             bucket = SavepointStore(job.config.endpoints, job.config.job)._bucket
             for name in bucket.names(f"{newest.name}/"):

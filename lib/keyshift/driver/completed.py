@@ -1,9 +1,8 @@
 """The complete snapshots that a job may go on from (Flink's completed checkpoint store)."""
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import overload
 
 from keyshift.model.keys import Version
 from keyshift.model.records import SnapshotRecord
@@ -24,46 +23,39 @@ class CompletedSnapshot:
     unit_bytes: dict[str, dict[int, int]]
 
 
-class CompletedSnapshots(Sequence[CompletedSnapshot]):
-    """The newest ``KEPT`` of a job, in the order in which they were taken; for any thread.
+class CompletedSnapshots:
+    """Those of a job, for any thread: the ``newest`` ``KEPT``, in the order in which they were taken.
 
     ``taken``: what is to be known of each that was ever complete in this process.
     """
 
     def __init__(self) -> None:
         self.taken: list[SnapshotRecord] = []
-        self._newest: tuple[CompletedSnapshot, ...] = ()
+        self.newest: tuple[CompletedSnapshot, ...] = ()
         self._journaled: set[str] = set()  # names of those that a journal on disk may have
         self._changing = threading.Lock()
 
-    @overload
-    def __getitem__(self, at: int) -> CompletedSnapshot: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[CompletedSnapshot, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> CompletedSnapshot | tuple[CompletedSnapshot, ...]:
-        return self._newest[at]
-
-    def __len__(self) -> int:
-        return len(self._newest)
+    @property
+    def last(self) -> CompletedSnapshot | None:
+        """The newest of them."""
+        return self.newest[-1] if self.newest else None
 
     def add(self, snapshot: CompletedSnapshot, record: SnapshotRecord) -> None:
         """It is complete."""
         with self._changing:
-            self._newest = (*self._newest, snapshot)[-KEPT:]
+            self.newest = (*self.newest, snapshot)[-KEPT:]
         self.taken.append(record)
 
     def replace(self, snapshots: Iterable[CompletedSnapshot]) -> None:
         """Only these count from now on."""
         with self._changing:
-            self._newest = tuple(snapshots)[-KEPT:]
+            self.newest = tuple(snapshots)[-KEPT:]
 
     def for_journal(self) -> list[CompletedSnapshot]:
         """The newest. None of them is removed from the store before ``journaled`` is told of a later journal."""
         with self._changing:
-            self._journaled = self._journaled | {snapshot.name for snapshot in self._newest}
-            return list(self._newest)
+            self._journaled = self._journaled | {snapshot.name for snapshot in self.newest}
+            return list(self.newest)
 
     def journaled(self, names: Collection[str]) -> None:
         """The journal on disk has these, and no other one is there."""
@@ -74,4 +66,4 @@ class CompletedSnapshots(Sequence[CompletedSnapshot]):
     def needed(self) -> set[str]:
         """The names of those that have to stay in the store."""
         with self._changing:
-            return self._journaled | {snapshot.name for snapshot in self._newest}
+            return self._journaled | {snapshot.name for snapshot in self.newest}

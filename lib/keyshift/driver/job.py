@@ -191,9 +191,10 @@ class Job:
 
     def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
         """The next attempt, from what ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
-        begin = self.snapshots[-1] if self.snapshots else self._begun_from
+        snapshot = self.snapshots.last
+        begin = snapshot or self._begun_from
         offsets = begin.offsets if begin else None
-        behind = self.snapshots[-1].version if self.snapshots else self._first_version
+        behind = snapshot.version if snapshot else self._first_version
         came = range(behind, 1 + self.stages[-1].history.assignments[-1].version)
         restore = begin.name if begin else None
         with ThreadPoolExecutor(1) as aside:  # Kafka takes as long to tell as Spark to begin
@@ -249,12 +250,12 @@ class Job:
         """The newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it was
         written. That a slot has not read its part says nothing: it may have been killed, or the store was away.
         """
-        if not self.snapshots or self.snapshots[-1].name != self.config.restore:
+        if not (snapshot := self.snapshots.last) or snapshot.name != self.config.restore:
             return
         with contextlib.suppress(ServiceUnavailable):  # then nobody knows
             said = [each for stage in self.stages for each in stage.participant.read_below(nodes.UNREADABLE).values()]
             for found in said[:1]:
-                self.snapshots.replace(self.snapshots[:-1])
+                self.snapshots.replace(self.snapshots.newest[:-1])
                 self.note(f"{found.name} counts no more: {found.why}; the job goes on from the one before")
 
     def clean(self) -> None:

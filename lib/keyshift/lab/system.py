@@ -260,7 +260,7 @@ class KeyshiftJob:
     @property
     def begun_from(self) -> str:
         """From where this attempt has begun: ``snapshot``, ``savepoint``, or ``beginning`` of the input."""
-        if self._job.snapshots:
+        if self._job.snapshots.last:
             return "snapshot"
         return "savepoint" if self._job.config.restore else "beginning"
 
@@ -291,7 +291,7 @@ class KeyshiftJob:
 
     def status(self) -> SystemStatus:
         """What is known without asking anybody; for any thread. Bytes are those of the newest snapshot."""
-        newest = self._job.snapshots[-1] if self._job.snapshots else None
+        newest = self._job.snapshots.last
         return {
             "stages": {
                 name: plans.status(newest.unit_bytes[name] if newest else None) for name, plans in self.plans.of.items()

@@ -387,7 +387,7 @@ def test_the_death_of_an_attempt_that_restores_or_has_restored_costs_no_snapshot
     for _ in range(3):
         job.recover()
         assert job.offsets[-1] == {0: 9}
-    assert len(job.snapshots) == 2
+    assert len(job.snapshots.newest) == 2
 
 
 def test_a_job_whose_input_is_gone_does_not_begin_later_in_it(job):

@@ -141,18 +141,18 @@ def test_what_slots_have_acknowledged_stays_while_a_leader_may_wait_for_it(made)
 
 def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     made.begin()
-    until(lambda: made.complete)
+    until(lambda: made.complete.last)
     made.snapshotters[0].end()
-    snapshot = made.complete[0]
+    snapshot = made.complete.newest[0]
     assert snapshot.version == 10 and snapshot.offsets == {0: 10}
     assert sum(snapshot.unit_bytes["counter"].values()) == snapshot.bytes > 0
     first = made.complete.taken[0]
-    assert len(made.complete.taken) == len(made.complete) and 0 < first.begun_us <= first.completed_us
+    assert len(made.complete.taken) == len(made.complete.newest) and 0 < first.begun_us <= first.completed_us
     assert first.written == first.state == {"counter": snapshot.bytes}
-    manifest = made.store.manifest(made.complete[-1].name)
+    manifest = made.store.manifest(made.complete.newest[-1].name)
     assert manifest.workload == CONFIG.workload
     assert manifest.stages["counter"].assignment.owner == (0, 0, 1, 1)
-    assert sorted(made.store.places(made.complete[-1].name, "counter")) == [0, 1, 2, 3]
+    assert sorted(made.store.places(made.complete.newest[-1].name, "counter")) == [0, 1, 2, 3]
     assert made.notes == []
 
 
@@ -161,7 +161,7 @@ def test_the_two_newest_are_kept_and_their_nodes_go(made):
     until(lambda: len(made.complete.taken) > 3)
     over(made.snapshotters[0])
     kept = names_in(made)
-    assert {snapshot.name for snapshot in made.complete} <= kept and len(made.complete) == 2
+    assert {snapshot.name for snapshot in made.complete.newest} <= kept and len(made.complete.newest) == 2
     assert len(kept) <= 3, "the last one may have come to its end just now"
     there = made.nodes.children(ALL_SAVED)
     assert next(iter(made.leader.snapshots)) not in there and "0-of-a-stop" in there
@@ -170,8 +170,8 @@ def test_the_two_newest_are_kept_and_their_nodes_go(made):
 
 def test_what_a_journal_has_is_not_removed_before_another_one_is_on_disk(made):
     made.begin()
-    until(lambda: made.complete)
-    first = made.complete[0].name
+    until(lambda: made.complete.last)
+    first = made.complete.newest[0].name
     made.complete.for_journal()
     until(lambda: len(made.complete.taken) > 4)
     assert sorted(made.store.places(first, "counter")) == [0, 1, 2, 3]
@@ -190,7 +190,7 @@ def test_one_that_is_being_written_is_waited_for_however_long_it_takes(made):
     made.leader.silent = set()
     made.leader.answer(next(iter(made.leader.snapshots)))
     made.nodes.publish(WRITING[1], Writing("first", next(sizes), over=True))
-    until(lambda: made.complete)
+    until(lambda: made.complete.last)
     assert not made.notes
 
 
@@ -205,7 +205,7 @@ def test_none_is_requested_while_one_that_was_given_up_is_being_written(made):
     assert not wait_until(lambda: len(made.leader.snapshots) > asked, 0.5, 0.01)
     made.leader.silent = set()
     made.nodes.publish(WRITING[1], Writing("first", 9, over=True))
-    until(lambda: made.complete)
+    until(lambda: made.complete.last)
 
 
 def test_a_snapshot_whose_parts_do_not_fit_together_is_told_and_ends_the_job(made, monkeypatch):
@@ -214,7 +214,7 @@ def test_a_snapshot_whose_parts_do_not_fit_together_is_told_and_ends_the_job(mad
     snapshotter = made.begin()
     until(lambda: not snapshotter.writes)
     assert "ProtocolViolation" in made.notes[0] and "there are no more snapshots" in made.notes[0]
-    assert not made.complete
+    assert not made.complete.last
     with pytest.raises(ProtocolViolation, match=r"units \[3\] of counter are missing"):
         snapshotter.check()
 
@@ -233,10 +233,10 @@ def test_a_snapshot_does_not_exist_before_the_results_before_it_have_come_out(ma
     made.begin()
     until(lambda: made.leader.snapshots)
     threading.Event().wait(0.2)
-    assert not made.complete
+    assert not made.complete.last
     assert not [name for name in made.store._bucket._client.objects if "manifest" in name]
     made.leader.said_by = {0, 1}
-    until(lambda: made.complete)
+    until(lambda: made.complete.last)
 
 
 def test_a_slot_that_cannot_write_is_named_and_the_next_snapshot_is_taken(made):
@@ -246,7 +246,7 @@ def test_a_slot_that_cannot_write_is_named_and_the_next_snapshot_is_taken(made):
     assert made.notes[0] == "snapshot 1: slot-1 of counter: MinIO is away; the job goes on, the one before counts"
     failed = next(iter(made.leader.snapshots))
     made.leader.failing = {}
-    until(lambda: made.complete)
+    until(lambda: made.complete.last)
     until(lambda: failed not in made.nodes.children(ALL_SAVED) and 10 not in acknowledged(made))
 
 
@@ -258,7 +258,7 @@ def test_a_snapshot_that_the_coordinator_has_given_up_is_not_waited_for(made):
     until(lambda: made.notes)
     assert "snapshot 1: not every slot of counter was ready within 10 s" in made.notes[0]
     made.leader.silent = set()
-    until(lambda: made.complete)
+    until(lambda: made.complete.last)
 
 
 def test_behind_the_end_nothing_becomes_complete(made):
@@ -268,7 +268,7 @@ def test_behind_the_end_nothing_becomes_complete(made):
     snapshotter.end()
     made.leader.said_by = {0, 1}
     over(snapshotter)
-    assert not made.complete and not made.notes
+    assert not made.complete.last and not made.notes
 
 
 def test_a_successor_of_the_coordinator_is_asked_again(made):
@@ -278,16 +278,16 @@ def test_a_successor_of_the_coordinator_is_asked_again(made):
     until(lambda: wanted)
     made.leader = Leader(made.nodes, made.store)
     first.said = made.leader.said
-    until(lambda: made.complete)
-    assert made.complete[0].name == wanted[0]
+    until(lambda: made.complete.last)
+    assert made.complete.newest[0].name == wanted[0]
 
 
 def test_a_driver_that_was_deposed_commits_and_removes_nothing_and_says_nothing_of_it(made):
     made.leader.deposed_at = 4
     snapshotter = made.begin()
     until(lambda: not snapshotter.writes)
-    assert [snapshot.name for snapshot in made.complete] == list(made.leader.snapshots)[1:3]
-    assert set(made.store.committed(MARK)) == {snapshot.name for snapshot in made.complete}
+    assert [snapshot.name for snapshot in made.complete.newest] == list(made.leader.snapshots)[1:3]
+    assert set(made.store.committed(MARK)) == {snapshot.name for snapshot in made.complete.newest}
     assert made.notes == []
     with pytest.raises(Deposed):
         snapshotter.check()
@@ -296,7 +296,7 @@ def test_a_driver_that_was_deposed_commits_and_removes_nothing_and_says_nothing_
 def test_a_driver_that_is_deposed_while_it_commits_removes_nothing(made):
     """What it would remove is older than its own, and the other one may have begun from there."""
     snapshotter = made.begin()
-    until(lambda: len(made.complete) > 1)
+    until(lambda: len(made.complete.newest) > 1)
     commit = made.store.commit
 
     def commit_then_lose(*arguments, **more):
@@ -305,4 +305,4 @@ def test_a_driver_that_is_deposed_while_it_commits_removes_nothing(made):
 
     made.store.commit = commit_then_lose
     until(lambda: not snapshotter.writes)
-    assert {snapshot.name for snapshot in made.complete} <= names_in(made)
+    assert {snapshot.name for snapshot in made.complete.newest} <= names_in(made)
