@@ -131,7 +131,7 @@ class _Entry(Keeper):
 
     def decided(self, ending: Ending) -> None:
         """What goes is no journal any more."""
-        if ending.deletes:
+        if ending.over:
             self._file.close()
 
     def ended(self, job: LiveJob) -> None:

@@ -19,13 +19,8 @@ class Ending(StrEnum):
     DEPOSED = "deposed"  # another process drives the job now, and all that there is of it is that one's
 
     @property
-    def deletes(self) -> bool:
-        """Whether topics, nodes in ZooKeeper, snapshots and the journal go."""
-        return self.over
-
-    @property
     def over(self) -> bool:
-        """Whether nobody goes on with it."""
+        """Whether nobody goes on with it: then topics, nodes in ZooKeeper, snapshots and the journal go."""
         return self not in (Ending.RESUMABLE, Ending.DEPOSED)
 
 

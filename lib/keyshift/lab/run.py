@@ -37,6 +37,7 @@ from keyshift.ordering import orderings
 from keyshift.place.profile import SparkProfile
 from keyshift.place.session import PlacedSpark
 from keyshift.program import interrupts_wait
+from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import LogEvent
@@ -48,7 +49,6 @@ from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointStore
 
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
-Say = Callable[[str], None]
 Prepared = tuple[RunLoop, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
 
 
@@ -300,9 +300,9 @@ class Lab:
         finally:
             with interrupts_wait():
                 self._all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill})
-                if end.of(ended_by).deletes:  # nobody goes on with it then
+                if end.of(ended_by).over:  # nobody goes on with it then
                     end.left = self._all_of({"claim": job.end})
-                if end.decide(ended_by).deletes and not end.left:
+                if end.decide(ended_by).over and not end.left:
                     steps = {"topics": traffic.close, "nodes and snapshots": job.clean}
                     backend = spec.backend.name, spec.backend.settings, self._endpoints.redis
                     for each in configs:

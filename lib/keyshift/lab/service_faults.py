@@ -8,17 +8,16 @@ import signal
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from keyshift.lab.replicas.relays import Relays
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.profile import CLUSTER, SparkProfile
+from keyshift.progress import Say
 from keyshift.services.stack import Stack
 from keyshift.wire import faults
 from keyshift.wire.config import JobConfig
 from keyshift.wire.faults import EXECUTOR, REPLICA, SERVICES, Fault
-
-Say = Callable[[str], None]
 
 
 def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkProfile) -> None:

@@ -1,6 +1,6 @@
 """What a run needs of the place where it runs, from its parameters, and whether that is there."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -55,14 +55,7 @@ class Needs:
 
     def __or__(self, other: "Needs") -> "Needs":
         """What is enough for both, one after the other."""
-        return Needs(
-            max(self.cores, other.cores),
-            max(self.processors, other.processors),
-            max(self.keys_bytes, other.keys_bytes),
-            max(self.slots_bytes, other.slots_bytes),
-            max(self.memory, other.memory),
-            self.redis or other.redis,
-        )
+        return Needs(*map(max, astuple(self), astuple(other)))
 
 
 def needs_of(spec: RunSpec) -> Needs:

@@ -1,7 +1,7 @@
 """Spark in its place: in one process, or with executors that are other processes or pods."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ from py4j.protocol import Py4JError
 from keyshift.driver.spark import session
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.place.profile import CLUSTER, LOCAL, SparkProfile
+from keyshift.progress import Say
 from keyshift.waiting import wait_until
 
 START_S = 60.0  # in which executors that are processes must come
-Say = Callable[[str], None]
 
 
 class PlacedSpark:

@@ -8,7 +8,7 @@ way back.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from keyshift.clock import now_us
 from keyshift.experiment.replicas import moves_apart
@@ -23,10 +23,10 @@ from keyshift.lab.replicas.returning import Returns
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
+from keyshift.progress import Say
 from keyshift.wire.faults import EXECUTOR, REPLICA, Fault
 
 LOOK_S = 0.1  # between two looks at whether the last one that may comes back
-Say = Callable[[str], None]
 TOGETHER_US = 1_000_000  # in which all routers of all replicas answer an appointment
 
 
