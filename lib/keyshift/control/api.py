@@ -8,12 +8,12 @@ request that is refused has ``detail``, the reason in one line, and has changed 
 import json
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from keyshift.control.metrics import CONTENT_TYPE, Metrics
-from keyshift.control.server import Guard
+from keyshift.control.metrics import Metrics
+from keyshift.control.server import guarded_app
 from keyshift.experiment.commands import COMMANDS, Answer, command
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.job import LiveJob
@@ -23,9 +23,7 @@ from keyshift.model.errors import BadInput, KeyshiftError
 
 def make_app(job: LiveJob, token: str) -> FastAPI:
     """The application. It answers about ``job`` before it has begun, and after it has ended."""
-    app = FastAPI(title="keyshift", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Guard, token=token)
-    metrics = Metrics(job)
+    app = guarded_app("keyshift", token, Metrics(job))
 
     @app.exception_handler(KeyshiftError)
     def refused(_: Request, error: KeyshiftError) -> JSONResponse:
@@ -35,10 +33,6 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
     @app.get("/status", response_model=None)
     def status() -> Status:
         return job.status()
-
-    @app.get("/metrics")
-    def scrape() -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
 
     @app.post("/stop", response_model=None)
     def stop() -> Status:

@@ -6,13 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
-from fastapi import FastAPI, Response
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from keyshift.control.metrics import CONTENT_TYPE
-from keyshift.control.server import Guard, Server, listen
+from keyshift.control.server import Server, guarded_app, listen
 from keyshift.studies.batch import ExecutionRecord, PreparedBatch
 from keyshift.studies.batch_report import NOT_RUN, STATUSES, status_of
 
@@ -20,7 +17,8 @@ Done = Mapping[str, ExecutionRecord]
 
 
 class BatchMetrics(Collector):
-    """Of batches that are executed one after the other. ``seen`` is told by who executes them, ``text`` for any thread.
+    """Of batches that are executed one after the other. ``seen`` is told by who executes them, ``collect`` is for any
+    thread.
 
     Records of earlier executions count, so that a batch which goes on does not begin at zero: all are gauges.
     """
@@ -28,21 +26,11 @@ class BatchMetrics(Collector):
     def __init__(self) -> None:
         self._batches: dict[str, tuple[PreparedBatch, Done]] = {}
         self._last = time.time()
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
 
     def seen(self, prepared: PreparedBatch, done: Done) -> None:
         """What has ended of a batch until now, by the id of the execution."""
         self._batches = self._batches | {prepared.batch.name: (prepared, dict(done))}
         self._last = time.time()
-
-    def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
-        return generate_latest(self._registry)
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: what there is depends on the batches."""
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         """See ``prometheus_client.registry.Collector``."""
@@ -70,15 +58,8 @@ def _gauge(name: str, meaning: str, *labels: str) -> Any:
 @contextmanager
 def served(metrics: BatchMetrics, host: str, port: int, token: str) -> Iterator[None]:
     """``GET /metrics`` answers meanwhile, to who has the ``token``. Raises BadInput if the port cannot be had."""
-    app = FastAPI(title="keyshift batch", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Guard, token=token)
-
-    @app.get("/metrics")
-    def scrape() -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
-
     with closing(listen(port, host)) as listener:
-        server = Server(app, listener)
+        server = Server(guarded_app("keyshift batch", token, metrics), listener)
         try:
             yield
         finally:

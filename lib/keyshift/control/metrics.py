@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,7 +17,6 @@ from keyshift.lab.live.status import REPLICA_STATES, ReplicaStatus, ScalingStatu
 from keyshift.model.notes import Activity
 from keyshift.traffic.messages import BUCKETS_MS
 
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 STATES = ("starting", "running", "stopping", "ended", "failed")
 LABELS = ("stage", "slot")
 # Name, kind, what a slot measures by that name, and what that means.
@@ -39,16 +37,6 @@ class Metrics(Collector):
 
     def __init__(self, job: LiveJob) -> None:
         self._job = job
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
-        return generate_latest(self._registry)
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: what there is depends on the job."""
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         """See ``prometheus_client.registry.Collector``."""

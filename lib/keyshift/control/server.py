@@ -9,7 +9,9 @@ import threading
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -138,6 +140,18 @@ async def _body(receive: Receive) -> bytes | None:
         if len(body) > MOST_BYTES or message["type"] == "http.disconnect":
             return None
     return body
+
+
+def guarded_app(title: str, token: str, metrics: Collector) -> FastAPI:
+    """An application behind a ``Guard``. ``GET /metrics`` reads ``metrics`` anew, in Prometheus' text format."""
+    app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, token=token)
+
+    @app.get("/metrics")
+    def scrape() -> Response:
+        return Response(generate_latest(metrics), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return app
 
 
 def _refused(status: int, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:

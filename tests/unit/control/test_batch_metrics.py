@@ -2,6 +2,7 @@
 
 import httpx
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from small_batches import Bench, Executor, prepared, write_notebook
 
@@ -68,7 +69,7 @@ def test_batches_that_wait_are_there_beside_that_under_way(made, tmp_path):
     metrics = BatchMetrics()
     metrics.seen(made, {})
     metrics.seen(prepared(tmp_path, name="other"), {})
-    text = metrics.text().decode()
+    text = generate_latest(metrics).decode()
     assert 'keyshift_batch_remaining_executions{batch="small"} 4.0' in text
     assert 'keyshift_batch_remaining_executions{batch="other"} 1.0' in text
 

@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from prometheus_client import generate_latest
 from small_live import Stage, Traffic, live_job
 
 from keyshift.control.metrics import Metrics
@@ -221,7 +222,7 @@ def test_a_job_that_scales_itself_tells_what_it_decides_and_asks_for_it_like_any
     assert any(moved["words"] in line for line in scaling.said)
     assert told["autoscaler"]["moves"] == 1 and told["autoscaler"]["looks"] >= 2
     assert json.loads(json.dumps(told, allow_nan=False))["autoscaler"]
-    found = Metrics(scaling).text().decode()
+    found = generate_latest(Metrics(scaling)).decode()
     assert 'keyshift_target_slots{stage="counter-1"} 4.0' in found
     assert "keyshift_autoscaler_moves_total 1.0" in found
     run = scaling._run

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from small_live import live_job
 
@@ -294,7 +295,7 @@ def test_how_far_each_is_behind_is_told_with_units_and_of_the_dead_nothing(job):
 def test_prometheus_reads_states_lags_and_deaths(job):
     job.replicas.behind = {0: 0, 1: 3}
     dies(job)
-    families = text_string_to_metric_families(Metrics(job).text().decode())
+    families = text_string_to_metric_families(generate_latest(Metrics(job)).decode())
     found = {(each.name, *sorted(each.labels.values())): each.value for family in families for each in family.samples}
     assert found["keyshift_replica_state", "0", "coming_back"] == 1.0
     assert found["keyshift_replica_state", "0", "lives"] == found["keyshift_replica_state", "1", "gone"] == 0.0
