@@ -194,7 +194,6 @@ class Slot:
             owes = self.machine.owes_control and not self.world.ends_at_a_barrier
             self.over = self.ready and not owes
             if self.over:
-                self.machine.deposed()
                 self.leads = False
                 self.world.vacant(self.place, self.replica.number)
         return self.over
@@ -445,11 +444,6 @@ class Replica:
             slot.pump()
             self.later(2 * ORDER_MS, self.lead, slot)
 
-    def deposed(self, slot: Slot) -> None:
-        if self.world.logs[slot.place].leader != self.number:  # or it leads again
-            slot.leads = False
-            slot.machine.deposed()
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -631,9 +625,7 @@ class Simulation(VirtualTime):
             for place, log in self.logs.items():
                 if log.leader == replica.number:
                     self.seen["expired"] += 1
-                    self.vacant(place, replica.number)
-                    told_ms = self.delay(100.0)  # it may read the next term before
-                    replica.later(told_ms, replica.deposed, replica.slots[place])
+                    self.vacant(place, replica.number)  # it leads on, until it reads the next term
 
     def die(self, number: int) -> None:
         replica = self.replicas[number]

@@ -256,8 +256,6 @@ def run_together(replicas: Sequence[Replica], rng: random.Random, log: list[Reco
         replica = rng.choice(replicas)
         if leads and (calm % 100 == 1 if over else rng.random() < 0.05):
             term += 1
-            for each in replicas if rng.random() < 0.5 else ():
-                each.machine.deposed()
             replica.machine.elected(term)
         replica.receive(rng.randrange(len(replica.rows)), rng.choice((1, 2, 10)))
         replica.deliver(over or rng.random() < 0.8)

@@ -36,7 +36,6 @@ class Channel:
         self.marks = self.barriers = 0  # of those that wait
         self.bytes = 0
         self.elements = 0  # that have come
-        self.repeated = 0
         self._setting = setting
         self._came, self._came_watermark, self._came_version = place
 
@@ -70,7 +69,6 @@ class Channel:
             return None
         sequence = sequence_of(row)
         if sequence <= self._came and row.version <= self._came_version:
-            self.repeated += 1
             return None
         self._check(row, sequence)
         sequence = max(sequence, self._came)  # a switch may come behind a barrier of a higher place

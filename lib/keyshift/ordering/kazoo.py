@@ -113,10 +113,6 @@ class Kazoo(Ordering):
         else:
             self._ask(Record(term, 0), None)
 
-    def deposed(self) -> None:
-        """See ``Ordering.deposed``. What is under way counts if it comes into the log before another term begins."""
-        self._lead = None
-
     def propose(self, now_us: int) -> None:
         """See ``Ordering.propose``. Without its own record for ``session_us`` a leader cannot lead: it resigns."""
         if (lead := self._lead) is None:

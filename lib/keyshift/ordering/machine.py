@@ -5,7 +5,7 @@
     take_effects()     what is to be done beside that
     save()             where it stands, and what waits
 
-With a leader (``kazoo``) there are also ``elected``, ``deposed``, ``heard`` and ``propose``.
+With a leader (``kazoo``) there are also ``elected``, ``heard`` and ``propose``.
 
 *Time.* A channel has closed an epoch when an element with a watermark of that epoch, or a later one, was delivered. A
 slot is in the least of its channels' epochs. Which rows lie between two marks depends on the assignment; marks do not.
@@ -69,10 +69,7 @@ class Ordering:
         """
 
     def elected(self, term: int) -> None:
-        """The replica leads, in ``term``."""
-
-    def deposed(self) -> None:
-        """The replica does not lead any more: another one may, or the batch is about to end."""
+        """The replica leads, in ``term``: until another term begins in the log. Nobody says when that is."""
 
     def propose(self, now_us: int) -> None:
         """To be called now and then, and when something has come: a leader decides about what is here."""
@@ -123,11 +120,6 @@ class Ordering:
     def waiting_bytes(self) -> int:
         """Memory of the rows that wait."""
         return sum(channel.bytes for channel in self.channels)
-
-    @property
-    def repeated(self) -> int:
-        """How many rows came again, and were dropped."""
-        return sum(channel.repeated for channel in self.channels)
 
     # -- what protocols are made of -----------------------------------------------------------------------------------
 
