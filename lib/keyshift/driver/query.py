@@ -3,32 +3,16 @@
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from keyshift.driver.attempt import Unfinished
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.snapshotter import Snapshotter
-from keyshift.driver.spark import why_ended
+from keyshift.driver.spark import RunningQuery, why_ended
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import QueryDied
 from keyshift.model.markers import SlotStarted
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire.config import JobConfig
-
-
-class RunningQuery(Protocol):
-    """A query of Spark, in this process or another one."""
-
-    @property
-    def isActive(self) -> bool:
-        """Whether it is under way."""
-
-    def exception(self) -> object | None:
-        """Why it has ended; None if it was stopped."""
-
-    def stop(self) -> None:
-        """Stop it where it is."""
-
 
 # Starts one attempt of a job: its configuration, where its checkpoint goes, seconds of a batch, and where each router
 # begins (None: at the beginning of the input).

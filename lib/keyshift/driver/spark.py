@@ -266,14 +266,21 @@ def start_query(
     )
 
 
-class Ended(Protocol):
-    """A query that does not run any more."""
+class RunningQuery(Protocol):
+    """A query of Spark, in this process or another one."""
 
-    def exception(self) -> object:
-        """What ended it; None: it was stopped."""
+    @property
+    def isActive(self) -> bool:
+        """Whether it is under way."""
+
+    def exception(self) -> object | None:
+        """Why it has ended; None if it was stopped."""
+
+    def stop(self) -> None:
+        """Stop it where it is."""
 
 
-def why_ended(query: Ended) -> str:
+def why_ended(query: RunningQuery) -> str:
     """The line that says what happened, empty if ``query`` was stopped."""
     error = query.exception()
     return telling_line(str(error)) if error else ""
