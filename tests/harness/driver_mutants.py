@@ -47,14 +47,14 @@ def stalls(seconds: float, call: str, *numbers: int) -> Life:
 # -- what a job goes on from -------------------------------------------------------------------------------------------
 
 
-@mutant(Ending, "deletes", ("deleted", "lost job"), CALM, lives=(KILLED, Life(0.2, "interrupt")))
+@mutant(Ending, "over", ("deleted", "lost job"), CALM, lives=(KILLED, Life(0.2, "interrupt")))
 def deletes_however_it_ends(original, ending):
     return True
 
 
 @mutant(CompletedSnapshots, "needed", "deleted", CALM, lives=(stalls(0.6, "disk replace", 3, 5),))
 def removes_snapshots_before_the_journal_names_their_successors(original, snapshots):
-    return {snapshot.name for snapshot in snapshots}
+    return {snapshot.name for snapshot in snapshots.newest}
 
 
 @mutant(
