@@ -1,7 +1,6 @@
 """Latency and highest rate of the pipeline, beside the plain job in the same Spark session; its legs."""
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ from bench import legs
 from bench.load import Subject, UnmovedJob
 from bench.measurements import Measurement
 from bench.plain import ShortestJob
-from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.scripts.highest_rate import staircase
+from keyshift.peers.runs import local_spark
 from keyshift.progress import Say
-from keyshift.services.jars import jars
 
 LATENCY_AIM, RATE_AIM = 1.1, 1.05
 FRAME_MS = (10.0, 15.0, 20.0, 30.0, 50.0)
@@ -46,17 +44,11 @@ def _spec() -> RunSpec:
 
 @contextlib.contextmanager
 def _spark(cores: int, home: Path, say: Say) -> Iterator[tuple[SparkSession, Path]]:
-    home.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="bench-", dir=home))
-    try:
-        say(f"starting Spark, local[{cores}]")
-        spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log")
-        try:
-            yield spark, work
-        finally:
-            spark.stop()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with (
+        local_spark(cores, home, say, {}) as spark,
+        tempfile.TemporaryDirectory(prefix="bench-", dir=home, ignore_cleanup_errors=True) as work,
+    ):
+        yield spark, Path(work)
 
 
 def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, say: Say) -> list[Measurement]:

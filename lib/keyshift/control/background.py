@@ -24,6 +24,7 @@ from keyshift.lab.environment import require_possible_here
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.progress import Say
+from keyshift.services.processes import detached
 
 RELEASE = b"release\n"  # what the process is told when whoever has started it knows that the job is ready
 TOKEN = "KEYSHIFT_CONTROL_TOKEN"  # of all jobs, for who reads it from a Secret; without it each job draws its own
@@ -135,18 +136,9 @@ def _ended_otherwise(
 
 
 def _launched(listener: socket.socket, log: Path) -> subprocess.Popen[bytes]:
-    if log.exists():  # the process before may live, and has more to say in its own
-        log.replace(log.with_name(f"{log.name}.1"))
-    with open(log, "wb") as sink:
-        return subprocess.Popen(
-            [sys.executable, "-m", "keyshift.control.process"],
-            stdin=subprocess.PIPE,
-            stdout=sink,
-            stderr=sink,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )
+    env = os.environ | {"PYTHONUNBUFFERED": "1"}
+    program = [sys.executable, "-m", "keyshift.control.process"]
+    return detached(program, log, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], env=env)
 
 
 def _tell(process: subprocess.Popen[bytes], line: bytes) -> None:

@@ -57,7 +57,7 @@ class Lab:
 
     ``cores``: logical cores of the session, the largest that any of the runs needs; 0 if all of them have replicas: no
     Spark is started, as each replica has one of its own. ``place``: the profile's Spark.
-    ``stack``: the services if they are ours, so that a run may have faults of them.
+    ``stack``: the services if they are ours, so that a run may have faults of them. ``work``: temporary files, inside.
     """
 
     def __init__(
@@ -82,21 +82,16 @@ class Lab:
         self.store.list_runs(limit=1)  # wrong credentials and missing buckets show now, not after the run
         require_disk_space(self._home, ROOM_BYTES, "name another folder with KEYSHIFT_HOME")
         with contextlib.ExitStack() as stack:
-            self._work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
-            stack.callback(shutil.rmtree, self._work, ignore_errors=True)
+            self.work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
+            stack.callback(shutil.rmtree, self.work, ignore_errors=True)
             if self._cores:
-                given = self._cores, self._jars, self._work, self._log, self.say
+                given = self._cores, self._jars, self.work, self._log, self.say
                 self._spark = PlacedSpark(self._place, *given)
                 stack.callback(self._spark.session.stop)
                 self._spark.await_executors()
             self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "bare_copy.json")
             self._closing = stack.pop_all()
         return self
-
-    @property
-    def work(self) -> Path:
-        """The folder of temporary files."""
-        return self._work
 
     def _await_executors(self) -> None:
         if self._spark is not None:  # replicas await their own
@@ -248,7 +243,7 @@ class Lab:
         decides.
         """
         chosen = settings_of(spec.backend.name, spec.backend.settings, self._endpoints.redis)
-        folder = None if self._place.on_kubernetes else self._work
+        folder = None if self._place.on_kubernetes else self.work
         with backends.get(spec.backend.name).served(chosen, run_id, folder) as settings:
             config = job_config(spec, run_id, self._endpoints, self._place.certificate(), settings)
             with self._around(spec, config, log, make_script, results, end) as run:
@@ -262,7 +257,7 @@ class Lab:
             require_session(config.endpoints.zookeeper, config.session_ms)
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
-        traffic = job_traffic(spec.workload, config, results, self._work, reporter.second, configs)
+        traffic = job_traffic(spec.workload, config, results, self.work, reporter.second, configs)
         faults = spec.scenario.faults()
         services = self._faults(lambda line: system.note(line), several, faults)
         for fault in faults:
@@ -270,14 +265,14 @@ class Lab:
         job: Job | Replicas
         system: SystemUnderTest
         if several:
-            place = self._place, spec.cores, self._jars, self._work, self._home
-            given = self._work, traffic, reporter.enter, services, log
+            place = self._place, spec.cores, self._jars, self.work, self._home
+            given = self.work, traffic, reporter.enter, services, log
             job = Replicas(spec, configs, partial(application_of, *place), *given)
             system = LiveReplicas(spec, job, self.say)
         else:
             assert self._spark is not None
             begin = partial(start_query, self._spark.session)
-            job = Job(begin, config, self._work, spec.job.batch_s, traffic, reporter.enter, services)
+            job = Job(begin, config, self.work, spec.job.batch_s, traffic, reporter.enter, services)
             job.log = log
             system = KeyshiftJob(spec, job)
         ended_by: BaseException | None = None

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -65,17 +66,20 @@ def _end_group(tool: subprocess.Popen[bytes]) -> None:
         tool.wait()
 
 
-def launch(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log: Path, pid_file: Path) -> None:
-    """Start a service that outlives us, in a session of its own; its output goes to ``log``, that of the last start to
-    ``log``.1.
+def detached(command: Sequence[str | Path], log: Path, **how: Any) -> subprocess.Popen[bytes]:
+    """Start a process that outlives us, in a session of its own; its output goes to ``log``, that of the last start to
+    ``log``.1: the process before may live, and have more to say. ``how``: as of ``Popen``.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists():
         log.replace(log.with_name(log.name + ".1"))
     with open(log, "wb") as sink:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env, cwd=cwd, start_new_session=True
-        )
+        return subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True, **how)
+
+
+def launch(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log: Path, pid_file: Path) -> None:
+    """Start a service, see ``detached``."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    child = detached(command, log, stdin=subprocess.DEVNULL, env=env, cwd=cwd)
     _children[child.pid] = child
     try:
         write_pid_file(pid_file, child.pid)

@@ -49,7 +49,7 @@ def test_stages_share_the_cores_that_are_left_for_a_restart(tmp_path):
 def lab(tmp_path, monkeypatch):
     """``lab.done`` has what happened to what a run consists of, ``lab.recorded`` what was stored of it."""
     made = lab_of(tmp_path)
-    made._work, made._spark, made._copy_bytes_per_s = tmp_path, SimpleNamespace(session=None), 1.0
+    made.work, made._spark, made._copy_bytes_per_s = tmp_path, SimpleNamespace(session=None), 1.0
     made.done, made.recorded, made.driver_of = [], [], lambda: None
 
     def note(what):
