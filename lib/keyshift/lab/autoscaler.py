@@ -8,16 +8,16 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.live.status import DecisionTold, StageDecisionTold
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.records import Measured
 from keyshift.planner.autoscaling import ScalingPolicy
-from keyshift.planner.scaling import Goals, Look, Scaling, StageLook
+from keyshift.planner.scaling import Goals, Look, Scaling, StageLook, StageScaling
 from keyshift.progress import Say
 from keyshift.traffic.feed import Feed, Progress
 from keyshift.traffic.traffic import Traffic
@@ -175,16 +175,35 @@ def sentence(made: Scaling, names: Sequence[str]) -> str:
     return f"{what}, {', '.join(numbers)}: {made.reason}"
 
 
-def told(made: Scaling, names: Sequence[str]) -> dict[str, Any]:
-    """The same for JSON: ``words``, and the fields of ``Look``, ``Scaling`` and, by name, ``StageScaling``. What is not
-    known, or was not compared, is None.
-    """
-    numbers = asdict(made.look) | asdict(made)
-    del numbers["look"]
-    stages = {name: _known(asdict(stage)) for name, stage in zip(names, made.stages, strict=True)}
-    return _known(numbers) | {"moves": made.moves, "words": sentence(made, names), "stages": stages}
+def told(made: Scaling, names: Sequence[str]) -> DecisionTold:
+    """The same for JSON: what is not known, or was not compared, is None."""
+    look = made.look
+    return {
+        "at_s": look.at_s,
+        "offered_per_s": look.offered_per_s,
+        "backlog": look.backlog,
+        "missed_s": look.missed_s,
+        "migrating": look.migrating,
+        "stay_cost": _known(made.stay_cost),
+        "move_cost": _known(made.move_cost),
+        "moves": made.moves,
+        "reason": made.reason,
+        "words": sentence(made, names),
+        "stages": {name: _of_stage(stage) for name, stage in zip(names, made.stages, strict=True)},
+    }
 
 
-def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = {name for name, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)}
-    return {**numbers, **dict.fromkeys(unknown)}
+def _of_stage(stage: StageScaling) -> StageDecisionTold:
+    return {
+        "slots": stage.slots,
+        "wanted": stage.wanted,
+        "target": stage.target,
+        "true_per_s": _known(stage.true_per_s),
+        "demand_per_s": _known(stage.demand_per_s),
+        "utilisation": _known(stage.utilisation),
+        "worth": _known(stage.worth),
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

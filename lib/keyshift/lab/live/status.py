@@ -47,12 +47,40 @@ class SystemStatus(TypedDict, total=False):
     replicas: dict[int, ReplicaStatus]
 
 
+class StageDecisionTold(TypedDict):
+    """Of one stage; see ``planner.scaling.StageScaling``. None is not known."""
+
+    slots: int
+    wanted: int
+    target: int
+    true_per_s: float | None
+    demand_per_s: float | None
+    utilisation: float | None
+    worth: float | None
+
+
+class DecisionTold(TypedDict):
+    """What was decided at one look, in ``words`` and numbers; see ``planner.scaling.Scaling``. None is not known."""
+
+    at_s: float
+    offered_per_s: float
+    backlog: float
+    missed_s: float
+    migrating: bool
+    stay_cost: float | None
+    move_cost: float | None
+    moves: bool
+    reason: str
+    stages: dict[str, StageDecisionTold]
+    words: str
+
+
 class ScalingStatus(TypedDict):
-    """How often an autoscaler has looked and moved something, and its newest ``decisions``; see ``autoscaler.told``."""
+    """How often an autoscaler has looked and moved something, and its newest ``decisions``."""
 
     looks: int
     moves: int
-    decisions: list[dict[str, Any]]
+    decisions: list[DecisionTold]
 
 
 class Status(SystemStatus, total=False):
