@@ -62,12 +62,13 @@ def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number, by_
     assert capsys.readouterr().err == "the-program: interrupted; what it had started is stopped\n"
 
 
-def test_any_other_error_is_a_fault_and_shows_where():
+def test_any_other_error_is_a_fault_that_shows_where_and_is_no_bad_verdict(capsys):
     def app() -> None:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("a fault")
 
-    with pytest.raises(ZeroDivisionError):
-        run_program(app)
+    assert ended(app) == 3
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert (first, last) == ("Traceback (most recent call last):", "ZeroDivisionError: a fault")
 
 
 KEEPER = """
