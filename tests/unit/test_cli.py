@@ -13,7 +13,7 @@ import pytest
 from small_cluster import FREE
 from small_jobs import file_of
 
-from keyshift import cli, planner
+from keyshift import cli, folders, planner
 from keyshift.cli import options
 from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
@@ -325,6 +325,21 @@ def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, 
         "keyshift: job failed had ended before: it died 6 times; nothing is left of it\n",
     )
     assert "failed" not in keyshift("job", "list", home=tmp_path).stdout
+
+
+def test_folders_of_the_environment_are_the_same_ones_for_processes_in_other_folders(tmp_path, monkeypatch):
+    """A notebook's kernel runs in the folder of the notebook."""
+
+    def elsewhere():
+        os.chdir(LIB)
+        seen.extend([folders.state_folder(), folders.cache_folder()])
+
+    seen = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KEYSHIFT_CACHE", "cache")
+    monkeypatch.setattr(cli, "app", elsewhere)
+    assert keyshift(home="state").returncode == 0
+    assert seen == [tmp_path / "state", tmp_path / "cache"]
 
 
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):
