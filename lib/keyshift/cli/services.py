@@ -31,7 +31,12 @@ def up(
 
 
 def down(
-    wipe: Annotated[bool, typer.Option(help="Delete the state folder too: data, results, logs, credentials.")] = False,
+    wipe: Annotated[
+        bool,
+        typer.Option(
+            help="Delete what is in the state folder, too: data, results, executed notebooks, logs, credentials."
+        ),
+    ] = False,
 ) -> None:
     """Stop what `up` started."""
     from keyshift.control.files import Jobs

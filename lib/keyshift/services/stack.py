@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -46,6 +46,12 @@ STORE = ("minio",)  # what who reads stored runs needs
 NODE_BYTES = {"kafka": 300 * MIB, "zookeeper": 120 * MIB}  # one of three takes 190 and 100 when it has started
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
 REMEDY = "set KEYSHIFT_HOME to another folder"
+OURS = (
+    *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes"),
+    # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
+    *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html", "spark-files"),
+    *(f"notebooks/*-{'[0-9]' * 8}T{'[0-9]' * 6}", f"batches/*/{'[0-9a-f]' * 16}"),  # executed ones
+)
 PATIENCE_S = 10.0  # before a live service counts as unhealthy: a busy machine answers late
 
 
@@ -156,17 +162,16 @@ class Stack:
             return NODES[0]
 
     def down(self, wipe: bool = False, say: Say = silent) -> None:
-        """End all services and wait until their ports are free; ``wipe`` also deletes data, logs and credentials."""
+        """End all services and wait until their ports are free; ``wipe`` also deletes data, logs,
+        credentials, and what commands have left in the folder.
+        """
         if not self.home.exists():
             return
         with self._lock(say):
             self._users.forget()
             self._stop(self._services, say)
             if wipe:
-                for name in ("data", "conf", "logs", "pids", "jobs"):
-                    shutil.rmtree(self.home / name, ignore_errors=True)
-                for name in ("ports.json", "credentials.json", "nodes"):
-                    (self.home / name).unlink(missing_ok=True)
+                _wipe(self.home)
                 say(f"deleted the data in {self.home}")
 
     def status(self) -> list[ServiceStatus]:
@@ -279,3 +284,14 @@ class Stack:
             service.pid_file.unlink(missing_ok=True)
         if not free:
             say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not is_free(port))}")
+
+
+def _wipe(home: Path) -> None:
+    for path in [path for pattern in OURS for path in home.glob(pattern)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    for folder in (*home.glob("batches/*"), home / "batches", home / "notebooks"):
+        with suppress(OSError):  # it is not there, or has something else
+            folder.rmdir()

@@ -514,6 +514,31 @@ def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path, 
         assert sum("is taken" in line for line in said) == times
 
 
+def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_has_put_there_stays(tmp_path):
+    ours = [
+        *("data/minio/x", "logs/job-a.log", "jobs/a.json", "ports.json"),
+        *("spark.log", "spark-1.log", "spark-spare-0.log", "spark-files/x"),
+        *("bare_copy.json", "load-cost-2.json", "load-cost-16.json", "report-small.html"),
+        *("notebooks/00_quickstart-20260101T101112/00_quickstart.ipynb", "batches/small/0123456789abcdef/notebooks/x"),
+    ]
+    theirs = [
+        *("notebooks/mine.ipynb", "notebooks/mine-2026/a.ipynb", "spark-notes/a", "report.html", "costs.json"),
+        *("batches/small/mine.yaml", "batches/0123456789abcdef/a"),
+    ]
+    for name in (*ours, *theirs):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "load-cost-1.json").symlink_to(tmp_path / "costs.json")
+    Stack(tmp_path).down(wipe=True)
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {*theirs, "lock"}
+    for name in theirs:
+        (tmp_path / name).unlink()
+    (tmp_path / ours[-1]).parent.mkdir(parents=True)
+    Stack(tmp_path).down(wipe=True)
+    assert not (tmp_path / "batches").exists(), "nothing was in it but what was ours"
+
+
 # Who uses it
 
 
