@@ -78,7 +78,7 @@ class Stack:
             if not 1 <= port <= 65535:
                 raise BadInput(f"port {name}={port} is impossible; choose one from 1 to 65535")
         self.home = folders.state_folder(home)
-        self.nodes = self._nodes_before() if nodes is None else nodes
+        self.nodes = _nodes_before(self.home) if nodes is None else nodes
         if self.nodes not in NODES:
             raise BadInput(f"nodes = {self.nodes}: Kafka and ZooKeeper have {' or '.join(map(str, NODES))} nodes each")
         self._minio = MinIO(self.home)
@@ -125,7 +125,7 @@ class Stack:
                 self._users.remove(me)
                 if not self._users.wanted():
                     self._users.forget()
-                    self._stop(self._services, say)
+                    self._stop(self._all(), say)
 
     def _up(self, say: Say, needs: Collection[str] = SERVICES) -> Endpoints:
         needed = [service for service in self._services if service.kind in needs]
@@ -140,7 +140,7 @@ class Stack:
 
     def _require_nodes(self, missing: list[EmbeddedService]) -> None:
         """Raises BadInput if other services of the folder run, ServiceUnavailable if there is no memory for these."""
-        before = self._nodes_before()
+        before = _nodes_before(self.home)
         if before != self.nodes:
             if any(service.kind in NODE_BYTES for service in Stack(self.home, nodes=before).alive()):
                 raise BadInput(
@@ -155,12 +155,6 @@ class Stack:
                 "are free; take nodes: 1 in the profile, or end other programs"
             )
 
-    def _nodes_before(self) -> int:
-        try:
-            return int((self.home / "nodes").read_text())
-        except (OSError, ValueError):
-            return NODES[0]
-
     def down(self, wipe: bool = False, say: Say = silent) -> None:
         """End all services and wait until their ports are free; ``wipe`` also deletes data, logs,
         credentials, and what commands have left in the folder.
@@ -169,7 +163,7 @@ class Stack:
             return
         with self._lock(say):
             self._users.forget()
-            self._stop(self._services, say)
+            self._stop(self._all(), say)
             if wipe:
                 _wipe(self.home)
                 say(f"deleted the data in {self.home}")
@@ -237,8 +231,15 @@ class Stack:
         return [service for service in self._services if service.process]
 
     def running(self) -> bool:
-        """Whether any process of this stack is alive."""
-        return bool(self.alive())
+        """Whether any process of this state folder's services is alive."""
+        return any(service.process for service in self._all())
+
+    def _all(self) -> list[EmbeddedService]:
+        """Its services, and those that were started last, of which there may be another number of nodes."""
+        if (before := _nodes_before(self.home)) == self.nodes:
+            return self._services
+        others = Stack(self.home, nodes=before)._services
+        return [*self._services, *(service for service in others if service.kind in NODE_BYTES)]
 
     def _lock(self, say: Say) -> AbstractContextManager[None]:
         return folders.locked(self.home / "lock", "keyshift up or down", say, LOCK_DEADLINE_S)
@@ -284,6 +285,13 @@ class Stack:
             service.pid_file.unlink(missing_ok=True)
         if not free:
             say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not is_free(port))}")
+
+
+def _nodes_before(home: Path) -> int:
+    try:
+        return int((home / "nodes").read_text())
+    except (OSError, ValueError):
+        return NODES[0]
 
 
 def _wipe(home: Path) -> None:
