@@ -53,7 +53,8 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
 @contextmanager
 def interrupts_wait(heard: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Inside, Ctrl-C and SIGTERM wait until the end, so that what has to be cleaned up is: whoever sees nothing happen
-    presses Ctrl-C twice, and ``timeout -s INT`` sends two. ``heard`` is called for each. One that is ignored stays so.
+    presses Ctrl-C twice, and ``timeout -s INT`` sends two. ``heard`` is called for the first. One that is ignored
+    stays so.
 
     They interrupt the main thread; in another one there is nothing to do.
     """
@@ -64,7 +65,8 @@ def interrupts_wait(heard: Callable[[], None] = lambda: None) -> Iterator[None]:
 
     def wait(number: int, _: FrameType | None) -> None:
         came.append(number)
-        heard()
+        if len(came) == 1:  # the next one may come within this call, which may hold a lock
+            heard()
 
     heeded = [number for number in INTERRUPTS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, wait) for number in heeded}

@@ -128,6 +128,21 @@ def test_nothing_is_interrupted_behind_a_tidying_up_in_peace():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_an_interrupt_that_comes_while_the_one_before_is_heard_of_is_not_told_once_more():
+    """The setting of an event, which is interrupted, has its lock: another one would wait for that for ever."""
+    heard = []
+
+    def hear():
+        heard.append("once")
+        if len(heard) < 5:
+            signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, lambda *_: heard.append("behind it"))
+    with interrupts_wait(hear):
+        signal.raise_signal(signal.SIGTERM)
+    assert heard == ["once", "behind it"]
+
+
 def test_what_is_ignored_stays_so_and_whoever_tidies_up_hears_of_the_others():
     heard, before = [], {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
