@@ -18,6 +18,7 @@ from keyshift.cli import options
 from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.planner import strategies
+from keyshift.services import processes
 
 LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here
 
@@ -303,6 +304,20 @@ def test_services_that_a_job_needs_are_not_stopped(tmp_path):
         f"keyshift: the services stay, because a job needs them: one (process {os.getpid()}); "
         "`keyshift job stop` stops it\n"
     )
+
+
+def test_services_that_another_command_uses_are_not_stopped_until_it_is_gone(tmp_path):
+    """A run, a batch or a notebook, however it ends: also if it could not say that it leaves."""
+    (tmp_path / "data").mkdir()
+    with subprocess.Popen(["sleep", "600"]) as run:
+        processes.write_pid_file(tmp_path / "users" / f"{run.pid}-ab", run.pid)
+        refused = [keyshift("down", *more, home=tmp_path) for more in ([], ["--wipe"])]
+        run.kill()
+    assert [done.returncode for done in refused] == [2, 2] and (tmp_path / "data").exists()
+    words = f"keyshift: the services stay, because others use them: process {run.pid}; end it first\n"
+    assert [done.stderr for done in refused] == [words] * 2
+    assert keyshift("down", "--wipe", home=tmp_path).returncode == 0
+    assert not (tmp_path / "data").exists()
 
 
 def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, gone):
