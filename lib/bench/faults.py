@@ -11,7 +11,7 @@ from bench.measurements import aligned
 from bench.studies import DATA, Out, say, tell_died, write_report
 from keyshift.analysis.timelines import DEATH, faults
 from keyshift.experiment.spec import RunSpec
-from keyshift.folders import require_folder
+from keyshift.folders import require_file
 from keyshift.program import run_program
 from keyshift.results.manifest import Manifest
 from keyshift.studies.batch import load_batch
@@ -68,7 +68,7 @@ def main(
     out: Out = None,
 ) -> None:
     """Every fault for three strategies that differ in kind: verdict, deaths, silence. About half an hour."""
-    require_folder("--out", out)
+    require_file("--out", out)
     study = Study({}, {})
     for profile, specs in matrix(strategy, fault):
         study |= collect(specs, profile, say=say)

@@ -22,7 +22,7 @@ from keyshift.analysis.plots.style import png
 from keyshift.analysis.tables import comparison_table, tradeoffs
 from keyshift.cli.options import Settings
 from keyshift.experiment.spec import make_spec
-from keyshift.folders import require_folder
+from keyshift.folders import require_file
 from keyshift.planner import strategies
 from keyshift.program import run_program
 from keyshift.registry import named_values
@@ -82,8 +82,8 @@ def bench(
     figure: Annotated[Path | None, typer.Option(help="Write the Pareto figure there, as PNG.")] = None,
 ) -> None:
     """Every preset on one load: spike, completion, bytes, verdict, and whether the aims are met. About an hour."""
-    require_folder("--out", out)
-    require_folder("--figure", figure)
+    require_file("--out", out)
+    require_file("--figure", figure)
     common, names = load(settings, quick), preset or (QUICK_PRESETS if quick else strategies.names())
     presets = specs_of(named(names), common)
     over_copies = specs_of(hand_overs(common), common) if OVER_COPIES in names and not quick else {}

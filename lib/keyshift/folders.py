@@ -17,6 +17,7 @@ from keyshift.progress import Say
 from keyshift.waiting import wait_until
 
 MIB = 1024 * 1024
+HOME, CACHE = "KEYSHIFT_HOME", "KEYSHIFT_CACHE"  # folders, in the environment
 _PACKAGE = Path(__file__).parent
 
 
@@ -26,14 +27,21 @@ class Cancelled(Exception):
 
 def state_folder(home: Path | None = None) -> Path:
     """The folder of data, logs and pid files: ``home``, else $KEYSHIFT_HOME, else the user's state folder."""
-    chosen = home or os.environ.get("KEYSHIFT_HOME") or platformdirs.user_state_dir("keyshift", appauthor=False)
+    chosen = home or os.environ.get(HOME) or platformdirs.user_state_dir("keyshift", appauthor=False)
     return Path(chosen).expanduser().resolve()
 
 
 def cache_folder() -> Path:
     """The folder of what can be fetched or built again (jars, MinIO): $KEYSHIFT_CACHE, else the user's cache folder."""
-    chosen = os.environ.get("KEYSHIFT_CACHE") or platformdirs.user_cache_dir("keyshift", appauthor=False)
+    chosen = os.environ.get(CACHE) or platformdirs.user_cache_dir("keyshift", appauthor=False)
     return Path(chosen).expanduser().resolve()
+
+
+def settle_folders() -> None:
+    """Make folders that the environment names absolute: processes that are started from here may be in others."""
+    for name in (HOME, CACHE):
+        if chosen := os.environ.get(name):
+            os.environ[name] = str(Path(chosen).expanduser().resolve())
 
 
 def resource(name: str) -> Path:
@@ -125,6 +133,18 @@ def _holder(lock: IO[str]) -> str:
 
 
 def require_folder(option: str, path: Path | None) -> None:
-    """Raises BadInput if the file of ``option`` cannot be written at the end."""
+    """Raises BadInput if there is no folder in which ``path``, of ``option``, could be made."""
     if path is not None and not path.absolute().parent.is_dir():
         raise BadInput(f"{option} {path}: its folder does not exist; make it first")
+
+
+def require_file(option: str, path: Path | None) -> None:
+    """Raises BadInput if the file of ``option`` cannot be written at the end."""
+    require_folder(option, path)
+    if path is None:
+        return
+    if path.is_dir():
+        raise BadInput(f"{option} {path}: it is a folder; name a file")
+    where, what = (path, "it") if path.exists() else (path.absolute().parent, "its folder")
+    if not os.access(where, os.W_OK):
+        raise BadInput(f"{option} {path}: you may not write into {what}; name another file")

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -17,8 +18,9 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
     """Run ``app`` (of typer, or any other) and leave the process with its exit status.
 
-    An error of ours is one line that begins with ``name``: status 2 for bad input, 3 for any other. Ctrl-C and SIGTERM
-    take the same orderly way out: status 130.
+    An error of ours is one line that begins with ``name``: status 2 for bad input, 3 for any other. One that nobody has
+    thought of shows where it happened: 3, too, as 1 is a bad verdict. Ctrl-C and SIGTERM take the same orderly way out:
+    status 130.
     """
     interrupted = False
 
@@ -39,6 +41,9 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
     except KeyshiftError as error:
         sys.stderr.write(f"{name}: {error}\n")
         status = 2 if isinstance(error, BadInput) else 3
+    except Exception:
+        traceback.print_exc()
+        status = 3
     if interrupted:
         sys.stderr.write(f"{name}: interrupted; what it had started is stopped\n")
         status = 130
@@ -48,7 +53,8 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
 @contextmanager
 def interrupts_wait(heard: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Inside, Ctrl-C and SIGTERM wait until the end, so that what has to be cleaned up is: whoever sees nothing happen
-    presses Ctrl-C twice, and ``timeout -s INT`` sends two. ``heard`` is called for each. One that is ignored stays so.
+    presses Ctrl-C twice, and ``timeout -s INT`` sends two. ``heard`` is called for the first. One that is ignored
+    stays so.
 
     They interrupt the main thread; in another one there is nothing to do.
     """
@@ -59,7 +65,8 @@ def interrupts_wait(heard: Callable[[], None] = lambda: None) -> Iterator[None]:
 
     def wait(number: int, _: FrameType | None) -> None:
         came.append(number)
-        heard()
+        if len(came) == 1:  # the next one may come within this call, which may hold a lock
+            heard()
 
     heeded = [number for number in INTERRUPTS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, wait) for number in heeded}

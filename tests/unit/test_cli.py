@@ -13,11 +13,12 @@ import pytest
 from small_cluster import FREE
 from small_jobs import file_of
 
-from keyshift import cli, planner
+from keyshift import cli, folders, planner
 from keyshift.cli import options
 from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.planner import strategies
+from keyshift.services import processes
 
 LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here
 
@@ -288,6 +289,20 @@ def test_services_that_a_job_needs_are_not_stopped(tmp_path):
     )
 
 
+def test_services_that_another_command_uses_are_not_stopped_until_it_is_gone(tmp_path):
+    """A run, a batch or a notebook, however it ends: also if it could not say that it leaves."""
+    (tmp_path / "data").mkdir()
+    with subprocess.Popen(["sleep", "600"]) as run:
+        processes.write_pid_file(tmp_path / "users" / f"{run.pid}-ab", run.pid)
+        refused = [keyshift("down", *more, home=tmp_path) for more in ([], ["--wipe"])]
+        run.kill()
+    assert [done.returncode for done in refused] == [2, 2] and (tmp_path / "data").exists()
+    words = f"keyshift: the services stay, because others use them: process {run.pid}; end it first\n"
+    assert [done.stderr for done in refused] == [words] * 2
+    assert keyshift("down", "--wipe", home=tmp_path).returncode == 0
+    assert not (tmp_path / "data").exists()
+
+
 def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, gone):
     Jobs(tmp_path).write(file_of("failed", gone, why="it died 6 times"))
     Jobs(tmp_path).write(file_of("silent"))
@@ -308,6 +323,21 @@ def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, 
         "keyshift: job failed had ended before: it died 6 times; nothing is left of it\n",
     )
     assert "failed" not in keyshift("job", "list", home=tmp_path).stdout
+
+
+def test_folders_of_the_environment_are_the_same_ones_for_processes_in_other_folders(tmp_path, monkeypatch):
+    """A notebook's kernel runs in the folder of the notebook."""
+
+    def elsewhere():
+        os.chdir(LIB)
+        seen.extend([folders.state_folder(), folders.cache_folder()])
+
+    seen = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KEYSHIFT_CACHE", "cache")
+    monkeypatch.setattr(cli, "app", elsewhere)
+    assert keyshift(home="state").returncode == 0
+    assert seen == [tmp_path / "state", tmp_path / "cache"]
 
 
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):

@@ -5,7 +5,8 @@ import stat
 import pytest
 
 from keyshift import folders
-from keyshift.folders import write_whole
+from keyshift.folders import require_file, write_whole
+from keyshift.model.errors import BadInput
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_anybody_goes_on(tmp_path, monkeypatch):
@@ -50,3 +51,20 @@ def test_a_folder_that_cannot_be_synced_is_no_reason_to_fail(tmp_path, monkeypat
     monkeypatch.setattr(folders.os, "fsync", some)
     write_whole(tmp_path / "file", "text")
     assert (tmp_path / "file").read_text() == "text"
+
+
+def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning(tmp_path, monkeypatch):
+    (tmp_path / "old").write_text("")
+    for file in (None, tmp_path / "new", tmp_path / "old"):
+        require_file("--out", file)
+    for file, why in ((tmp_path, "it is a folder"), (tmp_path / "nowhere" / "new", "its folder does not exist")):
+        with pytest.raises(BadInput, match=f"^--out {file}: {why}"):
+            require_file("--out", file)
+    forbidden = [tmp_path]
+    monkeypatch.setattr(folders.os, "access", lambda path, mode: path not in forbidden)
+    require_file("--out", tmp_path / "old")
+    with pytest.raises(BadInput, match=f"^--out {tmp_path / 'new'}: you may not write into its folder"):
+        require_file("--out", tmp_path / "new")
+    forbidden[:] = [tmp_path / "old"]
+    with pytest.raises(BadInput, match=f"^--out {tmp_path / 'old'}: you may not write into it"):
+        require_file("--out", tmp_path / "old")

@@ -62,12 +62,13 @@ def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number, by_
     assert capsys.readouterr().err == "the-program: interrupted; what it had started is stopped\n"
 
 
-def test_any_other_error_is_a_fault_and_shows_where():
+def test_any_other_error_is_a_fault_that_shows_where_and_is_no_bad_verdict(capsys):
     def app() -> None:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("a fault")
 
-    with pytest.raises(ZeroDivisionError):
-        run_program(app)
+    assert ended(app) == 3
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert (first, last) == ("Traceback (most recent call last):", "ZeroDivisionError: a fault")
 
 
 KEEPER = """
@@ -125,6 +126,21 @@ def test_nothing_is_interrupted_behind_a_tidying_up_in_peace():
     with interrupts_wait():
         pass
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_that_comes_while_the_one_before_is_heard_of_is_not_told_once_more():
+    """The setting of an event, which is interrupted, has its lock: another one would wait for that for ever."""
+    heard = []
+
+    def hear():
+        heard.append("once")
+        if len(heard) < 5:
+            signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, lambda *_: heard.append("behind it"))
+    with interrupts_wait(hear):
+        signal.raise_signal(signal.SIGTERM)
+    assert heard == ["once", "behind it"]
 
 
 def test_what_is_ignored_stays_so_and_whoever_tidies_up_hears_of_the_others():

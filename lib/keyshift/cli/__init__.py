@@ -1,7 +1,7 @@
 """The command line: parse, call, print. Progress goes to standard error, results to standard output.
 
-Exit status: 0 done, 1 a bad verdict, 2 bad input, 3 a service or a run failed, 130 interrupted. What a command needs it
-imports when it is called: help and plans load no engine.
+Exit status: 0 done, 1 a bad verdict, 2 bad input, 3 a service, a run or keyshift itself failed, 130 interrupted. What a
+command needs it imports when it is called: help and plans load no engine.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from keyshift.cli import artifacts, event_files, experiments, jobs, lists, services, simulations, stored, tapes
 from keyshift.experiment.commands import COMMANDS
+from keyshift.folders import settle_folders
 from keyshift.program import run_program
 
 
@@ -75,4 +76,9 @@ for verb, kind in COMMANDS.items():
 
 def main() -> None:
     """The entry point."""
-    run_program(app)
+    run_program(_run)
+
+
+def _run() -> None:
+    settle_folders()
+    app()

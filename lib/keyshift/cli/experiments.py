@@ -21,7 +21,7 @@ from keyshift.cli.options import (
     notebooks,
     print_rows,
 )
-from keyshift.folders import require_folder
+from keyshift.folders import require_file
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.progress import tell
 from keyshift.registry import named_values
@@ -132,7 +132,7 @@ def batch(
         raise BadInput("keyshift batch: give a batch file, or --all and a kind of sets (smoke, small or paper)")
     if out and not every:
         raise BadInput(f"--out {out}: a report is made of --all sets of a kind")
-    require_folder("--out", out)
+    require_file("--out", out)
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
     from keyshift.services.stack import Stack
@@ -150,17 +150,29 @@ def batch(
         for each in prepared:
             seen(each, {} if again else batches.ended(each, records))
         ended: list[tuple[batches.PreparedBatch, dict[str, batches.ExecutionRecord]]] = []
-        page = out or home / f"report-{every}.html"
+        page, unwritten = out or home / f"report-{every}.html", ""
         for each in prepared:
             ended.append((each, batches.run_batch(each, runs, records, home, tell, again, seen=seen)))
             if every:  # after each: who stops the night has a report of it
                 still = [(other, batches.ended(other, records)) for other in prepared[len(ended) :]]
-                page.write_text(batch_report(f"all {every} sets", [*ended, *still], records), encoding="utf-8")
+                unwritten = _write(page, batch_report(f"all {every} sets", [*ended, *still], records))
     for each, done in ended:
         print_rows(batches.table(each, done), as_json)
+    if unwritten:
+        raise KeyshiftError(f"{unwritten}; all executions are stored, and the same command makes it of them")
     if every:
         tell(f"report: {page}")
     raise typer.Exit(max(batches.exit_status(done) for _, done in ended))
+
+
+def _write(page: Path, text: str) -> str:
+    """Nothing, or why it could not be written, which is told: it must not end a night."""
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        tell(why := f"report {page} cannot be written: {error.strerror or error}")
+        return why
+    return ""
 
 
 @contextmanager

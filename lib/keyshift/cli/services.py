@@ -31,16 +31,26 @@ def up(
 
 
 def down(
-    wipe: Annotated[bool, typer.Option(help="Delete the state folder too: data, results, logs, credentials.")] = False,
+    wipe: Annotated[
+        bool,
+        typer.Option(
+            help="Delete what is in the state folder, too: data, results, executed notebooks, logs, credentials."
+        ),
+    ] = False,
 ) -> None:
-    """Stop what `up` started."""
+    """Stop what `up` started, unless a job, a run, a notebook or a batch uses it."""
     from keyshift.control.files import Jobs
     from keyshift.services.stack import Stack
 
     if running := Jobs().running():
         names = ", ".join(f"{job.name} (process {job.pid})" for job in running)
         raise BadInput(f"the services stay, because a job needs them: {names}; `keyshift job stop` stops it")
-    Stack().down(wipe=wipe, say=tell)
+    stack = Stack()
+    if others := stack.used_by_others():
+        them = ", ".join(map(str, others))
+        what, which = ("process", "it") if len(others) == 1 else ("processes", "them")
+        raise BadInput(f"the services stay, because others use them: {what} {them}; end {which} first")
+    stack.down(wipe=wipe, say=tell)
 
 
 def status(as_json: Json = False) -> None:

@@ -23,6 +23,7 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.environment import require_possible_here
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.place.profile import located
 from keyshift.progress import Say
 from keyshift.services.processes import detached
 
@@ -52,9 +53,9 @@ def start(
     """Start a job in a process that outlives this one; returns when it is ready, with its status.
 
     Raises BadInput before anything is started if the job is not possible, and what it says if it dies meanwhile. It
-    ends, too, if this is interrupted.
+    ends, too, if this is interrupted. Whoever resumes it has its profile, wherever that is done.
     """
-    return _begun(Jobs(), Order(name=name, values=dict(values), profile=profile), say, port)
+    return _begun(Jobs(), Order(name=name, values=dict(values), profile=located(profile)), say, port)
 
 
 def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[JobFile, Status]:

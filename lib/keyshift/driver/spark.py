@@ -215,6 +215,11 @@ def dataflow(events: DataFrame, router: tasks.Task, stages: Sequence[Slots], sev
     return rows if several else rows.withColumn("partition", F.spark_partition_id())
 
 
+def interval(seconds: float) -> str:
+    """A length of time, as Spark reads it: whole digits, to the millisecond."""
+    return f"{round(seconds * 1000)} milliseconds"
+
+
 def start_query(
     spark: SparkSession,
     config: JobConfig,
@@ -261,7 +266,7 @@ def start_query(
         .option("checkpointLocation", str(checkpoint))
         .outputMode("update")
         .queryName(f"{config.job}-{config.attempt}")
-        .trigger(realTime=f"{batch_s:g} seconds")  # type: ignore[call-overload]
+        .trigger(realTime=interval(batch_s))  # type: ignore[call-overload]
         .start()
     )
 

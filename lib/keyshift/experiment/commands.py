@@ -4,6 +4,7 @@ HTTP (``POST /verb``), the command line (``keyshift job verb``), the scripts of 
 their buttons are made from ``COMMANDS``: a verb of one's own is one class here.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, final
 
@@ -116,7 +117,10 @@ def _target(given: Any) -> Any:
     """Of 3, ``3``, or ``0:3,7:1``."""
     if not isinstance(given, str) or ":" not in given:
         return given
-    return dict(pair.split(":", 1) for pair in given.split(","))
+    pairs = [pair.partition(":") for pair in given.split(",")]
+    if not all(group and slot for group, _, slot in pairs):
+        raise ValueError("must be a number of slots, or key groups and the slots they go to, 0:3,7:1")
+    return {group: slot for group, _, slot in pairs}
 
 
 def _settings(given: Any) -> Any:
@@ -132,6 +136,16 @@ def _strategy(name: str) -> str:
 def _fault(text: str) -> str:
     parse_now(text)
     return text
+
+
+def _words(given: Any) -> str:
+    """As ``command_of`` reads it."""
+    if isinstance(given, dict):
+        if all(isinstance(name, int) for name in given):
+            return ",".join(f"{group}:{slot}" for group, slot in given.items())
+        said = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+        return " ".join(f"{name}={value}" for name, value in said.items())
+    return f"{given:g}" if isinstance(given, float) else str(given)
 
 
 Stage = Annotated[str | None, Field(description="a keyed stage; may be left out if there is one")]
@@ -151,7 +165,7 @@ class Command(BaseModel):
 
     def __str__(self) -> str:
         given = [value for value in self.model_dump().values() if value not in (None, {})]
-        return " ".join([self.verb, *(f"{value:g}" if isinstance(value, float) else str(value) for value in given)])
+        return " ".join([self.verb, *map(_words, given)])
 
 
 class Scale(Command):
@@ -218,7 +232,7 @@ class Double(Command):
 
     def carry_out(self, job: Controls) -> Answer:
         """Gives the new rate."""
-        return Rate(rate=2 * job.rate).carry_out(job)
+        return command(Rate.verb, {"rate": 2 * job.rate}).carry_out(job)
 
 
 class InjectFault(Command):
@@ -248,16 +262,21 @@ def command(verb: str, values: Mapping[str, Any]) -> Command:
 
 
 def command_of(words: Sequence[str]) -> Command:
-    """As ``plan matched 2``: a verb, and values in the order of its fields. Raises BadInput."""
+    """As ``plan chunked 2 size=4``: a verb, values in the order of its fields, and settings, if it has some, anywhere
+    among them. Raises BadInput.
+    """
     verb, *values = words or [""]
     if verb not in COMMANDS:
         raise unknown("command", verb, list(COMMANDS))
     fields = COMMANDS[verb].model_fields
-    least = sum(field.is_required() for field in fields.values())
-    if not least <= len(values) <= len(fields):
-        wanted = " ".join(f"<{name}>" if field.is_required() else f"[{name}]" for name, field in fields.items())
-        raise BadInput(f"{' '.join(words)!r}: must be `{f'{verb} {wanted}'.strip()}`")
-    return command(verb, dict(zip(fields, values, strict=False)))
+    named = {"settings": [value for value in values if "=" in value]} if "settings" in fields else {}
+    plain = [value for value in values if not named or "=" not in value]
+    of_plain = [name for name in fields if name not in named]
+    if not sum(field.is_required() for field in fields.values()) <= len(plain) <= len(of_plain):
+        usage = {name: f"<{name}>" if field.is_required() else f"[{name}]" for name, field in fields.items()}
+        usage |= dict.fromkeys(named, "[name=value ...]")
+        raise BadInput(f"{' '.join(words)!r}: must be `{' '.join([verb, *usage.values()])}`")
+    return command(verb, dict(zip(of_plain, plain, strict=False)) | named)
 
 
 class At(NamedTuple, Generic[T]):

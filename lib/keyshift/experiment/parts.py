@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from keyshift.experiment.scenario import Text
+from keyshift.experiment.scenario import FINITE, Text
 from keyshift.workloads.files import InputFile
 
 AUTO, OF_AUTO = "auto", ("rate", "frame_ms")  # a value that is chosen for the machine, and of which parameters
@@ -16,7 +16,7 @@ _AUTO = "auto: the default, or what half of the processors can take"
 class Part(BaseModel):
     """Some parameters of a run."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = FINITE
 
 
 class RunPart(Part):
@@ -100,7 +100,6 @@ class JobPart(Part):
     snapshot_s: float = Field(
         default=0.0,
         ge=0,
-        allow_inf_nan=False,
         description="seconds between snapshots of all state; 0: none. Of replicas one writes them, and another process "
         "may go on from them",
     )
@@ -126,7 +125,6 @@ class JobPart(Part):
     heartbeat_ms: float = Field(
         default=20.0,
         gt=0,
-        allow_inf_nan=False,
         description="with an ordering: milliseconds of an epoch, which slots wait for",
     )
     session_ms: int = Field(

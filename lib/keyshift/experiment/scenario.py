@@ -14,6 +14,7 @@ from keyshift.wire import faults
 from keyshift.wire.faults import STEADY, Fault
 
 ALL = "all"  # stages migrate
+FINITE = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)  # of parts of a run
 
 # --set then_slots=4 is a number
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
@@ -86,7 +87,7 @@ Action = Migrate | Command | Fault
 class ScenarioPart(BaseModel):
     """What happens to the job, and when."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = FINITE
 
     trigger: Literal["scale", "shuffle", "balance", "zipf", "map", "auto", "script", "none"] = Field(
         default="scale",
@@ -187,7 +188,7 @@ class ScenarioPart(BaseModel):
 class AutoscalerPart(BaseModel):
     """What the autoscaler is to reach, with trigger auto; see ``planner.scaling.Goals``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = FINITE
 
     slots_min: int = Field(default=1, ge=1, description="slots that own state, at the least (trigger auto)")
     autoscale_s: float = Field(default=2.0, ge=1, le=3600, description="seconds between two looks (trigger auto)")

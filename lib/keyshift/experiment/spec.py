@@ -14,6 +14,7 @@ from typing import Any
 from keyshift.experiment.loads import check_events, check_injectors, check_sources, loads_of, routers_of
 from keyshift.experiment.parameters import DEFAULTS, declared, place_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
+from keyshift.experiment.possible import Rehearsal
 from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, deaths_of, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
 from keyshift.model.errors import BadInput
@@ -100,6 +101,7 @@ class RunSpec:
             for requested in self.changes:
                 groups = target_of(requested, groups, [1.0] * key_groups)
         _require_plans(self)
+        _rehearse(self)
 
     def _check_ordering(self) -> None:
         """Raises BadInput for what is not possible where slots work in turns, or is not yet."""
@@ -313,6 +315,16 @@ class RunSpec:
         }
         names = {"workload": self.workload.name, "strategy": self.strategy.name, "backend": self.backend.name}
         return names | flat
+
+
+def _rehearse(spec: RunSpec) -> None:
+    """Raises BadInput if the job could not do what the script asks of it."""
+    job = Rehearsal(spec)
+    for at_s, asked in spec.scenario.commands():
+        try:
+            asked.carry_out(job)
+        except BadInput as error:
+            raise BadInput(f"script: {asked} at {at_s:g} s: {error}") from None
 
 
 def _require_plans(spec: RunSpec) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.clock import now_us
-from keyshift.driver.spark import why_ended
+from keyshift.driver.spark import interval, why_ended
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import units_of
@@ -73,7 +73,7 @@ class SparkQuery:
         self._events, self._results = events, results
         self._query: StreamingQuery | None = None
         self._final = pd.DataFrame()
-        real_time = {"realTime": f"{spec.job.batch_s:g} seconds"}
+        real_time = {"realTime": interval(spec.job.batch_s)}
         self._trigger = {"processingTime": "0 seconds"} if self.in_batches else real_time
 
     def open(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, ValidationInfo
 
 from keyshift.driver.spark import ENCRYPTED, require_sockets, sockets
 from keyshift.endpoints import Endpoints, Mechanism, SignIn
@@ -28,6 +28,13 @@ REPLICA_LABEL = "keyshift/replica"  # of executor pods: whose they are; the char
 
 Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}$")]
 Addresses = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}(,[^\s:/,]+:\d{1,5})*$")]
+
+
+def _beside(path: str, info: ValidationInfo) -> str:
+    return str(info.context / path) if path and info.context else path
+
+
+File = Annotated[str, AfterValidator(_beside)]  # its path is from the folder of the profile
 Size = Annotated[str, StringConstraints(pattern=r"^\d+[kmgt]$")]
 
 
@@ -39,7 +46,7 @@ class ServicesProfile(BaseModel):
     kafka: Addresses
     kafka_sasl: Mechanism = Field(default="", description="mechanism to sign in to Kafka with; empty: none")
     kafka_tls: bool = Field(default=False, description="TLS to Kafka")
-    kafka_authority: str = Field(
+    kafka_authority: File = Field(
         default="", description="PEM file of who signed Kafka's certificates; empty: whom the system trusts"
     )
     kafka_replication: int = Field(
@@ -76,15 +83,15 @@ class SparkProfile(BaseModel):
     python: str = Field(default="/opt/keyshift/bin/python", description="the interpreter in the image")
     driver_host: str = Field(default="", description="address of the driver that executors can reach")
     driver_pod: str = Field(default="", description="the driver's own pod, if it is one: executors go when it goes")
-    pod_template: str = Field(default="", description="YAML file of a pod for executors: placement, security, volumes")
+    pod_template: File = Field(default="", description="YAML file of a pod for executors: placement, security, volumes")
     sockets: str = Field(
         default="/tmp",
         description="folder for the sockets between Spark and its Python workers, wherever they run; empty: TCP",
     )
-    flight_certificate: str = Field(
+    flight_certificate: File = Field(
         default="", description=f"PEM file for the host {Certificate.NAME}: state travels over TLS; empty: in clear"
     )
-    flight_key: str = Field(default="", description="PEM file of its key")
+    flight_key: File = Field(default="", description="PEM file of its key")
     conf: dict[str, str | int | float | bool] = Field(default_factory=dict, description="more settings of Spark")
 
     @property
@@ -225,22 +232,35 @@ def _authority(path: str) -> str:
     return pem
 
 
+def located(name: str | None = None) -> str:
+    """The name of a profile for processes that may be in other folders: one that ships, or the path of a YAML file from
+    the root on. Without a name it is $KEYSHIFT_PROFILE, else ``local``.
+
+    Raises BadInput for a profile that does not exist.
+    """
+    name = name or os.environ.get(VARIABLE) or DEFAULT
+    if name in SHIPPED:
+        return name
+    if not Path(name).is_file():
+        raise unknown("profile", name, [*SHIPPED, "or the path of a YAML file"])
+    return str(Path(name).absolute())
+
+
 def load_profile(name: str | None = None) -> Profile:
-    """The profile of a name that ships or of a YAML file; without a name $KEYSHIFT_PROFILE, else ``local``.
+    """The profile of a name that ships or of a YAML file; without a name $KEYSHIFT_PROFILE, else ``local``. Files that
+    it names are in its own folder, if their paths are relative.
 
     Raises BadInput, naming file and key, for a profile that does not exist or is not right.
     """
-    name = name or os.environ.get(VARIABLE) or DEFAULT
+    name = located(name)
     path = resource(f"profiles/{name}.yaml") if name in SHIPPED else Path(name)
-    if not path.is_file():
-        raise unknown("profile", name, [*SHIPPED, "or the path of a YAML file"])
     try:
         raw = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"profile {name!r} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
         raise BadInput(f"profile {name!r} is no mapping; it has the keys {', '.join(Profile.model_fields)}")
-    return _checked(name, _expanded(name, raw))
+    return _checked(name, _expanded(name, raw), path.parent)
 
 
 def use_profile(name: str | None) -> None:
@@ -250,7 +270,7 @@ def use_profile(name: str | None) -> None:
     """
     load_profile(name)
     if name:
-        os.environ[VARIABLE] = name if name in SHIPPED else str(Path(name).resolve())
+        os.environ[VARIABLE] = located(name)
 
 
 def _expanded(name: str, raw: Any) -> Any:
@@ -268,9 +288,9 @@ def _expanded(name: str, raw: Any) -> Any:
     return re.sub(r"\$\{(\w+)\}", value, raw)
 
 
-def _checked(name: str, raw: dict[str, Any]) -> Profile:
+def _checked(name: str, raw: dict[str, Any], folder: Path) -> Profile:
     try:
-        profile = Profile.model_validate(raw)
+        profile = Profile.model_validate(raw, context=folder)
     except ValidationError as error:
         raise BadInput(f"profile {name!r}: {refusal(error.errors(), Profile)}") from error
     if profile.nodes > 1 and profile.services != "embedded":

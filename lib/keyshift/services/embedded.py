@@ -114,15 +114,19 @@ class EmbeddedService:
         return [saved[name] for name in self._service.ports if name in saved]
 
     def reserve(self, say: Say) -> None:
-        """Choose its ports before any node of the service starts, as each has to know those of all.
+        """Choose its ports before any node of the service starts, as each has to know those of all. A process of it
+        that is unwell, and has them, is ended before.
 
         Raises ServiceUnavailable if none is free.
         """
+        if unwell := self.process:
+            say(f"{self.title}: process {unwell.pid} does not answer as it should, restarting it")
+            processes.stop([unwell], deadline_s=5.0)  # it may not even hear the signal
         if not self.node.alone:
             self._ports.choose(self._service, say)
 
     def start(self, say: Say, cancel: threading.Event) -> None:
-        """Start it, and end a process of it that is unwell before; returns when it is well.
+        """Start it, behind ``reserve``; returns when it is well.
 
         Raises ServiceUnavailable, with the last lines of its log, if it does not become well; Cancelled once ``cancel``
         is set.
@@ -131,9 +135,6 @@ class EmbeddedService:
         program = service.fetch(say, cancel)
         if cancel.is_set():
             raise Cancelled
-        if unwell := self.process:
-            say(f"{service.title}: process {unwell.pid} does not answer as it should, restarting it")
-            processes.stop([unwell], deadline_s=5.0)  # it may not even hear the signal
         started = time.monotonic()
         for _ in range(PORT_ATTEMPTS if self.node.alone else 1):  # other nodes would not hear of another port
             ports = self._ports.choose(service, say)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -46,6 +46,12 @@ STORE = ("minio",)  # what who reads stored runs needs
 NODE_BYTES = {"kafka": 300 * MIB, "zookeeper": 120 * MIB}  # one of three takes 190 and 100 when it has started
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
 REMEDY = "set KEYSHIFT_HOME to another folder"
+OURS = (
+    *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes"),
+    # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
+    *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html", "spark-files"),
+    *(f"notebooks/*-{'[0-9]' * 8}T{'[0-9]' * 6}", f"batches/*/{'[0-9a-f]' * 16}"),  # executed ones
+)
 PATIENCE_S = 10.0  # before a live service counts as unhealthy: a busy machine answers late
 
 
@@ -72,7 +78,7 @@ class Stack:
             if not 1 <= port <= 65535:
                 raise BadInput(f"port {name}={port} is impossible; choose one from 1 to 65535")
         self.home = folders.state_folder(home)
-        self.nodes = self._nodes_before() if nodes is None else nodes
+        self.nodes = _nodes_before(self.home) if nodes is None else nodes
         if self.nodes not in NODES:
             raise BadInput(f"nodes = {self.nodes}: Kafka and ZooKeeper have {' or '.join(map(str, NODES))} nodes each")
         self._minio = MinIO(self.home)
@@ -119,7 +125,7 @@ class Stack:
                 self._users.remove(me)
                 if not self._users.wanted():
                     self._users.forget()
-                    self._stop(self._services, say)
+                    self._stop(self._all(), say)
 
     def _up(self, say: Say, needs: Collection[str] = SERVICES) -> Endpoints:
         needed = [service for service in self._services if service.kind in needs]
@@ -134,7 +140,7 @@ class Stack:
 
     def _require_nodes(self, missing: list[EmbeddedService]) -> None:
         """Raises BadInput if other services of the folder run, ServiceUnavailable if there is no memory for these."""
-        before = self._nodes_before()
+        before = _nodes_before(self.home)
         if before != self.nodes:
             if any(service.kind in NODE_BYTES for service in Stack(self.home, nodes=before).alive()):
                 raise BadInput(
@@ -149,24 +155,17 @@ class Stack:
                 "are free; take nodes: 1 in the profile, or end other programs"
             )
 
-    def _nodes_before(self) -> int:
-        try:
-            return int((self.home / "nodes").read_text())
-        except (OSError, ValueError):
-            return NODES[0]
-
     def down(self, wipe: bool = False, say: Say = silent) -> None:
-        """End all services and wait until their ports are free; ``wipe`` also deletes data, logs and credentials."""
+        """End all services and wait until their ports are free; ``wipe`` also deletes data, logs,
+        credentials, and what commands have left in the folder.
+        """
         if not self.home.exists():
             return
         with self._lock(say):
             self._users.forget()
-            self._stop(self._services, say)
+            self._stop(self._all(), say)
             if wipe:
-                for name in ("data", "conf", "logs", "pids", "jobs"):
-                    shutil.rmtree(self.home / name, ignore_errors=True)
-                for name in ("ports.json", "credentials.json", "nodes"):
-                    (self.home / name).unlink(missing_ok=True)
+                _wipe(self.home)
                 say(f"deleted the data in {self.home}")
 
     def status(self) -> list[ServiceStatus]:
@@ -232,8 +231,15 @@ class Stack:
         return [service for service in self._services if service.process]
 
     def running(self) -> bool:
-        """Whether any process of this stack is alive."""
-        return bool(self.alive())
+        """Whether any process of this state folder's services is alive."""
+        return any(service.process for service in self._all())
+
+    def _all(self) -> list[EmbeddedService]:
+        """Its services, and those that were started last, of which there may be another number of nodes."""
+        if (before := _nodes_before(self.home)) == self.nodes:
+            return self._services
+        others = Stack(self.home, nodes=before)._services
+        return [*self._services, *(service for service in others if service.kind in NODE_BYTES)]
 
     def _lock(self, say: Say) -> AbstractContextManager[None]:
         return folders.locked(self.home / "lock", "keyshift up or down", say, LOCK_DEADLINE_S)
@@ -279,3 +285,21 @@ class Stack:
             service.pid_file.unlink(missing_ok=True)
         if not free:
             say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not is_free(port))}")
+
+
+def _nodes_before(home: Path) -> int:
+    try:
+        return int((home / "nodes").read_text())
+    except (OSError, ValueError):
+        return NODES[0]
+
+
+def _wipe(home: Path) -> None:
+    for path in [path for pattern in OURS for path in home.glob(pattern)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    for folder in (*home.glob("batches/*"), home / "batches", home / "notebooks"):
+        with suppress(OSError):  # it is not there, or has something else
+            folder.rmdir()

@@ -138,7 +138,9 @@ def check_parameters(path: Path, *sets: dict[str, Any]) -> None:
 
 
 def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
-    """Run a notebook from top to bottom below ``home``; a failing cell is reported in ``error``, the copy is kept."""
+    """Run a notebook from top to bottom below ``home``; a failing cell, or a kernel that dies, is in ``error``,
+    and the copy is kept.
+    """
     check_parameters(path, parameters)
     folder = home / "notebooks" / f"{path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     folder.mkdir(parents=True)
@@ -156,6 +158,8 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
         )
     except PapermillExecutionError as failed:
         error = f"cell {failed.exec_count}: {failed.ename}: {failed.evalue}"
+    except RuntimeError as died:  # of nbclient and jupyter_client, which then have no other word
+        error = f"its kernel: {died}; was it killed, or did memory run out?"
     executed = shareable(nbformat.read(copy, as_version=4), path)
     nbformat.write(executed, copy)
     html.write_text(HTMLExporter().from_notebook_node(executed)[0])

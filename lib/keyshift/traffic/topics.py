@@ -16,7 +16,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from keyshift.endpoints import OPEN, Endpoints, SignIn
 from keyshift.model import frames
-from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable, service_errors
+from keyshift.model.errors import BadInput, NotThere, RunsElsewhere, ServiceUnavailable, service_errors
 from keyshift.workloads import KeyedStage, Source, results_due
 
 SILENCE_S = 2.0  # a generator that lives writes many times in it
@@ -64,11 +64,14 @@ class Topic:
         return service_errors(KafkaError, lambda error: f"{begin}: {error}; {remedy}")
 
     def create(self, retention_ms: int = RETENTION_MS) -> None:
-        """Make it and wait until every partition has a leader. ``retention_ms``: how long Kafka keeps a record.
+        """Make it and wait until every partition has a leader. ``retention_ms``: how long Kafka keeps a record;
+        FOR_EVER_MS: until it is deleted, however much there is. Else the brokers may have a limit of bytes.
 
         Raises ServiceUnavailable also if the broker refuses (the topic exists already, say).
         """
         configs = {"retention.ms": str(retention_ms), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
+        if retention_ms == FOR_EVER_MS:
+            configs["retention.bytes"] = "-1"
         configs["message.timestamp.type"] = "LogAppendTime"  # when it was there for all, by one clock
         if self.replication > 2:  # one may be away, and each record is in two: of two brokers both would be needed
             configs["min.insync.replicas"] = "2"
@@ -112,6 +115,15 @@ class Topic:
         """By partition the offset of the oldest record that is still there."""
         with self._consumer("looking at") as consumer:
             return {each.partition: offset for each, offset in consumer.beginning_offsets(self.parts).items()}
+
+    def require_whole(self) -> None:
+        """Raises NotThere unless all is still there that was ever written."""
+        for partition, begin in sorted(self.begins().items()):
+            if begin:
+                raise NotThere(
+                    f"topic {self.name!r} begins at offset {begin} of partition {partition} by now: Kafka has removed "
+                    "what is before, see its retention, so what the job was offered and gave is not known"
+                )
 
     def records(self, since: float | None = None) -> Iterator[tuple[int, list[ConsumerRecord]]]:
         """Read what is there at the time of the call: some records of one partition at a time, in their order.

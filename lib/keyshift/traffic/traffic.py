@@ -90,10 +90,12 @@ class Traffic:
 
     def open(self, again: bool = False, superseded: Sequence[Superseded] = ()) -> None:
         """Make the topics, and start the collector. ``again``: the topics are there, and of the results of replicas
-        these are superseded.
+        these are superseded. Raises NotThere if something of them is gone: all of it is counted, and judged.
         """
-        if not again:
-            for topic in self._topics:
+        for topic in self._topics:
+            if again:
+                topic.require_whole()
+            else:
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
         config = CollectorConfig(
             topic=self._results,

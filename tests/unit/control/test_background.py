@@ -1,5 +1,6 @@
 """Jobs in the background without a job: their files, their clients, and processes that die before they are ready."""
 
+import json
 import os
 import subprocess
 import sys
@@ -200,6 +201,22 @@ def test_what_is_not_possible_is_refused_before_a_process_is_started(jobs, monke
     with pytest.raises(BadInput, match=words):
         start(values, print, **more)
     assert not started and jobs.all() == []
+
+
+@pytest.mark.parametrize("named", ["by name", "in the environment", "not at all"])
+def test_a_job_has_its_profile_wherever_it_is_resumed(jobs, monkeypatch, tmp_path, named):
+    """Also if another one is in the environment then."""
+    script = "import pathlib, sys; pathlib.Path('order').write_text(sys.stdin.readline()); sys.exit(3)"
+    process_of(monkeypatch, script)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.yaml").write_text("{}")
+    monkeypatch.delenv("KEYSHIFT_PROFILE", raising=False)
+    if named == "in the environment":
+        monkeypatch.setenv("KEYSHIFT_PROFILE", "my.yaml")
+    with pytest.raises(KeyshiftError, match="did not start"):
+        start(SMALL, print, profile="my.yaml" if named == "by name" else None)
+    told = json.loads((tmp_path / "order").read_text())
+    assert told["profile"] == ("local" if named == "not at all" else str(tmp_path / "my.yaml"))
 
 
 def test_the_end_of_a_process_is_waited_for(gone, monkeypatch):

@@ -16,6 +16,7 @@ from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK, capture
+from keyshift.driver.spark import interval
 from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
@@ -685,3 +686,9 @@ def test_nobody_goes_on_with_a_job_that_has_ended(job):
     other = successor(job)
     with pytest.raises(NotThere):
         other.claim()
+
+
+def test_spark_is_told_the_length_of_a_batch_in_whole_digits():
+    """It does not read 2.592e+06."""
+    told = [interval(seconds) for seconds in (5, 300.0, 0.25, 2_592_000.0)]
+    assert told == [f"{number} milliseconds" for number in (5000, 300_000, 250, 2_592_000_000)]

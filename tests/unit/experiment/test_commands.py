@@ -30,7 +30,7 @@ WORDS = {
     "scale": ("scale 4", ("move", None, 4)),
     "plan": ("plan matched 2", ("move", None, 2, "matched", {})),
     "cancel": ("cancel", ("cancel",)),
-    "rate": ("rate 50 control", ("change_rate", 50.0, "control")),
+    "rate": ("rate 50 events", ("change_rate", 50.0, "events")),
     "double": ("double", ("change_rate", 200.0, None)),
     "fault": ("fault stop:slot:3s", ("hit", Fault("stop", "slot", "", None, 3.0))),
 }
@@ -68,6 +68,26 @@ def test_each_may_be_in_a_scenario(verb):
         ({"trigger": "script", "script": "4: scael 3"}, "script '4: scael 3': unknown command 'scael': did you mean"),
         ({"trigger": "script", "script": "99: cancel"}, "cancel at 99 s is not before the end, seconds = 24"),
         ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
+        *(
+            ({"trigger": "script", "script": f"4: cancel; 5: {words}"} | more, f"^script: {words} at 5 s: {why}")
+            for words, why, more in [
+                ("scale 9", "slots = 9: 4 are provisioned in this job; start a job with --set slots_max=9", {}),
+                ("scale 0", "slots = 0: must be a number of slots from 1 to 4", {}),
+                ("scale 3 countr", "unknown stage 'countr': did you mean 'counter'", {}),
+                (
+                    "scale 3",
+                    "stage is missing: this job has map, counter",
+                    {"workload": "chain", "chain": "map,counter"},
+                ),
+                ("plan fluid 9 counter", "slots = 9: 4 are provisioned", {}),
+                ("plan fluid 0:7", "slots = 8: 4 are provisioned", {}),
+                ("plan fluid 500:1", "unit 500 is unknown: units are 0 to 127", {}),
+                ("plan fluid 3 szie=2", "unknown setting 'szie': did you mean 'size'", {}),
+                ("plan lazy 3", "ordering = live_robin with strategy = lazy", {"ordering": "live_robin"}),
+                ("rate 5 evnts", "unknown source 'evnts': did you mean 'events'", {}),
+                ("fault kill:replica", "fault = kill:replica: this job has no replicas", {}),
+            ]
+        ),
     ],
 )
 def test_a_script_that_is_none_is_refused(values, words):
@@ -98,6 +118,20 @@ def test_values_may_be_words():
     ]  # fmt: skip
 
 
+def test_a_script_may_have_settings_and_a_stage_in_any_order_and_what_it_asks_can_be_read_again():
+    wanted = MoveBy(strategy="chunked", target=2, settings={"size": 2, "order": "hottest"}, stage="map")
+    for words in ("plan chunked 2 size=2 order=hottest map", "plan size=2 chunked 2 map order=hottest"):
+        assert command_of(words.split()) == wanted
+        assert command_of(str(wanted).split()) == wanted
+    assert str(wanted) == "plan chunked 2 size=2 order=hottest map"
+    for words in ("plan lazy 0:3,7:1 background=true", "plan lazy 2 size=null counter"):
+        assert str(command_of(words.split())) == words
+    with pytest.raises(BadInput, match=r"must be `plan <strategy> <target> \[name=value \.\.\.\] \[stage\]`"):
+        command_of(["plan", "chunked"])
+    with pytest.raises(BadInput, match=r"^'scale 3 size=2 map': must be `scale <slots> \[stage\]`"):
+        command_of(["scale", "3", "size=2", "map"])
+
+
 @pytest.mark.parametrize(
     ("verb", "values", "words"),
     [
@@ -108,6 +142,11 @@ def test_values_may_be_words():
         ("scale", {"slots": 3, "stge": "map"}, "unknown key 'stge': did you mean 'stage'"),
         ("plan", {"strategy": "fluit", "target": 3}, "did you mean 'fluid'"),
         ("plan", {"strategy": "fluid", "target": "a:b"}, "target"),
+        (
+            "plan",
+            {"strategy": "fluid", "target": "0:3,7"},
+            "^target = '0:3,7': must be a number of slots, or .* 0:3,7:1",
+        ),
         ("rate", {"rate": 0}, "rate = 0: input should be greater than 0"),
         ("rate", {"rate": float("nan")}, "rate = nan"),
         ("fault", {"fault": "kill:source"}, "source is hit in a phase only"),

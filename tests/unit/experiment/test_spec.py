@@ -1,3 +1,4 @@
+import math
 import os
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +11,9 @@ from pydantic import Field
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import anywhere, chosen_values, live_spec
 from keyshift.experiment.parameters import known_parameters
+from keyshift.experiment.parts import JobPart, RunPart
 from keyshift.experiment.replicas import deaths_of
+from keyshift.experiment.scenario import AutoscalerPart, ScenarioPart
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import job_config
 from keyshift.model.errors import BadInput
@@ -252,6 +255,21 @@ def test_an_impossible_parameter_is_refused_with_its_value_and_a_remedy(setting,
     assert value in str(refused.value)
     assert remedy in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_no_number_of_a_run_may_be_infinite():
+    """Times and rates are added up, multiplied and waited for."""
+    numbers = [
+        name
+        for part in (RunPart, JobPart, ScenarioPart, AutoscalerPart)
+        for name, field in part.model_fields.items()
+        if field.annotation is float
+    ]
+    assert {"rate", "deadline_s", "gap_s", "slo_ms"} < set(numbers)
+    for name in numbers:
+        for given in ("inf", math.inf, math.nan):
+            with pytest.raises(BadInput, match=f"^{name} = '?(inf|nan)'?: input should be a finite number"):
+                make_spec({name: given})
 
 
 @pytest.mark.parametrize("fault", ["kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s"])

@@ -4,7 +4,7 @@ from certificate import CERTIFICATE, KEY
 from keyshift.driver.spark import sockets
 from keyshift.endpoints import OPEN, SignIn
 from keyshift.model.errors import BadInput
-from keyshift.place.profile import KAFKA_KEYS, KEYS, VARIABLE, load_profile, use_profile
+from keyshift.place.profile import KAFKA_KEYS, KEYS, VARIABLE, load_profile, located, use_profile
 
 SERVICES = "services: {kafka: 'k:9092', zookeeper: 'z:2181', minio: 'm:9000'}\n"
 SPARK = "spark: {master: 'k8s://https://api', image: keyshift:1, driver_host: 10.0.0.1, executors: 2, cores: 4}\n"
@@ -44,6 +44,29 @@ def test_a_profile_that_is_used_is_known_to_what_is_started_from_here(write, mon
     monkeypatch.setenv(VARIABLE, "local")
     use_profile(write(SERVICES + SPARK))
     assert load_profile().spark.image == "keyshift:1"
+
+
+def test_a_profile_is_found_in_whatever_folder_a_process_is_and_so_are_the_files_that_it_names(
+    write, monkeypatch, tmp_path
+):
+    (tmp_path / "tls.crt").write_text(CERTIFICATE)
+    (tmp_path / "tls.key").write_text(KEY)
+    files = "spark: {flight_certificate: tls.crt, flight_key: ./tls.key, pod_template: pods/a.yaml}"
+    write(SERVICES.replace("zookeeper", "kafka_tls: true, kafka_authority: tls.crt, zookeeper") + files)
+    monkeypatch.chdir(tmp_path)
+    names = [located("profile.yaml"), located("local-cluster"), located()]
+    monkeypatch.setenv(VARIABLE, "profile.yaml")
+    assert [*names, located()] == [str(tmp_path / "profile.yaml"), "local-cluster", "local", names[0]]
+    for name in KEYS:
+        monkeypatch.setenv(name, "secret")
+    (tmp_path / "another").mkdir()
+    monkeypatch.chdir(tmp_path / "another")
+    found = load_profile(names[0])
+    assert found.spark.certificate().chain == found.endpoints().sign_in.authority == CERTIFICATE
+    assert found.spark.pod_template == str(tmp_path / "pods" / "a.yaml")
+    assert load_profile("local").spark.pod_template == ""
+    with pytest.raises(BadInput, match=r"unknown profile 'profile\.yaml'"):
+        located("profile.yaml")
 
 
 def test_the_profile_for_a_cluster_takes_what_differs_from_the_environment(monkeypatch):

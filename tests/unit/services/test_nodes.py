@@ -12,7 +12,7 @@ from keyshift.services import stack as stacks
 from keyshift.services.embedded import EmbeddedService
 from keyshift.services.kafka import Kafka
 from keyshift.services.service import HOST, Member
-from keyshift.services.stack import Stack
+from keyshift.services.stack import STORE, Stack
 from keyshift.services.zookeeper import ZooKeeper
 
 OF_THREE = [Member(number, (HOST,) * 3) for number in (1, 2, 3)]
@@ -140,6 +140,36 @@ def test_services_that_run_with_another_number_of_nodes_are_left_alone(started):
     started.lives.clear()
     started.make(3).up()
     assert "kafka-3" in started.lives
+
+
+@pytest.mark.parametrize("reader_first", [True, False])
+def test_the_last_command_stops_all_nodes_also_if_its_profile_has_another_number(started, monkeypatch, reader_first):
+    """Whoever reads the store alone uses the MinIO of whatever runs."""
+    stopped = []
+
+    def stop(stack, services, say):
+        stopped.extend(each.name for each in services if each.name in started.lives)
+        started.lives.clear()
+
+    monkeypatch.setattr(Stack, "_stop", stop)
+    reader, three = started.make(1).used(needs=STORE), started.make(3).used()
+    first, last = (reader, three) if reader_first else (three, reader)
+    first.__enter__()
+    last.__enter__()
+    first.__exit__(None, None, None)
+    nodes = [f"{kind}-{number}" for kind in ("kafka", "zookeeper") for number in (1, 2, 3)]
+    assert started.lives == {*nodes, "minio"} and not stopped
+    last.__exit__(None, None, None)
+    assert sorted(stopped) == sorted([*nodes, "minio"])
+
+
+def test_whoever_comes_while_other_nodes_run_forgets_nobody_who_uses_them(started, monkeypatch):
+    monkeypatch.setattr(Stack, "_stop", lambda *_: started.lives.clear())
+    with started.make(3).used():
+        started.lives.remove("minio")
+        with started.make(1).used(needs=STORE):
+            pass
+        assert "kafka-1" in started.lives
 
 
 def test_too_little_memory_for_three_nodes_is_named_before_anything_is_started(started):

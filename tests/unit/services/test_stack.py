@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,7 +28,7 @@ from keyshift.services import go_programs, jars, processes
 from keyshift.services.embedded import EmbeddedService, Ports
 from keyshift.services.go_programs import go_program
 from keyshift.services.minio import PROGRAM
-from keyshift.services.service import HOST, Command, Env, Service
+from keyshift.services.service import ALONE, HOST, Command, Env, Member, Service
 from keyshift.services.stack import DEFAULT_PORTS, SERVICES, STORE, Stack
 from keyshift.waiting import wait_until
 
@@ -478,9 +478,9 @@ class Listener(Service):
     name, title, deadline_s = "listener", "Listener", DEADLINE_S
     default_ports: ClassVar = {"zookeeper": 19992}
 
-    def __init__(self, home: Path, rivals: list[socket.socket]) -> None:
-        super().__init__(home)
-        self.rivals = rivals
+    def __init__(self, home: Path, rivals: Sequence[socket.socket] = (), node: Member = ALONE) -> None:
+        super().__init__(home, node=node)
+        self.rivals = list(rivals)
 
     def fetch(self, say: Say, cancel: threading.Event) -> Command:
         return [sys.executable, "-c"]
@@ -501,17 +501,60 @@ class Listener(Service):
 def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path, times):
     with ExitStack() as stack:
         rivals = [stack.enter_context(socket.socket()) for _ in range(times)]
-        quicker, said = list(rivals), []
+        listener, said = Listener(tmp_path, rivals), []
         embedded = Stack(tmp_path)
-        embedded._services = [service] = [EmbeddedService(Listener(tmp_path, quicker), Ports(tmp_path, {}))]
+        embedded._services = [service] = [EmbeddedService(listener, Ports(tmp_path, {}))]
         stack.callback(embedded.down)
         embedded.restart("listener", say=said.append)
         ours = int(service.address.split(":")[1])
         assert embedded.pid("listener") == service.process.pid
-        assert not quicker
+        assert not listener.rivals
         assert ours not in {rival.getsockname()[1] for rival in rivals}
         assert processes.listens(service.process, ours)
         assert sum("is taken" in line for line in said) == times
+
+
+@pytest.mark.parametrize("node", [ALONE, Member(1, (HOST,) * 3)])
+def test_a_service_that_does_not_answer_is_started_again_at_its_ports(tmp_path, node):
+    """Its own process has them until it is ended; other nodes would not find it at others."""
+    with ExitStack() as stack:
+        embedded, said = Stack(tmp_path), []
+        embedded._services = [service] = [EmbeddedService(Listener(tmp_path, node=node), Ports(tmp_path, {}))]
+        stack.callback(embedded.down)
+        embedded._start([service], said.append)
+        pid, address = service.process.pid, service.address
+        embedded._start([service], said.append)
+        assert (service.address, service.process.pid == pid) == (address, False)
+        assert (
+            f"Listener{'' if node is ALONE else ' 1'}: process {pid} does not answer as it should, restarting it"
+            in said
+        )
+        assert not any("is taken" in line for line in said)
+
+
+def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_has_put_there_stays(tmp_path):
+    ours = [
+        *("data/minio/x", "logs/job-a.log", "jobs/a.json", "ports.json"),
+        *("spark.log", "spark-1.log", "spark-spare-0.log", "spark-files/x"),
+        *("bare_copy.json", "load-cost-2.json", "load-cost-16.json", "report-small.html"),
+        *("notebooks/00_quickstart-20260101T101112/00_quickstart.ipynb", "batches/small/0123456789abcdef/notebooks/x"),
+    ]
+    theirs = [
+        *("notebooks/mine.ipynb", "notebooks/mine-2026/a.ipynb", "spark-notes/a", "report.html", "costs.json"),
+        *("batches/small/mine.yaml", "batches/0123456789abcdef/a"),
+    ]
+    for name in (*ours, *theirs):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "load-cost-1.json").symlink_to(tmp_path / "costs.json")
+    Stack(tmp_path).down(wipe=True)
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {*theirs, "lock"}
+    for name in theirs:
+        (tmp_path / name).unlink()
+    (tmp_path / ours[-1]).parent.mkdir(parents=True)
+    Stack(tmp_path).down(wipe=True)
+    assert not (tmp_path / "batches").exists(), "nothing was in it but what was ours"
 
 
 # Who uses it

@@ -4,12 +4,17 @@ import base64
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import nbformat
 import pytest
 from small_batches import Bench, Executor, prepared, write_notebook
 
-from keyshift.model.errors import BadInput
+from keyshift.cli import experiments
+from keyshift.endpoints import Endpoints
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.studies import batch
+from keyshift.studies import batch_report as report
 from keyshift.studies.batch import ended, files_of
 from keyshift.studies.batch_report import batch_report
 
@@ -95,6 +100,7 @@ def test_a_kind_of_sets_is_its_files_and_another_one_is_refused(tmp_path):
         (["a.yaml", "-o", "x.html"], "a report is made of --all sets of a kind"),
         (["--all", "smal"], "unknown kind of sets below data/ 'smal': did you mean 'small'"),
         (["--all", "small", "-o", "nowhere/x.html"], "--out nowhere/x.html: its folder does not exist"),
+        (["--all", "small", "-o", "data"], "--out data: it is a folder; name a file"),
         (["--all", "small"], "notebook = 'nowhere.ipynb': there is no such file"),
         (["data/01_one-small.yaml"], "notebook = 'nowhere.ipynb': there is no such file"),
     ],
@@ -107,3 +113,27 @@ def test_the_command_refuses_what_is_not_possible_before_anything_is_started(tmp
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "home").exists()
+
+
+def test_a_page_that_cannot_be_written_is_told_and_does_not_end_the_night(folder, monkeypatch, capsys):
+    for name in ("one", "two"):
+        (folder / "data").mkdir(exist_ok=True)
+        (folder / "data" / f"{name}-small.yaml").write_text(f"name: {name}\nnotebook: load.ipynb\n")
+    page, executed = folder / "pages" / "x.html", []
+    page.parent.mkdir()
+
+    def run_batch(prepared, *_, **__):
+        executed.append(prepared.batch.name)
+        page.parent.rmdir() if len(executed) == 1 else None
+        return {}
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("KEYSHIFT_HOME", str(folder / "home"))
+    monkeypatch.setattr(experiments, "_services", lambda profile: nullcontext(Endpoints("k:1", "z:1", "m:1", "a", "s")))
+    monkeypatch.setattr(batch, "run_batch", run_batch)
+    monkeypatch.setattr(batch, "ended", lambda *_: {})
+    monkeypatch.setattr(report, "batch_report", lambda *_: "a page")
+    with pytest.raises(KeyshiftError, match=r"x.html cannot be written: No such file.*the same command"):
+        experiments.batch(every="small", file=None, out=page, metrics=None)
+    assert executed == ["one", "two"]
+    assert "x.html cannot be written: No such file" in capsys.readouterr().err

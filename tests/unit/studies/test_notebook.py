@@ -96,10 +96,23 @@ def test_a_notebook_that_the_store_could_not_keep_is_refused_before_anything_is_
         check_parameters(tmp_path / "my notebook.ipynb")
 
 
+KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+
+
+def test_a_kernel_that_dies_is_a_failure_with_a_copy_of_what_came_before(tmp_path):
+    """It may be killed when memory runs out."""
+    cells = [
+        new_code_cell(text) for text in ("print('before')", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    ]
+    nbformat.write(new_notebook(cells=cells, metadata=KERNEL), tmp_path / "one.ipynb")
+    executed = execute(tmp_path / "one.ipynb", {}, tmp_path)
+    assert executed.error.startswith("its kernel: ") and "died" in executed.error
+    assert "before" in executed.html.read_text()
+
+
 def test_what_goes_to_a_kernel_and_back_is_encrypted(tmp_path, capfd):
     cell = new_code_cell("from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().curve_secretkey")
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(new_notebook(cells=[cell], metadata={"kernelspec": kernel}), tmp_path / "one.ipynb")
+    nbformat.write(new_notebook(cells=[cell], metadata=KERNEL), tmp_path / "one.ipynb")
     assert execute(tmp_path / "one.ipynb", {}, tmp_path).error is None
     assert "without encryption" not in capfd.readouterr().err
 
@@ -129,8 +142,7 @@ run_program(lambda: execute(Path(sys.argv[1]), {}, Path(sys.argv[1]).parent))
 
 
 def test_a_cell_that_is_interrupted_ends_what_it_has_started_and_nobody_prints_a_traceback(tmp_path):
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    made = new_notebook(cells=[new_code_cell(STARTS_A_PROCESS)], metadata={"kernelspec": kernel})
+    made = new_notebook(cells=[new_code_cell(STARTS_A_PROCESS)], metadata=KERNEL)
     nbformat.write(made, tmp_path / "one.ipynb")
     command = [sys.executable, "-c", EXECUTE, str(tmp_path / "one.ipynb")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as program:

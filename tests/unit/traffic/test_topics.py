@@ -90,8 +90,9 @@ def test_frames_without_a_result_have_no_time(offered):
     assert TOPIC.result_times(0.0) == [5000, 7000, 6000]
 
 
-@pytest.mark.parametrize(("copies", "least"), [(1, None), (2, None), (3, "2"), (5, "2")])
-def test_a_topic_has_the_copies_that_its_endpoints_say_and_two_of_three_have_to_live(monkeypatch, copies, least):
+@pytest.fixture
+def made(monkeypatch):
+    """What a broker at k:1 and l:1 was asked to make, by the names of topics."""
     made = {}
 
     class Admin:
@@ -105,6 +106,21 @@ def test_a_topic_has_the_copies_that_its_endpoints_say_and_two_of_three_have_to_
             pass
 
     monkeypatch.setattr(topics, "KafkaAdminClient", Admin)
+    return made
+
+
+@pytest.mark.parametrize(("copies", "least"), [(1, None), (2, None), (3, "2"), (5, "2")])
+def test_a_topic_has_the_copies_that_its_endpoints_say_and_two_of_three_have_to_live(made, copies, least):
     Topic.at(Endpoints("k:1,l:1", "z:1", "m:1", "a", "s", replication=copies), "order", 2).create()
     assert (made["order"]["num_partitions"], made["order"]["replication_factor"]) == (2, copies)
     assert made["order"]["configs"].get("min.insync.replicas") == least
+
+
+def test_a_topic_that_is_kept_for_ever_is_kept_however_large_it_becomes(made):
+    """Brokers have a limit of bytes for each partition, which counts beside that of time."""
+    for name, kept_ms in (("live", topics.FOR_EVER_MS), ("run", topics.RETENTION_MS)):
+        Topic("k:1,l:1", name).create(kept_ms)
+    assert made["live"]["configs"]["retention.bytes"] == made["live"]["configs"]["retention.ms"] == "-1"
+    assert "retention.bytes" not in made["run"]["configs"], (
+        "of a run that nobody cleans up the brokers' own limit counts"
+    )

@@ -140,6 +140,21 @@ def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
         traffic.require_input({})
 
 
+def test_a_job_goes_on_where_all_of_its_events_and_results_are_still_there(traffic, collector, topics, monkeypatch):
+    topics.made.clear()
+    begins = {"events": {0: 0, 1: 0}, "results": {0: 0, 1: 0, 2: 0}}
+    monkeypatch.setattr(Topic, "begins", lambda topic: begins[topic.name])
+    traffic.open(again=True)
+    for topic in ("events", "results"):
+        begins[topic][1] = 7
+        with pytest.raises(
+            NotThere, match=f"topic '{topic}' begins at offset 7 of partition 1 by now: Kafka has removed"
+        ):
+            traffic.open(again=True)
+        begins[topic][1] = 0
+    assert topics.made == []
+
+
 def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic, collector):
     for slot, attempt in ((0, 1), (1, 0), (1, 1)):
         says(collector, slot, SlotStarted("counter", attempt))

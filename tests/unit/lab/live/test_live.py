@@ -13,7 +13,7 @@ from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate, Scal
 from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab import run_loop
 from keyshift.lab.run_loop import WINDOW_S, pause_before
-from keyshift.model.errors import BadInput, Deposed, MigrationFailed, QueryDied, RunsElsewhere
+from keyshift.model.errors import BadInput, Deposed, MigrationFailed, NotThere, QueryDied, RunsElsewhere
 from keyshift.model.keys import Assignment
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured
@@ -350,6 +350,21 @@ def test_a_job_that_runs_elsewhere_is_not_resumed_and_the_message_says_what_can_
     with (
         pytest.raises(RunsElsewhere, match=f"the job runs elsewhere; {remedy}"),
         live_job(monkeypatch, live_spec(SMALL | more), resumed=lambda: journal),
+    ):
+        raise AssertionError("it was resumed")
+
+
+def test_a_job_whose_events_or_results_kafka_has_removed_in_part_is_not_resumed(monkeypatch, journal):
+    """What it was offered could not be counted, so events would come once more, and it could not be judged."""
+
+    def lost(traffic, again, superseded):
+        raise NotThere("Kafka has removed what is before")
+
+    monkeypatch.setattr(Traffic, "open", lost)
+    monkeypatch.setattr(Traffic, "feed", lambda *_: pytest.fail("events were offered"))
+    with (
+        pytest.raises(NotThere, match="Kafka has removed what is before"),
+        live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal),
     ):
         raise AssertionError("it was resumed")
 

@@ -3,17 +3,23 @@
 from small_live import Job, Traffic, without_waiting
 
 from keyshift.experiment.spec import make_spec
+from keyshift.lab.controls import JobControls
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.system import KeyshiftJob
+from keyshift.model.errors import BadInput
 
 SMALL = {"warmup_s": 0.1, "seconds": 1.0, "trigger_s": 0.0, "key_groups": 16, "slots": 2, "slots_max": 4}
-SCRIPT = "0.2: scale 4; 0.4: double; 0.6: scale 9; 0.7: plan all_at_once 3"
+SCRIPT = "0.2: scale 4; 0.4: double; 0.6: fault kill:slot; 0.7: plan all_at_once 3"
 
 
 def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(monkeypatch):
+    def refuse(controls, fault):
+        raise BadInput("not now")
+
     without_waiting(monkeypatch)
+    monkeypatch.setattr(JobControls, "hit", refuse)
     spec = make_spec(SMALL | {"strategy": "fluid", "trigger": "script", "script": SCRIPT})
     job, traffic = Job(spec), Traffic()
     system = KeyshiftJob(spec, job)
@@ -26,4 +32,4 @@ def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(m
     assert [len(set(each.owner)) for each in job.stages[0].assignments] == [2, 4, 3]
     assert 0.1 + 0.2 <= run.trigger - begin < run._ended_at - begin
     (note,) = job.notes
-    assert str(note).startswith("`scale 9` was refused: slots = 9: 4 are provisioned in this job")
+    assert str(note) == "`fault kill:slot` was refused: not now"

@@ -1,0 +1,88 @@
+"""Whether a job could do what a command asks of it, as far as its parameters say: asked of a script before anything is
+started, and of a job when the command comes.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from keyshift.experiment.commands import Requested, Target
+from keyshift.experiment.replicas import check_alike, check_fault_now
+from keyshift.experiment.scenario import Change, Map, ScaleTo, target_of
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment
+from keyshift.planner import Strategy, change, strategies
+from keyshift.registry import unknown
+from keyshift.wire.faults import Fault
+
+if TYPE_CHECKING:
+    from keyshift.experiment.spec import RunSpec
+
+
+class Rehearsal:
+    """What commands may do with a job of ``spec``; see ``commands.Controls``. Nothing happens but what is raised."""
+
+    def __init__(self, spec: "RunSpec") -> None:
+        self.spec = spec
+
+    @property
+    def rate(self) -> float:
+        """Events per second that are offered of the first source."""
+        return self.spec.run.rate
+
+    def move(
+        self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Requested:
+        """Raises BadInput for another stage, slots that are not there, or a strategy that is not possible."""
+        name, most, groups = self._stage(stage), self.spec.tasks, self.spec.workload.key_groups
+        if strategy is not None:
+            self._point(strategy, settings or {})
+        wanted = self._change(target, most[name], most[name], restarts=False)
+        target_of(wanted, Assignment.contiguous(groups, self.spec.slots_of[name]), [1.0] * groups)
+        return {}  # type: ignore[typeddict-item]
+
+    def cancel(self) -> None:
+        """Always possible."""
+
+    def change_rate(self, rate: float, source: str | None = None) -> None:
+        """Raises BadInput for another source."""
+        known = [each.name for each in self.spec.workload.sources]
+        if source is not None and source not in known:
+            raise unknown("source", source, known)
+
+    def hit(self, fault: Fault) -> None:
+        """Raises BadInput for a fault that is not possible with so many replicas."""
+        check_fault_now(self.spec.job, fault)
+
+    def _change(self, target: Target, provisioned: int, after_restart: int, restarts: bool) -> Change:
+        most = after_restart if restarts else provisioned
+        wanted = target if isinstance(target, int) else 1 + max(target.values(), default=-1)
+        if wanted < 1:
+            raise BadInput(f"slots = {target}: must be a number of slots from 1 to {most}, or slots by key group")
+        if wanted > most:
+            remedy = f"start a job with --set slots_max={wanted} to have more"
+            if not restarts and wanted <= after_restart:
+                remedy += ", or plan with strategy stop_restart"
+            raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
+        return ScaleTo(target) if isinstance(target, int) else Map(target, most)
+
+    def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
+        """Raises BadInput if there is no such strategy, it is not possible with the job's order or its replicas, or the
+        job's state is cut otherwise.
+        """
+        point, bins = change(strategies.get(name), settings), self.spec.workload.bins
+        check_alike(self.spec.job, point)
+        self.spec.require_possible(name, point)
+        if point.bins != bins:
+            raise BadInput(
+                f"strategy = {name}: cuts a key group into bins = {point.bins}, and this job has bins = {bins} for "
+                "its life; set bins to that, or start a job with this strategy"
+            )
+        return point
+
+    def _stage(self, name: str | None) -> str:
+        known = [stage.name for stage in self.spec.workload.stages]
+        if name is None and len(known) > 1:
+            raise BadInput(f"stage is missing: this job has {', '.join(known)}")
+        if name is not None and name not in known:
+            raise unknown("stage", name, known)
+        return name or known[0]
