@@ -423,6 +423,13 @@ def does_not_listen_after_it_took_over(original, leader):
         return original(leader)
 
 
+@mutant(Coordinator, "_ended", STUCK, CALM, strategy="fluid", mode=None)
+def listens_to_steps_that_are_over(original, leader, version, outcome):
+    if version in leader._under_way:
+        leader._under_way[version] = lambda: None
+    original(leader, version, outcome)
+
+
 @mutant(Coordinator, "_carry_out_one", STUCK, CALM, mode=Mode(gate="router"), strategy="all_at_once")
 def never_lets_routers_go_on(original, leader, effect):
     only_resumes = isinstance(effect, protocol.PublishAssignment) and effect.assignment == leader.log.history[-1]
