@@ -136,6 +136,18 @@ def test_a_watch_of_a_folder_hears_its_names(join):
     until(lambda: heard[-1] == ["a", "b"])
 
 
+def test_a_watch_of_a_folder_that_was_ended_hears_nothing_more(join):
+    one, other = join(), join()
+    heard, last = [], []
+    end = one.watch_children(ACKS, heard.append)
+    end()
+    end()
+    one.watch_children(ACKS, last.append)
+    other.acknowledge(ACKS["a"], 1)
+    until(lambda: last[-1:] == [["a"]])
+    assert heard == [[]]
+
+
 def test_who_hears_something_may_say_something(join):
     one, other = join(), join()
     one.watch(STEPS, lambda value: one.acknowledge(ACKS[str(value)], value))

@@ -94,10 +94,13 @@ class Judge(Watcher):
         who = f"driver {driver.pid}, whose run has no verdict,"
         if not what.startswith("savepoints/"):
             self.problem("deleted", f"{who} deletes {what}")
-        elif journal and journal["past"]["snapshots"] and not self._stale:
-            promise = self._promises.get(journal["past"]["snapshots"][-1]["name"])
-            if promise and what in promise.needed():
+        elif journal and not self._stale:
+            snapshots, begun = journal["past"]["snapshots"], journal["past"]["begun_from"]
+            promise = self._promises.get(snapshots[-1]["name"]) if snapshots else None
+            of_begun = begun and what.startswith(f"savepoints/{journal['run_id']}/{begun['name']}/")
+            if of_begun or (promise and what in promise.needed()):
                 self.problem("deleted", f"{who} deletes {what}, which the journal names")
+            self.seen["savepoints removed"] += MARK not in what
 
     def _has_verdict(self, driver: Driver) -> bool:
         assert driver.job is not None

@@ -17,6 +17,7 @@ from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import Snapshotter
 from keyshift.lab.ending import Ending
+from keyshift.lab.live.failover import JobFailover
 from keyshift.lab.live.inbox import Inbox
 from keyshift.model.errors import ProtocolViolation
 from keyshift.wire import savepoint
@@ -55,6 +56,20 @@ def deletes_however_it_ends(original, ending):
 @mutant(CompletedSnapshots, "needed", "deleted", CALM, lives=(stalls(0.6, "disk replace", 3, 5),))
 def removes_snapshots_before_the_journal_names_their_successors(original, snapshots):
     return {snapshot.name for snapshot in snapshots.newest}
+
+
+@mutant(
+    JobFailover,
+    "kept",
+    "deleted",
+    CALM,
+    strategy="stop_restart",
+    requests_s=0.1,
+    lives=(Life(1.5, "kill", runs=True),),
+)
+def removes_the_savepoint_that_it_would_go_on_from_without_a_snapshot(original, failover):
+    original(failover)
+    failover._job.snapshots.supersede(savepoint.name for savepoint in failover._past.savepoints)
 
 
 @mutant(

@@ -33,8 +33,8 @@ class MortalSession(Session):
         super().publish(node, value)
         self._pass()
 
-    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], bool | None]) -> None:
-        super().watch_children(folder, lambda names: self._lives() and call(names))
+    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], None]) -> Callable[[], None]:
+        return super().watch_children(folder, lambda names: call(names) if self._lives() else None)
 
     def look(self) -> None:
         """Whether its coordinator is still there."""

@@ -110,8 +110,8 @@ class Session(MemoryCoordination):
         elif acks:
             self._end("was refused: there is no root")
 
-    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], bool | None]) -> None:
-        super().watch_children(folder, lambda names: call(self._rng.sample(names, len(names))))
+    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], None]) -> Callable[[], None]:
+        return super().watch_children(folder, lambda names: call(self._rng.sample(names, len(names))))
 
     def _changed(self, watch: Watch) -> None:
         if not (watch in self._pending or watch.over):

@@ -48,6 +48,7 @@ from keyshift.runtime.protocol_log import EVENTS, LogEvent, to_lines
 from keyshift.runtime.turns import TurnCore
 from keyshift.wire import protocol_logs
 from keyshift.wire.config import JobConfig
+from keyshift.wire.nodes import ALL_ACKS, of_job
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker import router as routing
 from keyshift.worker.slot import opening
@@ -268,9 +269,18 @@ class Run:
 
     def _finish(self) -> None:
         self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal=False)
+        most = 2 * len(self._job.stages)  # one that is late or a snapshot, and the one ahead
+        self._await("steps that are over are watched no more", lambda: self._watched() <= most, fatal=False)
         self._job.savepoint()
         self._await("nothing is left behind", lambda: not any(self._look_behind().values()), fatal=False)
         self._job.read_log()
+
+    def _watched(self) -> int:
+        """How many folders of acknowledgements somebody listens to."""
+        begin = f"{of_job(self._job.config.job)}/"
+        with self._ensemble.lock:
+            paths = [watch.path for each in self._ensemble.sessions for watch in each.watches if not watch.over]
+        return sum(path.startswith(begin) and f"/{ALL_ACKS.path}/" in path for path in paths)
 
     def _look_behind(self) -> dict[str, set[tuple[int, int]]]:
         """By stage: units, and slots that have keys of them which are elsewhere, too."""

@@ -419,8 +419,15 @@ def leaves_out_what_had_not_switched_when_the_query_died(original, stage, decide
 
 @mutant(Coordinator, "_take_over", STUCK, CALM, strategy="fluid", mode=None, leader_dies=0.1)
 def does_not_listen_after_it_took_over(original, leader):
-    with patch.object(leader, "_listen_to", lambda version: None):
+    with patch.object(leader, "_listen_to", lambda version: lambda: None):
         return original(leader)
+
+
+@mutant(Coordinator, "_ended", STUCK, CALM, strategy="fluid", mode=None)
+def listens_to_steps_that_are_over(original, leader, version, outcome):
+    if version in leader._under_way:
+        leader._under_way[version] = lambda: None
+    original(leader, version, outcome)
 
 
 @mutant(Coordinator, "_carry_out_one", STUCK, CALM, mode=Mode(gate="router"), strategy="all_at_once")

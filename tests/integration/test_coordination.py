@@ -128,6 +128,17 @@ def test_who_gets_another_session_is_registered_and_hears_everything_as_before(j
     until(lambda: heard == [{"version": 2}] and ["one"] in names)
 
 
+@pytest.mark.parametrize("gone", [True, False], ids=["folder goes", "folder stays"])
+def test_a_watch_that_was_ended_leaves_nothing_behind(join, gone):
+    slot = join()
+    before = len(slot._client.state_listeners)
+    end = slot.watch_children(folder("acks/2"), print)
+    if gone:
+        slot.withdraw(folder("acks/2"))
+    end()
+    assert len(slot._client.state_listeners) == before
+
+
 @pytest.fixture
 def begun():
     """The session that was begun ahead, if there is one."""
@@ -336,7 +347,6 @@ def test_acknowledgements_of_any_size_are_there_with_all_their_parts(join, expir
 
     def changed(names):
         whole.extend(coordinator.read_below(folder("acks/2")).values() if names else [])
-        return not whole
 
     watching = threading.Thread(target=coordinator.watch_children, args=(folder("acks/2"), changed))
     slot.acknowledge(node("acks/2/installed-1"), LONG)
@@ -346,6 +356,8 @@ def test_acknowledgements_of_any_size_are_there_with_all_their_parts(join, expir
     watching.join()
     assert whole == [LONG]
     assert PART_BYTES >= max(sizes(slot, slot.root)) > PART_BYTES / 2
+    coordinator.withdraw(folder("acks"))
+    assert coordinator.children(folder("parts")) == []
 
 
 def test_a_reader_of_a_value_that_is_overwritten_all_the_time_gets_one_of_them_whole(join):

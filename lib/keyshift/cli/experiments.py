@@ -181,11 +181,11 @@ def _metrics(port: int | None, profile: str | None) -> "Iterator[Callable[[Prepa
     if port is None:
         yield lambda prepared, done: None
         return
-    from keyshift.control.background import TOKEN
+    from keyshift.control.background import TOKEN, control_token
     from keyshift.control.batch_metrics import BatchMetrics, served
     from keyshift.place.profile import load_profile
 
-    if not (token := os.environ.get(TOKEN)):
+    if not (token := control_token()):
         raise BadInput(f"--metrics {port}: who reads them needs a token, which has to be in the environment: {TOKEN}")
     metrics = BatchMetrics()
     with served(metrics, load_profile(profile).control.listen, port, token):

@@ -47,6 +47,17 @@ class Order(BaseModel):
     socket: int = -1  # an inherited file descriptor that listens
 
 
+def control_token() -> str:
+    """What the environment says of ``TOKEN``, without blanks around it; empty if it says nothing. Raises BadInput if no
+    request could have it.
+    """
+    token = os.environ.get(TOKEN, "").strip()
+    for number, each in enumerate(token, 1):  # which is not told: it is secret
+        if not (each.isascii() and each.isprintable()):
+            raise BadInput(f"{TOKEN}: character {number} is none of printable ASCII, which alone a request can have")
+    return token
+
+
 def start(
     values: Mapping[str, Any], say: Say, name: str = "", port: int = 0, profile: str | None = None
 ) -> tuple[JobFile, Status]:
@@ -79,6 +90,7 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
 
 
 def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Status]:
+    token = control_token() or secrets.token_urlsafe(32)
     define_own(order.own)
     spec = live_spec(order.values)
     place = require_possible_here([spec], order.profile)
@@ -96,7 +108,7 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
         job = JobFile(
             name=name,
             url=url_of(listener),
-            token=os.environ.get(TOKEN) or secrets.token_urlsafe(32),
+            token=token,
             pid=process.pid,
             created=process_created(process.pid),
             workload=spec.workload.name,

@@ -33,6 +33,8 @@ class CompletedSnapshots:
         self.taken: list[SnapshotRecord] = []
         self.newest: tuple[CompletedSnapshot, ...] = ()
         self._journaled: set[str] = set()  # names of those that a journal on disk may have
+        self._superseded: set[str] = set()  # names of savepoints
+        self._removed: set[str] = set()  # ... whose state is not there any more
         self._changing = threading.Lock()
 
     @property
@@ -61,6 +63,23 @@ class CompletedSnapshots:
         """The journal on disk has these, and no other one is there."""
         with self._changing:
             self._journaled = set(names)
+
+    def supersede(self, savepoints: Iterable[str]) -> None:
+        """Nobody goes on from these savepoints any more, whatever journal is on disk."""
+        with self._changing:
+            self._superseded |= set(savepoints) - self._removed
+
+    @property
+    def superseded(self) -> list[str]:
+        """The names of savepoints whose state may go from the store."""
+        with self._changing:
+            return sorted(self._superseded)
+
+    def removed(self, savepoint: str) -> None:
+        """The state of one of them is not there any more."""
+        with self._changing:
+            self._superseded.discard(savepoint)
+            self._removed.add(savepoint)
 
     @property
     def needed(self) -> set[str]:

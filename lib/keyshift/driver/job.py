@@ -191,6 +191,7 @@ class Job:
 
     def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
         """The next attempt, from what ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
+        self._called = ""  # nobody in the next one has heard of that
         snapshot = self.snapshots.last
         begin = snapshot or self._begun_from
         offsets = begin.offsets if begin else None
@@ -281,10 +282,12 @@ class Job:
 
     def call_savepoint(self, at_us: int = 0) -> int:
         """Let routers begin with the next ``savepoint``; see ``Questions.call_savepoint``."""
-        self._called = f"{self.config.attempt}-{secrets.token_hex(3)}"
+        name = f"{self.config.attempt}-{secrets.token_hex(3)}"
         self._say(Doing(Activity.SAVEPOINT))
         self._query.end_snapshots()  # nothing goes on behind this one
-        return self.stages[0].ask.call_savepoint(self._called, at_us)
+        epoch = self.stages[0].ask.call_savepoint(name, at_us)
+        self._called = name  # otherwise routers were told that it does not come
+        return epoch
 
     def savepoint(self) -> Savepoint:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.

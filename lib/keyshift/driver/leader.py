@@ -93,7 +93,7 @@ class Coordinator:
         self._planner: threading.Thread | None = None
         self._thread: threading.Thread | None = None  # that leads
         self._began, self._ending = False, False
-        self._under_way: set[Version] = set()  # versions under way
+        self._under_way: dict[Version, Callable[[], None]] = {}  # by version, what ends to listen to its slots
         self.log = StepLog(assignment)
 
     @property
@@ -248,7 +248,7 @@ class Coordinator:
                 self._planner = threading.Thread(target=_make_plan, args=given, name="keyshift-planner", daemon=True)
                 self._planner.start()
             case protocol.PublishSteps(version, steps, rest):
-                for of in self._under_way - dict(steps).keys():
+                for of in self._under_way.keys() - dict(steps).keys():
                     self._ended(of, "cancelled")
                     if steps:  # it was ahead of them, and had not begun
                         log.records.pop(of, None)
@@ -289,20 +289,20 @@ class Coordinator:
                 say(Doing(Activity.ROLLED_BACK if effect.rolled_back else Activity.LATE))
 
     def _ended(self, version: Version, outcome: str) -> None:
-        self._under_way.discard(version)
+        if version in self._under_way:
+            self._under_way.pop(version)()
         self.log.ended(version, outcome, now_us())
 
     def _listen(self, steps: Iterable[tuple[Version, Step]]) -> None:
         for version, _ in steps:
             if version not in self._under_way:
-                self._under_way.add(version)
-                self._listen_to(version)
+                self._under_way[version] = self._listen_to(version)
 
-    def _listen_to(self, version: Version) -> None:
-        """Puts each acknowledgement of ``version`` into the inbox, once."""
+    def _listen_to(self, version: Version) -> Callable[[], None]:
+        """Puts each acknowledgement of ``version`` into the inbox, once, until what this gives is called."""
         seen: set[str] = set()
 
-        def changed(names: list[str]) -> bool:
+        def changed(names: list[str]) -> None:
             for name in sorted(set(names) - seen):
                 seen.add(name)
 
@@ -311,9 +311,8 @@ class Coordinator:
                     return machine.acknowledged(phase, version, slot, _ms())
 
                 self._inbox.put(heard)
-            return version >= self._machine.assignment.version  # False ends the watch of an old step
 
-        self._coordination.watch_children(nodes.acks(version), changed)
+        return self._coordination.watch_children(nodes.acks(version), changed)
 
 
 def _ms() -> float:

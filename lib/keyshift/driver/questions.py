@@ -78,11 +78,6 @@ class Questions:
         participant, deadline_s = self.attempt.participant, self.attempt.config.deadline_s
         answered: queue.Queue[set[str]] = queue.Queue()
 
-        def changed(names: list[str]) -> bool:
-            answered.put(set(names))
-            return not wanted <= set(names)  # then nobody has to look any more
-
-        participant.watch_children(folder, changed)
         missing = wanted
 
         def all_there() -> bool:
@@ -92,7 +87,12 @@ class Questions:
                 missing = wanted - answered.get(timeout=CHECK_S)
             return not missing
 
-        if not wait_until(all_there, deadline_s, 0.0, lambda: (missing, progress())):
+        end = participant.watch_children(folder, lambda names: answered.put(set(names)))
+        try:
+            there = wait_until(all_there, deadline_s, 0.0, lambda: (missing, progress()))
+        finally:
+            end()
+        if not there:
             raise MigrationFailed(f"{what}: {', '.join(sorted(missing))} did not answer within {deadline_s:g} s")
         return participant.read_below(folder)
 

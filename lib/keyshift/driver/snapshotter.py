@@ -131,6 +131,9 @@ class Snapshotter:
         self._stages[0].participant.require_epoch()
         try:
             self._store.keep_only(sorted(kept), MARK)
+            for savepoint in self._completed.superseded:
+                self._store.remove_state(savepoint)
+                self._completed.removed(savepoint)
         except ServiceUnavailable as error:
             self._tell(f"it is complete, and older ones stay where they are: {error}")
 

@@ -115,9 +115,11 @@ class Autoscaler:
         return (self._offered.events - before.events) / (self._offered.at - before.at)
 
     def _backlog(self) -> float:
-        """Events whose results are due and had not come at the end of the last second that both sides have told of."""
-        progress, received = list(self._feed.progress), self._traffic.received
-        if not progress or not progress[-1].due:
+        """Events whose results are due and had not come at the end of the last second that both sides have told of.
+        Results are counted from the beginning of the job, so what another process has offered counts, too.
+        """
+        progress, received, before = list(self._feed.progress), self._traffic.received, self._feed.before
+        if not progress or not (all_due := before.due + progress[-1].due):
             return 0.0
         for second in reversed(self._traffic.seconds):
             if (end := second.second + 1) <= progress[-1].at:
@@ -129,7 +131,7 @@ class Autoscaler:
         for one, other in itertools.pairwise(progress):
             if one.at <= end <= other.at:
                 due = one.due + (other.due - one.due) * (end - one.at) / (other.at - one.at)
-        return max(0.0, due - received) * progress[-1].events / progress[-1].due
+        return max(0.0, before.due + due - received) * (before.events + progress[-1].events) / all_due
 
     def _missed_s(self, backlog: float) -> float:
         """Seconds over the objective since the look before; those without any result, if some are due."""

@@ -98,9 +98,9 @@ class Lab:
             self._spark.await_executors()
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.give_up()
-        self._closing.close()
+        with interrupts_wait(), self._closing:
+            if self._live is not None:
+                self._live.give_up()
 
     def load_cost(self, again: bool = False) -> costs.LoadCost:
         """What a load costs on this machine: kept in the state folder, else (or ``again``) measured now.
@@ -165,7 +165,12 @@ class Lab:
         self._live = job = LiveJob(self.record, spec, on_end)
         job.most = self.room(spec)
         threading.Thread(target=job.keep, name="keyshift-job", daemon=True).start()
-        job.await_ready()
+        try:
+            job.await_ready()
+        except BaseException:  # Ctrl-C, too: nobody else has it
+            with interrupts_wait():
+                job.give_up()
+            raise
         return job
 
     def require_snapshots(self, spec: RunSpec, job: str, names: Iterable[str]) -> None:

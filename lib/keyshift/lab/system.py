@@ -18,6 +18,7 @@ from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import SlotId
 from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured, PodUsed, Second
 from keyshift.ordering import orderings
@@ -99,6 +100,9 @@ class Plans(Protocol):
 
     def ended(self, stage: str, number: int) -> bool | None:
         """See ``JobPlans.ended``."""
+
+    def found(self, stage: str) -> tuple[SlotId, ...] | None:
+        """See ``JobPlans.found``."""
 
     def cancel(self) -> None:
         """Take back what has not begun. Raises BadInput if that is not possible."""

@@ -152,9 +152,9 @@ class ResultsFile:
         self._frames.append((origin, batch.replace_schema_metadata(None)))
         self.count += batch.num_rows
 
-    def roll(self, before_us: float = math.inf) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Close the current table, of what arrived before ``before_us``; returns latency, in ms, assignment version and
-        slot of each event in it that counts.
+    def roll(self, before_us: float = math.inf) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Close the current table, of what arrived before ``before_us``; returns latency, in ms, assignment version,
+        slot and arrival, in microseconds since the epoch, of each event in it that counts.
         """
         now = [frame for frame in self._frames if frame[0].arrived_us < before_us]
         self._frames = [frame for frame in self._frames if frame[0].arrived_us >= before_us]
@@ -177,7 +177,8 @@ class ResultsFile:
         slots, _, arrived_us, *_ = of_rows
         of_event = (table.column("position").to_numpy() >= 0) & first
         latencies_ms = (arrived_us - table.column("t").to_numpy()) / 1000
-        return latencies_ms[of_event], table.column("version").to_numpy()[of_event], slots[of_event]
+        versions = table.column("version").to_numpy()
+        return latencies_ms[of_event], versions[of_event], slots[of_event], arrived_us[of_event]
 
     def close(self) -> None:
         """The file has everything. Nothing can read it before."""
@@ -207,12 +208,22 @@ def decoded(
         yield record, *frames.decode(record.value, expected)
 
 
-def report(second: int, latencies_ms: np.ndarray, versions: np.ndarray, slots: np.ndarray) -> None:
-    """Say what arrived in one second."""
-    p50, p99 = np.percentile(latencies_ms, (50, 99)).round(3).tolist() if len(latencies_ms) else (None, None)
+def report(
+    second: int,
+    latencies_ms: np.ndarray,
+    versions: np.ndarray,
+    slots: np.ndarray,
+    arrived_us: np.ndarray,
+    begun_us: int = 0,
+) -> None:
+    """Say what arrived in one second. What had arrived by ``begun_us`` counts, but is in no second: after a resume that
+    is all that came before.
+    """
+    now_ms = latencies_ms[arrived_us >= begun_us]
+    p50, p99 = np.percentile(now_ms, (50, 99)).round(3).tolist() if len(now_ms) else (None, None)
     by_version = dict(np.stack(np.unique(versions, return_counts=True), axis=1).tolist())
     by_slot = {slot: _latencies(latencies_ms[slots == slot]) for slot in np.unique(slots).tolist()}
-    say(SecondDone(Second(second, len(latencies_ms), p50, p99), by_version, by_slot))
+    say(SecondDone(Second(second, len(now_ms), p50, p99), by_version, by_slot))
 
 
 def _latencies(all_ms: np.ndarray) -> Latencies:
@@ -256,12 +267,12 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say(Ready())
 
-    second = now_us() // SECOND_US
+    begun = second = now_us() // SECOND_US
 
     def tell() -> None:
         nonlocal second
         while (end_us := (second + 1) * SECOND_US) < now_us() - _LATE_US:
-            report(second, *results.roll(end_us))
+            report(second, *results.roll(end_us), begun * SECOND_US)
             second += 1
             if config.others:
                 say(KeepingUp(chains.standings(), chains.behind()))
@@ -307,7 +318,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                     compare(chains, stage.name, replica, slot, facts.turn, arrived_us, version)
         tell()
     while results.waiting:  # of the last seconds
-        report(second, *results.roll((second + 1) * SECOND_US))
+        report(second, *results.roll((second + 1) * SECOND_US), begun * SECOND_US)
         second += 1
     results.close()
     say(Collected(results.count, chains.compared))

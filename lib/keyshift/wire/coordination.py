@@ -173,13 +173,21 @@ class Coordination(Session):
             self._client.DataWatch(_at(self.root, node), changed)
         self.check()  # kazoo does not tell if it has ended
 
-    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], bool | None]) -> None:
-        """Call with the names in a folder, now and at every change, until it returns False. Creates the folder."""
+    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], None]) -> Callable[[], None]:
+        """Call with the names in a folder, now and at every change, until what this gives is called. Creates the
+        folder.
+        """
         path = _at(self.root, folder)
         with self._talking():
             self._tree.ensure(path)
-            self._client.ChildrenWatch(path, call)
+            watch = self._client.ChildrenWatch(path, call)
         self.check()
+
+        def end() -> None:
+            watch._stopped = True  # kazoo has no other way while nothing changes, and keeps the watch of what has gone
+            self._client.remove_listener(watch._session_watcher)
+
+        return end
 
     # -- leading ------------------------------------------------------------------------------------------------------
 

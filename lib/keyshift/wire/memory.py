@@ -49,7 +49,8 @@ class Watch:
                 seen, say = self.look()
             if not (self.over or self.session.over) and seen != self.seen:
                 self.seen = seen
-                self.over = say() is False
+                if say() is False:
+                    self.over = True
 
 
 class Memory:
@@ -242,14 +243,24 @@ class MemoryCoordination(MemorySession):
 
         self._watch(Watch(self, self._at(node), look))
 
-    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], bool | None]) -> None:  # noqa: D102
+    def watch_children(  # noqa: D102
+        self, folder: Folder[Any], call: Callable[[list[str]], None]
+    ) -> Callable[[], None]:
         def look() -> tuple[Any, Callable[[], bool | None]]:
             names = self.memory.below(self._at(folder))
             return names, lambda: call(names)
 
         with self._talking():
             self.memory.require_root(self.root)
-        self._watch(Watch(self, f"{self._at(folder)}/", look))
+        watch = Watch(self, f"{self._at(folder)}/", look)
+        self._watch(watch)
+
+        def end() -> None:
+            watch.over = True
+            with self.memory.lock:
+                self.watches = [each for each in self.watches if each is not watch]
+
+        return end
 
     def _watch(self, watch: Watch) -> None:
         with self._talking():

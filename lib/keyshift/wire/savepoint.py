@@ -273,6 +273,11 @@ class SavepointStore:
         old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
         self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
 
+    def remove_state(self, savepoint: str) -> None:
+        """What it was can still be read, but not its state, to which no other one refers. Raises ServiceUnavailable."""
+        names = self._bucket.names(f"{savepoint}/")
+        self._bucket.remove([name for name in names if name != f"{savepoint}/{_MANIFEST}"])
+
     def delete_all(self) -> None:
         """Remove every savepoint of the job. Raises ServiceUnavailable."""
         self._bucket.remove(self._bucket.names())

@@ -27,7 +27,8 @@ from keyshift.wire.confirmed import Write, parents
 from keyshift.wire.epoch import Epoch
 
 PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
-PARTS = b"parts/"  # no JSON begins so
+PARTS = "parts"
+_IN_PARTS = b"/"  # so begins what is held in place of a long value, the path of its parts, and no JSON
 _FAST = 1  # level of zlib
 
 
@@ -104,7 +105,7 @@ class Tree:
             self.ensure(part, piece)  # it may have arrived, and the answer not
         self._client.retry(self._put, path, held)
         if (before := self._in_parts.pop(path, None)) is not None:
-            self.delete(f"{self.root}/{before.decode()}")
+            self.delete(before.decode())
         if parts:
             self._in_parts[path] = held
 
@@ -114,8 +115,8 @@ class Tree:
             return [(path, data)]
         data = zlib.compress(data, _FAST)
         pieces = [data[begin : begin + PART_BYTES] for begin in range(0, len(data), PART_BYTES)]
-        folder = f"{PARTS.decode()}{secrets.token_hex(8)}-{len(pieces)}"
-        parts = [(f"{self.root}/{folder}/{number}", piece) for number, piece in enumerate(pieces)]
+        folder = f"{self.root}/{PARTS}/{secrets.token_hex(8)}-{len(pieces)}"
+        parts = [(f"{folder}/{number}", piece) for number, piece in enumerate(pieces)]
         return [*parts, (path, folder.encode())]
 
     def ensure(self, path: str, data: bytes = b"") -> None:
@@ -128,7 +129,7 @@ class Tree:
         _contend(NodeExistsError, self._hold, path, data)
 
     def delete(self, path: str) -> None:
-        """Delete a node and all below it, if it is there."""
+        """Delete a node and all below it, if it is there. Of what it held, the parts go, too."""
         _contend(NotEmptyError, self._delete_below, path)
 
     def _put(self, path: str, data: bytes) -> None:
@@ -160,13 +161,21 @@ class Tree:
 
     def _delete_below(self, path: str) -> None:
         try:
+            part = path.startswith(f"{self.root}/{PARTS}/")  # which may be long, and holds no path
+            held = b"" if part else self._client.retry(self._client.get, path)[0]
+        except NoNodeError:
+            return
+        try:
             self._client.retry(self._guarded.write, "delete", path)
         except NoNodeError:
-            pass
+            pass  # it was sent twice
         except NotEmptyError:
             for name in self.names(path):
                 self.delete(f"{path}/{name}")
             raise
+        self._in_parts.pop(path, None)
+        if held.startswith(_IN_PARTS):
+            self.delete(held.decode())
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -186,10 +195,10 @@ class Tree:
 
     def whole(self, data: bytes) -> bytes:
         """What a node with ``data`` holds, itself or in parts. Raises NoNodeError if the node was overwritten."""
-        if not data.startswith(PARTS):
+        if not data.startswith(_IN_PARTS):
             return data
         folder, count = data.decode(), int(data.rsplit(b"-", 1)[1])
-        answers = [self._client.get_async(f"{self.root}/{folder}/{number}") for number in range(count)]
+        answers = [self._client.get_async(f"{folder}/{number}") for number in range(count)]
         return zlib.decompress(b"".join(answer.get()[0] for answer in answers))
 
     def names(self, path: str) -> list[str]:

@@ -14,7 +14,7 @@ from small_live import live_job
 from keyshift.control import background
 from keyshift.control import client as client_module
 from keyshift.control.api import make_app
-from keyshift.control.background import start
+from keyshift.control.background import TOKEN, control_token, start
 from keyshift.control.client import Client, await_end, followed, stopped
 from keyshift.control.files import FORMAT, Jobs, Kept, last_line
 from keyshift.control.forgetting import forget
@@ -33,6 +33,27 @@ SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
 def jobs(tmp_path, monkeypatch):
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
     return Jobs()
+
+
+@pytest.mark.parametrize("token", ["one\ntwo", "tokén", "one\x7ftwo"])
+def test_a_token_that_no_request_can_have_is_refused_before_anything_is_started(jobs, monkeypatch, token):
+    monkeypatch.setenv(TOKEN, token)
+    with pytest.raises(BadInput, match=rf"{TOKEN}: character 4 .*printable ASCII") as refused:
+        control_token()
+    assert token not in str(refused.value)
+    monkeypatch.setattr(background, "_launched", mock.Mock(side_effect=AssertionError))
+    with pytest.raises(BadInput, match=TOKEN):
+        start(SMALL, silent)
+    assert jobs.all() == []
+
+
+def test_a_token_has_no_blanks_around_it(monkeypatch):
+    monkeypatch.setenv(TOKEN, " of a file\n")
+    assert control_token() == "of a file"
+    monkeypatch.setenv(TOKEN, "\n")
+    assert control_token() == ""
+    monkeypatch.delenv(TOKEN)
+    assert control_token() == ""
 
 
 def test_a_file_is_for_its_owner_alone_and_keeps_all_there_is_to_know(jobs):

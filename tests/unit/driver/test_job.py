@@ -348,6 +348,34 @@ def switch_to(job, *versions):
     job.counter.led._machine.assignment = job.counter.led.log.history[-1]
 
 
+@pytest.mark.parametrize("called", [True, False], ids=["was called", "was being called"])
+def test_a_savepoint_that_was_not_awaited_before_a_death_is_called_anew_by_the_next_attempt(job, monkeypatch, called):
+    job.config = replace(job.config, deadline_s=1.0)
+
+    def dies(*_):
+        raise QueryDied("gone")
+
+    if called:
+        job.call_savepoint()
+    else:
+        with monkeypatch.context() as patch, pytest.raises(QueryDied):
+            patch.setattr(questions.Questions, "call_savepoint", dies)
+            job.savepoint()
+    job.recover()
+    assert job.savepoint().name.startswith("1-")
+
+
+def test_a_savepoint_that_could_not_be_called_is_called_anew(job, monkeypatch):
+    def late(*_):
+        raise MigrationFailed("router 0 did not answer")
+
+    with monkeypatch.context() as patch, pytest.raises(MigrationFailed):
+        patch.setattr(questions.Questions, "call_savepoint", late)
+        job.savepoint()
+    name = job.savepoint().name
+    assert [value.id for path, value in job.memory.published if path == "savepoint"] == [name]
+
+
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job):
     first, version = START.version, START.version + 4
     switch_to(job, first + 2, version, first + 5)

@@ -144,6 +144,17 @@ def test_every_step_is_written_down_with_what_its_slots_measured():
     assert [assignment.version for assignment in leader.log.history] == [START.version, *versions]
 
 
+def test_of_a_step_that_has_ended_nothing_is_awaited_any_more():
+    """An attempt may last for days, and have a snapshot every few seconds."""
+    nodes = Nodes()
+    nodes.goes_on()
+    leader = coordinator(nodes)
+    leader.snapshot("one")
+    lead(leader, (FIRST, SECOND), (BACK,))
+    assert set(outcomes_of(leader).values()) == {"complete"} and len(leader.log.history) == 5
+    assert nodes.watches == []
+
+
 def test_a_step_ahead_that_is_taken_back_leaves_no_record():
     first = START.version + 1
 

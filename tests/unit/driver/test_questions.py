@@ -32,15 +32,19 @@ def ask(monkeypatch):
 
     monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(questions, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
-    nodes = SimpleNamespace(
-        watch_children=lambda path, changed: changed(names()), read_below=lambda path: dict.fromkeys(names(), path)
-    )
+    ended = []
+
+    def watch_children(path, changed):
+        changed(names())
+        return lambda: ended.append(path)
+
+    nodes = SimpleNamespace(watch_children=watch_children, read_below=lambda path: dict.fromkeys(names(), path))
 
     def ask(deadline_s=1.0, progress=lambda: None):
         attempt = SimpleNamespace(participant=nodes, config=SimpleNamespace(deadline_s=deadline_s))
         return Questions(attempt, lambda: None).answers("path", WANTED, "savepoint", progress)
 
-    ask.clock = clock
+    ask.clock, ask.ended = clock, ended
     return ask
 
 
@@ -53,6 +57,7 @@ def test_a_slot_that_is_silent_for_longer_than_the_deadline_is_named(ask):
     with pytest.raises(MigrationFailed, match="savepoint: slot-0, slot-1 did not answer within 1 s"):
         ask()
     assert ask.clock.now == pytest.approx(1, abs=0.1)
+    assert ask.ended == ["path"], "nobody looks any more"
 
 
 def test_each_answer_begins_the_deadline_anew(ask):

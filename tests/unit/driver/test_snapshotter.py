@@ -31,6 +31,7 @@ from keyshift.wire.nodes import (
     ack,
     saved,
 )
+from keyshift.wire.savepoint import SavepointManifest
 from waits import until
 
 OWNERS = {0: (0, 1), 1: (2, 3)}  # units by slot
@@ -112,6 +113,10 @@ def made(monkeypatch):
         over(snapshotter)
 
 
+def of(unit):
+    return unit, state(unit)
+
+
 def over(snapshotter):
     snapshotter.end()
     snapshotter.join(60)
@@ -177,6 +182,25 @@ def test_what_a_journal_has_is_not_removed_before_another_one_is_on_disk(made):
     assert sorted(made.store.places(first, "counter")) == [0, 1, 2, 3]
     made.complete.journaled([])
     until(lambda: first not in names_in(made))
+
+
+def test_the_state_of_a_savepoint_that_nobody_goes_on_from_any_more_goes_and_what_it_was_stays(made):
+    """A job may be scaled by restarts for days, and each of them writes all of its state."""
+    for name in ("1-old", "2-new"):
+        manifest = SavepointManifest()
+        said = {
+            f"slot-{slot}": SlotSaved(tuple(write(made.store, name, slot, map(of, OWNERS[slot])))) for slot in OWNERS
+        }
+        manifest.add("counter", said, made.leader.assignment)
+        made.store.commit(name, manifest)
+    made.complete.supersede(["1-old"])
+    made.begin()
+    until(lambda: not made.complete.superseded)
+    assert made.store._bucket.names("1-old/") == ["1-old/manifest.json"]
+    made.complete.supersede(["1-old"])
+    assert made.complete.superseded == [], "it is asked for with each journal"
+    made.store.require_whole("2-new")
+    assert list(made.store.manifest("1-old").stages) == ["counter"]
 
 
 def test_one_that_is_being_written_is_waited_for_however_long_it_takes(made):

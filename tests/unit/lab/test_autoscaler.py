@@ -15,7 +15,7 @@ from keyshift.lab.autoscaler import Autoscaler, sentence, told
 from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.records import Measured, Second
 from keyshift.results.from_records import scaling_table
-from keyshift.traffic.feed import Progress
+from keyshift.traffic.feed import Before, Progress
 
 RATE = 500.0  # records per second of a slot at work
 BEGIN = 1_000.0
@@ -29,7 +29,7 @@ class Job:
         self.work = {slot: [0.0, 0.0] for slot in range(8)}
         self.queue = self.sent = self.answered = 0.0
         self.requests, self.raises, self.target, self.until = [], [], None, 0.0
-        self.feed = SimpleNamespace(progress=deque(maxlen=60))
+        self.feed = SimpleNamespace(progress=deque(maxlen=60), before=Before())
         self.traffic = SimpleNamespace(seconds=[], received=0)
 
     def pass_second(self):
@@ -211,6 +211,20 @@ def test_the_backlog_is_that_of_a_moment_that_both_sides_have_told_of(driven):
     assert made.driver._backlog() == 0
     made.job.feed.progress.clear()
     assert made.driver._backlog() == 0
+
+
+@pytest.mark.parametrize("answered", [8_000, 200], ids=["most", "little"])
+def test_after_a_resume_the_backlog_is_that_of_all_events_and_results(driven, answered):
+    """Results are counted from the beginning of the job, and so is what was offered."""
+    made = driven(1, lambda now: 400.0)
+    made.run(10)
+    made.job.feed.before = Before(events=10_000, due=10_000)
+    made.job.traffic.received += answered
+    assert made.driver._backlog() == 10_000 - answered
+    made.job.feed.progress = deque(Progress(at, events=0, due=0) for at, *_ in made.job.feed.progress)
+    made.job.traffic.received = answered
+    made.job.traffic.seconds[:] = [second._replace(results=0) for second in made.job.traffic.seconds]
+    assert made.driver._backlog() == 10_000 - answered, "while nothing is offered, too"
 
 
 def test_every_decision_is_said_and_stored_with_its_numbers(driven):

@@ -1,5 +1,7 @@
 import contextlib
 import dataclasses
+import signal
+import threading
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -212,3 +214,39 @@ def test_where_executors_run_elsewhere_the_load_is_the_default_and_nothing_is_me
     assert "not measured" in said[0]
     with pytest.raises(BadInput, match="not on this machine"):
         lab.load_cost()
+
+
+class Live:
+    """A job that comes to an interrupt while it starts, and to another one while it is given up."""
+
+    run_id = "run-1"
+
+    def __init__(self, *_):
+        self.ended = threading.Event()
+
+    def keep(self):
+        pass
+
+    def await_ready(self):
+        raise KeyboardInterrupt
+
+    def give_up(self):
+        signal.raise_signal(signal.SIGINT)
+        self.ended.set()
+
+
+def test_a_job_whose_start_is_interrupted_is_given_up_and_another_one_may_start(lab, monkeypatch):
+    """Nobody else has it."""
+    monkeypatch.setattr(run, "LiveJob", Live)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            lab.start(live_spec({}))
+        assert lab._live.ended.is_set()
+
+
+def test_a_lab_ends_its_spark_though_somebody_interrupts_the_end_of_its_job(lab):
+    lab._live, lab._closing = Live(), contextlib.ExitStack()
+    lab._closing.callback(lab.done.append, "spark")
+    with pytest.raises(KeyboardInterrupt):
+        lab.__exit__()
+    assert lab._live.ended.is_set() and lab.done == ["spark"]

@@ -37,9 +37,9 @@ def test_results_of_timers_are_kept_but_not_timed(tmp_path):
     results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
     results.add(batch((1000, 0), (500, -1), (2000, 1)), slot=1, log_offset=7, arrived_us=5000)
     results.add(batch((400, -1)), slot=0, log_offset=3, arrived_us=6000)
-    latencies_ms, versions, slots = results.roll()
+    latencies_ms, versions, slots, _ = results.roll()
     assert latencies_ms.tolist() == [4.0, 3.0] and versions.tolist() == [0, 0] and slots.tolist() == [1, 1]
-    assert [column.tolist() for column in results.roll()] == [[], [], []]
+    assert [column.tolist() for column in results.roll()] == [[], [], [], []]
     results.close()
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
     assert table["position"].tolist() == [0, -1, 1, -1]
@@ -53,7 +53,7 @@ def test_where_a_unit_is_in_another_slot_of_each_replica_its_first_results_count
     results.add(batch((0, 1), (0, 2), key=3), slot=1, log_offset=0, arrived_us=4000, replica=1, turn=told(1))
     results.add(batch((0, 2), key=3), slot=0, log_offset=1, arrived_us=5000, replica=0, turn=told(1, piece=1))
     results.add(batch((0, 1), key=4), slot=0, log_offset=2, arrived_us=6000, replica=0, turn=told(2))
-    latencies_ms, _, slots = results.roll()
+    latencies_ms, _, slots, _ = results.roll()
     assert list(zip(slots.tolist(), latencies_ms.tolist(), strict=True)) == [(0, 3.0), (1, 4.0), (0, 6.0)]
     results.close()
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
@@ -80,6 +80,19 @@ def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypa
     said.clear()
     collector.report(18, *results.roll())
     assert said == [SecondDone(Second(18, 0))]
+
+
+def test_what_had_arrived_before_the_collector_began_is_in_no_second_and_counts(monkeypatch, tmp_path):
+    """After a resume all results of the job are read once more."""
+    said = []
+    monkeypatch.setattr(collector, "say", said.append)
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
+    results.add(batch((0, 0), (0, 1)), slot=0, log_offset=0, arrived_us=8_000_000)
+    results.add(batch((9_998_000, 2)), slot=0, log_offset=1, arrived_us=10_000_000)
+    collector.report(11, *results.roll(), begun_us=10_000_000)
+    (report,) = said
+    assert report.second == Second(11, 1, 2.0, 2.0), "also what was read late"
+    assert report.by_version == {0: 3} and report.by_slot[0].sum_ms == 16_002.0
 
 
 def test_what_was_read_early_is_told_with_its_own_second(tmp_path):
@@ -119,10 +132,10 @@ def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp
     results.add(batch((0, 2)), slot=0, log_offset=0, arrived_us=9000, replica=0, turn=told(2))
     results.add(batch((0, 2)), slot=0, log_offset=5, arrived_us=5000, replica=1, turn=told(2))
     results.add(batch((0, 1)), slot=1, log_offset=0, arrived_us=6000, replica=0, turn=told(1))
-    latencies_ms, _, slots = results.roll()
+    latencies_ms, _, slots, _ = results.roll()
     assert sorted(zip(slots.tolist(), latencies_ms.tolist(), strict=True)) == [(0, 5.0), (1, 6.0)]
     results.add(batch((0, 1)), slot=1, log_offset=0, arrived_us=4000, replica=1, turn=told(1))
-    assert [column.tolist() for column in results.roll()] == [[], [], []], "it came when that second was told"
+    assert [column.tolist() for column in results.roll()] == [[], [], [], []], "it came when that second was told"
     results.close()
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
     assert list(zip(table["slot"], table["replica"], table["slot_turn"], table["first"], strict=True)) == [

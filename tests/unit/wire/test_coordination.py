@@ -1,5 +1,6 @@
 """What the wrapper does when others undo what it has done; what it promises otherwise: tests/contract."""
 
+import secrets
 import threading
 from itertools import count
 
@@ -9,8 +10,10 @@ from kazoo.exceptions import ConnectionClosedError, NodeExistsError, NoNodeError
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire import session as zookeeper_session
 from keyshift.wire import tree
+from keyshift.wire.confirmed import parents
 from keyshift.wire.coordination import Coordination
-from keyshift.wire.nodes import ADDRESSES, ALL
+from keyshift.wire.nodes import ADDRESSES, ALL, ALL_SAVED, saved
+from keyshift.wire.tree import PART_BYTES
 
 
 class Client:
@@ -29,6 +32,11 @@ class Client:
         if path in self.nodes:
             raise NodeExistsError
         self.nodes[path] = value
+
+    def get(self, path):
+        if path not in self.nodes:
+            raise NoNodeError
+        return self.nodes[path], None
 
     def delete(self, path):
         if self.lost:
@@ -78,6 +86,22 @@ def test_a_folder_that_somebody_writes_into_meanwhile_goes_all_the_same(job):
     job._client.intruders = ["/job/acks/3", "/job/acks/2", "/job/new"]
     job.withdraw(ALL)
     assert not job._client.nodes and not job._client.intruders
+
+
+@pytest.mark.parametrize("gone", [saved("one")["slot-1"], saved("one"), ALL_SAVED])
+def test_with_a_value_that_is_too_long_for_a_node_its_parts_go(job, gone):
+    def written(path):
+        """Gives its parts."""
+        writes = job._tree.writes(path, secrets.token_bytes(2 * PART_BYTES))
+        for each, data in writes:
+            job._client.nodes |= {**dict.fromkeys(parents("/job", each), b""), each: data}
+        return {each for each, _ in writes[:-1]}
+
+    written("/job/savepoints/one/slot-1")
+    kept = written("/job/measured")
+    job.withdraw(gone)
+    assert {path for path in job._client.nodes if path.startswith("/job/parts/") and path.count("/") == 4} == kept
+    assert "/job/measured" in job._client.nodes and "/job/savepoints/one/slot-1" not in job._client.nodes
 
 
 def test_a_connection_that_is_closed_ends_a_deletion(job):

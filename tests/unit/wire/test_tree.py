@@ -1,5 +1,6 @@
 """Nodes of ZooKeeper that come and go while somebody reads them."""
 
+import secrets
 from types import SimpleNamespace
 
 from kazoo.exceptions import NoNodeError
@@ -42,3 +43,17 @@ def test_a_long_value_that_repeats_itself_takes_one_small_part():
     assert path == "/root/node"
     assert sum(map(len, there.values())) < PART_BYTES
     assert zookeeper.whole(held) == value
+
+
+def test_a_long_value_is_read_from_further_above_too():
+    """A resume reads what there is of each stage from the root of the job."""
+    there = {}
+    client = SimpleNamespace(
+        retry=lambda act, *arguments: act(*arguments),
+        get=lambda path: (there[path], None),
+        get_async=lambda path: SimpleNamespace(get=lambda: (there[path], None)),
+    )
+    above, stage = (Tree(client, root, GuardedWrites(client, root, None)) for root in ("/job", "/job/0/counter"))
+    value = secrets.token_bytes(PART_BYTES + 1)
+    there |= dict(stage.writes("/job/0/counter/plan", value))
+    assert above.read("/job/0/counter/plan") == value

@@ -121,8 +121,12 @@ class JobFailover:
 
     def kept(self) -> None:
         """See ``Failover``."""
-        if self._past is not None:
-            self._job.snapshots.journaled({snapshot.name for snapshot in self._past.snapshots})
+        if (past := self._past) is None:
+            return
+        self._job.snapshots.journaled({snapshot.name for snapshot in past.snapshots})
+        names = [savepoint.name for savepoint in past.savepoints]
+        if past.snapshots and past.begun_from and past.begun_from.name in names:  # these came behind it
+            self._job.snapshots.supersede(names[: names.index(past.begun_from.name)])
 
     def claim(self, journal: SystemJournal) -> int:
         """See ``Failover``."""

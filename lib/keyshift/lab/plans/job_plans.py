@@ -10,6 +10,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import CopiedAhead
 from keyshift.lab.plans.stage_plans import Proposal, StagePlans
 from keyshift.model.errors import QueryDied
+from keyshift.model.keys import SlotId
 from keyshift.planner import Strategy
 
 
@@ -63,6 +64,12 @@ class JobPlans:
         """
         plans, waiting = self.of[stage], {name for name, _ in self._restarts}
         return plans.ended(number, stage in waiting or plans.led.busy)
+
+    def found(self, stage: str) -> tuple[SlotId, ...] | None:
+        """The owners of its units when the first migration of this process began, behind all that was left by the
+        process before; None if none has.
+        """
+        return self.of[stage].found
 
     def cancel(self) -> None:
         """Take back what has not begun: migrations and restarts, of all stages."""

@@ -69,8 +69,7 @@ class Migrations:
     def _settle(self, migration: Migration, inherited: bool) -> None:
         reached: bool | None
         if inherited:
-            now = self._system.status()["stages"][migration["stage"]]
-            reached = None if now["migrating"] else now["owners"] == self._targets.get(_key(migration))
+            reached = self._reached(migration["stage"], self._targets.get(_key(migration)))
         else:
             reached = self._system.plans.ended(migration["stage"], migration["number"])
         if reached is None:
@@ -79,6 +78,13 @@ class Migrations:
         self._targets.pop(_key(migration), None)
         migration["took_s"] = round(time.time() - migration["requested_at"], 3)
         migration["outcome"] = "complete" if reached else why
+
+    def _reached(self, stage: str, target: list[int] | None) -> bool | None:
+        """Whether units were there behind what the process before has left; None while that is under way."""
+        now = self._system.status()["stages"][stage]
+        if (found := self._system.plans.found(stage)) is not None:  # looked for behind ``now``
+            return list(found) == target
+        return None if now["migrating"] else now["owners"] == target
 
     def _why(self, stage: str) -> str:
         """The last note on ``stage``, or on the whole job."""

@@ -66,6 +66,8 @@ class StagePlans:
         self._point = spec.point()
         self.past = PlansPast()  # its values are replaced, and never changed
         self._wanted: Change | None = None  # the one that was requested last, by this process
+        self._first = -1  # the number of this process's first plan
+        self.found: tuple[SlotId, ...] | None = None  # see ``JobPlans.found``
         self._planned, self._target = -1, spec.start(led.name)  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
         self._announced = -1  # the number of the migration for which copies are there already, if it wants some
@@ -94,6 +96,8 @@ class StagePlans:
     def steps(self, number: int, change: Change, proposal: Proposal | None, current: Assignment) -> tuple[Step, ...]:
         """Of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
         begin = time.perf_counter()
+        if self._first in (-1, number):  # it may be planned once more
+            self._first, self.found = number, current.owner
         if self._planned not in (-1, number):
             self._ended[self._planned] = self._target.owner == current.owner
         try:

@@ -66,6 +66,9 @@ class ReplicatedPlans:
         assert request.proposal is not None
         return _first(self._replicas).job.stage(stage).assignment.owner == request.proposal.target.owner
 
+    def found(self, stage: str) -> None:
+        """Nothing of what a process before has left goes on."""
+
     def cancel(self) -> None:
         """What no replica was told of. Raises BadInput if there is nothing but what they were told of: one of them may
         have begun what another one has not.

@@ -78,17 +78,17 @@ def staircase(start: float, bisections: int, tries: int = TRIES) -> Generator[fl
                 return True
         return False
 
-    rate = start
+    rate, factor = start, STEP
     if (yield from sustained(rate)):
         while rate < HIGHEST_PER_S and (yield from sustained(rate * STEP)):
             rate *= STEP
     else:
-        rate /= STEP
-        while rate >= LOWEST_PER_S and not (yield from sustained(rate)):
-            rate /= STEP
-        if rate < LOWEST_PER_S:
-            return 0.0
-    factor = STEP
+        below = False
+        while not below:
+            if rate <= LOWEST_PER_S:
+                return 0.0
+            above, rate = rate, max(rate / STEP, LOWEST_PER_S)
+            below, factor = (yield from sustained(rate)), above / rate
     for _ in range(bisections):
         factor = math.sqrt(factor)
         if (yield from sustained(rate * factor)):

@@ -162,8 +162,10 @@ class Series:
 
     @property
     def _objective_ms(self) -> float:
-        """From the median second of the job so far: migrations are the lesser part of it."""
-        return metrics.objective_ms(median(each.p99_ms or 0.0 for each in self._run.traffic.seconds))
+        """From the median second under load so far: migrations are the lesser part of them."""
+        seconds, begin = self._run.traffic.seconds, self._run.began_at
+        p99s_ms = [each.p99_ms for each in seconds if each.second >= begin and each.p99_ms is not None]
+        return metrics.objective_ms(median(p99s_ms or [0.0]))
 
 
 def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:

@@ -2,13 +2,15 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from keyshift.driver.completed import CompletedSnapshot
+from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
 from keyshift.experiment.commands import Migration
+from keyshift.lab.live.failover import JobFailover
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.model.errors import BadInput
@@ -97,3 +99,30 @@ def test_a_damaged_journal_is_refused_with_the_field_and_without_values():
     with pytest.raises(BadInput, match=r"the journal is damaged: .*past\.snapshots") as refused:
         journal_from_json(raw)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("past", "superseded"),
+    [
+        ({}, ["0-a", "1-b"]),
+        ({"snapshots": []}, []),
+        ({"begun_from": None}, []),
+        ({"begun_from": replace(SAVED, name="of another job")}, []),
+    ],
+    ids=["snapshots came behind a restart", "none came", "no restart", "begun elsewhere"],
+)
+def test_what_was_written_before_the_last_restart_is_needed_until_a_journal_has_a_snapshot_behind_it(past, superseded):
+    names = ("0-a", "1-b", "2-c", "3-of a restart that died")
+    made = {"savepoints": [replace(SAVED, name=name) for name in names], "begun_from": replace(SAVED, name="2-c")}
+    config = SimpleNamespace(job="job", token="", attempt=4, chain=lambda: [])
+    job = SimpleNamespace(
+        require_driver=lambda: None,
+        config=config,
+        past=lambda: replace(PAST, **{**made, **past}),
+        snapshots=CompletedSnapshots(),
+    )
+    failover = JobFailover(job, SimpleNamespace(of={}))
+    failover.journal()
+    assert job.snapshots.superseded == [], "it is not on disk yet"
+    failover.kept()
+    assert job.snapshots.superseded == superseded

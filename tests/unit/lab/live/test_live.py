@@ -14,7 +14,7 @@ from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab import run_loop
 from keyshift.lab.run_loop import WINDOW_S, pause_before
 from keyshift.model.errors import BadInput, Deposed, MigrationFailed, NotThere, QueryDied, RunsElsewhere
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured
 from keyshift.waiting import wait_until
@@ -294,6 +294,34 @@ def test_a_migration_that_the_next_process_has_brought_to_its_end_is_complete(mo
     with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journals[-1], resume=switched) as job:
         assert wait_until(lambda: job.status()["migrations"][0]["outcome"] == "complete", 60)
         assert job.status()["migrations"][0]["took_s"] > 0
+
+
+@pytest.mark.parametrize(("whole", "next_slots"), [(True, 3), (False, 4)], ids=["all of it", "none of it"])
+def test_a_migration_that_went_on_in_the_next_process_ended_where_the_first_one_of_that_began(
+    monkeypatch, whole, next_slots
+):
+    """Nothing is seen between the two."""
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
+        job.inner.go.clear()
+        job.do(Scale(slots=4))
+        assert wait_until(lambda: len(journals[-1].targets) == 1, 60)
+    (target,) = journals[-1].targets.values()
+
+    def goes_on(inner):
+        inner.go.clear()
+        moves = inner.stages[0].assignment.moves_to(Assignment(0, tuple(target)))
+        inner.stages[0].requests.append(lambda current: (Step(tuple(moves)),) if whole else ())
+
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journals[-1], resume=goes_on) as job:
+        job.do(Scale(slots=next_slots))
+        assert {each["outcome"] for each in job.status()["migrations"]} == {"under way"}
+        job.inner.go.set()
+        assert wait_until(lambda: not job.status()["migrating"], 60)
+        assert wait_until(lambda: job.status()["migrations"][0]["outcome"] != "under way", 60)
+        first, second = job.status()["migrations"]
+        assert (first["outcome"] == "complete") is whole
+        assert second["outcome"] == "complete"
 
 
 @pytest.fixture

@@ -51,6 +51,15 @@ def test_the_staircase_gives_nothing_when_no_rate_is_sustained():
     assert min(asked) >= LOWEST_PER_S
 
 
+@pytest.mark.parametrize("start", [3_173.0, 500.0, LOWEST_PER_S])
+def test_the_lowest_rate_is_tried_before_none_is_sustained(start):
+    found, asked = climb(0, start, bisections=4)
+    assert (found, asked[-1], min(asked)) == (0, LOWEST_PER_S, LOWEST_PER_S)
+    found, asked = climb(350.0, start, bisections=4)
+    assert found <= 350.0 < found * 2 ** (1 / 16) * 1.000001
+    assert len(asked) == len(set(asked)), "a rate was tried twice"
+
+
 def test_the_staircase_ends_when_every_rate_is_sustained():
     found, asked = climb(math.inf, 8_000.0, bisections=2)
     assert found == max(asked)

@@ -4,8 +4,9 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import run_in_one_job
-from keyshift.lab.scripts.series import job_of, one_job
+from keyshift.lab.scripts.series import Series, job_of, one_job
 from keyshift.model.errors import KeyshiftError
+from keyshift.model.records import Second
 
 SMALL = {"keys": 1000, "seconds": 10.0, "trigger_s": 4.0}
 
@@ -101,3 +102,18 @@ def test_runs_of_a_job_that_died_are_made_one_by_one_and_that_is_said():
     assert [each.strategy for each in made] == ["fluid", "lazy"]
     assert lab.asked[1:] == [("alone", "fluid", 1), ("alone", "lazy", 1)]
     assert lab.said == ["the job of 2 runs died, so they are made one by one: no slot is left"]
+
+
+@pytest.mark.parametrize(
+    ("told", "objective_ms"),
+    [
+        ([*(Second(at, 0) for at in range(20)), *(Second(20 + at, 9, 40.0, 80.0) for at in range(5))], 160),
+        ([Second(30, 9, 40.0, 80.0), Second(31, 0), Second(32, 0)], 160),
+        ([Second(number, 0) for number in range(25)], 50),
+    ],
+    ids=["a job takes a while to start", "nothing came for a while", "nothing has come yet"],
+)
+def test_normal_latency_is_that_of_the_seconds_under_load_that_have_results(told, objective_ms):
+    series = Series([])
+    series.script(SimpleNamespace(system=None, began_at=19.5, traffic=SimpleNamespace(seconds=told)))
+    assert series._objective_ms == objective_ms
