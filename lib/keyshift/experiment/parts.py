@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from keyshift.experiment.scenario import FINITE, Text
 from keyshift.workloads.files import InputFile
 
+DAY_S = 86_400
 AUTO, OF_AUTO = "auto", ("rate", "frame_ms")  # a value that is chosen for the machine, and of which parameters
 _AUTO = "auto: the default, or what half of the processors can take"
 
@@ -25,6 +26,7 @@ class RunPart(Part):
     rate: float = Field(
         default=2000.0,
         gt=0,
+        le=1e9,
         description=f"events per second offered of the first source, all routers together; {_AUTO}",
     )
     rates: Text = Field(default="", description="events per second of other sources, by name: control:5")
@@ -39,8 +41,10 @@ class RunPart(Part):
     events: InputFile = Field(
         default="", description="event file whose events are offered (keyshift events write); empty: they are drawn"
     )
-    seconds: float = Field(default=24.0, gt=0, description="measured time in seconds, after the warm-up")
-    warmup_s: float = Field(default=4.0, ge=0, description="load before the measured time, in seconds")
+    seconds: float = Field(
+        default=24.0, gt=0, le=365 * DAY_S, description="measured time in seconds, after the warm-up"
+    )
+    warmup_s: float = Field(default=4.0, ge=0, le=DAY_S, description="load before the measured time, in seconds")
     frame_ms: float = Field(
         default=20.0,
         gt=0,
@@ -91,8 +95,10 @@ class JobPart(Part):
         description="slots that share a task of Spark and its Python process: fewer rows and wake-ups for as many "
         "slots, but state that moves between them crosses no process",
     )
-    batch_s: float = Field(default=300.0, ge=5, description="length of a Spark batch in seconds")
-    deadline_s: float = Field(default=30.0, gt=0, description="deadline of every phase of a migration, in seconds")
+    batch_s: float = Field(default=300.0, ge=5, le=365 * DAY_S, description="length of a Spark batch in seconds")
+    deadline_s: float = Field(
+        default=30.0, gt=0, le=DAY_S, description="deadline of every phase of a migration, in seconds"
+    )
     chunk_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 28, description="bytes of state per message")
     queue_bytes: int = Field(
         default=64 << 20, ge=1 << 16, description="bytes of records that may wait in a slot or a router"
@@ -134,7 +140,9 @@ class JobPart(Part):
         description="with an ordering that has leaders: milliseconds without a sign of life of a leader, until another "
         "one is elected",
     )
-    copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
+    copy_every_s: float = Field(
+        default=1.0, gt=0, le=DAY_S, description="seconds between rounds of copying, with replicate"
+    )
     copy_lag_keys: int = Field(
         default=200, ge=0, description="changed keys per round at which copies count as close, if they come as close"
     )

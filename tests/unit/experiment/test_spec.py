@@ -272,6 +272,12 @@ def test_no_number_of_a_run_may_be_infinite():
                 make_spec({name: given})
 
 
+@pytest.mark.parametrize("name", ["rate", "seconds", "warmup_s", "batch_s", "deadline_s", "copy_every_s"])
+def test_what_no_clock_or_counter_has_is_refused(name):
+    with pytest.raises(BadInput, match=f"^{name} = 1000000000000.0: input should be less than or equal to"):
+        make_spec({name: 1e12})
+
+
 @pytest.mark.parametrize("fault", ["kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s"])
 def test_a_strategy_that_stops_the_query_has_faults_of_no_migration(fault):
     assert make_spec({"strategy": "stop_restart", "fault": fault, "snapshot_s": 2.0}).scenario.fault == fault
