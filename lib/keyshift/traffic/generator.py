@@ -192,6 +192,17 @@ class Generator:
                 raise Deposed(f"{said} (epoch {epoch}, ours was {config.epoch})")
 
 
+def aligned(begin_us: float, frame_us: float, schedule: Schedule | None) -> float:
+    """When turns are counted from, so that one is due when the load begins; at most one frame later than ``begin_us``.
+
+    Otherwise all of a run would wait in their frames for as long as chance has it: with one event in a frame, any time
+    up to a frame, which is more than the job takes.
+    """
+    assert schedule is not None
+    behind_us = schedule.start_us + 1  # whoever is due at that very moment is in it, whatever is rounded
+    return begin_us + (behind_us - begin_us) % frame_us
+
+
 def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
     config.topic.require_partitions()
@@ -203,7 +214,7 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     say(Ready())
 
     turn_us = config.frame_ms * 1000 / len(mine)
-    begin_us = now_us()
+    begin_us: float = now_us()
     turn = 0  # turn n is due at begin + n * turn_us; of turns that are late, each router has only its latest one
     pending: dict[int, int] = {}  # routers with something to send, and the time of the frame that ends with it
     late_us, report_us, done = 0.0, begin_us + SECOND_US, False
@@ -213,7 +224,10 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
         if command is not None:
             if isinstance(command, Stop):
                 break
+            before = generator.schedule
             generator.obey(command, now_us())
+            if generator.schedule is not before:
+                begin_us = aligned(begin_us, config.frame_ms * 1000, generator.schedule)
             continue
         passed_us = now_us()
         if passed_us >= due_us:

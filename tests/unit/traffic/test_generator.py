@@ -11,7 +11,7 @@ from small_kafka import Broker
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.model.frames import MOST_BYTES, Facts
-from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig
+from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, aligned
 from keyshift.traffic.load import Schedule
 from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents
 from keyshift.traffic.topics import Topic
@@ -42,6 +42,20 @@ def test_every_event_is_due_in_the_frame_that_ends_at_or_after_its_time(rate, ro
             due = schedule.due(router, frame_us)
             assert (times[:due] <= frame_us).all()
             assert (times[due:] >= frame_us).all()
+
+
+@given(st.integers(0, 10**8), st.sampled_from([5_000.0, 20_000.0, 33_333.3]), st.integers(1, 5))
+def test_with_one_event_in_a_frame_none_waits_for_it(before_us, frame_us, routers):
+    """Turns are counted from whenever the process began, ``before_us`` before the load."""
+    schedule = Schedule(START_US, None, routers * 1e6 / frame_us, routers)
+    begin_us = aligned(START_US - before_us, frame_us, schedule)
+    assert 0 <= begin_us - (START_US - before_us) < frame_us
+    first = math.ceil((START_US - begin_us) / frame_us) * routers
+    for number in range(5):
+        for router in range(routers):
+            at_us = round(begin_us + (first + number * routers + router) * frame_us / routers)
+            [due_us] = schedule.times(router, number, number + 1)
+            assert schedule.due(router, at_us) == number + 1 and 0 <= at_us - due_us <= 3
 
 
 def test_routers_take_turns_at_equal_distances():
