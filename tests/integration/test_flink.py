@@ -37,6 +37,7 @@ def test_a_restarted_job_answers_each_event_once(stack: Endpoints, tmp_path: Pat
     with flink(tmp_path, 3, silent) as client:
         running = of_flink(tmp_path)
         assert len(running) == len(ROLES)
+        assert all(f"-Djava.io.tmpdir={tmp_path}/" in " ".join(process.cmdline()) for process in running)
         listening = [s.laddr.ip for p in running for s in p.net_connections("tcp") if s.status == psutil.CONN_LISTEN]
         assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
         runs = [run_flink(spec.repeated(number), client, stack, store, tmp_path, silent) for number in range(2)]

@@ -56,8 +56,8 @@ ROLES = {  # options of Java, and the class with its arguments
 
 
 def configuration(folder: Path, slots: int, ports: Mapping[str, int], checkpoint_s: float = 0.0) -> dict[str, Any]:
-    """What is in ``conf/config.yaml``. ``ports``: rpc, rest and gateway; ``folder``: of savepoints and what is
-    temporary; ``checkpoint_s``: see ``flink``.
+    """What is in ``conf/config.yaml``. ``ports``: rpc, rest and gateway; ``folder``: of savepoints and
+    checkpoints; ``checkpoint_s``: see ``flink``.
     """
     gateway = "sql-gateway.endpoint.rest"
     adaptive = {
@@ -87,7 +87,6 @@ def configuration(folder: Path, slots: int, ports: Mapping[str, int], checkpoint
         "state.backend.type": "hashmap",
         "execution.checkpointing.dir": (folder / "checkpoints").as_uri(),
         "execution.checkpointing.savepoint-dir": (folder / "savepoints").as_uri(),
-        "io.tmp.dirs": str(folder / "tmp"),
         "jobmanager.memory.process.size": "768m",
         "taskmanager.numberOfTaskSlots": slots,
         "taskmanager.cpu.cores": float(os.cpu_count() or 1),
@@ -127,7 +126,8 @@ def flink(home: Path, slots: int, say: Say, checkpoint_s: float = 0.0) -> Iterat
         stack.callback(lambda: processes.stop([*started.values()]))
         for role, (options, program) in ROLES.items():
             pid_file = folder / f"{role}.json"
-            command = [java, *options, *MODULES, "-cp", classpath, *program]
+            temporary = f"-Djava.io.tmpdir={folder / 'tmp'}"  # what is uploaded goes there, too, and stays
+            command = [java, temporary, *options, *MODULES, "-cp", classpath, *program]
             processes.launch(command, env, folder, _log(home, role), pid_file)
             if process := processes.find(pid_file):
                 started[role] = process
