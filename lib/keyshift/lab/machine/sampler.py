@@ -5,7 +5,8 @@ import threading
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import psutil
 
@@ -20,6 +21,47 @@ NETWORK_EVERY = 2  # samples: a look at all connections takes 10 ms
 WAITING = "run_queue"  # metric: processes that run or could
 SERVERS = {"redis-server": "Redis"}  # a run may start one for its state: below its process, and not of the job
 Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
+
+
+class Spent(NamedTuple):
+    """Seconds of CPU of a process: its ``own``, and all that its children had when they had ended."""
+
+    own: float
+    ended: float
+    parent: int
+
+    @classmethod
+    def of(cls, process: psutil.Process) -> "Spent":
+        """By now. Raises psutil.Error if it is gone."""
+        times = process.cpu_times()
+        ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+        return cls(times.user + times.system, ended, process.ppid())
+
+
+class Looks:
+    """What processes spend between two looks at them, each second of it once. Of one that has ended in between, the
+    last of it is its parent's. ``first``: the look before all.
+    """
+
+    def __init__(self, first: Mapping[int, Spent]) -> None:
+        self._last = first
+        self._ahead: dict[int, float] = {}  # by parent, what was known already of children that have ended
+
+    def since(self, now: Mapping[int, Spent], begun: Container[int]) -> Iterator[tuple[int, float]]:
+        """By process. ``begun``: those whose whole life counts if they were not there at the last look; others may be
+        old.
+        """
+        for pid in self._last.keys() - now.keys():
+            known = self._last[pid]
+            self._ahead[known.parent] = self._ahead.get(known.parent, 0.0) + known.own + known.ended
+        ahead, self._ahead = self._ahead, {}
+        for pid, spent in now.items():
+            before = self._last.get(pid, Spent(0.0, 0.0, 0) if pid in begun else spent)
+            ended = spent.ended - before.ended - ahead.get(pid, 0.0)
+            if ended < 0:  # the parent was looked at before they had ended
+                self._ahead[pid] = -ended
+            yield pid, max(0.0, spent.own - before.own) + max(0.0, ended)
+        self._last = now
 
 
 class Sampler:
@@ -42,7 +84,7 @@ class Sampler:
         self._first: dict[str, PodUsed] = {}  # by pod, in the order in which they were seen first
         self._used: dict[str, PodUsed] = {}  # likewise, what they told last
         self._stop = threading.Event()
-        self._cpu_s: dict[int, float] = {}
+        self._cpu = Looks({})
         # When the machine was looked at last, and seconds of its processors by then, by what they did.
         self._machine: tuple[float, dict[str, float]] = (0.0, {})
         # Times and values, by metric and instance: eight bytes each, as a job may last for days.
@@ -69,7 +111,7 @@ class Sampler:
 
     def _run(self) -> None:
         last, self._machine = time.time(), (time.monotonic(), processors_s())
-        self._cpu_s = spent_s(self._around())
+        self._cpu = Looks(dict(_spent(self._around())))
         while not self._stop.wait(SAMPLED_S):
             now = time.time()
             ours = list(self._processes(now - last))
@@ -85,7 +127,8 @@ class Sampler:
         memory: dict[str, float] = defaultdict(float)
         cpu: dict[tuple[str, str], float] = defaultdict(float)
         below = {process.pid: process for process in psutil.Process().children(recursive=True)}
-        for pid in {*below, *around}:
+        kinds, spent = dict[int, tuple[str, str]](), dict[int, Spent]()
+        for pid in sorted({*below, *around}):  # parents first: a child that ends meanwhile is in the next look's
             with contextlib.suppress(psutil.Error):
                 process = below.get(pid) or psutil.Process(pid)
                 beside = around.get(pid) or SERVERS.get(process.name())
@@ -93,16 +136,13 @@ class Sampler:
                 if not beside:
                     names[pid] = kind
                     memory[kind] += process.memory_info().rss / 2**20
-                times = process.cpu_times()
-                spent = times.user + times.system
-                # One below this process that was not there at the last look has begun since; another one may be old.
-                before = self._cpu_s.get(pid, 0.0 if pid in below else spent)
-                cpu[AROUND if beside else "cpu_cores", kind] += max(0.0, spent - before)
-                self._cpu_s[pid] = spent
+                spent[pid], kinds[pid] = Spent.of(process), (AROUND if beside else "cpu_cores", kind)
+        for pid, seconds in self._cpu.since(spent, below):
+            cpu[kinds[pid]] += seconds
         for kind, mib in memory.items():
             yield "rss_mib", kind, mib
-        for (metric, kind), spent in cpu.items():
-            yield metric, kind, spent / passed_s
+        for (metric, kind), seconds in cpu.items():
+            yield metric, kind, seconds / passed_s
         self._looks += 1
         if self._looks % NETWORK_EVERY == 1:
             self._connections.look(names)
@@ -156,13 +196,14 @@ def _over_network(name: str, total: Bytes) -> Iterator[tuple[str, str, float]]:
 
 def spent_s(around: Iterable[int]) -> dict[int, float]:
     """Seconds of CPU so far of each process below this one, and of those ``around``; one that is gone is left out."""
-    spent = {}
+    return {pid: spent.own for pid, spent in _spent(around)}
+
+
+def _spent(around: Iterable[int]) -> Iterator[tuple[int, Spent]]:
     below = {process.pid: process for process in psutil.Process().children(recursive=True)}
     for pid in {*below, *around}:
         with contextlib.suppress(psutil.Error):
-            times = (below.get(pid) or psutil.Process(pid)).cpu_times()
-            spent[pid] = times.user + times.system
-    return spent
+            yield pid, Spent.of(below.get(pid) or psutil.Process(pid))
 
 
 def processors_s() -> dict[str, float]:

@@ -8,7 +8,7 @@ from statistics import median
 import psutil
 import pytest
 
-from keyshift.lab.machine.sampler import Sampler, spent_s
+from keyshift.lab.machine.sampler import Looks, Sampler, Spent, spent_s
 from keyshift.model.records import PodUsed
 from keyshift.waiting import wait_until
 
@@ -94,10 +94,47 @@ def test_a_process_that_has_just_begun_is_the_jobs_from_its_first_moment():
                 spent = spent_s([])[process.pid]
             finally:
                 process.kill()
-    times = sorted({at for at, *_ in sampler.rows})
+    assert of_the_job(sampler.rows) == pytest.approx(spent, abs=0.05)
+
+
+def burning(seconds):
+    return f"import time\nwhile time.process_time() < {seconds}: pass"
+
+
+@pytest.mark.parametrize(("seconds", "children"), [(0.05, 12), (1.5, 1)])
+def test_a_process_that_ends_between_two_looks_is_its_parents_and_none_counts_twice(seconds, children):
+    """As the commands that Spark starts for its checkpoints, and the workers of a query that is stopped."""
+    start = "import subprocess, sys, time\n"
+    each = f"subprocess.run([sys.executable, '-c', {burning(seconds)!r}])\n"
+    code = start + f"for _ in range({children}): {each}" + "print('over', flush=True)\ntime.sleep(1000)"
+    with Sampler(dict) as sampler:
+        assert wait_until(lambda: bool(sampler.rows), 60.0)
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout.readline() == b"over\n"
+                times = psutil.Process(process.pid).cpu_times()
+                spent = sum(times[:4])
+                seen = len(values(sampler.rows, "machine_cores", "all"))
+                assert wait_until(lambda: len(values(sampler.rows, "machine_cores", "all")) > seen + 1, 60.0)
+            finally:
+                process.kill()
+    assert spent > 0.9 * seconds * children
+    assert of_the_job(sampler.rows) == pytest.approx(spent, abs=0.1)
+
+
+def test_what_was_known_of_a_child_is_not_told_again_whenever_its_parent_hears_of_its_end():
+    looks = Looks({1: Spent(1.0, 0.0, 0), 2: Spent(5.0, 0.5, 1)})
+    assert dict(looks.since({1: Spent(1.5, 0.0, 0)}, [1])) == {1: 0.5}, "the child has ended behind the parent's look"
+    assert dict(looks.since({1: Spent(1.5, 6.0, 0)}, [1])) == {1: 0.5}, "0.5 s that nobody had seen"
+    assert dict(looks.since({1: Spent(1.5, 6.0, 0), 3: Spent(2.0, 1.0, 1)}, [1, 3])) == {1: 0.0, 3: 3.0}
+    assert dict(looks.since({4: Spent(9.0, 9.0, 0)}, [])) == {4: 0.0}, "it is old, and was not looked at"
+
+
+def of_the_job(rows):
+    """Seconds of CPU in all."""
+    times = sorted({at for at, *_ in rows})
     passed = {after: after - before for before, after in pairwise(times)}
-    found = sum(value * passed.get(at, 0.0) for at, metric, *_, value in sampler.rows if metric == "cpu_cores")
-    assert found == pytest.approx(spent, abs=0.05)
+    return sum(value * passed.get(at, 0.0) for at, metric, *_, value in rows if metric == "cpu_cores")
 
 
 def test_of_pods_what_they_used_since_they_told_last_is_sampled_once_whoever_of_their_slots_tells_it():
