@@ -99,7 +99,7 @@ class SparkQuery:
         rows = rows.option("subscribe", self._events.name).option("startingOffsets", "earliest")
         counts = _counted(rows.load(), self._workload.state_bytes, version, self.in_batches)
         sink = counts.writeStream.format("kafka").options(**kafka).option("topic", self._results.name)
-        sink = sink.option("kafka.linger.ms", 0).option("kafka.client.id", self._results.name)  # a producer of its own, as ours
+        sink = sink.option("kafka.linger.ms", 0).option("kafka.client.id", self._results.name)
         sink = sink.option("checkpointLocation", str(self._checkpoint))
         return sink.outputMode("update").trigger(**self._trigger).start()  # type: ignore[call-overload, no-any-return]
 

@@ -103,7 +103,7 @@ def burning(seconds):
 
 @pytest.mark.parametrize(("seconds", "children"), [(0.05, 12), (1.5, 1)])
 def test_a_process_that_ends_between_two_looks_is_its_parents_and_none_counts_twice(seconds, children):
-    """As the commands that Spark starts for its checkpoints, and the workers of a query that is stopped."""
+    """As the commands that Spark starts for its checkpoints."""
     start = "import subprocess, sys, time\n"
     each = f"subprocess.run([sys.executable, '-c', {burning(seconds)!r}])\n"
     code = start + f"for _ in range({children}): {each}" + "print('over', flush=True)\ntime.sleep(1000)"
