@@ -19,9 +19,8 @@ def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
 
     ``runs``: the tables of each run. Columns: ``windows before``, ``during`` and ``after`` the migration (first switch
     to last drained queue), ``results before`` and so on, ``results per window`` (NaN if none closed), ``moved`` (if
-    nothing did, all is before). A window is a
-    moment at which timers were due; where each key has its own, as sessions and auctions do, that is one of them. What
-    timers gave is not counted twice if the query died in between.
+    nothing did, all is before). A window is a moment at which timers were due; where each key has its own, as sessions
+    and auctions do, that is one of them. What timers gave is not counted twice if the query died in between.
     """
     rows = {}
     for name, tables in runs.items():

@@ -75,9 +75,9 @@ def over_repetitions(runs: list[pd.DataFrame]) -> pd.DataFrame:
     return found.reset_index()
 
 
-def measured(latency: pd.DataFrame, trigger_s: float) -> pd.DataFrame:
-    """Without the warm-up, which ended ``trigger_s`` seconds before the trigger."""
-    need(latency, ["created_s"], "measured")
+def without_warm_up(latency: pd.DataFrame, trigger_s: float) -> pd.DataFrame:
+    """Events that were due behind the warm-up, which ended ``trigger_s`` seconds before the trigger."""
+    need(latency, ["created_s"], "without_warm_up")
     return latency[latency["created_s"] >= -trigger_s]
 
 

@@ -57,8 +57,7 @@ def measure_flink(name: str, common: Mapping[str, Any], profile: str = "") -> St
 
     ``common``: as for ``measure``; ``snapshot_s``: between checkpoints, of ``flink_rescale`` alone. The
     cluster stays for all repetitions, each of which has a job of its own.
-    Raises BadInput before anything is started, ServiceUnavailable if Flink's jars cannot be had, KeyshiftError if all
-    runs died.
+    Raises BadInput before anything is started, ServiceUnavailable if Flink's jars cannot be had.
     """
     spec = flink_spec(name, common)
     home, slots = Stack().home, max(spec.tasks.values())

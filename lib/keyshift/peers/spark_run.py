@@ -32,7 +32,7 @@ def spark_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
 def measure_spark(name: str, common: Mapping[str, Any], profile: str = "") -> Study:
     """The runs of one point, ``name``, one of ``QUERIES``; all repetitions in one Spark session.
 
-    ``common``: as for ``measure``. Raises BadInput before anything is started, KeyshiftError if all runs died.
+    ``common``: as for ``measure``. Raises BadInput before anything is started.
     """
     spec, place = spark_spec(name, common), load_profile(profile)
     home = Stack().home

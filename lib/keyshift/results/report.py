@@ -4,7 +4,6 @@ Texts and parameters have passed ``anonymous``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf
 from typing import Any
 
 import pandas as pd
@@ -92,21 +91,21 @@ def _run(manifest: Manifest, tables: Tables) -> Row:
     told = anonymous_all(manifest.model_dump(mode="json"))
     summary = told["summary"] or {}
     figures = {name: _number(measure(summary)) for name, measure in MEASURES.items()}
-    verdict = told["verdict"]
+    verdict, latency = told["verdict"], _without_warm_up(manifest, tables) if tables else None
     return {
         "told": told,
         "facts": _facts(told),
         "counts": {name: verdict[name] for name in COUNTS} | verdict["others"] if verdict else {},
         "figures": {name: value for name, value in figures.items() if value},
-        "tail": table(tail({manifest.strategy: _measured(manifest, tables)}).drop(columns="name")) if tables else "",
-        "drawn": [svg(figure) for figure in _drawn(manifest, tables)] if tables else [],
+        "tail": "" if latency is None else table(tail({manifest.strategy: latency}).drop(columns="name")),
+        "drawn": [] if latency is None else [svg(each) for each in _drawn(manifest.strategy, tables, latency)],
     }
 
 
-def _measured(manifest: Manifest, tables: Tables) -> pd.DataFrame:
-    """Latencies without those of the warm-up, if there was one: a live job has none."""
-    trigger_s = manifest.parameters.get("trigger_s", inf)
-    return metrics.measured(tables["latency"], float(trigger_s or 0))
+def _without_warm_up(manifest: Manifest, tables: Tables) -> pd.DataFrame:
+    """Latencies; a live job has no trigger, and no warm-up before it."""
+    trigger_s = manifest.parameters.get("trigger_s")
+    return tables["latency"] if trigger_s is None else metrics.without_warm_up(tables["latency"], float(trigger_s))
 
 
 def _facts(told: Mapping[str, Any]) -> dict[str, str]:
@@ -119,14 +118,15 @@ def _facts(told: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _drawn(manifest: Manifest, tables: Tables) -> Iterator[FigureBase | None]:
-    strategy, latency, migration = manifest.strategy, tables["latency"], tables["migration"]
+def _drawn(strategy: str, tables: Tables, measured: pd.DataFrame) -> Iterator[FigureBase | None]:
+    """``measured``: latencies without the warm-up, which the timelines begin with."""
+    latency, migration = tables["latency"], tables["migration"]
     if len(latency):
         struck = {strategy: [at_s for at_s, _ in faults(tables["metrics"])]}
         seconds = with_disturbed(metrics.per_second(latency), tables["metrics"])
         yield panels({strategy: (seconds, migration)}, title="Latency per second", faults=struck)
         yield throughput_panels({strategy: tables})
-        yield ccdf_figure({strategy: metrics.ccdf(_measured(manifest, tables))}).figure
+        yield ccdf_figure({strategy: metrics.ccdf(measured)}).figure
     if len(migration):
         yield steps_gantt(migration).figure
     if {"cpu_cores", "rss_mib"} <= set(tables["metrics"]["metric"]):

@@ -252,7 +252,7 @@ def _run(
         verdicts = {row["run_id"]: row["verdict"] for row in executed.rows}
         notebooks.keep(executed, runs)
     except Exception as failed:  # one that dies, for whatever reason (its kernel was killed), must not end the night
-        error = f"{type(failed).__name__}: {failed}"
+        error = error or f"{type(failed).__name__}: {failed}"
     if executed:
         # Here too: a notebook that failed, or that measures nothing, has no run to be kept with.
         for file in (executed.notebook, executed.html):

@@ -1,6 +1,5 @@
 """Stored runs for a notebook that compares them: the store, and which of its runs can be compared."""
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
 from keyshift.planner import MEANINGS
 from keyshift.progress import Say, progress
-from keyshift.results.manifest import COUNTS
+from keyshift.results.manifest import Summary
 from keyshift.results.store import ResultStore
 from keyshift.services.stack import STORE
 
@@ -47,8 +46,8 @@ def comparable(runs: pd.DataFrame, workload: str = "", like: str = "") -> list[d
 
 def _summary(row: Mapping[Any, Any]) -> dict[str, Any]:
     """As it was before it stood in a table beside others, which know more or less: nothing is NaN, counts are whole."""
-    known = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
-    return known | {name: int(value) for name in COUNTS if (value := known.get(name)) is not None}
+    summary = Summary.model_validate({name: row[name] for name in Summary.model_fields})
+    return {**row, **summary.model_dump(mode="json")}
 
 
 def fixed(row: Any, free: Collection[str] = FREE) -> dict[str, Any]:

@@ -89,10 +89,10 @@ class Study:
         """The table ``table`` (one of ``results.tables.TABLES``) of each good run, by point."""
         return {name: [tables[table] for _, tables in some] for name, some in self.good().items()}
 
-    def measured(self) -> dict[str, list[pd.DataFrame]]:
+    def without_warm_up(self) -> dict[str, list[pd.DataFrame]]:
         """Latencies of all events that were due behind the warm-up, of each good run, by point."""
         return {
-            name: [metrics.measured(latency, self.specs[name].scenario.trigger_s) for latency in latencies]
+            name: [metrics.without_warm_up(latency, self.specs[name].scenario.trigger_s) for latency in latencies]
             for name, latencies in self.tables("latency").items()
         }
 

@@ -216,8 +216,8 @@ def report(
     arrived_us: np.ndarray,
     begun_us: int = 0,
 ) -> None:
-    """Say what arrived in one second. What had arrived by ``begun_us`` counts, but is in no second: after a resume that
-    is all that came before.
+    """Say what arrived in one second. What had arrived before ``begun_us`` counts, but is in no second: after a resume
+    that is all that came before.
     """
     now_ms = latencies_ms[arrived_us >= begun_us]
     p50, p99 = np.percentile(now_ms, (50, 99)).round(3).tolist() if len(now_ms) else (None, None)

@@ -192,14 +192,14 @@ class Generator:
                 raise Deposed(f"{said} (epoch {epoch}, ours was {config.epoch})")
 
 
-def aligned(begin_us: float, frame_us: float, schedule: Schedule | None) -> float:
-    """When turns are counted from, so that one is due when the load begins; at most one frame later than ``begin_us``.
+def aligned(begin_us: float, frame_us: float, start_us: int) -> float:
+    """When turns are counted from, so that one is due when the load begins, at ``start_us``: less than a frame later
+    than ``begin_us``.
 
     Otherwise all of a run would wait in their frames for as long as chance has it: with one event in a frame, any time
     up to a frame, which is more than the job takes.
     """
-    assert schedule is not None
-    behind_us = schedule.start_us + 1  # whoever is due at that very moment is in it, whatever is rounded
+    behind_us = start_us + 1  # whoever is due at that very moment is in it, whatever is rounded
     return begin_us + (behind_us - begin_us) % frame_us
 
 
@@ -224,10 +224,9 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
         if command is not None:
             if isinstance(command, Stop):
                 break
-            before = generator.schedule
             generator.obey(command, now_us())
-            if generator.schedule is not before:
-                begin_us = aligned(begin_us, config.frame_ms * 1000, generator.schedule)
+            if isinstance(command, Begin) and generator.schedule:
+                begin_us = aligned(begin_us, config.frame_ms * 1000, generator.schedule.start_us)
             continue
         passed_us = now_us()
         if passed_us >= due_us:

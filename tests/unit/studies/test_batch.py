@@ -180,6 +180,12 @@ def test_an_execution_whose_copy_cannot_be_kept_with_its_runs_does_not_end_the_n
     assert all("unknown run" in record.error and record.copy_at for record in done.values())
 
 
+def test_what_a_notebook_failed_of_is_not_hidden_by_a_copy_that_cannot_be_kept(folder, bench, monkeypatch):
+    monkeypatch.setattr(batch.notebooks, "keep", lambda *told: 1 / 0)
+    [record] = bench.run(prepared(folder), Executor(errors={None: "cell 3: Oh"})).values()
+    assert record.error == "cell 3: Oh"
+
+
 def test_the_record_of_a_failure_says_nothing_of_whose_machine_it_was(folder, bench, monkeypatch):
     monkeypatch.setenv("KEYSHIFT_MINIO_SECRET_KEY", "sup3r-s3cret")
     error = "cell 3: OSError: /home/ada/lab/text.txt of 10.1.2.3:9092, with sup3r-s3cret"

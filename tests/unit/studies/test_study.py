@@ -102,7 +102,7 @@ def test_runs_that_are_all_bad_are_published_before_it_is_said_that_there_is_not
 
 def test_what_is_measured_is_without_the_warm_up(lab):
     study = measure(named(["fluid"]), {"trigger_s": 0.0})
-    assert [latency["latency_ms"].tolist() for latency in study.measured()["fluid"]] == [[20.0, 40.0]]
+    assert [latency["latency_ms"].tolist() for latency in study.without_warm_up()["fluid"]] == [[20.0, 40.0]]
 
 
 def test_a_point_of_which_one_repetition_dies_has_the_others(lab, monkeypatch):

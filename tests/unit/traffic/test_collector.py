@@ -66,9 +66,14 @@ def test_where_a_unit_is_in_another_slot_of_each_replica_its_first_results_count
     ]
 
 
-def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypatch, tmp_path):
-    said = []
-    monkeypatch.setattr(collector, "say", said.append)
+@pytest.fixture
+def said(monkeypatch):
+    lines = []
+    monkeypatch.setattr(collector, "say", lines.append)
+    return lines
+
+
+def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(said, tmp_path):
     results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
     results.add(batch((0, 0), (1000, 1)), slot=2, log_offset=0, arrived_us=5000)
     results.add(batch((0, 0)), slot=0, log_offset=0, arrived_us=60_000_000)
@@ -82,10 +87,8 @@ def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypa
     assert said == [SecondDone(Second(18, 0))]
 
 
-def test_what_had_arrived_before_the_collector_began_is_in_no_second_and_counts(monkeypatch, tmp_path):
+def test_what_had_arrived_before_the_collector_began_is_in_no_second_and_counts(said, tmp_path):
     """After a resume all results of the job are read once more."""
-    said = []
-    monkeypatch.setattr(collector, "say", said.append)
     results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
     results.add(batch((0, 0), (0, 1)), slot=0, log_offset=0, arrived_us=8_000_000)
     results.add(batch((9_998_000, 2)), slot=0, log_offset=1, arrived_us=10_000_000)

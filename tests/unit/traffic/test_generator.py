@@ -48,7 +48,7 @@ def test_every_event_is_due_in_the_frame_that_ends_at_or_after_its_time(rate, ro
 def test_with_one_event_in_a_frame_none_waits_for_it(before_us, frame_us, routers):
     """Turns are counted from whenever the process began, ``before_us`` before the load."""
     schedule = Schedule(START_US, None, routers * 1e6 / frame_us, routers)
-    begin_us = aligned(START_US - before_us, frame_us, schedule)
+    begin_us = aligned(START_US - before_us, frame_us, START_US)
     assert 0 <= begin_us - (START_US - before_us) < frame_us
     first = math.ceil((START_US - begin_us) / frame_us) * routers
     for number in range(5):

@@ -131,12 +131,13 @@ class Sampler:
         for pid in sorted({*below, *around}):  # parents first: a child that ends meanwhile is in the next look's
             with contextlib.suppress(psutil.Error):
                 process = below.get(pid) or psutil.Process(pid)
-                beside = around.get(pid) or SERVERS.get(process.name())
-                kind = beside or _part(pid, below, parts) or _kind(process)
-                if not beside:
-                    names[pid] = kind
-                    memory[kind] += process.memory_info().rss / 2**20
-                spent[pid], kinds[pid] = Spent.of(process), (AROUND if beside else "cpu_cores", kind)
+                with process.oneshot():  # what the system says of it is read once
+                    beside = around.get(pid) or SERVERS.get(process.name())
+                    kind = beside or _part(pid, below, parts) or _kind(process)
+                    if not beside:
+                        names[pid] = kind
+                        memory[kind] += process.memory_info().rss / 2**20
+                    spent[pid], kinds[pid] = Spent.of(process), (AROUND if beside else "cpu_cores", kind)
         for pid, seconds in self._cpu.since(spent, below):
             cpu[kinds[pid]] += seconds
         for kind, mib in memory.items():

@@ -279,19 +279,25 @@ def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_
         assert job.do(Scale(slots=2), wait=True)["number"] == 2
 
 
-def test_a_migration_that_the_next_process_has_brought_to_its_end_is_complete(monkeypatch):
+def left_under_way(monkeypatch):
+    """The journal of a job whose process is gone while its first migration goes on, and where that leads."""
     journals = []
     with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
         job.inner.go.clear()
         job.do(Scale(slots=4))
         assert wait_until(lambda: len(journals[-1].targets) == 1, 60)
     (target,) = journals[-1].targets.values()
+    return journals[-1], target
+
+
+def test_a_migration_that_the_next_process_has_brought_to_its_end_is_complete(monkeypatch):
+    journal, target = left_under_way(monkeypatch)
 
     def switched(inner):
         stage = inner.stages[0]
         stage.assignments.append(Assignment(stage.assignment.version + 1, tuple(target)))
 
-    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journals[-1], resume=switched) as job:
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal, resume=switched) as job:
         assert wait_until(lambda: job.status()["migrations"][0]["outcome"] == "complete", 60)
         assert job.status()["migrations"][0]["took_s"] > 0
 
@@ -301,19 +307,14 @@ def test_a_migration_that_went_on_in_the_next_process_ended_where_the_first_one_
     monkeypatch, whole, next_slots
 ):
     """Nothing is seen between the two."""
-    journals = []
-    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
-        job.inner.go.clear()
-        job.do(Scale(slots=4))
-        assert wait_until(lambda: len(journals[-1].targets) == 1, 60)
-    (target,) = journals[-1].targets.values()
+    journal, target = left_under_way(monkeypatch)
 
     def goes_on(inner):
         inner.go.clear()
         moves = inner.stages[0].assignment.moves_to(Assignment(0, tuple(target)))
         inner.stages[0].requests.append(lambda current: (Step(tuple(moves)),) if whole else ())
 
-    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journals[-1], resume=goes_on) as job:
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal, resume=goes_on) as job:
         job.do(Scale(slots=next_slots))
         assert {each["outcome"] for each in job.status()["migrations"]} == {"under way"}
         job.inner.go.set()
