@@ -102,9 +102,9 @@ def first_copies() -> Counts:
     return counts
 
 
-def first_results(key_groups: int, bins: int) -> Counts:
+def first_results(slots: int, key_groups: int, bins: int) -> Counts:
     """Of replicas of which one moves after the other."""
-    found = FirstResults()
+    found = FirstResults(slots)
 
     def counts(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
         units = units_of(batch["key"].to_numpy(), key_groups, bins).tolist()
@@ -261,7 +261,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
     replicas = {each.name: number for number, each in enumerate(topics)}
     chains = Chains(topic.partitions, config.near_us, config.apart)
     before = defaultdict[str, Chains](Chains)  # of the stages before the last one
-    counts = first_results(workload.key_groups, workload.bins) if config.apart else first_copies()
+    counts = first_results(topic.partitions, workload.key_groups, workload.bins) if config.apart else first_copies()
     results = ResultsFile(stage.result_fields, config.output, counts if config.others else None)
     columns = ["slot", "router", "offset", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
@@ -300,9 +300,10 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                 if facts.turn and stale(replica, record, stage.name, slot, facts.turn.number):
                     continue
                 arrived_us = record.timestamp * 1000 + 500
+                if batch.num_rows or facts.turn:
+                    results.add(batch, slot, record.offset, arrived_us, replica, facts.turn)
                 if batch.num_rows:
                     heard_at = time.monotonic()
-                    results.add(batch, slot, record.offset, arrived_us, replica, facts.turn)
                     if trace:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
                         for router, offset in set(origins):

@@ -9,7 +9,7 @@ of the same numbers, and a unit has the same results in a turn wherever it is: s
 and a turn is compared by itself, between replicas that have the same assignment. Pure.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from keyshift.model.frames import OfTurn
 UNKNOWN = -1  # version of a turn that has no result of an event
 NO_TURN_YET = -1  # before the first turn of a slot
 KEPT_TURNS = 10_000  # of a slot, whose chain is kept until other replicas come to them: minutes
-KEPT_TURNS_OF_UNITS = 3_000  # likewise, of all slots: each has a number for each unit
+KEPT_TURNS_OF_UNITS = 3_000  # of all slots, at the least: each has a number for each unit
 
 
 class Superseded(NamedTuple):
@@ -61,18 +61,22 @@ class FirstCopies:
 class FirstResults:
     """Which results count if replicas have different assignments for a while. Frames of each log are asked for in their
     order; a unit that has changed its slot may go on there before all of it has come from here.
+
+    A turn is forgotten when one replica has given all of it: when it has come to a later one in each of its ``slots``.
+    Logs may be read far ahead of each other.
     """
 
-    def __init__(self) -> None:
-        self._come: OrderedDict[int, Counter[int]] = OrderedDict()  # by turn: how many results of each unit
-        self._forgotten = -1  # the latest turn that is not among them any more
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._come: dict[int, Counter[int]] = {}  # by turn: how many results of each unit
+        self._forgotten = NO_TURN_YET  # the latest turn that is not among them any more
         self._given: dict[tuple[int, int], tuple[int, Counter[int]]] = {}  # by replica and slot: of its last turn
 
     def count(self, replica: int, slot: int, number: int, units: Iterable[int]) -> list[bool]:
         """Which results of a frame of turn ``number`` are the first of their kind; from now on they are not. ``units``:
-        of each of them, in their order.
+        of each of them, in their order; none of a turn without results.
         """
-        last, given = self._given.get((replica, slot), (-1, Counter[int]()))
+        last, given = self._given.get((replica, slot), (NO_TURN_YET, Counter[int]()))
         if last != number:
             given = Counter()
         self._given[replica, slot] = number, given
@@ -87,8 +91,17 @@ class FirstResults:
             first.append(given[unit] > come[unit])
             come[unit] = max(come[unit], given[unit])
         if len(self._come) > KEPT_TURNS_OF_UNITS:
-            self._forgotten = max(self._forgotten, self._come.popitem(last=False)[0])
+            self._forget()
         return first
+
+    def _forget(self) -> None:
+        reached = defaultdict[int, list[int]](list)  # by replica
+        for (replica, _), (number, _) in self._given.items():
+            reached[replica].append(number)
+        whole = max((min(each) for each in reached.values() if len(each) == self._slots), default=NO_TURN_YET)
+        while len(self._come) > KEPT_TURNS_OF_UNITS and (number := next(iter(self._come))) < whole:
+            del self._come[number]
+            self._forgotten = max(self._forgotten, number)
 
 
 class Difference(NamedTuple):

@@ -48,7 +48,7 @@ def test_results_of_timers_are_kept_but_not_timed(tmp_path):
 
 
 def test_where_a_unit_is_in_another_slot_of_each_replica_its_first_results_count_all_the_same(tmp_path):
-    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet", first_results(8, 2))
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet", first_results(2, 8, 2))
     results.add(batch((0, 1), key=3), slot=0, log_offset=0, arrived_us=3000, replica=0, turn=told(1))
     results.add(batch((0, 1), (0, 2), key=3), slot=1, log_offset=0, arrived_us=4000, replica=1, turn=told(1))
     results.add(batch((0, 2), key=3), slot=0, log_offset=1, arrived_us=5000, replica=0, turn=told(1, piece=1))

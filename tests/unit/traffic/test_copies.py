@@ -39,12 +39,14 @@ def test_each_result_of_a_unit_counts_once_wherever_replicas_have_the_unit_and_w
                 mine, log = [unit for unit in units if owner[unit] == slot], logs.setdefault((replica, slot), [])
                 cuts = sorted(rng.choices(range(len(mine) + 1), k=2))
                 pieces = mine[: cuts[0]], mine[cuts[0] : cuts[1]], mine[cuts[1] :]
-                log += [(number, piece) for piece in pieces if piece]
-    found, counted, come = FirstResults(), [], {}
+                log += [(number, piece) for piece in pieces if piece] or [(number, [])]
+    found, counted, come = FirstResults(slots=2), [], {}
     while any(logs.values()):
         replica, slot = place = rng.choice([place for place, log in logs.items() if log])
         number, units = logs[place].pop(0)
-        first = found.count(replica, slot, number, units)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(copies, "KEPT_TURNS_OF_UNITS", 0)  # whatever may be forgotten is
+            first = found.count(replica, slot, number, units)
         for unit, counts in zip(units, first, strict=True):
             nth = come[replica, number, unit] = come.get((replica, number, unit), -1) + 1
             assert counts == ((number, unit, nth) not in counted)
@@ -54,12 +56,23 @@ def test_each_result_of_a_unit_counts_once_wherever_replicas_have_the_unit_and_w
 
 def test_turns_of_long_ago_are_forgotten_and_no_result_of_them_is_the_first(monkeypatch):
     monkeypatch.setattr(copies, "KEPT_TURNS_OF_UNITS", 3)
-    found = FirstResults()
-    for number in (1, 2, 4, 5):
+    found = FirstResults(slots=1)
+    for number in (1, 2, 4, 5, 6):
         assert all(found.count(0, 0, number, UNITS))
     assert not any(found.count(1, 0, 1, UNITS)) and not any(found.count(1, 0, 2, UNITS))
-    assert all(found.count(1, 1, 3, UNITS)), "nobody has had it"
-    assert len(found._come) <= 3
+    assert all(found.count(1, 0, 3, UNITS)), "nobody has had it"
+    assert len(found._come) <= 4
+
+
+def test_a_log_that_is_read_far_ahead_of_another_one_takes_nothing_from_it(monkeypatch):
+    """A resumed job's collector reads all of its logs once more, some MiB of each at a time."""
+    monkeypatch.setattr(copies, "KEPT_TURNS_OF_UNITS", 3)
+    found = FirstResults(slots=2)
+    for number in range(1, 20):
+        assert all(found.count(0, 0, number, [0, 1]))
+    for number in range(1, 20):
+        assert all(found.count(0, 1, number, [2] if number % 2 else []))
+    assert len(found._come) <= 4
 
 
 def turn(number, chain, piece=0):
