@@ -67,7 +67,7 @@ class RunPart(Part):
         default=1,
         ge=1,
         le=1000,
-        description="runs with seeds seed, seed + 1, …; those with an event file have the same events",
+        description="runs with seeds seed, seed + 1, …; those with an event file, or in one job, have the same events",
     )
 
     @property

@@ -51,7 +51,7 @@ PRESETS = {
         "at most one unit per source and destination, fewest steps", "Megaphone batched", batch="matched"
     ),
     # ``size`` chooses a point between fluid_per_source and all_at_once. Orders id, reverse and random are Spacker's.
-    "chunked": Strategy("a chunk of units of every source per step", "Spacker sync_keys=8", batch="per_source", size=8),
+    "chunked": Strategy("a chunk of units of every source per step", "Spacker sync_keys=4", batch="per_source", size=4),
     # What most records want is where it should be soonest. Spacker takes the ids for ranks; here heat is measured.
     "hot_first": Strategy(
         "a chunk of units of every source per step, by measured heat",

@@ -72,6 +72,8 @@ class Source:
     choose the key (``frames.keys_of`` takes any type), make several events of one, or none, and keeps ``t``. It must
     give the same whenever it is called: the verdict calls it, too. None: the events are those of the stage.
 
+    ``changes``: later events are not like earlier ones, so each run needs a job of its own.
+
     ``rate``: events per second if nobody says how many; None: as many as the first source.
 
     ``times``: columns beside ``t`` that are points in time, too (int64, microseconds since the epoch); ``drawn_with``:
@@ -87,6 +89,7 @@ class Source:
     rate: float | None = None
     times: tuple[str, ...] = ()
     drawn_with: tuple[str, ...] | None = None
+    changes: bool = False
 
     def mapped(self, events: pa.RecordBatch) -> pa.RecordBatch:
         """The first stage's events from those of a frame."""

@@ -235,7 +235,7 @@ TABLE = {  # what makes a preset one: everything else is as in `all_at_once`
     "fluid": {"batch": "global"},
     "fluid_per_source": {"batch": "per_source"},
     "matched": {"batch": "matched"},
-    "chunked": {"batch": "per_source", "size": 8},
+    "chunked": {"batch": "per_source", "size": 4},
     "hot_first": {"batch": "per_source", "size": 4, "order": "hottest"},
     "replicated": {"replicate": 2, "copies": "periodic"},
     "rhino": {"replicate": 1, "copies": "periodic", "holders": "ring"},

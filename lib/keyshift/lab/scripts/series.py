@@ -55,8 +55,8 @@ class Lap:
 def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
     """The job in which each of ``specs`` can be a lap, or None if they need several, or runs of their own.
 
-    They may differ in strategy, trigger and measured time. Faults, several migrations in a run, changes of the rate,
-    events of a file, replicas and the autoscaler belong to a run of its own.
+    They may differ in strategy, trigger and measured time. Faults, several migrations in a run, changes of the rate
+    or of the events, events of a file, replicas and the autoscaler belong to a run of its own.
     """
     first = specs[0]
     if any(_alone(spec) or job_of(spec) != job_of(first) for spec in specs):
@@ -70,7 +70,8 @@ def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
 
 def _alone(spec: RunSpec) -> bool:
     several = spec.job.replicas > 1 or len(spec.changes) != 1
-    return bool(several or spec.scenario.fault or spec.run.rate_steps or spec.run.events)
+    changes = spec.run.rate_steps or any(source.changes for source in spec.workload.sources)
+    return bool(several or spec.scenario.fault or changes or spec.run.events)
 
 
 def job_of(spec: RunSpec) -> str:

@@ -79,6 +79,12 @@ def test_runs_of_other_jobs_and_with_courses_of_their_own_do_not_share_a_job(oth
     assert one_job([spec(), spec(**other)]) is None
 
 
+def test_runs_whose_events_change_with_time_have_a_job_each_as_later_laps_would_have_other_events():
+    later = {"workload": "micro", "later_events": 1000}
+    assert one_job([spec(workload="micro"), spec(workload="micro", strategy="all_at_once")]) is not None
+    assert one_job([spec(**later), spec(**later, strategy="all_at_once")]) is None
+
+
 def test_runs_with_replicas_have_a_job_each_as_copies_of_a_lap_are_asked_of_one_job_alone():
     several = {"replicas": 2, "ordering": "live_robin", "to_slots": 4}
     assert one_job([spec(**several), spec(**several, strategy="all_at_once")]) is None
