@@ -75,19 +75,22 @@ def over_repetitions(runs: list[pd.DataFrame]) -> pd.DataFrame:
     return found.reset_index()
 
 
-def without_warm_up(latency: pd.DataFrame, trigger_s: float) -> pd.DataFrame:
-    """Events that were due behind the warm-up, which ended ``trigger_s`` seconds before the trigger."""
+def without_warm_up(latency: pd.DataFrame, since_s: float) -> pd.DataFrame:
+    """Events that were due from ``since_s`` on (negative: the end of the warm-up)."""
     need(latency, ["created_s"], "without_warm_up")
-    return latency[latency["created_s"] >= -trigger_s]
+    return latency[latency["created_s"] >= since_s]
 
 
 def before(latency: pd.DataFrame, since_s: float) -> tuple[float | None, float | None]:
-    """P50 and P99 in ms of events created from ``since_s`` (negative: the end of the warm-up) up to the trigger."""
-    need(latency, ["created_s", "latency_ms"], "before")
-    warm = latency.loc[(latency["created_s"] >= since_s) & (latency["created_s"] < 0), "latency_ms"]
-    if warm.empty:
+    """P50 and P99 in ms of events created from ``since_s`` on (negative: the end of the warm-up) whose results came
+    before the trigger. One that was still on its way has what the migration did to it.
+    """
+    warm = without_warm_up(latency, since_s)
+    need(warm, ["latency_ms"], "before")
+    quiet_ms = warm.loc[warm["created_s"] + warm["latency_ms"] / 1000 < 0, "latency_ms"]
+    if quiet_ms.empty:
         return None, None
-    p50, p99 = np.percentile(warm, (50, 99)).tolist()
+    p50, p99 = np.percentile(quiet_ms, (50, 99)).tolist()
     return p50, p99
 
 
@@ -251,9 +254,10 @@ def pace(latency: pd.DataFrame, load: Offered) -> dict[str, Any]:
     arrived = latency["created_s"].to_numpy("float64") + latency["latency_ms"].to_numpy("float64") / 1e3
     answered = int((arrived <= load.end_s).sum())
     load_s = load.end_s - load.begin_s
+    events_of_a_result = (load.events - load.unprocessed) / load.due if load.due else nan
     return {
         "offered_per_s": load.events / max(load_s, load.took_s),
-        "sustained_per_s": answered / load_s,
+        "sustained_per_s": _known(answered * events_of_a_result / load_s),
         "results_due": load.due,
         "backlog": max(0, load.due + load.unprocessed - answered),
         "worked_off_s": None if load.unprocessed or not len(arrived) else max(0.0, float(arrived.max()) - load.end_s),
@@ -299,7 +303,7 @@ def summarise(
     ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms, by default ``objective_ms`` of the one
     before. ``decisions``: of its migrations, for ``completion_s``. ``bytes_by_key`` were sent beside whole units.
     ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``load``: for ``pace``; without it,
-    ``events`` counts results, as ``rate_per_s`` does: a workload with other than one result per event has to set it.
+    ``events`` and ``rate_per_s`` are those of results: a workload with other than one result per event has to set it.
     ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
     """
     need(migration, ["bytes", "drained_s"], "summarise")
@@ -310,10 +314,13 @@ def summarise(
     end = max(float(end), 0.0) if isfinite(end) else 0.0
     recovered = None if goal is None else recover_s(seconds, goal, end)
     until = None if recovered is None else max(recovered, ceil(end))
+    events = len(latency) if load is None else load.events
     span = float(latency["created_s"].max() - latency["created_s"].min()) if len(latency) else 0.0
+    lasted = span if load is None else load.end_s - load.begin_s
     return {
-        "events": len(latency) if load is None else load.events,
-        "rate_per_s": len(latency) / span if span else None,
+        "measured_from_s": since_s,
+        "events": events,
+        "rate_per_s": events / lasted if lasted else None,
         "p50_ms": p50,
         "p99_ms": p99,
         "spike_ms": spike_ms(seconds, until),

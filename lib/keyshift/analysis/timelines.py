@@ -75,15 +75,16 @@ def at_rates(latencies: Sequence[pd.DataFrame], steps: Sequence[tuple[float, flo
 def throughput(latency: pd.DataFrame) -> pd.DataFrame:
     """Results by the second in which they *came*: columns second (int), results_per_s; 0 where none came.
 
-    The first and the last second, in which the load began and ended, are left out: they are not whole.
+    The seconds in which the load began and ended are left out, as they are not whole, and all behind it.
     """
     need(latency, ["created_s", "latency_ms"], "throughput")
     came = np.floor(latency["created_s"].to_numpy("float64") + latency["latency_ms"].to_numpy("float64") / 1e3)
     if not len(came):
         return pd.DataFrame({"second": np.empty(0, "int64"), "results_per_s": np.empty(0, "int64")})
-    first = int(came.min())
+    first, ended = int(came.min()), math.floor(latency["created_s"].max())
     counts = np.bincount((came - first).astype("int64"))
-    return pd.DataFrame({"second": np.arange(len(counts)) + first, "results_per_s": counts}).iloc[1:-1]
+    seconds = pd.DataFrame({"second": np.arange(len(counts)) + first, "results_per_s": counts}).iloc[1:]
+    return seconds[seconds["second"] < ended]
 
 
 def resources(metrics: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -101,6 +102,11 @@ def resources(metrics: pd.DataFrame, metric: str) -> pd.DataFrame:
     return frame.assign(total=frame.sum(axis=1, min_count=1)).rename_axis(columns=None)
 
 
+def so_far(metrics: pd.DataFrame, metric: str) -> "pd.Series[float]":
+    """The total of a ``metric`` that only grows (``sent_mib``, …) over time, also of instances that are gone."""
+    return resources(metrics, metric).drop(columns="total").ffill().sum(axis=1, min_count=1)
+
+
 def mean_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
     """The mean of the ``total`` of ``resources`` over so many seconds before the trigger; NaN if it is not known."""
     total = resources(metrics, metric)["total"]
@@ -113,7 +119,7 @@ def rate_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
     """
     if metric not in set(metrics["metric"]):
         return math.nan
-    total = resources(metrics, metric)["total"]
+    total = so_far(metrics, metric)
     total = total[(total.index < 0) & (total.index >= -seconds)]
     return float((total.iloc[-1] - total.iloc[0]) / (total.index[-1] - total.index[0])) if len(total) > 1 else math.nan
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.analysis.fired_windows import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
+from keyshift.analysis.metrics import migration_of
 from keyshift.clock import SECOND_US
 from keyshift.histogram import quantile
 from keyshift.model.records import Measured, Second, SnapshotRecord, StepRecord
@@ -203,14 +204,19 @@ def moved_units(migration: pd.DataFrame) -> set[int]:
     return set(migration.loc[migration["source"] != migration["destination"], "unit"].tolist())
 
 
-def bytes_minimum(migration: pd.DataFrame, unit_bytes: Mapping[int, int], whole: bool) -> int:
-    """Of the units of a stage that were to change their slot, each once.
+def bytes_minimum(
+    migration: pd.DataFrame, decisions: pd.DataFrame, unit_bytes: Sequence[Mapping[int, int]], whole: bool
+) -> int:
+    """Of the units that were to change their slot, once in each migration.
 
-    ``unit_bytes``: what each has at the end of the job. ``whole``: units were sent as a whole, without copies ahead.
-    Then what was sent of a unit is what it had when it moved, which in a young job is less.
+    ``unit_bytes``: of each stage, what each unit has at the end of the job. ``whole``: units were sent as a whole,
+    without copies ahead. Then what was sent of a unit is what it had when it moved, which in a young job is less.
     """
-    sent = migration.groupby("unit")["bytes"].max().to_dict() if whole else {}
-    return sum(sent.get(unit, 0) or unit_bytes[unit] for unit in moved_units(migration))
+    minimum = 0
+    for (stage, _), one in migration.groupby(["stage", migration_of(migration, decisions).fillna(-1)]):
+        sent = one.groupby("unit")["bytes"].max().to_dict() if whole else {}
+        minimum += sum(sent.get(unit, 0) or unit_bytes[stage][unit] for unit in moved_units(one))
+    return minimum
 
 
 def nothing_moved(to_move: int, migration: pd.DataFrame) -> list[str]:

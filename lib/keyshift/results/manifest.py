@@ -13,6 +13,7 @@ import secrets
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -24,6 +25,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    FiniteFloat,
     NonNegativeFloat,
     NonNegativeInt,
     ValidationError,
@@ -46,6 +48,7 @@ def _nan_is_null(value: Any) -> Any:
 
 Scalar = bool | int | float | str | None
 Measure = Annotated[NonNegativeFloat | None, BeforeValidator(_nan_is_null)]
+Moment = Annotated[FiniteFloat | None, BeforeValidator(_nan_is_null)]
 Count = Annotated[NonNegativeInt | None, BeforeValidator(_nan_is_null)]
 RunId = Annotated[str, Field(pattern=RUN_ID, description="UTC time, workload, strategy and six random hex digits")]
 Lost = Annotated[NonNegativeInt, Field(description="expected results that never came")]
@@ -114,6 +117,9 @@ class Summary(_Record):
     duplicated: Duplicated
     reordered: Reordered
     wrong: Wrong
+    measured_from_s: Moment = Field(
+        default=None, description="end of the warm-up, seconds before the trigger as a negative number"
+    )
     events: Count = Field(description="events offered")
     rate_per_s: Measure = Field(description="events offered per second")
     offered_per_s: Measure = Field(
@@ -227,6 +233,14 @@ class Manifest(_Record):
     summary: Summary | None = Field(default=None, description="null exactly if the run died")
     files: list[str] = Field(default_factory=list, description="the other files of the run; filled in by the store")
     notes: list[Prose] = Field(default_factory=list, description="what a reader of the numbers should know")
+
+    @property
+    def measured_from_s(self) -> float:
+        """When the warm-up had ended, in seconds from the trigger. Of an older run, which has not written that down, as
+        its parameters say; -inf if there was none.
+        """
+        known = self.summary.measured_from_s if self.summary else None
+        return -float(self.parameters.get("trigger_s", inf)) if known is None else known
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:

@@ -91,7 +91,8 @@ def _run(manifest: Manifest, tables: Tables) -> Row:
     told = anonymous_all(manifest.model_dump(mode="json"))
     summary = told["summary"] or {}
     figures = {name: _number(measure(summary)) for name, measure in MEASURES.items()}
-    verdict, latency = told["verdict"], _without_warm_up(manifest, tables) if tables else None
+    verdict = told["verdict"]
+    latency = metrics.without_warm_up(tables["latency"], manifest.measured_from_s) if tables else None
     return {
         "told": told,
         "facts": _facts(told),
@@ -100,12 +101,6 @@ def _run(manifest: Manifest, tables: Tables) -> Row:
         "tail": "" if latency is None else table(tail({manifest.strategy: latency}).drop(columns="name")),
         "drawn": [] if latency is None else [svg(each) for each in _drawn(manifest.strategy, tables, latency)],
     }
-
-
-def _without_warm_up(manifest: Manifest, tables: Tables) -> pd.DataFrame:
-    """Latencies; a live job has no trigger, and no warm-up before it."""
-    trigger_s = manifest.parameters.get("trigger_s")
-    return tables["latency"] if trigger_s is None else metrics.without_warm_up(tables["latency"], float(trigger_s))
 
 
 def _facts(told: Mapping[str, Any]) -> dict[str, str]:

@@ -92,8 +92,8 @@ class Study:
     def without_warm_up(self) -> dict[str, list[pd.DataFrame]]:
         """Latencies of all events that were due behind the warm-up, of each good run, by point."""
         return {
-            name: [metrics.without_warm_up(latency, self.specs[name].scenario.trigger_s) for latency in latencies]
-            for name, latencies in self.tables("latency").items()
+            name: [metrics.without_warm_up(tables["latency"], run.measured_from_s) for run, tables in some]
+            for name, some in self.good().items()
         }
 
     def faults(self) -> dict[str, list[float]]:

@@ -88,7 +88,8 @@ class Micro(KeyCount):
     def sources(self) -> tuple[Source, ...]:
         """Events with a key, that write or only read."""
         drawn_with = *DRAWN_WITH, "exist", "active_share", "later_events", "later_skew"
-        return (Source("events", EVENTS, partial(MicroPartition, self), drawn_with=drawn_with, changes=self.later_events > 0),)
+        changes = self.later_events > 0
+        return (Source("events", EVENTS, partial(MicroPartition, self), drawn_with=drawn_with, changes=changes),)
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:

@@ -49,6 +49,12 @@ def test_before_leaves_out_the_warm_up_and_the_migration():
     assert metrics.before(latency((1, 5)), since_s=-5) == (None, None)
 
 
+def test_before_leaves_out_what_was_still_on_its_way_when_the_migration_began():
+    """A batch that is under way when Spark is to stop answers after the restart."""
+    p50, p99 = metrics.before(latency((-4, 10), (-3, 10), (-0.2, 1300), (-0.1, 1200)), since_s=-5)
+    assert p50 == p99 == 10
+
+
 def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_then():
     results = latency((-2.0, 100), (-1.0, 100), (0.0, 100), (1.5, 400), (1.9, 200), (1.9, 2600))
     offered = metrics.Offered(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=0, due=8)
@@ -62,6 +68,9 @@ def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_t
         "overloaded": False,
     }
     assert metrics.pace(results, offered._replace(took_s=5.0))["offered_per_s"] == 8 / 5
+    seldom = metrics.pace(results, offered._replace(events=800))
+    assert (seldom["offered_per_s"], seldom["sustained_per_s"]) == (200, 100), "a result is due for every 100th event"
+    assert metrics.pace(latency(), offered._replace(due=0))["sustained_per_s"] is None
     not_waited_for = metrics.pace(latency((0.0, 100), (1.9, 3000)), offered._replace(unprocessed=6, due=2))
     told = ("overloaded", "unprocessed", "results_due", "backlog", "worked_off_s")
     assert [not_waited_for[name] for name in told] == [True, 6, 2, 7, None]
@@ -209,7 +218,7 @@ def test_a_spike_below_the_objective_is_still_the_spike_of_the_migration():
 def test_what_was_not_measured_is_none_not_zero():
     found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, since_s=-4)
     unknown = {name for name, value in found.items() if value is None}
-    assert unknown == set(found) - {"events", "phases", "bytes_moved", "units_moved", "steps"}
+    assert unknown == set(found) - {"measured_from_s", "events", "phases", "bytes_moved", "units_moved", "steps"}
     assert set(found["phases"].values()) == {None}
 
 

@@ -56,6 +56,21 @@ def test_throughput_counts_results_when_they_come_and_leaves_out_broken_seconds(
     assert timelines.throughput(stalled()[:0]).empty
 
 
+def test_throughput_ends_with_the_load_whenever_its_last_result_comes():
+    run = pd.DataFrame({"created_s": np.arange(-2.0, 9.97, 0.01), "latency_ms": 1.0})
+    run.loc[len(run) - 1, "latency_ms"] = 1100.0
+    found = timelines.throughput(run)
+    assert found["second"].tolist() == list(range(-1, 9)) and found["results_per_s"].between(99, 101).all()
+
+
+def test_what_an_instance_had_that_is_gone_stays_in_a_metric_that_only_grows():
+    rows = [(t + 0.5, pod, 10.0 * t) for t in range(-4, 3) for pod in ("pod 1", "pod 2") if pod == "pod 1" or t < 0]
+    sent = pd.DataFrame(rows, columns=["t_s", "instance", "value"]).assign(metric="sent_mib")
+    assert timelines.so_far(sent, "sent_mib").diff().dropna().tolist() == [20, 20, 20, 10, 10, 10]
+    gone = sent[(sent["instance"] == "pod 1") | (sent["t_s"] < -1)]
+    assert timelines.rate_before(gone, "sent_mib", 3) == (20 + 10) / 2
+
+
 def test_misses_are_counted_in_seconds_and_in_results():
     found = timelines.slo_misses(stalled(2.0), slo_ms=500, since_s=-5)
     assert found == (2, 15, 151, 1500)

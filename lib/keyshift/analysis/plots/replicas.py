@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from keyshift.analysis.interruptions import LEAST_S
+from keyshift.analysis.machine import SAMPLED_S
 from keyshift.analysis.metrics import need, per_second
 from keyshift.analysis.plots.style import (
     columns_for,
@@ -22,7 +23,7 @@ from keyshift.analysis.plots.style import (
 )
 from keyshift.analysis.plots.style import styles as looks_of
 from keyshift.analysis.plots.timelines import Timeline, draw_latency, every_second, latency_signs, mark_runs
-from keyshift.analysis.timelines import resources
+from keyshift.analysis.timelines import so_far
 from keyshift.model.errors import BadInput
 
 WHISKERS = 1.0, 99.0  # percentiles, as in the publications
@@ -42,8 +43,8 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
         raise BadInput("masking_panels: no run given")
     seconds = {name: every_second(per_second(tables["latency"])) for name, tables in runs.items()}
     rows = [("P99 (ms)", {name: every["p99_ms"] for name, every in seconds.items()})]
-    for axis, so_far in (("CPU so far (s)", _cpu_so_far), ("sent so far (MiB)", _sent_so_far)):
-        used = {name: so_far(tables["metrics"], seconds[name].index) for name, tables in runs.items()}
+    for axis, used_so_far in (("CPU so far (s)", _cpu_so_far), ("sent so far (MiB)", _sent_so_far)):
+        used = {name: used_so_far(tables["metrics"], seconds[name].index) for name, tables in runs.items()}
         if any(each.notna().any() for each in used.values()):
             rows.append((axis, used))
     figure, axes = panel_grid(len(rows) * len(runs), len(runs), (3.6, 2.6), sharex=True, sharey="row")
@@ -66,14 +67,19 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
 
 
 def _cpu_so_far(metrics: pd.DataFrame, seconds: pd.Index) -> pd.Series:
-    return resources(metrics, "cpu_cores")["total"].reindex(seconds).fillna(0.0).cumsum()
+    """A sample is of the time since the look before."""
+    looks_s = pd.Series(np.sort(metrics.loc[metrics["metric"] == "cpu_cores", "t_s"].unique()))
+    took_s = pd.Series(looks_s.diff().fillna(SAMPLED_S).to_numpy(), index=looks_s)
+    samples = metrics[metrics["metric"] == "cpu_cores"]
+    used_s = samples["value"] * samples["t_s"].map(took_s)
+    return used_s.groupby(np.floor(samples["t_s"])).sum().reindex(seconds).fillna(0.0).cumsum()
 
 
 def _sent_so_far(metrics: pd.DataFrame, seconds: pd.Index) -> pd.Series:
     """NaN where it is not known."""
     if "sent_mib" not in set(metrics["metric"]):
         return pd.Series(np.nan, index=seconds)
-    total = resources(metrics, "sent_mib")["total"].reindex(seconds).ffill()
+    total = so_far(metrics, "sent_mib").reindex(seconds).ffill()
     return total - total.dropna().iloc[:1].sum()
 
 

@@ -242,9 +242,7 @@ class EndedJob:
             say(line)
         facts = {
             "planned_s": final.planned_s,
-            "bytes_minimum": self.bytes_minimum(
-                tables["migration"], whole=pushed and final.copied.bytes_copied is None
-            ),
+            "bytes_minimum": self.bytes_minimum(tables, whole=pushed and final.copied.bytes_copied is None),
             "bytes_by_key": bytes_by_key(measures),
             **final.copied._asdict(),
             "fewer_replicas_s": fewer_s(final.strength, self._traffic.replicas, span) if final.strength else None,
@@ -263,13 +261,11 @@ class EndedJob:
         of_hosts = (line for each in measures for line in from_records.hosts(each))
         return Evaluation(tables, verdict, facts, [*of_hosts, *at_stages, *final.notes, *nothing, *self.notes])
 
-    def bytes_minimum(self, migration: pa.Table, whole: bool) -> int:
-        """See ``from_records.bytes_minimum``; of all stages."""
-        table: pd.DataFrame = migration.to_pandas()
-        return sum(
-            from_records.bytes_minimum(table[table["stage"] == number], stage.unit_bytes, whole)
-            for number, stage in enumerate(self.final.stages)
-        )
+    def bytes_minimum(self, tables: Mapping[str, pa.Table], whole: bool) -> int:
+        """See ``from_records.bytes_minimum``."""
+        unit_bytes = [stage.unit_bytes for stage in self.final.stages]
+        moved, decided = (tables[name].to_pandas() for name in ("migration", "decisions"))
+        return from_records.bytes_minimum(moved, decided, unit_bytes, whole)
 
 
 def fewer_s(strength: Sequence[tuple[float, int]], replicas: int, span: Span) -> float:

@@ -187,7 +187,7 @@ def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     whole = lap.spec.point().phase(0).mode.transfer == "push" and lap.copied.bytes_copied is None
     facts = {
         "planned_s": lap.planned_s,
-        "bytes_minimum": ended.bytes_minimum(tables["migration"], whole),
+        "bytes_minimum": ended.bytes_minimum(tables, whole),
         "bytes_by_key": lap.bytes_by_key,
         "since_s": span.measured - span.trigger,
         "load": load,

@@ -42,6 +42,17 @@ def test_each_run_has_its_latency_and_below_it_the_cpu_so_far():
         masking_panels({}, title="")
 
 
+def test_cpu_is_added_up_over_the_time_that_each_sample_is_of():
+    """The more there is to be looked at, the longer it is from one look to the next."""
+    slow, looks = tables(), np.arange(-6.0, 5.0, 1.5)
+    rest = slow["metrics"][slow["metrics"]["metric"] != "cpu_cores"]
+    cpu = [pd.DataFrame({"t_s": looks, "metric": "cpu_cores", "instance": name, "value": 1.0}) for name in "ab"]
+    slow["metrics"] = pd.concat([rest, *cpu])
+    figure = masking_panels({"live_robin": slow}, title="a death at 0")
+    used_s = figure.axes[1].lines[0].get_ydata()
+    assert used_s[-1] - used_s[0] == pytest.approx(2 * 9.0)
+
+
 def test_what_was_sent_so_far_stands_below_if_it_is_known_of_a_run():
     known, seconds = tables(), np.arange(-6, 5, 2) + 0.5
     sent = [
