@@ -254,7 +254,7 @@ class KeyshiftJob:
     def check(self) -> None:
         """Restarts are made here, when no migration is under way."""
         self._job.check()
-        self.plans.restart_if_asked()
+        self.plans.begin_next()
 
     def recover(self) -> str:
         """The job's next attempt."""

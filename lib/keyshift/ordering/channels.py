@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.ordering.model import CONTROL, Place, Setting, offset_of, sequence_of
-from keyshift.runtime.row import BARRIER, SNAPSHOT, TICK, Row
+from keyshift.runtime.row import BARRIER, CAPTURE, SNAPSHOT, TICK, Row
 
 ROW_BYTES = 300  # of a row that waits, beside its payload: two tuples, four integers and a buffer
 
@@ -38,6 +38,7 @@ class Channel:
         self.elements = 0  # that have come
         self._setting = setting
         self._came, self._came_watermark, self._came_version = place
+        self._captures: set[bytes] = set()  # the names of those that have come at the last sequence
 
     @property
     def place(self) -> Place:
@@ -68,9 +69,13 @@ class Channel:
         if kind == TICK and not mark and not self._setting.later:
             return None
         sequence = sequence_of(row)
-        if sequence <= self._came and row.version <= self._came_version:
+        if sequence <= self._came and row.version <= self._came_version and not self._captures_anew(row, sequence):
             return None
         self._check(row, sequence)
+        if sequence > self._came:
+            self._captures.clear()
+        if kind == CAPTURE:
+            self._captures.add(bytes(row.payload))
         sequence = max(sequence, self._came)  # a switch may come behind a barrier of a higher place
         self._came, self._came_watermark = sequence, max(self._came_watermark, row.watermark)
         if kind in CONTROL:
@@ -83,6 +88,10 @@ class Channel:
         self.bytes += len(row.payload) + ROW_BYTES
         return element
 
+    def _captures_anew(self, row: Row, sequence: int) -> bool:
+        """Whether ``row`` is another capture behind the same frame: its epochs may each have one."""
+        return row.kind == CAPTURE and sequence == self._came and bytes(row.payload) not in self._captures
+
     def _check(self, row: Row, sequence: int) -> None:
         before, now = offset_of(self._came), offset_of(sequence)
         if self._setting.later and now > before + 1:
@@ -93,7 +102,7 @@ class Channel:
                 f"{before}: it is not right behind its mark"
             )
         switches = row.kind in (BARRIER, SNAPSHOT)
-        if sequence <= self._came and not switches:
+        if sequence <= self._came and not switches and not self._captures_anew(row, sequence):
             raise ProtocolViolation(
                 f"channel {self.number} has a row of version {row.version} at offset {now}, where it was under version "
                 f"{self._came_version}"

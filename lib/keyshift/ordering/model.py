@@ -11,7 +11,7 @@ CONTROL = frozenset((BARRIER, SAVEPOINT, SNAPSHOT, CAPTURE))
 
 # The place of a row among those of the same frame, or of the same turn of its sender. What was said of units that moved
 # since the turn before comes first; barriers stand behind the mark, as their epochs come, whatever their places. There
-# is at most one of each kind, but for those that have a version of their own.
+# is at most one of each kind, but for those that have a version of their own, and captures, which have names.
 _PLACES = {MOVED: 0, DATA: 1, TICK: 1, BARRIER: 2, SNAPSHOT: 3, CAPTURE: 4, SAVEPOINT: 5}
 _PLACE_BITS = 3
 NOTHING = (1 << _PLACE_BITS) - 1  # the sequence of a sender that has not had a turn: behind all rows of its turn 0

@@ -104,7 +104,8 @@ class NextStage(Routing, SlotOutput):
     bytes do.
 
     A snapshot's barrier may leave only where the slot's own results are cut. So an assignment that begins a snapshot
-    counts from there; it is published before the stage of the slot begins the same one.
+    counts from there; it is published before the stage of the slot begins the same one. If there is no cut to come any
+    more, it is a switch like any other.
 
     Results of a unit that moves keep their order. Where they end, and where they begin, is told to all slots of the
     next stage. And the new slot sends none on under an older assignment of that stage than the old one did, which may
@@ -113,6 +114,7 @@ class NextStage(Routing, SlotOutput):
 
     def __init__(self, config: JobConfig, slot: int) -> None:
         self._armed: dict[str, PublishAssignment] = {}  # by snapshot: assignments that count from its cut
+        self._given_up = ""  # the snapshot whose cut was passed before anybody here had heard of it
         self._promised = 0  # no result of a unit that has left goes on under a later version; 0: of none has to
         self._later: PublishAssignment | None = None  # an assignment that comes behind what was promised
         super().__init__(config)
@@ -125,6 +127,8 @@ class NextStage(Routing, SlotOutput):
     def _announced(self, told: PublishAssignment) -> None:
         with self._lock:
             version = told.assignment.version
+            if told.snapshot == self._given_up:
+                told = replace(told, snapshot="")
             if told.snapshot and version > self._begin.assignment.version:
                 self._armed = {told.snapshot: told}
                 self._core.machine.release()  # this may be all that is ever heard of the end of the step before
@@ -193,20 +197,24 @@ class NextStage(Routing, SlotOutput):
             return True
         with self._lock:
             if isinstance(mark, Moved):
-                # What was promised of units that have left before this one came is kept: their results are out.
+                # What was promised of units that have left before this one came is kept: their results are out. And a
+                # snapshot behind which its old slot has routed does not begin here any more.
                 if self._later is not None and self._later.assignment.version <= mark.routed:
                     self._announce(self._later)
                     self._later = None
+                for told in self._armed.values():
+                    if told.assignment.version <= mark.routed:
+                        self._announce(replace(told, snapshot=""))
                 known = self._core.machine.newest >= mark.routed
             elif known := mark.name in self._armed:
                 self._announce(self._armed.pop(mark.name))
-        self._waits_since = 0.0 if known else self._waits_since or time.monotonic()
-        if known or isinstance(mark, Moved):
-            return known
-        given_up = time.monotonic() - self._waits_since > CUT_S or mark.name == self._begin.snapshot
-        if given_up:  # the next stage does not take part in it any more
-            self._waits_since = 0.0
-        return given_up
+            self._waits_since = 0.0 if known else self._waits_since or time.monotonic()
+            if known or isinstance(mark, Moved):
+                return known
+            given_up = time.monotonic() - self._waits_since > CUT_S or mark.name == self._begin.snapshot
+            if given_up:  # the next stage does not take part in it any more
+                self._waits_since, self._given_up = 0.0, mark.name
+            return given_up
 
     def _frame(self, results: list[pa.RecordBatch], watermark: int, now_us: int) -> list[Routed]:
         self._frames += 1

@@ -56,7 +56,7 @@ class Job:
     def await_copies(self):
         return {0: CopiesClose(1_000_000, 3, 10, 1, 201, 3_000_000)} if self.copied else None
 
-    def request(self, make_steps, replace):
+    def request(self, make_steps, replace=False):
         self.requests.append((make_steps, replace))
 
     def cancel(self):
@@ -198,6 +198,47 @@ def test_a_restart_in_which_the_query_dies_is_made_in_the_next_attempt():
     assert target.owner == made.spec.target(made.spec.start()).owner
     assert made.system.plans.of["counter"].past.decisions == before and before
     assert not made.system.busy
+
+
+@pytest.fixture
+def restarting():
+    """A restart with four slots was asked for."""
+
+    def make(strategy):
+        made = system_of(strategy=strategy, slots=2, to_slots=4, key_groups=12)
+        made.job.config = SimpleNamespace(job="run", token="secret", slots=4)
+        made.system.plans.adopt(made.system.plans.propose("counter", ScaleTo(4), strategies.get("stop_restart")))
+        return made.job, made.system
+
+    return make
+
+
+def test_what_is_asked_for_behind_a_restart_comes_behind_it(restarting):
+    job, system = restarting("fluid")
+    job.busy = True  # a migration is under way
+    number = system.plans.adopt(system.plans.propose("counter", ScaleTo(3)))
+    system.check()
+    assert not job.requests and not job.restarted
+    job.busy = False
+    assert system.plans.ended("counter", number) is None
+    system.check()
+    ((target, _),) = job.restarted
+    assert len(set(target.owner)) == 4 and not job.requests and system.busy
+    system.check()
+    ((make_steps, _),) = job.requests
+    for step in make_steps(job.assignment):
+        job.assignment = job.assignment.after(step)
+    assert len(set(job.assignment.owner)) == 3 and not system.busy
+
+
+@pytest.mark.parametrize(("strategy", "restarts"), [("stop_restart", [3]), ("fluid", [])])
+def test_a_request_that_replaces_others_replaces_restarts_that_have_not_begun(restarting, strategy, restarts):
+    job, system = restarting(strategy)
+    system.request(ScaleTo(3), replace=True)
+    system.check()
+    system.check()
+    assert [len(set(target.owner)) for target, _ in job.restarted] == restarts
+    assert [replace for _, replace in job.requests] == [True] * (not restarts)
 
 
 def test_faults_whose_phase_never_came_are_noted():

@@ -6,7 +6,7 @@ from keyshift.model.errors import ProtocolViolation
 from keyshift.ordering import Local, Position, Setting
 from keyshift.ordering.live_robin import LiveRobin
 from keyshift.ordering.time_merge import TimeMerge
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 
 MARKER = 7
 
@@ -177,6 +177,23 @@ def test_a_savepoint_keeps_the_version():
     )
     _, control = taken(machine)
     assert [row.payload for row in control.control] == [b"end", b"end"]
+
+
+def test_captures_behind_one_frame_are_as_many_as_where_each_epoch_has_its_own_frame():
+    def capture(router, offset, name):
+        return barrier(router, offset, 1, CAPTURE, name)
+
+    machine = opened()
+    at_once = [tick(0, 0, 30), capture(0, 0, b"a"), capture(0, 0, b"b"), capture(0, 0, b"a"), tick(0, 1, 40)]
+    alone = [tick(1, 0, 10), capture(1, 0, b"a"), tick(1, 1, 20), capture(1, 1, b"b"), tick(1, 2, 40)]
+    machine.arrived([*at_once, *alone])
+    turns = [machine.take(True) for _ in range(2)]
+    position, waiting = machine.save()
+    machine = LiveRobin(machine.setting, position)  # the next batch
+    machine.arrived(waiting)
+    turns += taken(machine)
+    told = [[row.payload for row in turn.control] for turn in turns]
+    assert told == [[], [b"a", b"a"], [], [b"b", b"b"], [], []]
 
 
 def test_time_merge_gives_the_events_of_a_turn_to_its_sort_and_keeps_marks():

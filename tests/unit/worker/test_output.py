@@ -20,6 +20,7 @@ from keyshift.wire.config import result_schema
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT
 from keyshift.wire.spark_rows import MARKER, received
+from keyshift.worker import output as outputs
 from keyshift.worker import router as routing
 from keyshift.worker.output import NextStage
 from keyshift.worker.turn_output import NextTurns, make_output
@@ -126,6 +127,25 @@ def test_a_snapshot_begins_where_the_results_of_the_slot_are_cut(onward):
     rows = given(onward, [result(1), Cut("snapshot-1", True), result(1)], 104)
     assert [kind_version for kind_version in rows if kind_version[0] == DATA] == [(DATA, 1), (DATA, 2)]
     assert (SNAPSHOT, 2) in rows
+
+
+def test_a_snapshot_that_the_slot_hears_of_behind_its_cut_is_a_plain_switch(onward, monkeypatch):
+    """It was given up here, and other slots of the stage may have come to it."""
+    monkeypatch.setattr(outputs, "CUT_S", -1.0)
+    given(onward, [result(1)], 100)
+    given(onward, [result(1), Cut("snapshot-1", True)], 102)
+    onward.publish(2, "snapshot-1")
+    assert (BARRIER, 2) in given(onward, [result(1)], 104)
+    onward.publish(3, "snapshot-2")
+    assert {version for _, version in given(onward, [result(1)], 106)} == {2}
+    assert (SNAPSHOT, 3) in given(onward, [Cut("snapshot-2", True)], 108)
+
+
+def test_a_unit_whose_old_slot_has_come_to_a_snapshot_waits_for_no_cut_that_never_comes_here(onward):
+    given(onward, [result(1)], 100)
+    onward.publish(2, "snapshot-1")
+    rows = given(onward, [Moved(0, 7, 0, False, 2), result(1)], 102)
+    assert (BARRIER, 2) in rows and (DATA, 2) in rows and not onward.holds
 
 
 H = 20_000

@@ -168,7 +168,7 @@ class LiveJob:
         status |= {
             "phase": str(run.loop.reporter.doing),
             "running_s": round((self._ended_at or time.time()) - run.loop.began_at, 1),
-            "rate": run.loop.rate,
+            "rate": sum(run.loop.rates.values()),
             "offered": run.offered,
             "results": run.loop.traffic.received,
             "results_per_s": last.results,

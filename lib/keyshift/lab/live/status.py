@@ -87,8 +87,8 @@ class Status(SystemStatus, total=False):
     """Of a live job. Before events go in, ``stages`` and ``migrations`` are empty, and what is below them is missing.
 
     ``state``: one of starting, running, stopping, ended and failed; ``why``: it has failed, in one line; ``examples``:
-    of what is wrong; ``migrations``: see ``commands.Migration``. Latencies and ``results_per_s`` are those of
-    the last second.
+    of what is wrong; ``migrations``: see ``commands.Migration``; ``rate``: events per second that all sources together
+    are to offer now. Latencies and ``results_per_s`` are those of the last second.
     """
 
     run_id: str

@@ -51,9 +51,13 @@ class Looks:
         """By process. ``begun``: those whose whole life counts if they were not there at the last look; others may be
         old.
         """
-        for pid in self._last.keys() - now.keys():
-            known = self._last[pid]
-            self._ahead[known.parent] = self._ahead.get(known.parent, 0.0) + known.own + known.ended
+        gone = self._last.keys() - now.keys()
+        for pid in gone:
+            known, parent = self._last[pid], self._last[pid].parent
+            while parent in gone:  # whose own parent hears of both
+                parent = self._last[parent].parent
+            known_s = known.own + known.ended + self._ahead.pop(pid, 0.0)
+            self._ahead[parent] = self._ahead.get(parent, 0.0) + known_s
         ahead, self._ahead = self._ahead, {}
         for pid, spent in now.items():
             before = self._last.get(pid, Spent(0.0, 0.0, 0) if pid in begun else spent)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from functools import partial
+from typing import NamedTuple
 
 from keyshift.driver.job import Job
 from keyshift.driver.leader import MakeSteps
@@ -14,6 +15,14 @@ from keyshift.model.keys import SlotId
 from keyshift.planner import Strategy
 
 
+class _Queued(NamedTuple):
+    """A migration of ``stage`` that does not begin before it is its turn here."""
+
+    stage: str
+    make_steps: MakeSteps
+    restarts: bool
+
+
 class JobPlans:
     """Of ``job``; ``of`` has those of each stage. ``request``, ``cancel`` and ``busy`` are for any thread, all else is
     for the controlling one.
@@ -23,7 +32,7 @@ class JobPlans:
         self._spec, self._job = spec, job
         self.of = {stage.name: StagePlans(spec, stage, job.notes.append) for stage in job.stages}
         self._moving = [self.of[job.stage(name).name] for name in spec.moving]
-        self._restarts: deque[tuple[str, MakeSteps]] = deque()  # that were requested
+        self._waiting: deque[_Queued] = deque()  # restarts, and what was asked of their stages behind them
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
         """Copies that are kept all the time are begun, if the target is where they go. ``point``: the strategy."""
@@ -52,8 +61,11 @@ class JobPlans:
         return number
 
     def _ask(self, plans: StagePlans, make_steps: MakeSteps, restarts: bool, replace: bool = False) -> None:
-        if restarts:
-            self._restarts.append((plans.led.name, make_steps))
+        stage = plans.led.name
+        if replace:
+            self._waiting = deque(each for each in self._waiting if each.stage != stage)
+        if restarts or self._waits(stage):
+            self._waiting.append(_Queued(stage, make_steps, restarts))
         else:
             plans.led.request(make_steps, replace)
 
@@ -62,8 +74,7 @@ class JobPlans:
 
         A migration is over when the next one of the stage is planned, or nothing is under way there.
         """
-        plans, waiting = self.of[stage], {name for name, _ in self._restarts}
-        return plans.ended(number, stage in waiting or plans.led.busy)
+        return self.of[stage].ended(number, self.moves(stage))
 
     def found(self, stage: str) -> tuple[SlotId, ...] | None:
         """The owners of its units when the first migration of this process began, behind all that was left by the
@@ -73,37 +84,46 @@ class JobPlans:
 
     def cancel(self) -> None:
         """Take back what has not begun: migrations and restarts, of all stages."""
-        self._restarts.clear()
+        self._waiting.clear()
         for stage in self._job.stages:
             stage.cancel()
 
     @property
     def busy(self) -> bool:
         """Whether a restart or a migration is to come or under way."""
-        return bool(self._restarts) or self._migrating
+        return bool(self._waiting) or self._migrating
 
     def moves(self, stage: str) -> bool:
-        """Whether a migration of the stage is to come or under way."""
-        return self.of[stage].led.busy
+        """Whether a restart or a migration of the stage is to come or under way."""
+        return self._waits(stage) or self.of[stage].led.busy
+
+    def _waits(self, stage: str) -> bool:
+        return any(each.stage == stage for each in [*self._waiting])
 
     @property
     def _migrating(self) -> bool:
         return any(stage.busy for stage in self._job.stages)
 
-    def restart_if_asked(self) -> None:
-        """Restarts are made here, one by one, when no migration is under way."""
-        if not self._restarts or self._migrating:
+    def begin_next(self) -> None:
+        """Restarts are made here, and what waits behind them begins, one by one, when no migration is under way."""
+        if not self._waiting or self._migrating:
             return
-        name, make_steps = restart = self._restarts.popleft()
-        stage = self._job.stage(name)
-        target = stage.assignment
+        asked = self._waiting.popleft()
         try:
-            for step in make_steps(target):
-                target = target.after(step)
-            self._job.restart(name, target, 0 if self._spec.point().restarts else stage.config.slots)
+            self._begin(asked)
         except QueryDied:
-            self._restarts.appendleft(restart)  # of the next attempt
+            self._waiting.appendleft(asked)  # of the next attempt
             raise
+
+    def _begin(self, asked: _Queued) -> None:
+        stage = self._job.stage(asked.stage)
+        if not asked.restarts:
+            stage.request(asked.make_steps)
+            return
+        target = stage.assignment
+        for step in asked.make_steps(target):
+            target = target.after(step)
+        self._job.restart(stage.name, target, 0 if self._spec.point().restarts else stage.config.slots)
 
     # -- copies -------------------------------------------------------------------------------------------------------
 

@@ -54,9 +54,9 @@ class Departures:
     def tell(self, slot: int, messages: list[Message], mode: Mode) -> None:
         """Deliver messages of a step of this mode."""
         if slot not in self._messengers:
-            deliver, pause_s = partial(self._deliver, slot), mode.fetch_interval_ms / 1000
-            self._messengers[slot] = Courier(f"slot {self._slot} to {slot}", deliver, self._failed, pause_s)
-        self._messengers[slot].send(*messages)
+            deliver = partial(self._deliver, slot)
+            self._messengers[slot] = Courier(f"slot {self._slot} to {slot}", deliver, self._failed)
+        self._messengers[slot].send(*messages, pause_s=mode.fetch_interval_ms / 1000)
 
     def close(self) -> None:
         """Send no more."""

@@ -29,14 +29,14 @@ class KeyCouriers:
 
     def send(self, errand: Errand) -> None:
         """Carry this out, soon; within a turn."""
-        address, pause_s = errand.home.place, errand.home.mode.fetch_interval_ms / 1000
+        address = errand.home.place
         if address not in self._couriers:
 
             def run(errands: list[Errand]) -> None:
                 self._run(address, errands)
 
-            self._couriers[address] = Courier(f"keys of {address}", run, self._failed, pause_s)
-        self._couriers[address].send(errand)
+            self._couriers[address] = Courier(f"keys of {address}", run, self._failed)
+        self._couriers[address].send(errand, pause_s=errand.home.mode.fetch_interval_ms / 1000)
 
     def measures(self) -> dict[str, int]:
         """What went over the wire, apart from whole units."""

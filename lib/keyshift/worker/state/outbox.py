@@ -7,6 +7,7 @@ to send, takes all of it at once, and tries again for as long as the other side 
 import math
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -32,26 +33,23 @@ class Courier(Generic[Item]):
     """Collects items and delivers them in batches, in order, from its own thread.
 
     ``deliver(items)`` is tried again while it raises ServiceUnavailable; ``failed(error)`` hears of anything else.
-    ``pause_s`` lies between two deliveries.
     """
 
     def __init__(
-        self,
-        name: str,
-        deliver: Callable[[list[Item]], None],
-        failed: Callable[[BaseException], None],
-        pause_s: float = 0.0,
+        self, name: str, deliver: Callable[[list[Item]], None], failed: Callable[[BaseException], None]
     ) -> None:
-        self._deliver, self._failed, self._name, self._pause_s = deliver, failed, name, pause_s
+        self._deliver, self._failed, self._name = deliver, failed, name
         self._items: list[Item] = []
+        self._pause_s = 0.0  # that the last one of them wants
         self._there = threading.Condition()
         self._closed = threading.Event()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
-    def send(self, *items: Item) -> None:
-        """Deliver these, soon."""
+    def send(self, *items: Item, pause_s: float = 0.0) -> None:
+        """Deliver these, soon. ``pause_s`` lies between two deliveries of those that want so: steps may differ."""
         with self._there:
             self._items += items
+            self._pause_s = pause_s
             self._there.notify()
 
     def close(self) -> None:
@@ -61,10 +59,15 @@ class Courier(Generic[Item]):
             self._there.notify()
 
     def _work(self) -> None:
+        paused_s = ended = 0.0  # what was delivered last wanted that pause from then on
         while True:
             with self._there:
                 self._there.wait_for(lambda: self._items or self._closed.is_set())
-                items, self._items = self._items, []
+                while (left_s := ended + min(paused_s, self._pause_s) - time.monotonic()) > 0:
+                    if self._closed.is_set():
+                        return
+                    self._there.wait(left_s)
+                paused_s, items, self._items = self._pause_s, self._items, []
             if self._closed.is_set():
                 return
             try:
@@ -73,8 +76,7 @@ class Courier(Generic[Item]):
                 if not self._closed.is_set():
                     self._failed(error)
                 return
-            if self._pause_s:
-                self._closed.wait(self._pause_s)
+            ended = time.monotonic()
 
 
 def again(name: str, closed: threading.Event, act: Callable[[], None], within_s: float = math.inf) -> None:

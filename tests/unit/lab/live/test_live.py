@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 from small_live import Stage, Traffic, live_job
 
 from keyshift.control.metrics import Metrics
-from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate, Scale
+from keyshift.experiment.commands import Cancel, Double, InjectFault, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab import run_loop
 from keyshift.lab.run_loop import WINDOW_S, pause_before
@@ -72,6 +72,15 @@ def test_it_scales_and_says_so(job):
     assert [after["stages"]["counter"]["of_slot"][slot]["units"] for slot in range(4)] == [4] * 4
     (feed, rate, _), (begin, _, seconds) = job.traffic.told[:2]
     assert (feed, rate, begin, seconds) == ("feed", 2000.0, "begin", None)
+
+
+def test_what_all_sources_offer_is_told_together_and_a_rate_is_that_of_one(monkeypatch):
+    with live_job(monkeypatch, live_spec({"workload": "saas", "rate": 100, "rates": "control:10"})) as job:
+        assert job.status()["rate"] == 110
+        assert job.do(Rate(rate=5, source="control")) == {"rate": 5}
+        assert job.status()["rate"] == 105
+        assert job.do(Double()) == {"rate": 200}
+        assert job.status()["rate"] == 205
 
 
 @pytest.fixture

@@ -130,6 +130,15 @@ def test_what_was_known_of_a_child_is_not_told_again_whenever_its_parent_hears_o
     assert dict(looks.since({4: Spent(9.0, 9.0, 0)}, [])) == {4: 0.0}, "it is old, and was not looked at"
 
 
+def test_what_was_known_of_a_child_that_ends_with_its_parent_is_not_told_again_either():
+    first = {1: Spent(0.0, 0.0, 0), 2: Spent(5.0, 0.0, 1), 3: Spent(100.0, 0.0, 2)}
+    assert dict(Looks(first).since({1: Spent(0.0, 105.0, 0)}, [])) == {1: 0.0}
+    looks = Looks(first)
+    two = Spent(5.0, 0.0, 1)
+    assert dict(looks.since({1: first[1], 2: two}, [])) == {1: 0.0, 2: 0.0}, "behind the look at its parent"
+    assert dict(looks.since({1: Spent(0.0, 106.0, 0)}, [])) == {1: 1.0}, "1 s that nobody had seen"
+
+
 def of_the_job(rows):
     """Seconds of CPU in all."""
     times = sorted({at for at, *_ in rows})

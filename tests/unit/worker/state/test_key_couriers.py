@@ -278,6 +278,18 @@ def test_answers_for_an_earlier_stay_are_not_taken(make):
     assert counts(slot.states[UNIT]) == {1: 51}
 
 
+def test_how_long_requests_are_gathered_is_said_by_the_step_that_the_unit_came_with(make):
+    hours = Mode(transfer="access", background=False, fetch_interval_ms=3_600_000)
+    slot = make(hours, {1: 10})
+    slot.events(1)
+    slot.until_done()
+    slot.states[UNIT] = state({})
+    slot.arrive(ACCESS, {1: 50})
+    slot.events(1)
+    slot.until_done()
+    assert counts(slot.states[UNIT]) == {1: 51}
+
+
 # -- remote: keys are used where they live -----------------------------------------------------------------------------
 
 

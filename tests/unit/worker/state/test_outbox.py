@@ -112,6 +112,24 @@ def test_a_courier_can_be_closed_while_it_sleeps(failures):
     until(lambda: threading.active_count() <= threads)
 
 
+HOURS_S = 3600.0
+
+
+def test_a_courier_pauses_as_long_as_what_it_carries_wants(failures):
+    delivered = []
+    courier = Courier("a courier", delivered.append, failures.append)
+    courier.send("a", pause_s=HOURS_S)
+    until(lambda: delivered == [["a"]])
+    courier.send("b", pause_s=HOURS_S)
+    courier.send("c")
+    until(lambda: delivered == [["a"], ["b", "c"]])
+    courier.send("d", pause_s=HOURS_S)
+    until(lambda: delivered[2:] == [["d"]])
+    courier.send("e", pause_s=HOURS_S)
+    courier.close()
+    assert delivered[3:] == [] and not failures
+
+
 def test_what_is_tried_for_so_long_and_no_longer_fails_with_the_last_error():
     calls = []
 
