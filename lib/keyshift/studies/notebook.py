@@ -23,7 +23,7 @@ from traitlets.config import Config
 from keyshift.model.errors import BadInput
 from keyshift.progress import DISPLAY, tell
 from keyshift.registry import unknown
-from keyshift.results.anonymous import anonymous, anonymous_all, with_texts
+from keyshift.results.anonymous import anonymous_all, anonymous_value
 from keyshift.results.files import FILE_NAME
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
@@ -183,14 +183,14 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
     """
     told = notebook.metadata.get("papermill", {})
     if "parameters" in told:
-        told.parameters = nbformat.from_dict(with_texts(told.parameters, lambda text: _shown(text, path)))
+        told.parameters = nbformat.from_dict(anonymous_all(told.parameters, lambda text: _shown(text, path)))
     notebook.metadata = nbformat.from_dict(anonymous_all(notebook.metadata))
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
         if "parameters" in tags or "injected-parameters" in tags:
             cell.source = _TEXT.sub(lambda found: f"{found[1]}{_shown(found[2], path)}{found[1]}", cell.source)
         if "injected-parameters" in tags:
-            cell.source = anonymous(cell.source)
+            cell.source = anonymous_value(cell.source)
         for output in cell.get("outputs", []):
             for name in ("text", "ename", "evalue", "traceback"):
                 if name in output:
@@ -204,7 +204,7 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
 def _shown(text: str, path: Path | None) -> str:
     """A text of a parameter: if it leads out of the notebook's folder, then only as far as the folder ``data``."""
     if not text.startswith(("/", "~", "../")):
-        return anonymous(text)
+        return anonymous_value(text)
     if path is not None:
         folder = path.resolve().parent
         file = Path(os.path.abspath(folder / Path(text).expanduser()))

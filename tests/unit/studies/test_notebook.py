@@ -174,6 +174,7 @@ def test_a_path_among_the_parameters_is_hidden_unless_it_is_in_the_folder_data(t
         "my.tape": "my.tape",
         "tapes/my.tape": "tapes/my.tape",
         "8:1000,16:500": "8:1000,16:500",
+        "control:1000": "control:1000",
     }
     for path, shown in given.items():
         source = f"tapes = ['{path}', \"{path}\"]  # 5 events/s or more"
