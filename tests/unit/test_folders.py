@@ -40,6 +40,12 @@ def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path, monkeypatch):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
+@pytest.mark.usefixtures("ascii_locale")
+def test_a_file_is_the_same_in_every_locale(tmp_path):
+    write_whole(tmp_path / "file", "Größe")
+    assert (tmp_path / "file").read_bytes() == "Größe".encode()
+
+
 def test_a_folder_that_cannot_be_synced_is_no_reason_to_fail(tmp_path, monkeypatch):
     sync = os.fsync
 

@@ -255,7 +255,7 @@ def load_profile(name: str | None = None) -> Profile:
     name = located(name)
     path = resource(f"profiles/{name}.yaml") if name in SHIPPED else Path(name)
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"profile {name!r} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):

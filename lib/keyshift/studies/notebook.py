@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +142,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     and the copy is kept.
     """
     check_parameters(path, parameters)
-    folder = home / "notebooks" / f"{path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-    folder.mkdir(parents=True)
+    folder = _new_folder(home / "notebooks", path.stem)
     copy, html = folder / path.name, folder / f"{path.stem}.html"
     error = None
     try:
@@ -162,7 +161,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
         error = f"its kernel: {died}; was it killed, or did memory run out?"
     executed = shareable(nbformat.read(copy, as_version=4), path)
     nbformat.write(executed, copy)
-    html.write_text(HTMLExporter().from_notebook_node(executed)[0])
+    html.write_text(HTMLExporter().from_notebook_node(executed)[0], encoding="utf-8")
     images = [
         output["data"]["image/png"]
         for cell in executed.cells
@@ -173,6 +172,18 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     for figure, image in zip(figures, images, strict=True):
         figure.write_bytes(base64.b64decode(image))
     return Executed(copy, html, figures, summaries(executed), error)
+
+
+def _new_folder(where: Path, name: str) -> Path:
+    """Its name has the time, and that of the next second if somebody else has begun in this one."""
+    at = datetime.now(UTC)
+    while True:
+        folder = where / f"{name}-{at:%Y%m%dT%H%M%S}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            at += timedelta(seconds=1)
 
 
 def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbformat.NotebookNode:

@@ -40,6 +40,12 @@ def test_the_environment_names_a_profile_and_an_argument_wins_over_it(write, mon
     assert not load_profile("local").spark.on_kubernetes
 
 
+@pytest.mark.usefixtures("ascii_locale")
+def test_a_profile_is_the_same_in_every_locale(tmp_path):
+    (tmp_path / "profile.yaml").write_bytes("spark: {master: local, conf: {spark.app.name: Größe}}".encode())
+    assert load_profile(str(tmp_path / "profile.yaml")).spark.conf == {"spark.app.name": "Größe"}
+
+
 def test_a_profile_that_is_used_is_known_to_what_is_started_from_here(write, monkeypatch):
     monkeypatch.setenv(VARIABLE, "local")
     use_profile(write(SERVICES + SPARK))

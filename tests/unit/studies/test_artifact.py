@@ -19,6 +19,7 @@ from keyshift.studies import artifact as artifacts
 from keyshift.studies.artifact import Batches, pack
 from keyshift.studies.batch import ended
 from keyshift.studies.crate import Imprint
+from keyshift.studies.gallery import write_gallery
 from keyshift.studies.notebook import MIME, Executed
 
 WHERE = {"text": "/home/ada/books/moby.txt", "<b>": "<i>"}
@@ -152,6 +153,12 @@ def test_an_executed_notebook_is_one_static_page_however_many_runs_it_has_made(f
     assert f"data:image/png;base64,{PNG}" in page.read_text()
     assert page.with_suffix(".ipynb").read_bytes() == LOAD
     assert f'<a href="notebooks/{page.name}">Load</a>, 1 run (' in (folder / "index.html").read_text()
+
+
+@pytest.mark.usefixtures("ascii_locale")
+def test_the_page_of_a_notebook_is_the_same_in_every_locale(tmp_path):
+    (shown,) = write_gallery({"one": notebook("2026", title="≤ 5 s")}, tmp_path)
+    assert "≤ 5 s" in (tmp_path / shown.page).read_text(encoding="utf-8")
 
 
 def test_published_numbers_stand_beside_ours_or_alone(folder):
