@@ -84,6 +84,7 @@ def test_help_names_every_command(tmp_path):
         (["resume", "nobody"], "unknown job to resume 'nobody'"),
         (["job", "scale"], "Missing option '--slots'"),
         (["job", "scale", "--slots", "many"], "slots = 'many': input should be a valid integer"),
+        (["job", "fault", "--fault", ""], "fault = '': '' is none of kill"),
         (["plan", "--strategy", "machted"], "did you mean 'matched'"),
         (["plan", "--from", "0"], "slots = 0: must be between 1 and the number of units, 128"),
         (["plan", "--to", "200"], "slots = 200: must be between 1 and the number of units, 128"),
