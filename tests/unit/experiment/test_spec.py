@@ -226,6 +226,7 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("trigger=shuffle affected=200", "affected = 200", "between 1 and"),
         ("trigger=shuffle affected=4 affected_slots=3", "affected_slots = 3", "between 2 and"),
         ("trigger=map moves=", "moves = ''", "0:3,7:1"),
+        ("trigger=map moves=0:3,0:1", "moves = '0:3,0:1'", "key group 0 is there twice"),
         ("trigger=map moves=0-1", "moves = '0-1'", "0:3,7:1"),
         ("trigger=map moves=500:0 slots=2", "unit 500", "0 to 127"),
         ("trigger=map moves=0:7 slots=2", "7", "slots"),
