@@ -134,17 +134,19 @@ def _holder(lock: IO[str]) -> str:
 
 def require_folder(option: str, path: Path | None) -> None:
     """Raises BadInput if there is no folder in which ``path``, of ``option``, could be made."""
-    if path is not None and not path.absolute().parent.is_dir():
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
         raise BadInput(f"{option} {path}: its folder does not exist; make it first")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise BadInput(f"{option} {path}: you may not write into its folder; name another one")
 
 
 def require_file(option: str, path: Path | None) -> None:
     """Raises BadInput if the file of ``option`` cannot be written at the end."""
-    require_folder(option, path)
-    if path is None:
-        return
-    if path.is_dir():
+    if path is None or not path.exists():
+        require_folder(option, path)
+    elif path.is_dir():
         raise BadInput(f"{option} {path}: it is a folder; name a file")
-    where, what = (path, "it") if path.exists() else (path.absolute().parent, "its folder")
-    if not os.access(where, os.W_OK):
-        raise BadInput(f"{option} {path}: you may not write into {what}; name another file")
+    elif not os.access(path, os.W_OK):
+        raise BadInput(f"{option} {path}: you may not write into it; name another file")

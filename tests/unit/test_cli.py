@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 from small_cluster import FREE
 from small_jobs import file_of
+from small_store import result_store, run, tables
 
 from keyshift import cli, folders, planner
 from keyshift.cli import options
@@ -19,6 +20,8 @@ from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.planner import strategies
 from keyshift.services import processes
+from keyshift.studies import stored_runs
+from keyshift.workloads.stock import writing
 
 LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here
 
@@ -91,7 +94,9 @@ def test_help_names_every_command(tmp_path):
         (["plan", "--groups", "0"], "'--groups': Input should be greater than or equal to 1, not '0'"),
         (["plan", "--groups", "many"], "not 'many'"),
         (["results", "list", "--limit", "-3"], "not '-3'"),
-        (["results", "share", "2026", "-o", "nowhere/report.html"], "not a file in a folder that is there"),
+        (["results", "share", "2026", "-o", "nowhere/report.html"], "nowhere/report.html: its folder does not exist"),
+        (["results", "share", "2026", "-o", "/"], "--output /: it is a folder; name a file"),
+        (["results", "export", "2026", "-o", "pyproject.toml/new"], "pyproject.toml/new: its folder does not exist"),
         (["results", "export", "2026", "-o", "/"], "folder '/' is not empty"),
         (["results", "export", "2026", "-o", "new", "--format", "xls"], "'xls' is not one of 'parquet', 'csv'"),
         (["results", "import", "nowhere"], "nowhere/export.json cannot be read: No such file"),
@@ -229,6 +234,16 @@ def test_workloads_show_a_person_what_an_event_costs_and_a_script_their_paramete
     assert share["description"]
 
 
+def test_a_store_without_what_was_asked_for_is_not_called_empty(tmp_path, monkeypatch):
+    store = result_store()
+    monkeypatch.setattr(stored_runs, "open_store", lambda profile: contextlib.nullcontext(store))
+    assert keyshift("results", "list", home=tmp_path).stdout == "no runs yet: `keyshift run` makes one\n"
+    store.put_run(run(0), tables())
+    assert run(0).run_id in keyshift("results", "list", home=tmp_path).stdout
+    asked = ("--workload", "stok", "--strategy", "fluid")
+    assert keyshift("results", "list", *asked, home=tmp_path).stdout == "no run of workload = stok, strategy = fluid\n"
+
+
 def test_a_tape_can_be_written_and_checked(tmp_path):
     file = tmp_path / "a.tape"
     settings = ("--set", "securities=7", "--set", "resting=100")
@@ -247,6 +262,16 @@ def test_a_tape_can_be_written_and_checked(tmp_path):
     assert bad.stderr == f"line {facts['lines'] + 1} has 2 columns, expected 23\n"
     again = keyshift("tape", "write", str(file), home=tmp_path)
     assert again.returncode == 2 and "File exists" in again.stderr
+
+
+def test_a_tape_that_is_interrupted_leaves_nothing_that_would_pass_as_one(tmp_path, monkeypatch):
+    def interrupted(*_):
+        yield "1|A"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writing, "write", interrupted)
+    assert keyshift("tape", "write", str(tmp_path / "a.tape"), home=tmp_path).returncode == 130
+    assert not (tmp_path / "a.tape").exists()
 
 
 def test_events_of_a_run_can_be_written_and_shown(tmp_path):

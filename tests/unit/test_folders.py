@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from keyshift import folders
-from keyshift.folders import require_file, write_whole
+from keyshift.folders import require_file, require_folder, write_whole
 from keyshift.model.errors import BadInput
 
 
@@ -71,6 +71,8 @@ def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning
     require_file("--out", tmp_path / "old")
     with pytest.raises(BadInput, match=f"^--out {tmp_path / 'new'}: you may not write into its folder"):
         require_file("--out", tmp_path / "new")
+    with pytest.raises(BadInput, match=f"^--output {tmp_path / 'new'}: you may not write into its folder"):
+        require_folder("--output", tmp_path / "new")
     forbidden[:] = [tmp_path / "old"]
     with pytest.raises(BadInput, match=f"^--out {tmp_path / 'old'}: you may not write into it"):
         require_file("--out", tmp_path / "old")

@@ -4,6 +4,7 @@ import json
 import re
 from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -236,6 +237,11 @@ def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, mo
     (tmp_path / "full" / "mine.txt").write_text("mine")
     with pytest.raises(BadInput, match=r"^folder '.*full' is not empty: name a new one$"):
         pack(store, [], tmp_path / "full", Imprint())
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for here in (Path(), Path("..") / "here"):
+        with pytest.raises(BadInput, match=r"^folder '.*here' is the one you are in, and would be replaced"):
+            pack(store, [run(2, "lazy").run_id], here, Imprint())
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -243,8 +249,15 @@ def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, mo
     monkeypatch.setattr(artifacts, "write_crate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pack(store, [run(2, "lazy").run_id], tmp_path / "out", Imprint())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "here"]
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
+def test_a_link_leads_to_the_folder_that_is_written(store, tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "far")
+    pack(store, [run(2, "lazy").run_id], tmp_path / "link", Imprint())
+    assert (tmp_path / "far" / "index.html").exists() and (tmp_path / "link").is_symlink()
 
 
 def test_without_authors_they_are_those_of_keyshift(store, tmp_path):
