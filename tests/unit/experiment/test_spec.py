@@ -543,6 +543,12 @@ def test_what_is_not_possible_with_replicas_is_refused_in_one_line(values, refus
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("one", ["1", 1.0, "1.0"])
+def test_one_replica_is_one_however_it_is_written(one):
+    assert make_spec({"replicas": one}).parameters() == make_spec({}).parameters()
+    assert live_spec({"replicas": one}).parameters() == live_spec({}).parameters()
+
+
 def test_with_replicas_nothing_moves_unless_it_is_asked_for():
     spec = make_spec(TWO | {"fault": "kill:replica@steady", "trigger_s": 3})
     assert (spec.scenario.trigger, spec.changes, spec.tasks) == ("none", [], {"counter": 2})
