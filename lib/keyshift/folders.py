@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -26,22 +26,37 @@ class Cancelled(Exception):
 
 
 def state_folder(home: Path | None = None) -> Path:
-    """The folder of data, logs and pid files: ``home``, else $KEYSHIFT_HOME, else the user's state folder."""
-    chosen = home or os.environ.get(HOME) or platformdirs.user_state_dir("keyshift", appauthor=False)
-    return Path(chosen).expanduser().resolve()
+    """The folder of data, logs and pid files: ``home``, else $KEYSHIFT_HOME, else the user's state folder.
+
+    Raises BadInput as ``cache_folder``.
+    """
+    return _whole(HOME, home or os.environ.get(HOME), platformdirs.user_state_dir)
 
 
 def cache_folder() -> Path:
-    """The folder of what can be fetched or built again (jars, MinIO): $KEYSHIFT_CACHE, else the user's cache folder."""
-    chosen = os.environ.get(CACHE) or platformdirs.user_cache_dir("keyshift", appauthor=False)
-    return Path(chosen).expanduser().resolve()
+    """The folder of what can be fetched or built again (jars, MinIO): $KEYSHIFT_CACHE, else the user's cache folder.
+
+    Raises BadInput if it is below a home folder that is not known.
+    """
+    return _whole(CACHE, os.environ.get(CACHE), platformdirs.user_cache_dir)
 
 
 def settle_folders() -> None:
-    """Make folders that the environment names absolute: processes that are started from here may be in others."""
-    for name in (HOME, CACHE):
-        if chosen := os.environ.get(name):
-            os.environ[name] = str(Path(chosen).expanduser().resolve())
+    """Make folders that the environment names absolute: processes that are started from here may be in others.
+
+    Raises BadInput as ``cache_folder``.
+    """
+    for name, folder in ((HOME, state_folder), (CACHE, cache_folder)):
+        if os.environ.get(name):
+            os.environ[name] = str(folder())
+
+
+def _whole(variable: str, chosen: str | Path | None, usual: Callable[..., str]) -> Path:
+    try:
+        return Path(chosen or usual("keyshift", appauthor=False)).expanduser().resolve()
+    except RuntimeError:
+        told = f"{variable} = '{chosen or ''}': the home folder that it needs is not known; set it to a path from / on"
+        raise BadInput(told) from None
 
 
 def resource(name: str) -> Path:

@@ -2,6 +2,7 @@ import contextlib
 import io
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from keyshift import cli, folders, planner
 from keyshift.cli import options
 from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
+from keyshift.model.errors import BadInput
 from keyshift.planner import strategies
 from keyshift.services import processes
 from keyshift.studies import stored_runs
@@ -72,6 +74,10 @@ def test_help_names_every_command(tmp_path):
     [
         (["run", "--strategy", "fluit"], "did you mean 'fluid'"),
         (["run", "--set", "slots=0"], "slots = 0"),
+        (["run", "--set", f"keys=1{'0' * 400}"], "input should be less than or equal to 9007199254740992"),
+        (["run", "--set", f"slots={'[' * 5000}"], "input should be a valid integer"),
+        (["run", "--workload", "wordcount", "--set", 'text="a\\u0000b"'], "which has no NUL byte"),
+        (["run", "--profile", "x" * 300], "unknown profile 'xxx"),
         (["run", "--set", "idle_ms=100"], "idle_ms is a parameter of workload windowcount"),
         (["run", "--set", "master=local-cluster"], "--profile local-cluster"),
         (["run", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
@@ -364,6 +370,28 @@ def test_folders_of_the_environment_are_the_same_ones_for_processes_in_other_fol
     monkeypatch.setattr(cli, "app", elsewhere)
     assert keyshift(home="state").returncode == 0
     assert seen == [tmp_path / "state", tmp_path / "cache"]
+
+
+@pytest.mark.parametrize("variable", ["KEYSHIFT_HOME", "KEYSHIFT_CACHE"])
+def test_a_folder_of_somebody_who_is_not_there_is_named(tmp_path, variable, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_CACHE", str(tmp_path))
+    where = "~nobody-here/x"
+    monkeypatch.setattr(cli, "app", lambda: None)
+    if variable == "KEYSHIFT_CACHE":
+        monkeypatch.setenv(variable, where)
+    done = keyshift(home=where if variable == "KEYSHIFT_HOME" else tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"keyshift: {variable} = '{where}': the home folder that it needs is not known; set it to a path from / on\n"
+    )
+
+
+def test_without_a_home_the_state_folder_has_to_be_named(monkeypatch):
+    for name in ("KEYSHIFT_HOME", "HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(BadInput, match=r"^KEYSHIFT_HOME = '': the home folder that it needs is not known; set"):
+        folders.state_folder()
 
 
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):

@@ -218,7 +218,7 @@ def _shown(text: str, path: Path | None) -> str:
         return anonymous_value(text)
     if path is not None:
         folder = path.resolve().parent
-        file = Path(os.path.abspath(folder / Path(text).expanduser()))
+        file = Path(os.path.abspath(folder / os.path.expanduser(text)))
         if any((above / "data").is_dir() and file.is_relative_to(above / "data") for above in folder.parents):
             return Path(os.path.relpath(file, folder)).as_posix()
     return "<path>"
