@@ -394,6 +394,19 @@ def test_without_a_home_the_state_folder_has_to_be_named(monkeypatch):
         folders.state_folder()
 
 
+@pytest.mark.parametrize(("ending", "status"), [("exit 0", 0), ("exit 7", 3), ("exit 130", 0), ("kill -TERM $$", 0)])
+def test_jupyter_that_fails_is_a_failure(tmp_path, monkeypatch, ending, status):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{ending}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
+    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext())
+    done = keyshift("lab", "--no-browser", home=tmp_path)
+    said = "keyshift: JupyterLab has ended with exit status 7; why is above\n" if status else ""
+    assert (done.returncode, done.stderr) == (status, said)
+
+
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):
     empty = tmp_path / "bin"
     empty.mkdir()
