@@ -12,11 +12,11 @@ from keyshift.driver.spark import ENCRYPTED, require_sockets, sockets
 from keyshift.endpoints import Endpoints, Mechanism, SignIn
 from keyshift.folders import resource
 from keyshift.model.errors import BadInput
+from keyshift.place.yaml_file import read_yaml
 from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.services.zookeeper import SESSION_MS
 from keyshift.wire.config import Certificate
-from keyshift.yaml_file import read_yaml
 
 VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
 # Credentials are in the environment, never in a file of ours.

@@ -21,13 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from tqdm import tqdm
 
 from keyshift.model.errors import BadInput
+from keyshift.place.yaml_file import read_yaml
 from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.results.anonymous import anonymous
 from keyshift.results.files import Files
 from keyshift.results.store import ResultStore
 from keyshift.studies import notebook as notebooks
-from keyshift.yaml_file import read_yaml
 
 PREFIX = "batches"  # of the files of all batches
 MAX_EXECUTIONS = 10_000  # at a minute each, a week; more is a typing error, surely

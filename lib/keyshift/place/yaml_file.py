@@ -1,4 +1,4 @@
-"""YAML files that users write."""
+"""YAML files that users write: profiles, and batch files."""
 
 from pathlib import Path
 from typing import Any
