@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -26,22 +26,37 @@ class Cancelled(Exception):
 
 
 def state_folder(home: Path | None = None) -> Path:
-    """The folder of data, logs and pid files: ``home``, else $KEYSHIFT_HOME, else the user's state folder."""
-    chosen = home or os.environ.get(HOME) or platformdirs.user_state_dir("keyshift", appauthor=False)
-    return Path(chosen).expanduser().resolve()
+    """The folder of data, logs and pid files: ``home``, else $KEYSHIFT_HOME, else the user's state folder.
+
+    Raises BadInput as ``cache_folder``.
+    """
+    return _whole(HOME, home or os.environ.get(HOME), platformdirs.user_state_dir)
 
 
 def cache_folder() -> Path:
-    """The folder of what can be fetched or built again (jars, MinIO): $KEYSHIFT_CACHE, else the user's cache folder."""
-    chosen = os.environ.get(CACHE) or platformdirs.user_cache_dir("keyshift", appauthor=False)
-    return Path(chosen).expanduser().resolve()
+    """The folder of what can be fetched or built again (jars, MinIO): $KEYSHIFT_CACHE, else the user's cache folder.
+
+    Raises BadInput if it is below a home folder that is not known.
+    """
+    return _whole(CACHE, os.environ.get(CACHE), platformdirs.user_cache_dir)
 
 
 def settle_folders() -> None:
-    """Make folders that the environment names absolute: processes that are started from here may be in others."""
-    for name in (HOME, CACHE):
-        if chosen := os.environ.get(name):
-            os.environ[name] = str(Path(chosen).expanduser().resolve())
+    """Make folders that the environment names absolute: processes that are started from here may be in others.
+
+    Raises BadInput as ``cache_folder``.
+    """
+    for name, folder in ((HOME, state_folder), (CACHE, cache_folder)):
+        if os.environ.get(name):
+            os.environ[name] = str(folder())
+
+
+def _whole(variable: str, chosen: str | Path | None, usual: Callable[..., str]) -> Path:
+    try:
+        return Path(chosen or usual("keyshift", appauthor=False)).expanduser().resolve()
+    except RuntimeError:
+        told = f"{variable} = '{chosen or ''}': the home folder that it needs is not known; set it to a path from / on"
+        raise BadInput(told) from None
 
 
 def resource(name: str) -> Path:
@@ -78,7 +93,7 @@ def write_whole(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -134,17 +149,19 @@ def _holder(lock: IO[str]) -> str:
 
 def require_folder(option: str, path: Path | None) -> None:
     """Raises BadInput if there is no folder in which ``path``, of ``option``, could be made."""
-    if path is not None and not path.absolute().parent.is_dir():
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
         raise BadInput(f"{option} {path}: its folder does not exist; make it first")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise BadInput(f"{option} {path}: you may not write into its folder; name another one")
 
 
 def require_file(option: str, path: Path | None) -> None:
     """Raises BadInput if the file of ``option`` cannot be written at the end."""
-    require_folder(option, path)
-    if path is None:
-        return
-    if path.is_dir():
+    if path is None or not path.exists():
+        require_folder(option, path)
+    elif path.is_dir():
         raise BadInput(f"{option} {path}: it is a folder; name a file")
-    where, what = (path, "it") if path.exists() else (path.absolute().parent, "its folder")
-    if not os.access(where, os.W_OK):
-        raise BadInput(f"{option} {path}: you may not write into {what}; name another file")
+    elif not os.access(path, os.W_OK):
+        raise BadInput(f"{option} {path}: you may not write into it; name another file")

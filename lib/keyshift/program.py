@@ -13,6 +13,7 @@ from typing import NoReturn
 from keyshift.model.errors import BadInput, KeyshiftError
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 130  # an exit status
 
 
 def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
@@ -46,7 +47,7 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
         status = 3
     if interrupted:
         sys.stderr.write(f"{name}: interrupted; what it had started is stopped\n")
-        status = 130
+        status = INTERRUPTED
     sys.exit(status)
 
 

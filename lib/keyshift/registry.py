@@ -27,7 +27,7 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise BadInput(f"--set {pair!r}: expected name=value")
         values[name] = raw
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):  # it may be nested too deep
             values[name] = json.loads(raw)
     return values
 

@@ -623,6 +623,34 @@ def test_each_service_and_the_rights_have_a_test_pod():
     assert tests == {f"{RELEASE}-{chart}-test-roundtrip" for chart in SERVICES} | {f"{RELEASE}-lab-test-rights"}
 
 
+NAMES = (
+    *("lab.store.bucket", "minio.bucket", "lab.store.existingSecret.name", "minio.existingSecret.name"),
+    *("lab.redisAccess.existingSecret.name", "redis.existingSecret.name", "lab.jupyter.existingSecret.name"),
+    *(
+        "lab.serviceAccounts.driver",
+        "lab.serviceAccounts.executor",
+        "lab.flight.tlsSecret",
+        "global.image.pullSecrets[0]",
+    ),
+    *("lab.kafkaAccess.authoritySecret.name", "lab.control.existingSecret.name", "minio.persistence.storageClass"),
+)
+
+
+@pytest.mark.parametrize("name", ["2024", "yes", "2024-01-01"])
+def test_a_name_that_yaml_reads_as_something_else_stays_a_text(name):
+    def rendered(name: str) -> list[Manifest]:
+        given = [word for key in NAMES for word in ("--set-string", f"{key}={name}")]
+        more = ["--set", "lab.control.enabled=true,minio.persistence.enabled=true"]
+        code, output, messages = call("template", name, "keyshift", "--namespace", name, *given, *more)
+        assert code == 0, messages
+        found = [document for document in yaml.safe_load_all(output) if document]
+        data = one(found, "ConfigMap", f"{name}-profile")["data"]
+        data.update({file: yaml.safe_load(text) for file, text in data.items()})
+        return found
+
+    assert rendered(name) == json.loads(json.dumps(rendered("a-word")).replace("a-word", name))
+
+
 @pytest.mark.parametrize(
     ("chart", "case", "commands"),
     [
@@ -635,15 +663,27 @@ def test_each_service_and_the_rights_have_a_test_pod():
     ],
 )
 def test_the_notes_name_the_next_commands(chart, case, commands, tmp_path):
+    found = notes_of(chart, case, RELEASE, tmp_path)
+    assert [command for command in commands if command not in found] == []
+
+
+def test_the_notes_of_a_release_with_a_long_name_name_what_is_there(tmp_path):
+    long = "the-experiments-of-the-second-week-in-november"
+    found = notes_of("keyshift", None, long, tmp_path)
+    assert f"service/{long[:40]}-lab 8888" in found
+    assert f"{long}-lab" not in found
+
+
+def notes_of(chart: str, case: str | None, release: str, tmp_path: Path) -> str:
     # Without a cluster Helm renders notes only to see whether it can: here they are a manifest of a copy of the chart.
     copy = shutil.copytree(CHARTS / chart, tmp_path / chart)
     notes = (copy / "templates" / "NOTES.txt").read_text()
     manifest = 'kind: Notes\nmetadata: {name: notes}\ntext: {{ include "notes" . | toJson }}\n'
     (copy / "templates" / "notes.yaml").write_text(f'{{{{- define "notes" }}}}{notes}{{{{ end }}}}\n{manifest}')
-    code, output, messages = call("template", RELEASE, str(copy), "--kube-version", MINIMUM, *values_file(chart, case))
+    code, output, messages = call("template", release, str(copy), "--kube-version", MINIMUM, *values_file(chart, case))
     assert code == 0, messages
     (found,) = [m for m in yaml.safe_load_all(output) if m and m["kind"] == "Notes"]
-    assert [command for command in commands if command not in found["text"]] == []
+    return found["text"]
 
 
 # --- wrong values

@@ -29,7 +29,7 @@ POINTS = {
 def runs(shared_lab):
     lab = shared_lab.open()
     specs = [make_spec(SMALL | point) for point in POINTS.values()]
-    made = list(run_in_one_job(lab, specs))
+    made = [manifest for _, manifest in run_in_one_job(lab, specs)]
     assert [m.run_id for m in made] == [lab.store.get_manifest(m.run_id).run_id for m in made]
     return {
         name: (manifest, lab.store.get_tables(manifest.run_id)) for name, manifest in zip(POINTS, made, strict=True)

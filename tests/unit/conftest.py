@@ -21,6 +21,12 @@ def own_definitions(monkeypatch):
 
 
 @pytest.fixture
+def ascii_locale(monkeypatch):
+    """A file whose encoding nobody has named is in ASCII, the least that all locales have."""
+    monkeypatch.setattr("io.text_encoding", lambda encoding, *_: encoding or "ascii")
+
+
+@pytest.fixture
 def gone():
     """The number of a process that has ended."""
     process = subprocess.Popen(["true"])

@@ -2,6 +2,7 @@ import contextlib
 import io
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -12,13 +13,17 @@ from unittest.mock import patch
 import pytest
 from small_cluster import FREE
 from small_jobs import file_of
+from small_store import result_store, run, tables
 
 from keyshift import cli, folders, planner
 from keyshift.cli import options
 from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
+from keyshift.model.errors import BadInput
 from keyshift.planner import strategies
 from keyshift.services import processes
+from keyshift.studies import stored_runs
+from keyshift.workloads.stock import writing
 
 LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here
 
@@ -69,6 +74,10 @@ def test_help_names_every_command(tmp_path):
     [
         (["run", "--strategy", "fluit"], "did you mean 'fluid'"),
         (["run", "--set", "slots=0"], "slots = 0"),
+        (["run", "--set", f"keys=1{'0' * 400}"], "input should be less than or equal to 9007199254740992"),
+        (["run", "--set", f"slots={'[' * 5000}"], "input should be a valid integer"),
+        (["run", "--workload", "wordcount", "--set", 'text="a\\u0000b"'], "which has no NUL byte"),
+        (["run", "--profile", "x" * 300], "unknown profile 'xxx"),
         (["run", "--set", "idle_ms=100"], "idle_ms is a parameter of workload windowcount"),
         (["run", "--set", "master=local-cluster"], "--profile local-cluster"),
         (["run", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
@@ -84,13 +93,16 @@ def test_help_names_every_command(tmp_path):
         (["resume", "nobody"], "unknown job to resume 'nobody'"),
         (["job", "scale"], "Missing option '--slots'"),
         (["job", "scale", "--slots", "many"], "slots = 'many': input should be a valid integer"),
+        (["job", "fault", "--fault", ""], "fault = '': '' is none of kill"),
         (["plan", "--strategy", "machted"], "did you mean 'matched'"),
         (["plan", "--from", "0"], "slots = 0: must be between 1 and the number of units, 128"),
         (["plan", "--to", "200"], "slots = 200: must be between 1 and the number of units, 128"),
         (["plan", "--groups", "0"], "'--groups': Input should be greater than or equal to 1, not '0'"),
         (["plan", "--groups", "many"], "not 'many'"),
         (["results", "list", "--limit", "-3"], "not '-3'"),
-        (["results", "share", "2026", "-o", "nowhere/report.html"], "not a file in a folder that is there"),
+        (["results", "share", "2026", "-o", "nowhere/report.html"], "nowhere/report.html: its folder does not exist"),
+        (["results", "share", "2026", "-o", "/"], "--output /: it is a folder; name a file"),
+        (["results", "export", "2026", "-o", "pyproject.toml/new"], "pyproject.toml/new: its folder does not exist"),
         (["results", "export", "2026", "-o", "/"], "folder '/' is not empty"),
         (["results", "export", "2026", "-o", "new", "--format", "xls"], "'xls' is not one of 'parquet', 'csv'"),
         (["results", "import", "nowhere"], "nowhere/export.json cannot be read: No such file"),
@@ -228,6 +240,16 @@ def test_workloads_show_a_person_what_an_event_costs_and_a_script_their_paramete
     assert share["description"]
 
 
+def test_a_store_without_what_was_asked_for_is_not_called_empty(tmp_path, monkeypatch):
+    store = result_store()
+    monkeypatch.setattr(stored_runs, "open_store", lambda profile: contextlib.nullcontext(store))
+    assert keyshift("results", "list", home=tmp_path).stdout == "no runs yet: `keyshift run` makes one\n"
+    store.put_run(run(0), tables())
+    assert run(0).run_id in keyshift("results", "list", home=tmp_path).stdout
+    asked = ("--workload", "stok", "--strategy", "fluid")
+    assert keyshift("results", "list", *asked, home=tmp_path).stdout == "no run of workload = stok, strategy = fluid\n"
+
+
 def test_a_tape_can_be_written_and_checked(tmp_path):
     file = tmp_path / "a.tape"
     settings = ("--set", "securities=7", "--set", "resting=100")
@@ -246,6 +268,16 @@ def test_a_tape_can_be_written_and_checked(tmp_path):
     assert bad.stderr == f"line {facts['lines'] + 1} has 2 columns, expected 23\n"
     again = keyshift("tape", "write", str(file), home=tmp_path)
     assert again.returncode == 2 and "File exists" in again.stderr
+
+
+def test_a_tape_that_is_interrupted_leaves_nothing_that_would_pass_as_one(tmp_path, monkeypatch):
+    def interrupted(*_):
+        yield "1|A"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writing, "write", interrupted)
+    assert keyshift("tape", "write", str(tmp_path / "a.tape"), home=tmp_path).returncode == 130
+    assert not (tmp_path / "a.tape").exists()
 
 
 def test_events_of_a_run_can_be_written_and_shown(tmp_path):
@@ -338,6 +370,41 @@ def test_folders_of_the_environment_are_the_same_ones_for_processes_in_other_fol
     monkeypatch.setattr(cli, "app", elsewhere)
     assert keyshift(home="state").returncode == 0
     assert seen == [tmp_path / "state", tmp_path / "cache"]
+
+
+@pytest.mark.parametrize("variable", ["KEYSHIFT_HOME", "KEYSHIFT_CACHE"])
+def test_a_folder_of_somebody_who_is_not_there_is_named(tmp_path, variable, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_CACHE", str(tmp_path))
+    where = "~nobody-here/x"
+    monkeypatch.setattr(cli, "app", lambda: None)
+    if variable == "KEYSHIFT_CACHE":
+        monkeypatch.setenv(variable, where)
+    done = keyshift(home=where if variable == "KEYSHIFT_HOME" else tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"keyshift: {variable} = '{where}': the home folder that it needs is not known; set it to a path from / on\n"
+    )
+
+
+def test_without_a_home_the_state_folder_has_to_be_named(monkeypatch):
+    for name in ("KEYSHIFT_HOME", "HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(BadInput, match=r"^KEYSHIFT_HOME = '': the home folder that it needs is not known; set"):
+        folders.state_folder()
+
+
+@pytest.mark.parametrize(("ending", "status"), [("exit 0", 0), ("exit 7", 3), ("exit 130", 0), ("kill -TERM $$", 0)])
+def test_jupyter_that_fails_is_a_failure(tmp_path, monkeypatch, ending, status):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{ending}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
+    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext())
+    done = keyshift("lab", "--no-browser", home=tmp_path)
+    said = "keyshift: JupyterLab has ended with exit status 7; why is above\n" if status else ""
+    assert (done.returncode, done.stderr) == (status, said)
 
 
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from keyshift import folders
-from keyshift.folders import require_file, write_whole
+from keyshift.folders import require_file, require_folder, write_whole
 from keyshift.model.errors import BadInput
 
 
@@ -40,6 +40,12 @@ def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path, monkeypatch):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
+@pytest.mark.usefixtures("ascii_locale")
+def test_a_file_is_the_same_in_every_locale(tmp_path):
+    write_whole(tmp_path / "file", "Größe")
+    assert (tmp_path / "file").read_bytes() == "Größe".encode()
+
+
 def test_a_folder_that_cannot_be_synced_is_no_reason_to_fail(tmp_path, monkeypatch):
     sync = os.fsync
 
@@ -65,6 +71,8 @@ def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning
     require_file("--out", tmp_path / "old")
     with pytest.raises(BadInput, match=f"^--out {tmp_path / 'new'}: you may not write into its folder"):
         require_file("--out", tmp_path / "new")
+    with pytest.raises(BadInput, match=f"^--output {tmp_path / 'new'}: you may not write into its folder"):
+        require_folder("--output", tmp_path / "new")
     forbidden[:] = [tmp_path / "old"]
     with pytest.raises(BadInput, match=f"^--out {tmp_path / 'old'}: you may not write into it"):
         require_file("--out", tmp_path / "old")

@@ -11,7 +11,7 @@
 
 {{- define "common.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "common.labels" -}}
@@ -32,7 +32,7 @@ app.kubernetes.io/part-of: keyshift
      include "common.helperLabels" (list . "test") */}}
 {{- define "common.helperLabels" -}}
 app.kubernetes.io/name: {{ (index . 0).Chart.Name }}-{{ index . 1 }}
-app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
 app.kubernetes.io/part-of: keyshift
 {{- end }}
 

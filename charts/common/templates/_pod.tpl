@@ -18,7 +18,7 @@
 {{- with .Values.image.pullSecrets | default ((.Values.global).image).pullSecrets -}}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -87,7 +87,7 @@ volumeClaimTemplates:
     spec:
       accessModes: [ReadWriteOnce]
       {{- with .Values.persistence.storageClass }}
-      storageClassName: {{ . }}
+      storageClassName: {{ . | quote }}
       {{- end }}
       resources:
         requests:

@@ -19,7 +19,7 @@ spec:
   restartPolicy: Never
   activeDeadlineSeconds: 180
   {{- with $account }}
-  serviceAccountName: {{ . }}
+  serviceAccountName: {{ . | quote }}
   {{- end }}
   automountServiceAccountToken: {{ not (empty $account) }}
   {{- with include "common.pullSecrets" . }}

@@ -25,7 +25,7 @@
 
 {{/* What network policies and affinities tell apart: include "lab.role" (list . "driver") */}}
 {{- define "lab.role" -}}
-app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
 app.kubernetes.io/part-of: keyshift
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
@@ -48,15 +48,15 @@ app.kubernetes.io/component: {{ index . 1 }}
 authorization:
   type: Bearer
   credentials:
-    name: {{ include "lab.controlSecret" . }}
-    key: {{ .Values.control.existingSecret.token }}
+    name: {{ include "lab.controlSecret" . | quote }}
+    key: {{ .Values.control.existingSecret.token | quote }}
 {{- end }}
 
 {{/* Of who answers at control.port. */}}
 {{- define "lab.controlEnv" -}}
 {{- if .Values.control.enabled }}
 - name: KEYSHIFT_CONTROL_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ include "lab.controlSecret" . }}, key: {{ .Values.control.existingSecret.token }}}}
+  valueFrom: {secretKeyRef: {name: {{ include "lab.controlSecret" . | quote }}, key: {{ .Values.control.existingSecret.token | quote }}}}
 {{- end }}
 {{- end }}
 
@@ -65,21 +65,21 @@ authorization:
 - name: KEYSHIFT_PROFILE
   value: /etc/keyshift/profile.yaml
 - name: KEYSHIFT_ACCESS_KEY
-  valueFrom: {secretKeyRef: {name: {{ include "lab.storeSecret" . }}, key: {{ .Values.store.existingSecret.accessKey }}}}
+  valueFrom: {secretKeyRef: {name: {{ include "lab.storeSecret" . | quote }}, key: {{ .Values.store.existingSecret.accessKey | quote }}}}
 - name: KEYSHIFT_SECRET_KEY
-  valueFrom: {secretKeyRef: {name: {{ include "lab.storeSecret" . }}, key: {{ .Values.store.existingSecret.secretKey }}}}
+  valueFrom: {secretKeyRef: {name: {{ include "lab.storeSecret" . | quote }}, key: {{ .Values.store.existingSecret.secretKey | quote }}}}
 {{- if .Values.kafkaAccess.sasl }}
 {{- with .Values.kafkaAccess.existingSecret }}
 {{- $name := required "kafkaAccess.existingSecret.name is empty: with kafkaAccess.sasl it names the Secret with user and password" .name }}
 - name: KEYSHIFT_KAFKA_USER
-  valueFrom: {secretKeyRef: {name: {{ $name }}, key: {{ .user }}}}
+  valueFrom: {secretKeyRef: {name: {{ $name | quote }}, key: {{ .user | quote }}}}
 - name: KEYSHIFT_KAFKA_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ $name }}, key: {{ .password }}}}
+  valueFrom: {secretKeyRef: {name: {{ $name | quote }}, key: {{ .password | quote }}}}
 {{- end }}
 {{- end }}
 {{- with include "lab.redisSecret" . }}
 - name: KEYSHIFT_REDIS_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.redisAccess.existingSecret.password }}}}
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ $.Values.redisAccess.existingSecret.password | quote }}}}
 {{- end }}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
@@ -90,7 +90,7 @@ authorization:
 {{- end }}
 
 {{- define "lab.driverSpec" -}}
-serviceAccountName: {{ include "lab.driverAccount" . }}
+serviceAccountName: {{ include "lab.driverAccount" . | quote }}
 automountServiceAccountToken: true  # Spark asks the API server for executors
 enableServiceLinks: false
 terminationGracePeriodSeconds: 60  # to end a run and its executors
@@ -129,15 +129,15 @@ securityContext:
 {{- if .name }}
 - name: kafka-authority
   secret:
-    secretName: {{ .name }}
+    secretName: {{ .name | quote }}
     items:
-      - {key: {{ .key }}, path: authority.pem}
+      - {key: {{ .key | quote }}, path: authority.pem}
 {{- end }}
 {{- end }}
 {{- with .Values.flight.tlsSecret }}
 - name: flight
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
 {{- end }}
 {{- end }}
 

@@ -23,6 +23,7 @@ from keyshift.cli.options import (
 )
 from keyshift.folders import require_file
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.program import INTERRUPTED, INTERRUPTS
 from keyshift.progress import tell
 from keyshift.registry import named_values
 
@@ -243,10 +244,12 @@ def lab(
             command.append("--allow-root")
         jupyter = subprocess.Popen(command)
         try:
-            jupyter.wait()
+            status = jupyter.wait()
         finally:
             jupyter.terminate()
             jupyter.wait()
+    if status not in (0, INTERRUPTED, *(-number for number in INTERRUPTS)):
+        raise KeyshiftError(f"JupyterLab has ended with exit status {status}; why is above")
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def verb_of(kind: type[Command]) -> Callable[..., None]:
     def do(name: str | None = None, wait: bool = True, **values: Any) -> None:
         from keyshift.control.client import moved
 
-        wanted = command(kind.verb, {field: value for field, value in values.items() if value})
+        wanted = command(kind.verb, {field: value for field, value in values.items() if value not in (None, [])})
         client = _client(name)
         answer = client.do(wanted)
         if wait and "number" in answer:

@@ -58,7 +58,7 @@ def _costs(file: Path | None, profile: str | None) -> "Costs":
 
     if file and file.exists():
         try:
-            return Costs.from_json(json.loads(file.read_text()))
+            return Costs.from_json(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, BadInput) as error:
             raise BadInput(f"costs = {str(file)!r}: {error}") from None
     with open_store(profile, tell) as store:

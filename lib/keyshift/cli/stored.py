@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from keyshift.cli.options import Json, Where, print_rows
-from keyshift.model.errors import BadInput
+from keyshift.folders import require_file, require_folder
 
 # What a person reads in `results list`; --json gives everything.
 LIST_COLUMNS = {
@@ -40,7 +40,9 @@ def list_results(
             rows = rows[list(LIST_COLUMNS)].rename(columns=LIST_COLUMNS)
         print_rows(json.loads(rows.to_json(orient="records", date_format="iso")), as_json)
         if rows.empty and not as_json:
-            typer.echo("no runs yet: `keyshift run` makes one")
+            asked = {"workload": workload, "strategy": strategy}
+            of = ", ".join(f"{name} = {value}" for name, value in asked.items() if value)
+            typer.echo(f"no run of {of}" if of else "no runs yet: `keyshift run` makes one")
 
 
 def show_result(
@@ -83,8 +85,7 @@ def share_results(
     from keyshift.results.report import report
     from keyshift.studies.stored_runs import open_store
 
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        raise BadInput(f"--output {str(output)!r}: not a file in a folder that is there")
+    require_file("--output", output)
     with open_store(profile) as store:
         output.write_text(report(store, run_ids), encoding="utf-8")
     typer.echo(f"{output}: {output.stat().st_size / 2**20:.1f} MiB; no credentials, names of machines or paths in it")
@@ -101,6 +102,7 @@ def export_results(
     from keyshift.results.exchange import export_runs, require_new
     from keyshift.studies.stored_runs import open_store
 
+    require_folder("--output", output)
     require_new(output)
     meanings = {name: field.description or "" for _, name, field in known_parameters()}
     with open_store(profile) as store:

@@ -23,6 +23,7 @@ def write(
     It begins with the orders that rest (resting for each security), told at the same rate; the seconds come behind.
     """
     from keyshift.experiment.spec import make_spec
+    from keyshift.workloads.files import new_file
     from keyshift.workloads.stock import Stock
     from keyshift.workloads.stock.writing import write as lines_of
 
@@ -30,11 +31,8 @@ def write(
     assert isinstance(workload, Stock)
     if workload.tape:
         raise BadInput(f"tape = {workload.tape!r}: a tape is written of drawn orders; leave it out")
-    try:
-        with file.open("x", encoding="utf-8") as out:
-            out.writelines(f"{line}\n" for line in lines_of(workload, form, rate, seconds))
-    except OSError as error:
-        raise BadInput(f"tape {str(file)!r}: cannot be written ({error.strerror}); name a new file") from None
+    with new_file(f"tape {str(file)!r}", file) as out:
+        out.writelines(f"{line}\n".encode() for line in lines_of(workload, form, rate, seconds))
     tell(f"{file}: {seconds:g} s of a stock exchange; play it with `--workload stock --set tape={file}`")
 
 

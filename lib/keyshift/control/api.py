@@ -53,7 +53,7 @@ def _body(given: bytes) -> dict[str, Any]:
     """Raises BadInput."""
     try:
         values = json.loads(given or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # it may be nested too deep
         raise BadInput(f"the body is no JSON: {error}") from None
     if not isinstance(values, dict | None):
         raise BadInput(f"the body must be a JSON object, not {given[:80].decode(errors='replace')}")

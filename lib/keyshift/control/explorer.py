@@ -116,7 +116,9 @@ class Explorer:
         return made
 
     def _ask(self, verb: str) -> None:
-        given = {name: widget.value for name, widget in self._given[verb].items() if widget.value}
+        written, fields = self._given[verb].items(), COMMANDS[verb].model_fields
+        # Nothing was written means None, and not another default, such as a fault.
+        given = {name: widget.value for name, widget in written if widget.value or fields[name].default is not None}
         wanted = command(verb, given)
         self.job.do(wanted)
         self.say(str(wanted))

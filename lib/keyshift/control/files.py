@@ -119,7 +119,7 @@ class Jobs:
     def read(self, name: str) -> JobFile | None:
         """Return the job of this name; None if there is none, or its file is damaged."""
         try:
-            return JobFile.model_validate_json(self._path(name).read_text())
+            return JobFile.model_validate_json(self._path(name).read_text(encoding="utf-8"))
         except (OSError, ValidationError):
             return None
 
@@ -293,7 +293,7 @@ def _write(path: Path, kept: Kept) -> None:
 
 def _read(path: Path) -> Kept | None:
     try:
-        return Kept.model_validate_json(path.read_text())
+        return Kept.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

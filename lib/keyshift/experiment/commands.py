@@ -5,6 +5,7 @@ their buttons are made from ``COMMANDS``: a verb of one's own is one class here.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, final
 
@@ -117,10 +118,18 @@ def _target(given: Any) -> Any:
     """Of 3, ``3``, or ``0:3,7:1``."""
     if not isinstance(given, str) or ":" not in given:
         return given
-    pairs = [pair.partition(":") for pair in given.split(",")]
-    if not all(group and slot for group, _, slot in pairs):
-        raise ValueError("must be a number of slots, or key groups and the slots they go to, 0:3,7:1")
-    return {group: slot for group, _, slot in pairs}
+    return slot_of_group("target", given, "must be a number of slots, or key groups and the slots they go to, 0:3,7:1")
+
+
+def slot_of_group(parameter: str, text: str, what: str) -> dict[int, int]:
+    """Of ``0:3,7:1``. ``what``: the text of the parameter has to be. Raises BadInput."""
+    try:
+        pairs = [(int(group), int(slot)) for group, slot in (pair.split(":") for pair in text.split(","))]
+    except ValueError:
+        raise BadInput(f"{parameter} = {text!r}: {what}") from None
+    if again := [group for group, times in Counter(group for group, _ in pairs).items() if times > 1]:
+        raise BadInput(f"{parameter} = {text!r}: key group {again[0]} is there twice; leave one out")
+    return dict(pairs)
 
 
 def _settings(given: Any) -> Any:

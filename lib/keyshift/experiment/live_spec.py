@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from keyshift.experiment.parts import AUTO, OF_AUTO
+from keyshift.experiment.parts import AUTO, OF_AUTO, JobPart
 from keyshift.experiment.scenario import ScenarioPart
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
+from keyshift.refusals import made
 
 DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
 # Likewise, of one with replicas, which is not started anew.
@@ -30,7 +31,8 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         raise BadInput(
             f"trigger = {trigger}: a job that lasts is scaled when it is asked, or by itself: trigger = auto"
         )
-    several = str(replicas := values.get("replicas", values.get("job.replicas", 1))) != "1"
+    replicas = made(JobPart, {"replicas": values.get("replicas", values.get("job.replicas", 1))}).replicas
+    several = replicas > 1
     defaults: dict[str, Any] = OF_REPLICAS if several else DEFAULTS
     own = {name: default for name, default in defaults.items() if name not in names}
     if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):

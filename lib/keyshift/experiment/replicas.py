@@ -17,9 +17,9 @@ _AT_A_TIME = (*OF_ONE, *SERVICES)
 _BESIDE_MOVES = {"fault", "trigger_s"}  # of a scenario: what says nothing of moves
 
 
-def nothing_moves(job: Mapping[str, Any], scenario: Mapping[str, Any]) -> bool:
+def nothing_moves(job: JobPart, scenario: Mapping[str, Any]) -> bool:
     """Whether what was given asks for replicas and for no move: then there is no default one, either."""
-    return job.get("replicas", 1) != 1 and scenario.keys() <= _BESIDE_MOVES
+    return job.replicas > 1 and scenario.keys() <= _BESIDE_MOVES
 
 
 def deaths_of(job: JobPart, scenario: ScenarioPart) -> list[Fault]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from keyshift.experiment.commands import At, Cancel, Command, script_of
+from keyshift.experiment.commands import At, Cancel, Command, script_of, slot_of_group
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import targets
@@ -134,11 +134,7 @@ class ScenarioPart(BaseModel):
 
     def slot_of_group(self) -> dict[int, int]:
         """What ``moves`` says. Raises BadInput."""
-        try:
-            pairs = [part.split(":") for part in self.moves.split(",")]
-            return {int(group): int(slot) for group, slot in pairs}
-        except ValueError:
-            raise BadInput(f"moves = {self.moves!r}: trigger map needs group:slot pairs, e.g. 0:3,7:1") from None
+        return slot_of_group("moves", self.moves, "trigger map needs group:slot pairs, e.g. 0:3,7:1")
 
     def changes(self, skew: float) -> list[Change]:
         """The changes, in their order, of each stage that migrates. ``skew``: of the job's keys. Raises BadInput."""

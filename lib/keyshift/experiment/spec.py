@@ -362,7 +362,8 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
             raise BadInput(f"auto = {given['run']['auto']}: a run says that of itself; ask for it by {name}=auto")
     for name in unsettled:
         del given["run"][name]
-    if "trigger" not in given["scenario"] and nothing_moves(given["job"], given["scenario"]):
+    job = made(JobPart, given["job"])
+    if "trigger" not in given["scenario"] and nothing_moves(job, given["scenario"]):
         given["scenario"]["trigger"] = NOTHING_MOVES
     settings = {name: value for name, value in given["strategy"].items() if value is not None}
     bins = change(strategy, settings).bins
@@ -371,7 +372,7 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
         source.require()
     return RunSpec(
         made(RunPart, given["run"]),
-        made(JobPart, given["job"]),
+        job,
         chosen,
         Choice(name=names["strategy"], settings=settings),
         Choice(name=names["backend"], settings=made(backend.settings, given["backend"]).model_dump()),

@@ -346,20 +346,27 @@ def run_all(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None)
 
     ``failed``: gets a run that died, and why, and the others go on. Raises KeyshiftError without it.
     """
+    return (manifest for _, manifest in run_each(lab, specs, failed))
+
+
+def run_each(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None) -> Iterator[tuple[RunSpec, Manifest]]:
+    """As ``run_all``, each run with that of the ``specs`` of which it is one repetition."""
     specs, most = lab.settled(specs), max(spec.run.repetitions for spec in specs)
     for repetition in range(most):
         for spec in specs:
             if repetition < spec.run.repetitions:
                 try:
-                    yield lab.run(spec.repeated(repetition))
+                    yield spec, lab.run(spec.repeated(repetition))
                 except KeyshiftError as error:
                     if failed is None:
                         raise
                     failed(spec, error)
 
 
-def run_in_one_job(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None) -> Iterator[Manifest]:
-    """As ``run_all``, but runs that differ in strategy, trigger or measured time only are migrations of one job.
+def run_in_one_job(
+    lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None
+) -> Iterator[tuple[RunSpec, Manifest]]:
+    """As ``run_each``, but runs that differ in strategy, trigger or measured time only are migrations of one job.
 
     Repetitions are further rounds of that job, with the same seed. Runs that cannot share a job are made one by one,
     as are those of a job that died. Runs come in the order in which they are made.
@@ -373,8 +380,8 @@ def run_in_one_job(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None 
         job = one_job(some) if len(rounds) > 1 else None
         if job is not None:
             try:
-                yield from lab.run_series(job, rounds)
+                yield from zip(rounds, lab.run_series(job, rounds), strict=True)
                 continue
             except KeyshiftError as error:
                 lab.say(f"the job of {len(rounds)} runs died, so they are made one by one: {error}")
-        yield from run_all(lab, some, failed)
+        yield from run_each(lab, some, failed)

@@ -17,7 +17,7 @@ def image_tag(root: Path) -> str:
 
     ``root`` is the folder of the repository. The same tag means the same locked dependencies.
     """
-    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    version = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     return f"{version}-{hashlib.sha256((root / 'requirements.lock').read_bytes()).hexdigest()[:12]}"
 
 

@@ -6,13 +6,13 @@ import ssl
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, ValidationInfo
 
 from keyshift.driver.spark import ENCRYPTED, require_sockets, sockets
 from keyshift.endpoints import Endpoints, Mechanism, SignIn
 from keyshift.folders import resource
 from keyshift.model.errors import BadInput
+from keyshift.place.yaml_file import read_yaml
 from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.services.zookeeper import SESSION_MS
@@ -241,7 +241,7 @@ def located(name: str | None = None) -> str:
     name = name or os.environ.get(VARIABLE) or DEFAULT
     if name in SHIPPED:
         return name
-    if not Path(name).is_file():
+    if not os.path.isfile(name):  # not of Path, which raises for a name that is too long
         raise unknown("profile", name, [*SHIPPED, "or the path of a YAML file"])
     return str(Path(name).absolute())
 
@@ -254,10 +254,7 @@ def load_profile(name: str | None = None) -> Profile:
     """
     name = located(name)
     path = resource(f"profiles/{name}.yaml") if name in SHIPPED else Path(name)
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"profile {name!r} cannot be read: {' '.join(str(error).split())}") from error
+    raw = read_yaml(f"profile {name!r}", path)
     if not isinstance(raw, dict):
         raise BadInput(f"profile {name!r} is no mapping; it has the keys {', '.join(Profile.model_fields)}")
     return _checked(name, _expanded(name, raw), path.parent)

@@ -7,12 +7,13 @@ import getpass
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from ipaddress import IPv6Address
 from typing import Any
 
+_NO_SOURCE = r"(?<!\.py)(?<!\.java)(?<!\.scala)"  # whose line is no port
 _NAME = r"[A-Za-z0-9_.+@~-]+"
 _RULES = (
     (r"(://)[^/\s:@]+:[^/\s@]+@", r"\1<hidden>@"),
@@ -21,10 +22,12 @@ _RULES = (
     (rf"(?<![\w./<])~/{_NAME}", "<path>"),
     (r"\b[A-Za-z]:\\[^\s\"']+", "<path>"),
     (r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\w.]*\d)", "<address>"),
-    (r"\b[A-Za-z][\w-]*(?:\.[\w-]+)*(?<!\.py)(?<!\.java)(?<!\.scala):\d{4,5}\b", "<address>"),
+    (rf"(?:(?<=://)[\w-]+|\blocalhost|\b[A-Za-z][\w-]*(?:\.[\w-]+)+){_NO_SOURCE}:\d{{4,5}}\b", "<address>"),
     (r"\bip(?:-\d{1,3}){4}(?:\.[\w-]+)*\b", "<address>"),
     (r"\b[\w-]+(?:\.[\w-]+)*\.(?:internal|local|localdomain|lan)\b", "<address>"),
 )
+# In prose. A parameter may say 4000 events/s of the source ``control`` like this.
+_BARE_NAME = (rf"\b[A-Za-z][\w-]*{_NO_SOURCE}:\d{{4,5}}\b", "<address>")
 _IPV6 = r"\[?(?<![\w:])((?:[0-9a-fA-F]{0,4}:){2,}[0-9a-fA-F]{0,4})(?![\w:])\]?(?::\d+)?"
 _DATA = r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+"  # an image: what looks like a path in it is none
 _COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal, in the tracebacks of notebooks
@@ -34,26 +37,35 @@ _COMMON = {"localhost", "root", "user", "nobody", "jovyan", "spark"}  # name nob
 
 def anonymous(text: str) -> str:
     """``text`` with ``<path>``, ``<address>``, ``<host>``, ``<user>`` and ``<hidden>`` in place of what they name."""
-    parts = re.split(f"({_DATA}|{_COLOUR})", text)
-    for place in range(0, len(parts), 2):
-        parts[place] = re.sub(_IPV6, _without_address, parts[place])
-        for rule, instead in (*_own_names(), *_RULES):
-            parts[place] = re.sub(rule, instead, parts[place])
-    return "".join(parts)
+    return _replaced(text, (*_RULES, _BARE_NAME))
 
 
-def anonymous_all(value: Any) -> Any:
-    """A copy of a JSON value in which every text is ``anonymous``; the names of fields stay."""
-    return with_texts(value, anonymous)
+def anonymous_value(text: str) -> str:
+    """As ``anonymous``, of the value of a parameter: ``name:4000`` stays."""
+    return _replaced(text, _RULES)
 
 
-def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of a JSON value in which every text has gone through ``change``; the names of fields stay."""
+_OF_FIELDS = {"parameters": anonymous_value, "redis": anonymous}  # the latter is an address
+
+
+def anonymous_all(value: Any, change: Callable[[str], str] = anonymous) -> Any:
+    """A copy of a JSON value in which every text has gone through ``change``, those of parameters through
+    ``anonymous_value``; the names of fields stay.
+    """
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {name: with_texts(each, change) for name, each in value.items()}
-    return [with_texts(each, change) for each in value] if isinstance(value, list) else value
+        return {name: anonymous_all(each, _OF_FIELDS.get(name, change)) for name, each in value.items()}
+    return [anonymous_all(each, change) for each in value] if isinstance(value, list) else value
+
+
+def _replaced(text: str, rules: Iterable[tuple[str, str]]) -> str:
+    parts = re.split(f"({_DATA}|{_COLOUR})", text)
+    for place in range(0, len(parts), 2):
+        parts[place] = re.sub(_IPV6, _without_address, parts[place])
+        for rule, instead in (*_own_names(), *rules):
+            parts[place] = re.sub(rule, instead, parts[place])
+    return "".join(parts)
 
 
 def _without_address(found: re.Match[str]) -> str:

@@ -98,14 +98,18 @@ def pack(
     """Write the artifact of these runs into a new or empty ``folder``, whole or not at all; gives how many runs.
 
     Without ``run_ids``: of the runs of ``batches``, or of all stored ones. ``meanings``: see ``export_runs``.
-    Raises BadInput for a run that is not there, if there is none, or for a folder that has files.
+    Raises BadInput for a run that is not there, if there is none, or for a folder that has files or
+    is the current one.
     """
+    folder = folder.resolve()
+    if folder == Path.cwd():
+        raise BadInput(f"folder {str(folder)!r} is the one you are in, and would be replaced: name a new one")
     require_new(folder)
     manifests = store.get_manifests(run_ids or _stored(store, batches))
     if not imprint.title:
         workloads = ", ".join(dict.fromkeys(manifest.workload for manifest in manifests))
         imprint = imprint.model_copy(update={"title": f"runs of {workloads}"})
-    with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}.") as beside_it:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside_it:
         made = Path(beside_it) / "artifact"
         made.mkdir()
         _write(store, manifests, made, imprint, meanings, batches)

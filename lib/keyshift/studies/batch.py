@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import nbformat
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from tqdm import tqdm
 
 from keyshift.model.errors import BadInput
+from keyshift.place.yaml_file import read_yaml
 from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.results.anonymous import anonymous
@@ -115,12 +115,7 @@ class ExecutionRecord(BaseModel):
 
 def load_batch(file: Path) -> Batch:
     """Read a batch file. Raises BadInput, one line, naming the value and what is allowed."""
-    try:
-        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"batch file {str(file)!r} cannot be read: {getattr(error, 'strerror', error)}") from None
-    except yaml.YAMLError as error:
-        raise BadInput(f"batch file {str(file)!r} is not YAML: {' '.join(str(error).split())}") from None
+    raw = read_yaml(f"batch file {str(file)!r}", file)
     if not isinstance(raw, dict):
         raise BadInput(f"batch file {str(file)!r}: expected `name: …`, `notebook: …` and what varies")
     try:
@@ -173,6 +168,8 @@ def _find(name: str, folders: list[Path]) -> Path:
 def files_of(folder: Path, kind: str) -> list[Path]:
     """The batch files of a kind (smoke, small, paper …) below ``folder``. Raises BadInput if there are none."""
     named = {path: path.stem.rpartition("-")[2] for path in sorted(folder.rglob("*.yaml")) if "-" in path.stem}
+    if not named:
+        raise BadInput(f"--all {kind}: no sets are below {folder}; go to the folder of the repository")
     if kind not in named.values():
         raise unknown(f"kind of sets below {folder.name}/", kind, sorted(set(named.values())))
     return [path for path, of in named.items() if of == kind]

@@ -54,7 +54,8 @@ def write_gallery(notebooks: Mapping[str, bytes], folder: Path) -> list[Shown]:
         each = Shown(
             title, f"{FOLDER}/{name}.html", f"{FOLDER}/{name}.ipynb", [row["run_id"] for row in summaries(notebook)]
         )
-        (folder / each.page).write_text(page("keyshift.results", "page.html.jinja", title=name, body=Markup(body)))
+        text = page("keyshift.results", "page.html.jinja", title=name, body=Markup(body))
+        (folder / each.page).write_text(text, encoding="utf-8")
         (folder / each.notebook).write_bytes(content)
         shown.append(each)
     return shown

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from traitlets.config import Config
 from keyshift.model.errors import BadInput
 from keyshift.progress import DISPLAY, tell
 from keyshift.registry import unknown
-from keyshift.results.anonymous import anonymous, anonymous_all, with_texts
+from keyshift.results.anonymous import anonymous_all, anonymous_value
 from keyshift.results.files import FILE_NAME
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
@@ -142,8 +142,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     and the copy is kept.
     """
     check_parameters(path, parameters)
-    folder = home / "notebooks" / f"{path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-    folder.mkdir(parents=True)
+    folder = _new_folder(home / "notebooks", path.stem)
     copy, html = folder / path.name, folder / f"{path.stem}.html"
     error = None
     try:
@@ -162,7 +161,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
         error = f"its kernel: {died}; was it killed, or did memory run out?"
     executed = shareable(nbformat.read(copy, as_version=4), path)
     nbformat.write(executed, copy)
-    html.write_text(HTMLExporter().from_notebook_node(executed)[0])
+    html.write_text(HTMLExporter().from_notebook_node(executed)[0], encoding="utf-8")
     images = [
         output["data"]["image/png"]
         for cell in executed.cells
@@ -175,6 +174,18 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     return Executed(copy, html, figures, summaries(executed), error)
 
 
+def _new_folder(where: Path, name: str) -> Path:
+    """Its name has the time, and that of the next second if somebody else has begun in this one."""
+    at = datetime.now(UTC)
+    while True:
+        folder = where / f"{name}-{at:%Y%m%dT%H%M%S}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            at += timedelta(seconds=1)
+
+
 def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbformat.NotebookNode:
     """An executed notebook without what tells whose machine it was (``results.anonymous``); changes and returns it.
 
@@ -183,14 +194,14 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
     """
     told = notebook.metadata.get("papermill", {})
     if "parameters" in told:
-        told.parameters = nbformat.from_dict(with_texts(told.parameters, lambda text: _shown(text, path)))
+        told.parameters = nbformat.from_dict(anonymous_all(told.parameters, lambda text: _shown(text, path)))
     notebook.metadata = nbformat.from_dict(anonymous_all(notebook.metadata))
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
         if "parameters" in tags or "injected-parameters" in tags:
             cell.source = _TEXT.sub(lambda found: f"{found[1]}{_shown(found[2], path)}{found[1]}", cell.source)
         if "injected-parameters" in tags:
-            cell.source = anonymous(cell.source)
+            cell.source = anonymous_value(cell.source)
         for output in cell.get("outputs", []):
             for name in ("text", "ename", "evalue", "traceback"):
                 if name in output:
@@ -204,10 +215,10 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
 def _shown(text: str, path: Path | None) -> str:
     """A text of a parameter: if it leads out of the notebook's folder, then only as far as the folder ``data``."""
     if not text.startswith(("/", "~", "../")):
-        return anonymous(text)
+        return anonymous_value(text)
     if path is not None:
         folder = path.resolve().parent
-        file = Path(os.path.abspath(folder / Path(text).expanduser()))
+        file = Path(os.path.abspath(folder / os.path.expanduser(text)))
         if any((above / "data").is_dir() and file.is_relative_to(above / "data") for above in folder.parents):
             return Path(os.path.relpath(file, folder)).as_posix()
     return "<path>"

@@ -12,7 +12,7 @@ from keyshift.analysis.machine import with_disturbed
 from keyshift.analysis.timelines import faults
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.environment import open_lab
-from keyshift.lab.run import run_all, run_in_one_job
+from keyshift.lab.run import run_each, run_in_one_job
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import change
 from keyshift.planner import strategies as known
@@ -191,14 +191,13 @@ def collect(
     study = Study({name: [] for name in specs}, specs)
 
     def failed(spec: RunSpec, error: KeyshiftError) -> None:
-        study.died[names[_key(spec.parameters())]] = str(error)
+        study.died[names[id(spec)]] = str(error)
 
     with open_lab([*specs.values()], profile, say) as lab:
         study.specs = dict(zip(specs, lab.settled([*specs.values()]), strict=True))
-        names = {_key(spec.parameters()): name for name, spec in study.specs.items()}
-        for manifest in (run_in_one_job if one_job else run_all)(lab, [*study.specs.values()], failed):
-            tables = lab.store.get_tables(manifest.run_id)
-            study.runs[names[_key(manifest.parameters)]].append((manifest, tables))
+        names = {id(spec): name for name, spec in study.specs.items()}
+        for spec, manifest in (run_in_one_job if one_job else run_each)(lab, [*study.specs.values()], failed):
+            study.runs[names[id(spec)]].append((manifest, lab.store.get_tables(manifest.run_id)))
             after(manifest)
     return study
 
@@ -208,15 +207,11 @@ def specs_of(points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any])
     specs = {name: make_spec({**common, **given}) for name, given in points.items()}
     if not specs:
         raise BadInput("measure: no point given")
-    names = {_key(spec.parameters()): name for name, spec in specs.items()}
-    if alike := [name for name, spec in specs.items() if names[_key(spec.parameters())] != name]:
+    # Parameters have the names of files, which others may have, too.
+    given = [(spec.parameters(), spec.run.events, spec.workload.model_dump()) for spec in specs.values()]
+    if alike := [name for number, name in enumerate(specs) if given[number] in given[number + 1 :]]:
         raise BadInput(f"measure: {', '.join(alike)} has the same parameters as another point")
     return specs
-
-
-def _key(parameters: Mapping[str, Any]) -> str:
-    """The same for repetitions."""
-    return repr(sorted((name, repr(value)) for name, value in parameters.items() if name != "seed"))
 
 
 class _Choice(BaseModel):

@@ -7,7 +7,7 @@ and never more of it than a few thousand events at once. What the events are of 
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -22,6 +22,7 @@ from keyshift.model.errors import BadInput
 from keyshift.model.frames import empty
 from keyshift.registry import unknown
 from keyshift.workloads.contract import Partition, Source, Workload
+from keyshift.workloads.files import new_file
 
 HEAD = b"keyshift.events"  # in the metadata: a ``FileHead``, as JSON
 WHOSE = pa.schema([pa.field("source", pa.string()), pa.field("partition", pa.int32())])
@@ -244,13 +245,5 @@ def event_writer(path: Path, workload: Workload, partitions: Mapping[str, int]) 
     """
     head = FileHead(workload=workload.name, parameters=parameters_of(workload), partitions=dict(partitions))
     _schema_of(workload.sources)
-    with ExitStack() as stack:
-        try:
-            out = stack.enter_context(path.open("xb"))
-        except OSError as error:
-            raise BadInput(f"{str(path)!r}: cannot be written ({error.strerror}); name a new file") from None
-        undo = stack.enter_context(ExitStack())
-        undo.callback(path.unlink)
-        with closing(EventWriter(out, head, workload.sources)) as writer:
-            yield writer
-        undo.pop_all()
+    with new_file(repr(str(path)), path) as out, closing(EventWriter(out, head, workload.sources)) as writer:
+        yield writer

@@ -1,8 +1,9 @@
 """Files that users name: parameters with a path, and lines of text."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 from pydantic import AfterValidator, PlainSerializer
 
@@ -10,6 +11,8 @@ from keyshift.model.errors import BadInput
 
 
 def _absolute(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("must be the path of a file, which has no NUL byte")
     return str(Path(path).absolute()) if path else ""
 
 
@@ -25,6 +28,24 @@ def shown(path: str) -> str:
 InputFile = Annotated[
     str, AfterValidator(_absolute), PlainSerializer(lambda path: path and shown(path), when_used="json")
 ]
+
+
+@contextmanager
+def new_file(what: str, path: Path) -> Iterator[BinaryIO]:
+    """Nothing is left of a file that was not completed: it might pass as whole. ``what``: the file, in words.
+
+    Raises BadInput if there is such a file, or none can be written there.
+    """
+    try:
+        out = path.open("xb")
+        try:
+            with out:
+                yield out
+        except BaseException:
+            path.unlink()
+            raise
+    except OSError as error:
+        raise BadInput(f"{what}: cannot be written ({error.strerror}); name a new file") from None
 
 
 def lines(parameter: str, path: str) -> Iterator[str]:

@@ -21,6 +21,7 @@ WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
 INDEX_BYTES = 32  # of a key, in each process that has to know which keys there are
 _UNIT_BYTES = (1 << 31) - 1  # of payloads in a unit: Arrow's offsets within a column have 32 bits
 _FEW_KEYS = 1 << 22  # that are counted by their units in a moment
+_MOST_KEYS = 1 << 53  # of more a draw, which has so many bits, would leave some out
 _SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a time
 
 
@@ -41,7 +42,7 @@ class Grouped(BaseModel):
 class Keyed(Grouped):
     """Parameters, and what follows from them."""
 
-    keys: int = Field(default=20_000, ge=1, description="number of distinct keys")
+    keys: int = Field(default=20_000, ge=1, le=_MOST_KEYS, description="number of distinct keys")
     skew: float = Field(default=0.8, ge=0, le=10, description="Zipf exponent over key groups; 0 is uniform")
     state_bytes: int = Field(default=1024, ge=2 * WORD, le=1 << 26, description="bytes of state per key")
 

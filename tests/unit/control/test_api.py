@@ -53,6 +53,14 @@ def test_nothing_is_answered_or_done_without_the_token(job, given):
     assert stranger.post("/plan", content=b"{not json").status_code == 401
 
 
+@pytest.mark.parametrize("depth", [500, 900, 1000, 100_000])
+def test_a_body_that_is_nested_too_deep_is_wrong(job, depth):
+    client = TestClient(make_app(job, TOKEN), headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = client.post("/scale", content=b'{"slots": ' + b"[" * depth + b"]" * depth + b"}")
+    assert answer.status_code == 400
+    assert len(answer.json()["detail"]) < 5000
+
+
 def test_pages_that_describe_the_requests_are_off(client):
     assert {client.get(path).status_code for path in ("/docs", "/openapi.json", "/redoc")} == {404}
 

@@ -108,6 +108,24 @@ def test_each_has_a_path_an_option_for_each_field_and_a_button(verb, monkeypatch
     assert page._given[verb].keys() == COMMANDS[verb].model_fields.keys() - {"settings"}
 
 
+class Pressed(WatchedJob):
+    runs = True
+
+    def do(self, asked):
+        self.asked = asked
+
+
+def test_a_button_sends_what_was_written_and_leaves_out_what_may_be_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    job = Pressed()
+    page = Explorer(job, {"workload": "keycount", "strategy": "fluid", "rate": 100.0, "slots_max": 4})
+    page._ask("scale")
+    assert job.asked == Scale(slots=4)
+    page._given["fault"]["fault"].value = ""
+    with pytest.raises(BadInput, match="fault = ''"):
+        page._ask("fault")
+
+
 def test_values_may_be_words():
     assert command_of(["plan", "chunked", "0:3,7:1"]).target == {0: 3, 7: 1}
     assert command("plan", {"strategy": "chunked", "target": "4", "settings": ["size=2"]}) == MoveBy(
@@ -147,6 +165,12 @@ def test_a_script_may_have_settings_and_a_stage_in_any_order_and_what_it_asks_ca
             {"strategy": "fluid", "target": "0:3,7"},
             "^target = '0:3,7': must be a number of slots, or .* 0:3,7:1",
         ),
+        (
+            "plan",
+            {"strategy": "fluid", "target": "0:1,7:1,0:3"},
+            "^target = '0:1,7:1,0:3': key group 0 is there twice; leave one out",
+        ),
+        ("fault", {"fault": ""}, "fault = '': '' is none of kill"),
         ("rate", {"rate": 0}, "rate = 0: input should be greater than 0"),
         ("rate", {"rate": float("nan")}, "rate = nan"),
         ("fault", {"fault": "kill:source"}, "source is hit in a phase only"),

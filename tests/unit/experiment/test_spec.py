@@ -226,6 +226,7 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("trigger=shuffle affected=200", "affected = 200", "between 1 and"),
         ("trigger=shuffle affected=4 affected_slots=3", "affected_slots = 3", "between 2 and"),
         ("trigger=map moves=", "moves = ''", "0:3,7:1"),
+        ("trigger=map moves=0:3,0:1", "moves = '0:3,0:1'", "key group 0 is there twice"),
         ("trigger=map moves=0-1", "moves = '0-1'", "0:3,7:1"),
         ("trigger=map moves=500:0 slots=2", "unit 500", "0 to 127"),
         ("trigger=map moves=0:7 slots=2", "7", "slots"),
@@ -540,6 +541,12 @@ def test_what_is_not_possible_with_replicas_is_refused_in_one_line(values, refus
     with pytest.raises(BadInput, match=refusal) as refused:
         make_spec(values)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("one", ["1", 1.0, "1.0"])
+def test_one_replica_is_one_however_it_is_written(one):
+    assert make_spec({"replicas": one}).parameters() == make_spec({}).parameters()
+    assert live_spec({"replicas": one}).parameters() == live_spec({}).parameters()
 
 
 def test_with_replicas_nothing_moves_unless_it_is_asked_for():

@@ -40,6 +40,12 @@ def test_the_environment_names_a_profile_and_an_argument_wins_over_it(write, mon
     assert not load_profile("local").spark.on_kubernetes
 
 
+@pytest.mark.usefixtures("ascii_locale")
+def test_a_profile_is_the_same_in_every_locale(tmp_path):
+    (tmp_path / "profile.yaml").write_bytes("spark: {master: local, conf: {spark.app.name: Größe}}".encode())
+    assert load_profile(str(tmp_path / "profile.yaml")).spark.conf == {"spark.app.name": "Größe"}
+
+
 def test_a_profile_that_is_used_is_known_to_what_is_started_from_here(write, monkeypatch):
     monkeypatch.setenv(VARIABLE, "local")
     use_profile(write(SERVICES + SPARK))
@@ -189,6 +195,9 @@ def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_need
         (SERVICES.replace("zookeeper", "kafka_replication: 0, zookeeper"), "services.kafka_replication = 0: .*1"),
         ("- a list", "is no mapping; it has the keys services, session_ms, nodes, spark"),
         ("{", "cannot be read"),
+        ("nodes: 1\nnodes: 3", "cannot be read: key 'nodes' is there twice; leave one out .*line 2"),
+        ("spark: {cores: 1, cores: 2}", "key 'cores' is there twice"),
+        ("[" * 2000, "cannot be read: it is nested too deep"),
     ],
 )
 def test_what_is_not_right_is_named(write, text, said):
@@ -200,6 +209,16 @@ def test_what_is_not_right_is_named(write, text, said):
 def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(BadInput, match="unknown profile 'kuberntes': did you mean 'kubernetes'"):
         load_profile("kuberntes")
+
+
+def test_a_name_that_is_too_long_for_a_file_is_unknown():
+    with pytest.raises(BadInput, match="unknown profile 'xxx"):
+        load_profile("x" * 300)
+
+
+def test_what_is_merged_into_a_mapping_may_have_the_same_keys(write):
+    text = "spark: &all {cores: 1, conf: {<<: {spark.a: b}, spark.a: c}}"
+    assert load_profile(write(text)).spark.conf == {"spark.a": "c"}
 
 
 def test_without_a_folder_for_sockets_workers_are_reached_by_tcp(write):

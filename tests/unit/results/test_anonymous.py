@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from keyshift.results import anonymous as module
-from keyshift.results.anonymous import anonymous, anonymous_all
+from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,34 @@ def test_addresses_paths_and_credentials_go(text, expected):
 )
 def test_other_texts_stay_as_they_are(text):
     assert anonymous(text) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "control:1000",
+        "control=30:5000,90:0",
+        "map:2000,counter:40000",
+        "4: rate 4000 control; 9: plan 0:1",
+        "kill:slot@4",
+    ],
+)
+def test_a_parameter_that_names_a_source_or_a_stage_stays(value):
+    row = {"parameters": {"rates": value, "points": {"a": [value]}}}
+    assert anonymous_all(row) == row
+    assert anonymous_value(f'rates = "{value}"') == f'rates = "{value}"'
+
+
+def test_a_parameter_that_says_where_something_is_loses_it():
+    given = {
+        "redis": "store:6379",
+        "more": ["store.lab.org:6379", "http://store:6379", "localhost:6379", "10.0.0.1:4000"],
+    }
+    hidden = {"redis": "<address>", "more": ["<address>", "http://<address>", "<address>", "<address>"]}
+    assert anonymous_all({"parameters": given, "error": "at store:6379"}) == {
+        "parameters": hidden,
+        "error": "at <address>",
+    }
 
 
 def test_an_image_in_a_text_is_not_damaged():

@@ -95,6 +95,15 @@ def test_nothing_in_the_folder_tells_whose_machine_it_was(exported):
         assert text not in content
 
 
+def test_runs_of_different_loads_stay_different(store, tmp_path):
+    loads = ["control:1000", "control:4000"]
+    ids = [run(number, parameters={"rates": load}).run_id for number, load in enumerate(loads, 5)]
+    for number, load in enumerate(loads, 5):
+        store.put_run(run(number, parameters={"rates": load}), tables())
+    export_runs(store, ids, tmp_path / "out")
+    assert [manifest.parameters["rates"] for manifest in read_export(tmp_path / "out").manifests] == loads
+
+
 def rewrite(folder, name, change):
     kind = json.loads((folder / "export.json").read_text())["kind"]
     path = folder / f"{name}.{kind}"

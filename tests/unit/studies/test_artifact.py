@@ -4,6 +4,7 @@ import json
 import re
 from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -19,6 +20,7 @@ from keyshift.studies import artifact as artifacts
 from keyshift.studies.artifact import Batches, pack
 from keyshift.studies.batch import ended
 from keyshift.studies.crate import Imprint
+from keyshift.studies.gallery import write_gallery
 from keyshift.studies.notebook import MIME, Executed
 
 WHERE = {"text": "/home/ada/books/moby.txt", "<b>": "<i>"}
@@ -154,6 +156,12 @@ def test_an_executed_notebook_is_one_static_page_however_many_runs_it_has_made(f
     assert f'<a href="notebooks/{page.name}">Load</a>, 1 run (' in (folder / "index.html").read_text()
 
 
+@pytest.mark.usefixtures("ascii_locale")
+def test_the_page_of_a_notebook_is_the_same_in_every_locale(tmp_path):
+    (shown,) = write_gallery({"one": notebook("2026", title="≤ 5 s")}, tmp_path)
+    assert "≤ 5 s" in (tmp_path / shown.page).read_text(encoding="utf-8")
+
+
 def test_published_numbers_stand_beside_ours_or_alone(folder):
     page = (folder / "published.html").read_text()
     assert page.count("No run of these compares") == 7, "the run of Meces is not correct"
@@ -229,6 +237,11 @@ def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, mo
     (tmp_path / "full" / "mine.txt").write_text("mine")
     with pytest.raises(BadInput, match=r"^folder '.*full' is not empty: name a new one$"):
         pack(store, [], tmp_path / "full", Imprint())
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for here in (Path(), Path("..") / "here"):
+        with pytest.raises(BadInput, match=r"^folder '.*here' is the one you are in, and would be replaced"):
+            pack(store, [run(2, "lazy").run_id], here, Imprint())
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -236,8 +249,15 @@ def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, mo
     monkeypatch.setattr(artifacts, "write_crate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pack(store, [run(2, "lazy").run_id], tmp_path / "out", Imprint())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "here"]
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
+def test_a_link_leads_to_the_folder_that_is_written(store, tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "far")
+    pack(store, [run(2, "lazy").run_id], tmp_path / "link", Imprint())
+    assert (tmp_path / "far" / "index.html").exists() and (tmp_path / "link").is_symlink()
 
 
 def test_without_authors_they_are_those_of_keyshift(store, tmp_path):

@@ -296,7 +296,10 @@ def test_each_execution_has_a_line_and_a_row_with_what_varies_and_its_verdict(fo
         ("name: a\nnotebok: load.ipynb", "batch.yaml: unknown key 'notebok': did you mean 'notebook'"),
         ("- a", "expected `name: …`, `notebook: …`"),
         ("", "expected `name: …`, `notebook: …`"),
-        ("a: [", "is not YAML: .*line 1"),
+        ("a: [", "cannot be read: .*line 1"),
+        ("name: a\nnotebook: load.ipynb\nname: b", "cannot be read: key 'name' is there twice; leave one out .*line 3"),
+        ("name: a\nnotebook: load.ipynb\ngrid: {seed: [1], seed: [2]}", "key 'seed' is there twice"),
+        ("name: a\nparameters: {a: 2024-13-01}", "cannot be read: month must be in"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line_that_names_the_value(folder, text, words):

@@ -90,6 +90,8 @@ def test_a_kind_of_sets_is_its_files_and_another_one_is_refused(tmp_path):
     assert [path.name for path in files_of(tmp_path, "small")] == ["01_one-small.yaml", "02_two-small.yaml"]
     with pytest.raises(BadInput, match=r"unknown kind .*/ 'smal': did you mean 'small'.*known: paper, small"):
         files_of(tmp_path, "smal")
+    with pytest.raises(BadInput, match=r"--all small: no sets are below .*/data; go to the folder of the repository"):
+        files_of(tmp_path / "elsewhere" / "data", "small")
 
 
 @pytest.mark.parametrize(

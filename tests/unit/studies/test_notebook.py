@@ -1,11 +1,14 @@
 """An executed notebook, and its HTML, say nothing of whose machine it was executed on; what it is given is checked."""
 
 import base64
+import re
+import shutil
 import signal
 import subprocess
 import sys
 
 import nbformat
+import papermill
 import pytest
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -110,6 +113,27 @@ def test_a_kernel_that_dies_is_a_failure_with_a_copy_of_what_came_before(tmp_pat
     assert "before" in executed.html.read_text()
 
 
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """A notebook that is executed without a kernel."""
+    monkeypatch.setattr(papermill, "execute_notebook", lambda source, copy, *_, **__: shutil.copy(source, copy))
+    path = tmp_path / "one.ipynb"
+    nbformat.write(new_notebook(cells=[new_markdown_cell("≤ 5 s")], metadata=KERNEL), path)
+    return path
+
+
+@pytest.mark.usefixtures("ascii_locale")
+def test_the_page_of_a_notebook_is_the_same_in_every_locale(copied, tmp_path):
+    assert "≤ 5 s" in execute(copied, {}, tmp_path).html.read_text(encoding="utf-8")
+
+
+def test_executions_that_begin_in_one_second_have_folders_of_their_own(copied, tmp_path):
+    for _ in range(3):
+        execute(copied, {}, tmp_path)
+    names = [folder.name for folder in (tmp_path / "notebooks").iterdir()]
+    assert len(names) == 3 and all(re.fullmatch(r"one-\d{8}T\d{6}", name) for name in names)
+
+
 def test_what_goes_to_a_kernel_and_back_is_encrypted(tmp_path, capfd):
     cell = new_code_cell("from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().curve_secretkey")
     nbformat.write(new_notebook(cells=[cell], metadata=KERNEL), tmp_path / "one.ipynb")
@@ -174,6 +198,7 @@ def test_a_path_among_the_parameters_is_hidden_unless_it_is_in_the_folder_data(t
         "my.tape": "my.tape",
         "tapes/my.tape": "tapes/my.tape",
         "8:1000,16:500": "8:1000,16:500",
+        "control:1000": "control:1000",
     }
     for path, shown in given.items():
         source = f"tapes = ['{path}', \"{path}\"]  # 5 events/s or more"

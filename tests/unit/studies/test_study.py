@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from small_lab import opens
 
-from keyshift.lab.run import run_all
+from keyshift.lab.run import run_each
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.studies import study as studies
 from keyshift.studies.study import measure, named
@@ -55,7 +55,7 @@ class Lab:
 
 @pytest.fixture
 def lab(monkeypatch):
-    monkeypatch.setattr(studies, "run_in_one_job", run_all)
+    monkeypatch.setattr(studies, "run_in_one_job", run_each)
     return opens(monkeypatch, studies, Lab())
 
 
@@ -73,6 +73,19 @@ def test_points_have_names_and_their_repetitions(lab):
     seconds, migration = study.timelines()["slow"]
     assert list(seconds["runs"]) == [2, 2, 2]
     assert migration is TABLES["migration"]
+
+
+def test_points_with_files_of_one_name_are_different_points(lab, tmp_path):
+    texts = {}
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "words.txt").write_text("a b c")
+        texts[name] = {"text": str(tmp_path / name / "words.txt")}
+    study = measure(texts, {"workload": "wordcount", "repetitions": 2})
+    assert {name: [run.run_id for run, _ in runs] for name, runs in study.runs.items()} == {
+        "old": ["run-1", "run-3"],
+        "new": ["run-2", "run-4"],
+    }
 
 
 def test_points_that_leave_their_load_to_the_machine_have_one_and_their_runs_are_found(lab):

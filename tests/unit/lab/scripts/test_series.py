@@ -98,14 +98,16 @@ def test_a_job_is_known_by_all_that_is_fixed_while_it_runs():
 def test_runs_are_put_together_by_their_jobs_and_repeated_in_rounds():
     lab = Lab()
     made = run_in_one_job(lab, [spec(repetitions=2), spec(strategy="meces"), spec(strategy="lazy", repetitions=2)])
-    assert [each.strategy for each in made] == ["fluid", "lazy", "fluid", "lazy", "meces"]
+    assert [(of.strategy.name, each.strategy) for of, each in made] == [
+        (name, name) for name in ("fluid", "lazy", "fluid", "lazy", "meces")
+    ]
     assert lab.asked == [("series", ["fluid", "lazy", "fluid", "lazy"], 1), ("alone", "meces", 1)]
 
 
 def test_runs_of_a_job_that_died_are_made_one_by_one_and_that_is_said():
     lab = Lab(dies=True)
     made = list(run_in_one_job(lab, [spec(), spec(strategy="lazy")]))
-    assert [each.strategy for each in made] == ["fluid", "lazy"]
+    assert [each.strategy for _, each in made] == ["fluid", "lazy"]
     assert lab.asked[1:] == [("alone", "fluid", 1), ("alone", "lazy", 1)]
     assert lab.said == ["the job of 2 runs died, so they are made one by one: no slot is left"]
 
