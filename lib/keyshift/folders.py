@@ -84,7 +84,7 @@ def write_whole(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        Path(name).unlink(missing_ok=True)  # an interrupt may come when it has its own name already
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -40,6 +40,19 @@ def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path, monkeypatch):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
+def test_an_interrupt_that_comes_as_a_file_gets_its_name_is_not_lost(tmp_path, monkeypatch):
+    replace = os.replace
+
+    def interrupted(*names):
+        replace(*names)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folders.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "file", "text")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["text"]
+
+
 def test_a_folder_that_cannot_be_synced_is_no_reason_to_fail(tmp_path, monkeypatch):
     sync = os.fsync
 
