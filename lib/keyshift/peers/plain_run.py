@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.records import Measured
 from keyshift.peers.counting import CountedByResults, require_settled
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
-from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer
+from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer, tidied
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
 from keyshift.planner import Strategy
 from keyshift.progress import Say, progress
@@ -224,5 +224,6 @@ def _prepared(
     config, reporter = job_config(spec, run_id, endpoints, None), Reporter(say)
     traffic = job_traffic(spec.workload, config, config.slots, work, reporter.second)
     job = PlainJob(spark, config, work, BATCH_S, traffic)
-    with closing(traffic), closing(PlainSystem(job, config.stage)) as system:
+    system = PlainSystem(job, config.stage)
+    with tidied(system.close, traffic, say):
         yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)
