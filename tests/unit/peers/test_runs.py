@@ -8,7 +8,6 @@ import pytest
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.peers import runs
 
-
 SPEC = SimpleNamespace(workload=SimpleNamespace(name="keycount"), peer="spark_state", parameters=dict)
 
 
