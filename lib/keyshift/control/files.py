@@ -22,7 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from keyshift.experiment.definitions import Parcels
 from keyshift.folders import locked, state_folder, write_whole
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.place.profile import load_profile
 from keyshift.progress import silent
 from keyshift.registry import unknown
 from keyshift.services import processes
@@ -210,6 +211,10 @@ class Jobs:
         """The jobs whose processes live."""
         return [job for job in self.all() if self.alive(job)]
 
+    def left_elsewhere(self) -> list[str]:
+        """The names of jobs that have ended and have left something in services that are not this folder's."""
+        return [job.name for job in self.all() if self._journal_of(job).elsewhere()]
+
     def alive(self, job: JobFile) -> bool:
         """Whether the process of the job lives."""
         return processes.living(job.pid, job.created) is not None
@@ -296,6 +301,17 @@ class JournalFile:
                     )
                 return found
         return None
+
+    def elsewhere(self) -> bool:
+        """Whether the job may have left something in services that others run. A profile that cannot be read may name
+        some; of a file that cannot be read nobody knows.
+        """
+        if (left := _read(self._path) or _read(self._leftovers)) is None:
+            return False
+        try:
+            return load_profile(left.profile).services != "embedded"
+        except KeyshiftError:
+            return True
 
     def remains(self) -> tuple[str, str]:
         """Say what remains of the job when its process is gone, one of ``REMAINS``, and how to go on."""

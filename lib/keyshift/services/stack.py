@@ -14,7 +14,7 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -155,13 +155,16 @@ class Stack:
                 "are free; take nodes: 1 in the profile, or end other programs"
             )
 
-    def down(self, wipe: bool = False, say: Say = silent) -> None:
+    def down(self, wipe: bool = False, say: Say = silent, require: Callable[[], None] = lambda: None) -> None:
         """End all services and wait until their ports are free; ``wipe`` also deletes data, logs,
         credentials, and what commands have left in the folder.
+
+        ``require``: raises if they have to stay; called when nobody can begin to use them any more.
         """
         if not self.home.exists():
             return
         with self._lock(say):
+            require()
             self._users.forget()
             self._stop(self._all(), say)
             if wipe:

@@ -452,7 +452,9 @@ ELSEWHERE = {
     "another process has taken the job over (`keyshift resume NAME --take-over`)": (
         test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everything_to_it
     ),
-    "`keyshift down --wipe`": test_wiping_the_services_deletes_all_jobs,
+    "`keyshift down --wipe` (refused while a job has something in services that are not embedded)": (
+        test_wiping_the_services_deletes_all_jobs
+    ),
     "a job of a notebook (`start_job`, `Lab.start`) that is given up, or dies": (
         test_of_a_job_of_a_notebook_nothing_is_left
     ),

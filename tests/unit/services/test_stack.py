@@ -609,6 +609,23 @@ def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path
     assert not stack.running()
 
 
+def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_any_more(tmp_path):
+    stack = Counted(tmp_path)
+    stack.up()
+
+    def require():
+        with pytest.raises(ServiceUnavailable), folders.locked(tmp_path / "lock", "a run", silent, 0.0):
+            pytest.fail("a run begins to use them")
+        raise BadInput("a run uses them")
+
+    with pytest.raises(BadInput, match="a run uses them"):
+        stack.down(wipe=True, require=require)
+    assert stack.running()
+    with stack.used():
+        pass
+    assert stack.running(), "they are to stay as before"
+
+
 def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path, gone):
     stack = Counted(tmp_path)
     with stack.used():
