@@ -234,7 +234,7 @@ ENDINGS = {
     "it is stopped": (start, STOP),
     "it is forgotten": (start, TERM, FORGET),
     "its process gets SIGTERM, or Ctrl-C": (start, TERM),
-    "its process is killed, or the machine goes down": (start, KILL),
+    "its process is killed, or all processes of the machine are": (start, KILL),
     "ZooKeeper is away for 30 s": dies_of("no ZooKeeper"),
     "Kafka is away for 60 s, or the generator or the collector dies": dies_of("no Kafka"),
     "the query dies more often than `recoveries` allow": dies_of("query dies"),
