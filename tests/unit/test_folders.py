@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from keyshift import folders
-from keyshift.folders import require_file, write_whole
+from keyshift.folders import require_file, work_folder, write_whole
 from keyshift.model.errors import BadInput
 
 
@@ -64,6 +64,19 @@ def test_a_folder_that_cannot_be_synced_is_no_reason_to_fail(tmp_path, monkeypat
     monkeypatch.setattr(folders.os, "fsync", some)
     write_whole(tmp_path / "file", "text")
     assert (tmp_path / "file").read_text() == "text"
+
+
+def test_temporary_files_go_at_the_end_and_those_of_a_process_that_was_killed_with_the_next_one(tmp_path):
+    left = tmp_path / "keyshift-work" / "spark-left"
+    left.mkdir(parents=True)
+    (left / "in-use").touch()
+    with work_folder(tmp_path, "spark-") as first:
+        (first / "results.parquet").touch()
+        assert not left.exists(), "nobody has it any more"
+        with work_folder(tmp_path, "peer-") as second:
+            assert first.exists() and (first.name[:6], second.name[:5]) == ("spark-", "peer-")
+        assert first.exists() and not second.exists()
+    assert [path.name for path in left.parent.iterdir() if path.is_dir()] == []
 
 
 def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning(tmp_path, monkeypatch):

@@ -2,8 +2,6 @@
 
 import contextlib
 import math
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,7 +14,7 @@ from keyshift.driver.spark import start_query
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
-from keyshift.folders import require_disk_space
+from keyshift.folders import require_disk_space, work_folder
 from keyshift.lab.ending import RunEnd, all_of
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.machine import bare_copy
@@ -82,8 +80,7 @@ class Lab:
         self.store.list_runs(limit=1)  # wrong credentials and missing buckets show now, not after the run
         require_disk_space(self._home, ROOM_BYTES, "name another folder with KEYSHIFT_HOME")
         with contextlib.ExitStack() as stack:
-            self.work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
-            stack.callback(shutil.rmtree, self.work, ignore_errors=True)
+            self.work = stack.enter_context(work_folder(self._home, "spark-"))
             if self._cores:
                 given = self._cores, self._jars, self.work, self._log, self.say
                 self._spark = PlacedSpark(self._place, *given)

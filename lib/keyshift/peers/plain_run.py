@@ -1,6 +1,5 @@
 """The runs of a job without support for migration, beside ours: what being able to migrate costs when nothing does."""
 
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import make_spec
+from keyshift.folders import work_folder
 from keyshift.lab.environment import open_services, require_possible_here
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.reporter import Reporter
@@ -203,11 +203,11 @@ def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProf
     with (
         progress(None) as say,
         open_services(profile, say) as endpoints,
-        tempfile.TemporaryDirectory(prefix="plain-", dir=home, ignore_cleanup_errors=True) as work,
+        work_folder(home, "plain-") as work,
         local_spark(cores, home, say, place.options()) as spark,
     ):
         store = ResultStore(endpoints)
-        return repeated(specs, store, lambda each: run_plain(each, spark, endpoints, store, Path(work), home, say))
+        return repeated(specs, store, lambda each: run_plain(each, spark, endpoints, store, work, home, say))
 
 
 def run_plain(

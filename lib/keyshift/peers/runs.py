@@ -1,6 +1,5 @@
 """The runs of another system than keyshift's job: repeated, stored, and given as a study beside ours."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
+from keyshift.folders import work_folder
 from keyshift.lab.ending import all_of
 from keyshift.lab.machine import bare_copy
 from keyshift.lab.recording import Recording
@@ -116,10 +116,10 @@ def counting_run(
     events = Topic.at(endpoints, f"{run_id}-events", spec.job.routers)
     results = Topic.at(endpoints, f"{run_id}-results")
     reporter = Reporter(say)
-    with tempfile.TemporaryDirectory(prefix="peer-", dir=home, ignore_cleanup_errors=True) as work:
-        output = Path(work, "results.parquet")
+    with work_folder(home, "peer-") as work:
+        output = work / "results.parquet"
         traffic = Traffic(spec.workload, [events], results, output, reporter.second, as_lines=True)
-        system = CountingJob(spec, query(Path(work), events, results), events, results)
+        system = CountingJob(spec, query(work, events, results), events, results)
         with tidied(system.close, traffic, say):
             yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)
 

@@ -47,7 +47,7 @@ NODE_BYTES = {"kafka": 300 * MIB, "zookeeper": 120 * MIB}  # one of three takes 
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
 REMEDY = "set KEYSHIFT_HOME to another folder"
 OURS = (
-    *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes"),
+    *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes", folders.WORK),
     # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
     *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html", "spark-files"),
     *(f"notebooks/*-{'[0-9]' * 8}T{'[0-9]' * 6}", f"batches/*/{'[0-9a-f]' * 16}"),  # executed ones
