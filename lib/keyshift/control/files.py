@@ -133,9 +133,9 @@ class Jobs:
             job = JobFile.model_validate_json(self._path(name).read_text())
         except (OSError, ValidationError):
             return None
-        if (before := job.before) is None or self.alive(job):
-            return job
-        return before if self.alive(before) else before.model_copy(update={"why": job.why or before.why})
+        while (before := job.before) and not self.alive(job):
+            job = before if self.alive(before) else before.model_copy(update={"why": job.why or before.why})
+        return job
 
     def hold(self, name: str, entry: str, pid: int) -> None:
         """The process ``pid`` has got hold of a job: what was known before is of no use any more."""
@@ -145,7 +145,7 @@ class Jobs:
 
     def remove(self, job: JobFile) -> None:
         """Forget a job of which nothing is left, unless its name is another one's by now, or another process goes on
-        with it. Inside ``naming``; safe to call twice.
+        with it. Inside ``naming``, or by its own process, whose name nobody takes; safe to call twice.
         """
         if (file := self.read(job.name)) and file.same(job):
             self._journal_of(job).drop()

@@ -148,8 +148,7 @@ class _Entry(Keeper):
             return
         if self.ending is Ending.STOPPED and self.deleted:
             if file:
-                with self._jobs.naming():
-                    self._jobs.remove(file)
+                self._jobs.remove(file)
         elif file:
             file = file.model_copy(update={"why": self._last_word(job)})
             with contextlib.suppress(OSError):  # then it is found out from its log

@@ -117,6 +117,8 @@ def test_a_job_is_what_it_was_when_a_process_was_killed_that_never_got_hold_of_i
     before = file_of("one", entry="ab")
     jobs.write(file_of("one", gone, entry="ab", before=before))
     assert jobs.read("one") == before and jobs.running() == [before]
+    jobs.write(file_of("one", gone, entry="ab", before=file_of("one", gone, entry="ab", before=before)))
+    assert jobs.read("one") == before, "nor did another one"
     jobs.write(file_of("one", entry="ab", before=before.model_copy(update={"pid": gone})))
     for name, entry, pid in (("two", "ab", os.getpid()), ("one", "cd", os.getpid()), ("one", "ab", 1)):
         jobs.hold(name, entry, pid)
