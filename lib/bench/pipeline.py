@@ -1,7 +1,6 @@
 """Latency and highest rate of the pipeline, beside the plain job in the same Spark session; its legs."""
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from bench.measurements import Measurement
 from bench.plain import ShortestJob
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.folders import work_folder
 from keyshift.lab.scripts.highest_rate import staircase
 from keyshift.peers.runs import local_spark
 from keyshift.progress import Say
@@ -46,9 +46,9 @@ def _spec() -> RunSpec:
 def _spark(cores: int, home: Path, say: Say) -> Iterator[tuple[SparkSession, Path]]:
     with (
         local_spark(cores, home, say, {}) as spark,
-        tempfile.TemporaryDirectory(prefix="bench-", dir=home, ignore_cleanup_errors=True) as work,
+        work_folder(home, "bench-") as work,
     ):
-        yield spark, Path(work)
+        yield spark, work
 
 
 def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, say: Say) -> list[Measurement]:

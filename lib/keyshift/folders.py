@@ -18,6 +18,8 @@ from keyshift.waiting import wait_until
 
 MIB = 1024 * 1024
 HOME, CACHE = "KEYSHIFT_HOME", "KEYSHIFT_CACHE"  # folders, in the environment
+WORK = "keyshift-work"  # in the state folder; nobody else has a folder of this name, as we empty it
+_LOCK = "in-use"
 _PACKAGE = Path(__file__).parent
 
 
@@ -99,7 +101,7 @@ def write_whole(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        Path(name).unlink(missing_ok=True)  # an interrupt may come when it has its own name already
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -107,6 +109,55 @@ def write_whole(path: Path, text: str) -> None:
             os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def work_folder(home: Path, prefix: str) -> Iterator[Path]:
+    """A folder of temporary files in the state folder ``home``, until the end. What a process has left there that was
+    killed, the next one removes.
+    """
+    parent = home / WORK
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mine, in_use = own_folder(parent, prefix)
+    with in_use:
+        try:
+            yield mine
+        finally:
+            shutil.rmtree(mine, ignore_errors=True)
+
+
+def own_folder(parent: Path, prefix: str = "") -> tuple[Path, IO[str]]:
+    """A folder of this process in ``parent``, and the file whose lock says that the process lives: folders there that
+    are in nobody's use are removed. Raises OSError.
+
+    The system gives the lock free however a process ends. No link is followed.
+    """
+    with _lock_file(parent) as entrance:
+        fcntl.flock(entrance, fcntl.LOCK_EX)
+        for folder in parent.iterdir():
+            if folder.is_dir() and _is_left(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        mine = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        in_use = _lock_file(mine)
+        fcntl.flock(in_use, fcntl.LOCK_EX)
+        return mine, in_use
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether nobody is behind it any more."""
+    try:
+        with _lock_file(folder) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _lock_file(folder: Path) -> IO[str]:
+    """It is made if it is not there, and never through a link."""
+    return open(folder / _LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600))
 
 
 @contextmanager

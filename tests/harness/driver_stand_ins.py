@@ -164,7 +164,7 @@ def _processes(world: World) -> list[tuple[Any, str, Any]]:
         (background, "process_created", lambda pid: 0.0),
         (background, "_launched", lambda listener, log: world.launch(log)),
         (background, "Client", Asked),
-        (files.processes, "find", world.find),
+        (files.processes, "living", world.living_process),
         (process, "open", lambda *_, **__: _driver().stdin),
         (process, "os", SimpleNamespace(kill=lambda *_: _driver().terminate(), getpid=os.getpid)),
         (process, "socket", SimpleNamespace(socket=lambda fileno: None)),

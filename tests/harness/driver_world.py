@@ -7,7 +7,6 @@ and the start of a query. Everything between these is the real code.
 
 import contextlib
 import itertools
-import json
 import queue
 import random
 import threading
@@ -90,12 +89,10 @@ class World:
         if (place := here()) is not None and place is not self.user:
             self.watcher.deletes(place_driver(place), what, self.journal())
 
-    def find(self, path: Path) -> object | None:
-        """The process of a job's file, if it lives and can be seen; stands in for ``processes.find``."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            driver = self.drivers.get(json.loads(path.read_text())["pid"])
-            return driver if driver and driver.status is None and not driver.elsewhere else None
-        return None
+    def living_process(self, pid: int, created: float) -> object | None:
+        """The process of a driver, if it lives and can be seen; stands in for ``processes.living``."""
+        driver = self.drivers.get(pid)
+        return driver if driver and driver.status is None and not driver.elsewhere else None
 
     @property
     def living(self) -> list["Driver"]:

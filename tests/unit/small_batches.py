@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import nbformat
 from small_store import files
 
-from keyshift.studies.batch import prepare, run_batch
+from keyshift.studies.batch import forget, prepare, run_batch
 from keyshift.studies.notebook import Executed
 
 DEFAULTS = "skew: float = 0.8  # of keys\nbytes: int = 16  # of state\nseed: int = 1  # of events"
@@ -60,5 +60,8 @@ class Bench:
         self.runs = SimpleNamespace(put_file=self.of_runs.write)
 
     def run(self, batch, execute, again=False):
+        """As the command does."""
+        if again:
+            forget(batch, self.records)
         self.said.clear()
-        return run_batch(batch, self.runs, self.records, self.home, self.said.append, again, execute)
+        return run_batch(batch, self.runs, self.records, self.home, self.said.append, execute)

@@ -296,6 +296,10 @@ class Traffic:
     def await_silence(self):
         self.told.append(("await_silence",))
 
+    def require_input(self, offsets):
+        assert not any(name == "feed" for name, *_ in self.told), "it would fill what is missing"
+        self.required = offsets
+
     def count_offered(self):
         assert ("await_ready",) in self.told, "there may be more"
         return OfferedSoFar([20, 10], 25, (((5, 1),), ((7, 1), (8, 2))))

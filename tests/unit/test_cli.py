@@ -17,7 +17,7 @@ from small_store import result_store, run, tables
 
 from keyshift import cli, folders, planner
 from keyshift.cli import options
-from keyshift.control.files import Jobs
+from keyshift.control.files import Jobs, Kept
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.model.errors import BadInput
 from keyshift.planner import strategies
@@ -319,6 +319,24 @@ def test_services_that_a_job_needs_are_not_stopped(tmp_path):
         f"keyshift: the services stay, because a job needs them: one (process {os.getpid()}); "
         "`keyshift job stop` stops it\n"
     )
+
+
+def test_nothing_is_wiped_that_leads_to_what_a_job_has_left_elsewhere(tmp_path, gone):
+    (tmp_path / "far.yaml").write_text("services: {kafka: 'k:1', zookeeper: 'z:1', minio: 'm:1'}\n")
+    profiles = {"far": str(tmp_path / "far.yaml"), "unknown": str(tmp_path / "none.yaml"), "here": "local"}
+    jobs = Jobs(tmp_path)
+    for name, profile in profiles.items():
+        jobs.write(file_of(name, gone))
+        jobs.journal(name).keep(Kept(run_id=f"run-{name}", profile=profile))
+    jobs.journal("far").close()
+    refused = keyshift("down", "--wipe", home=tmp_path)
+    assert refused.returncode == 2 and len(jobs.all()) == 3
+    assert refused.stderr.startswith("keyshift: --wipe: far, unknown: such a job has left data in services")
+    assert "`keyshift job forget NAME` deletes them" in refused.stderr
+    assert keyshift("down", home=tmp_path).returncode == 0
+    for name in ("far", "unknown"):
+        jobs.remove(jobs.read(name))
+    assert keyshift("down", "--wipe", home=tmp_path).returncode == 0 and jobs.all() == []
 
 
 def test_services_that_another_command_uses_are_not_stopped_until_it_is_gone(tmp_path):

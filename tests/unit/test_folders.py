@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from keyshift import folders
-from keyshift.folders import require_file, require_folder, write_whole
+from keyshift.folders import require_file, require_folder, work_folder, write_whole
 from keyshift.model.errors import BadInput
 
 
@@ -46,6 +46,19 @@ def test_a_file_is_the_same_in_every_locale(tmp_path):
     assert (tmp_path / "file").read_bytes() == "Größe".encode()
 
 
+def test_an_interrupt_that_comes_as_a_file_gets_its_name_is_not_lost(tmp_path, monkeypatch):
+    replace = os.replace
+
+    def interrupted(*names):
+        replace(*names)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folders.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "file", "text")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["text"]
+
+
 def test_a_folder_that_cannot_be_synced_is_no_reason_to_fail(tmp_path, monkeypatch):
     sync = os.fsync
 
@@ -57,6 +70,19 @@ def test_a_folder_that_cannot_be_synced_is_no_reason_to_fail(tmp_path, monkeypat
     monkeypatch.setattr(folders.os, "fsync", some)
     write_whole(tmp_path / "file", "text")
     assert (tmp_path / "file").read_text() == "text"
+
+
+def test_temporary_files_go_at_the_end_and_those_of_a_process_that_was_killed_with_the_next_one(tmp_path):
+    left = tmp_path / "keyshift-work" / "spark-left"
+    left.mkdir(parents=True)
+    (left / "in-use").touch()
+    with work_folder(tmp_path, "spark-") as first:
+        (first / "results.parquet").touch()
+        assert not left.exists(), "nobody has it any more"
+        with work_folder(tmp_path, "peer-") as second:
+            assert first.exists() and (first.name[:6], second.name[:5]) == ("spark-", "peer-")
+        assert first.exists() and not second.exists()
+    assert [path.name for path in left.parent.iterdir() if path.is_dir()] == []
 
 
 def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning(tmp_path, monkeypatch):

@@ -149,11 +149,13 @@ def batch(
     with _metrics(metrics, profile) as seen, _services(profile) as endpoints:
         home, runs, records = Stack().home, ResultStore(endpoints), Files(endpoints, batches.PREFIX)
         for each in prepared:
-            seen(each, {} if again else batches.ended(each, records))
+            if again:
+                batches.forget(each, records)
+            seen(each, batches.ended(each, records))
         ended: list[tuple[batches.PreparedBatch, dict[str, batches.ExecutionRecord]]] = []
         page, unwritten = out or home / f"report-{every}.html", ""
         for each in prepared:
-            ended.append((each, batches.run_batch(each, runs, records, home, tell, again, seen=seen)))
+            ended.append((each, batches.run_batch(each, runs, records, home, tell, seen=seen)))
             if every:  # after each: who stops the night has a report of it
                 still = [(other, batches.ended(other, records)) for other in prepared[len(ended) :]]
                 unwritten = _write(page, batch_report(f"all {every} sets", [*ended, *still], records))

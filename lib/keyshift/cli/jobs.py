@@ -140,7 +140,8 @@ def stop(name: Name = None) -> None:
     job = jobs.choose(name)
     if not jobs.alive(job):
         if (ended := jobs.ended(job)).remains == NOTHING:
-            jobs.remove(job.name)
+            with jobs.naming():
+                jobs.remove(job)
         raise KeyshiftError(f"job {job.name} had ended before: {ended}")
     try:
         told = stopped(Client(job), tell)

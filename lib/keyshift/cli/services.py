@@ -42,15 +42,23 @@ def down(
     from keyshift.control.files import Jobs
     from keyshift.services.stack import Stack
 
-    if running := Jobs().running():
-        names = ", ".join(f"{job.name} (process {job.pid})" for job in running)
-        raise BadInput(f"the services stay, because a job needs them: {names}; `keyshift job stop` stops it")
-    stack = Stack()
-    if others := stack.used_by_others():
-        them = ", ".join(map(str, others))
-        what, which = ("process", "it") if len(others) == 1 else ("processes", "them")
-        raise BadInput(f"the services stay, because others use them: {what} {them}; end {which} first")
-    stack.down(wipe=wipe, say=tell)
+    jobs, stack = Jobs(), Stack()
+
+    def require() -> None:
+        if running := jobs.running():
+            names = ", ".join(f"{job.name} (process {job.pid})" for job in running)
+            raise BadInput(f"the services stay, because a job needs them: {names}; `keyshift job stop` stops it")
+        if others := stack.used_by_others():
+            them = ", ".join(map(str, others))
+            what, which = ("process", "it") if len(others) == 1 else ("processes", "them")
+            raise BadInput(f"the services stay, because others use them: {what} {them}; end {which} first")
+        if wipe and (elsewhere := jobs.left_elsewhere()):
+            raise BadInput(
+                f"--wipe: {', '.join(elsewhere)}: such a job has left data in services that are not of this folder, "
+                "and nobody would find them any more; `keyshift job forget NAME` deletes them"
+            )
+
+    stack.down(wipe, tell, require)
 
 
 def status(as_json: Json = False) -> None:

@@ -44,6 +44,7 @@ class Order(BaseModel):
     resume: bool = False  # go on with the job of this name
     take_over: bool = False  # ... even if its process seems to live
     token: str = Field(default="", repr=False)
+    pid: int = 0  # of the process itself, as it is known to others
     socket: int = -1  # an inherited file descriptor that listens
 
 
@@ -96,6 +97,7 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
     place = require_possible_here([spec], order.profile)
     own = order.own if order.resume else own_parcels(spec)
     with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
+        before: JobFile | None = None
         if order.resume:
             before, _ = jobs.resumable(order.name, order.take_over)
             name, entry = before.name, before.entry
@@ -115,8 +117,10 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
             strategy=spec.strategy.name,
             log=str(log),
             entry=entry,
+            before=before,
         )
-        known = {"name": name, "entry": entry, "own": own, "token": job.token, "socket": listener.fileno()}
+        known: dict[str, Any] = {"name": name, "entry": entry, "own": own, "token": job.token}
+        known |= {"pid": process.pid, "socket": listener.fileno()}
         with _ended_otherwise(jobs, job, process, say, contextlib.nullcontext()):
             jobs.write(job)
             _tell(process, json.dumps(order.model_dump() | known).encode() + b"\n")
@@ -131,7 +135,8 @@ def _ended_otherwise(
     jobs: Jobs, job: JobFile, process: subprocess.Popen[bytes], say: Say, naming: AbstractContextManager[None]
 ) -> Iterator[None]:
     """If what is inside fails, the process ends. A job of which nothing is left then is forgotten, unless it was
-    forgotten already: then its name may be another one's. ``naming``: nobody takes the name meanwhile.
+    forgotten already: then its name may be another one's; or another process goes on with it. ``naming``: nobody takes
+    the name meanwhile.
     """
     try:
         yield
@@ -140,11 +145,12 @@ def _ended_otherwise(
         process.wait()
         with naming:
             file = jobs.read(job.name) or job
-            ours, ended = (file.pid, file.created) == (job.pid, job.created), jobs.ended(file)
-            if ours and ended.remains == NOTHING:
-                jobs.remove(job.name)
-        if ours and ended.remains != NOTHING:
-            say(f"job {job.name}: {ended.go_on}")
+            ended = jobs.ended(file)
+            if ended.remains == NOTHING:
+                jobs.remove(job)
+        if file.entry == job.entry and ended.remains != NOTHING:
+            goes_on = f"process {file.pid} goes on with it, as before"
+            say(f"job {job.name}: {goes_on if jobs.alive(file) else ended.go_on}")
         raise
 
 

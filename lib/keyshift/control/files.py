@@ -22,7 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from keyshift.experiment.definitions import Parcels
 from keyshift.folders import locked, state_folder, write_whole
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.place.profile import load_profile
 from keyshift.progress import silent
 from keyshift.registry import unknown
 from keyshift.services import processes
@@ -34,7 +35,8 @@ FORMAT = 7  # of journals; another one is not read
 
 class JobFile(BaseModel):
     """What is known of a job. ``pid`` and ``created`` name its process; ``entry``: no other job has it; ``why``: how it
-    ended, if it says so.
+    ended, if it says so. ``before``: what was known before that process, which is to go on with the job and has not got
+    hold of it yet.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -49,6 +51,11 @@ class JobFile(BaseModel):
     log: str
     entry: str = ""
     why: str = ""
+    before: "JobFile | None" = None
+
+    def same(self, other: "JobFile") -> bool:
+        """Whether it is of the same job and the same process."""
+        return (self.entry, self.pid, self.created) == (other.entry, other.pid, other.created)
 
 
 class Kept(BaseModel):
@@ -117,16 +124,32 @@ class Jobs:
         write_whole(self._path(job.name), job.model_dump_json())
 
     def read(self, name: str) -> JobFile | None:
-        """Return the job of this name; None if there is none, or its file is damaged."""
+        """Return the job of this name; None if there is none, or its file is damaged.
+
+        If a process has ended that was to go on with the job and never got hold of it, the job is what it was before:
+        its process may live.
+        """
         try:
-            return JobFile.model_validate_json(self._path(name).read_text(encoding="utf-8"))
+            job = JobFile.model_validate_json(self._path(name).read_text(encoding="utf-8"))
         except (OSError, ValidationError):
             return None
+        while (before := job.before) and not self.alive(job):
+            job = before if self.alive(before) else before.model_copy(update={"why": job.why or before.why})
+        return job
 
-    def remove(self, name: str) -> None:
-        """Forget a job of which nothing is left; safe to call twice."""
-        self.journal(name).drop()
-        self._path(name).unlink(missing_ok=True)
+    def hold(self, name: str, entry: str, pid: int) -> None:
+        """The process ``pid`` has got hold of a job: what was known before is of no use any more."""
+        with self.naming():
+            if (file := self.read(name)) and file.before and (file.entry, file.pid) == (entry, pid):
+                self.write(file.model_copy(update={"before": None}))
+
+    def remove(self, job: JobFile) -> None:
+        """Forget a job of which nothing is left, unless its name is another one's by now, or another process goes on
+        with it. Inside ``naming``, or by its own process, whose name nobody takes; safe to call twice.
+        """
+        if (file := self.read(job.name)) and file.same(job):
+            self._journal_of(job).drop()
+            self._path(job.name).unlink(missing_ok=True)
 
     def journal(self, name: str, entry: str | None = None) -> "JournalFile":
         """Return the files that say what can be continued, or is to be deleted, of the job of this name.
@@ -188,9 +211,13 @@ class Jobs:
         """The jobs whose processes live."""
         return [job for job in self.all() if self.alive(job)]
 
+    def left_elsewhere(self) -> list[str]:
+        """The names of jobs that have ended and have left something in services that are not this folder's."""
+        return [job.name for job in self.all() if self._journal_of(job).elsewhere()]
+
     def alive(self, job: JobFile) -> bool:
         """Whether the process of the job lives."""
-        return processes.find(self._path(job.name)) is not None
+        return processes.living(job.pid, job.created) is not None
 
     def ended(self, job: JobFile) -> HowEnded:
         """How a job ended whose process is gone."""
@@ -274,6 +301,17 @@ class JournalFile:
                     )
                 return found
         return None
+
+    def elsewhere(self) -> bool:
+        """Whether the job may have left something in services that others run. A profile that cannot be read may name
+        some; of a file that cannot be read nobody knows.
+        """
+        if (left := _read(self._path) or _read(self._leftovers)) is None:
+            return False
+        try:
+            return load_profile(left.profile).services != "embedded"
+        except KeyshiftError:
+            return True
 
     def remains(self) -> tuple[str, str]:
         """Say what remains of the job when its process is gone, one of ``REMAINS``, and how to go on."""

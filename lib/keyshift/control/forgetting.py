@@ -27,7 +27,7 @@ def forget(name: str, say: Say) -> list[str]:
     on. Raises ServiceUnavailable if something could not be deleted: that is tried when this is called once more.
     """
     jobs = Jobs()
-    deleted = list[str]()
+    job, deleted = jobs.choose(name), list[str]()
     if (left := _left(jobs, name)) is not None:
         with open_services(left.profile, say, reach=False) as endpoints:
             _require_silence(endpoints, left)
@@ -35,7 +35,8 @@ def forget(name: str, say: Say) -> list[str]:
                 _left(jobs, name)
                 jobs.journal(name).close()
             deleted = _all_deleted(jobs, name, _parts(endpoints, left), say)
-    jobs.remove(name)
+    with jobs.naming():
+        jobs.remove(job)
     return [*deleted, f"the entry of job {name}"]
 
 

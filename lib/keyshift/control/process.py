@@ -75,7 +75,7 @@ class _Entry(Keeper):
     def __init__(self, order: Order, spec: RunSpec, alone: threading.Event) -> None:
         super().__init__()
         self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
-        self._entry, self._file = order.entry, self._jobs.journal(order.name, order.entry)
+        self._entry, self._pid, self._file = order.entry, order.pid, self._jobs.journal(order.name, order.entry)
         self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
         self._given |= {"own": order.own, "sources": spec.routers_of, "replicas": spec.job.replicas}
         self.resumed, self.take_over = self._journal if order.resume else None, order.take_over
@@ -103,8 +103,10 @@ class _Entry(Keeper):
         """
         self._require_known(self._kept)
         self._file.keep(self._known(journal_to_json(journal)))
-        if self._before and not self._kept:
-            shutil.rmtree(self._before, ignore_errors=True)
+        if self.resumed and not self._kept:
+            self._jobs.hold(self._name, self._entry, self._pid)
+            if self._before:
+                shutil.rmtree(self._before, ignore_errors=True)
         self._kept = True
 
     def begun(self) -> None:
@@ -145,12 +147,14 @@ class _Entry(Keeper):
         if deposed or another:
             return
         if self.ending is Ending.STOPPED and self.deleted:
-            self._jobs.remove(self._name)
+            if file:
+                self._jobs.remove(file)
         elif file:
             file = file.model_copy(update={"why": self._last_word(job)})
             with contextlib.suppress(OSError):  # then it is found out from its log
                 self._jobs.write(file)
-            tell(f"job {self._name}: {self._jobs.ended(file)}")
+            if not (file.before and self._jobs.alive(file.before)):  # that one goes on
+                tell(f"job {self._name}: {self._jobs.ended(file)}")
 
     def _last_word(self, job: LiveJob) -> str:
         if self.ending is Ending.STOPPED:

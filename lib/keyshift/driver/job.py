@@ -266,11 +266,12 @@ class Job:
         """
         config = self.config
         self._query.await_writers(config.deadline_s)  # what is still being written would come behind the removal
-        with _at_root(dataclasses.replace(config, epoch=0)) as participant:
+        for attempt in range(config.attempt + 1):
+            shutil.rmtree(self._work / "checkpoints" / f"{config.job}-{attempt}", ignore_errors=True)
+        with contextlib.ExitStack() as stack:  # one service may be away
+            stack.callback(SavepointStore(config.endpoints, config.job).delete_all)
+            participant = stack.enter_context(_at_root(dataclasses.replace(config, epoch=0)))
             participant.withdraw(nodes.ALL)
-        SavepointStore(self.config.endpoints, self.config.job).delete_all()
-        for attempt in range(self.config.attempt + 1):
-            shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)
 
     def read_log(self) -> None:
         """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""

@@ -1,8 +1,10 @@
 """How a run ends, and whether what another process could go on from is then deleted: decided here, and nowhere else."""
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from keyshift.model.errors import Deposed, KeyshiftError
+from keyshift.progress import Say
 
 
 class Unwanted(KeyshiftError):
@@ -26,6 +28,8 @@ class Ending(StrEnum):
 
 class RunEnd:
     """How one run ends. Nothing can go on with it, unless a subclass says otherwise."""
+
+    outlives = False  # whether what there is of it may be there longer than its process
 
     def __init__(self) -> None:
         self.ending: Ending | None = None  # until it is decided
@@ -55,3 +59,20 @@ class RunEnd:
         if isinstance(error, Unwanted):
             return Ending.GIVEN_UP
         return Ending.RESUMABLE if self.resumable() else Ending.DIED
+
+
+def all_of(steps: Mapping[str, Callable[[], None]], say: Say) -> list[str]:
+    """Each of them, whatever becomes of the others: the run's own error is the news. Gives those that failed.
+
+    Raises Deposed at once.
+    """
+    failed = []
+    for name, step in steps.items():
+        try:
+            step()
+        except Deposed:
+            raise
+        except Exception as error:
+            failed.append(f"{name} ({type(error).__name__}: {error})")
+            say(f"cleaning up: {failed[-1]}")
+    return failed

@@ -2,10 +2,8 @@
 
 import contextlib
 import math
-import shutil
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,8 +14,8 @@ from keyshift.driver.spark import start_query
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
-from keyshift.folders import require_disk_space
-from keyshift.lab.ending import RunEnd
+from keyshift.folders import require_disk_space, work_folder
+from keyshift.lab.ending import RunEnd, all_of
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.machine import bare_copy
 from keyshift.lab.machine import load_cost as costs
@@ -32,7 +30,7 @@ from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.scripts.series import Series, job_of, one_job
 from keyshift.lab.service_faults import BesideRun, ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic, used_by_pods
-from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.ordering import orderings
 from keyshift.place.profile import SparkProfile
 from keyshift.place.session import PlacedSpark
@@ -82,8 +80,7 @@ class Lab:
         self.store.list_runs(limit=1)  # wrong credentials and missing buckets show now, not after the run
         require_disk_space(self._home, ROOM_BYTES, "name another folder with KEYSHIFT_HOME")
         with contextlib.ExitStack() as stack:
-            self.work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
-            stack.callback(shutil.rmtree, self.work, ignore_errors=True)
+            self.work = stack.enter_context(work_folder(self._home, "spark-"))
             if self._cores:
                 given = self._cores, self._jars, self.work, self._log, self.say
                 self._spark = PlacedSpark(self._place, *given)
@@ -299,16 +296,17 @@ class Lab:
             raise
         finally:
             with interrupts_wait():
-                self._all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill})
+                all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill}, self.say)
                 if end.of(ended_by).over:  # nobody goes on with it then
-                    end.left = self._all_of({"claim": job.end})
-                if end.decide(ended_by).over and not end.left:
+                    end.left = all_of({"claim": job.end}, self.say)
+                # Without the claim what may outlive us could be another one's; of a run nobody else can have anything.
+                if end.decide(ended_by).over and not (end.left and end.outlives):
                     steps = {"topics": traffic.close, "nodes and snapshots": job.clean}
                     backend = spec.backend.name, spec.backend.settings, self._endpoints.redis
                     for each in configs:
                         stores: Callable[[], None] = partial(clean_stores, *backend, each.job)
                         steps |= {f"stores of {each.job}" if several else "stores": stores}
-                    end.left = self._all_of(steps)
+                    end.left += all_of(steps, self.say)
                     end.deleted = not end.left
 
     def _faults(self, note: Say, several: bool, faults: Sequence[Fault]) -> BesideRun:
@@ -320,22 +318,6 @@ class Lab:
 
         own = None if self._spark is None or several else ExecutorPods(self._place, self._spark.application)
         return PodFaults(self._endpoints, self._place, own, note)
-
-    def _all_of(self, steps: Mapping[str, Callable[[], None]]) -> list[str]:
-        """Each of them, whatever becomes of the others: the run's own error is the news. Gives those that failed.
-
-        Raises Deposed at once.
-        """
-        failed = []
-        for name, step in steps.items():
-            try:
-                step()
-            except Deposed:
-                raise
-            except Exception as error:
-                failed.append(f"{name} ({type(error).__name__}: {error})")
-                self.say(f"cleaning up: {failed[-1]}")
-        return failed
 
 
 OnFailure = Callable[[RunSpec, KeyshiftError], None]

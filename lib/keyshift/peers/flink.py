@@ -5,9 +5,7 @@ A session cluster in standalone mode. It serves one comparison (``peers.flink_ru
 """
 
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 import psutil
 import yaml
 
-from keyshift.folders import MIB, require_disk_space, write_whole
+from keyshift.folders import MIB, require_disk_space, work_folder, write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.program import ending_with_us
@@ -116,8 +114,7 @@ def flink(home: Path, slots: int, say: Say, checkpoint_s: float = 0.0) -> Iterat
     java, classpath = require_java(), os.pathsep.join(str(jar) for jar in jars("flink", say))
     require_disk_space(home, ROOM_BYTES, "set KEYSHIFT_HOME to another folder")
     with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="flink-", dir=home))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(work_folder(home, "flink-"))
         ports = dict(zip(("rpc", "rest", "gateway"), _free_ports(3), strict=True))
         write_whole(folder / "conf" / "config.yaml", yaml.safe_dump(configuration(folder, slots, ports, checkpoint_s)))
         (folder / "tmp").mkdir()

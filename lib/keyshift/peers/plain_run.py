@@ -1,8 +1,7 @@
 """The runs of a job without support for migration, beside ours: what being able to migrate costs when nothing does."""
 
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import make_spec
+from keyshift.folders import work_folder
 from keyshift.lab.environment import open_services, require_possible_here
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.reporter import Reporter
@@ -23,7 +23,7 @@ from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.records import Measured
 from keyshift.peers.counting import CountedByResults, require_settled
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
-from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer
+from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer, tidied
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
 from keyshift.planner import Strategy
 from keyshift.progress import Say, progress
@@ -203,11 +203,11 @@ def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProf
     with (
         progress(None) as say,
         open_services(profile, say) as endpoints,
-        tempfile.TemporaryDirectory(prefix="plain-", dir=home, ignore_cleanup_errors=True) as work,
+        work_folder(home, "plain-") as work,
         local_spark(cores, home, say, place.options()) as spark,
     ):
         store = ResultStore(endpoints)
-        return repeated(specs, store, lambda each: run_plain(each, spark, endpoints, store, Path(work), home, say))
+        return repeated(specs, store, lambda each: run_plain(each, spark, endpoints, store, work, home, say))
 
 
 def run_plain(
@@ -224,5 +224,6 @@ def _prepared(
     config, reporter = job_config(spec, run_id, endpoints, None), Reporter(say)
     traffic = job_traffic(spec.workload, config, config.slots, work, reporter.second)
     job = PlainJob(spark, config, work, BATCH_S, traffic)
-    with closing(traffic), closing(PlainSystem(job, config.stage)) as system:
+    system = PlainSystem(job, config.stage)
+    with tidied(system.close, traffic, say):
         yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)

@@ -1,8 +1,7 @@
 """The runs of another system than keyshift's job: repeated, stored, and given as a study beside ours."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +12,8 @@ from pyspark.sql import SparkSession
 from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
+from keyshift.folders import work_folder
+from keyshift.lab.ending import all_of
 from keyshift.lab.machine import bare_copy
 from keyshift.lab.recording import Recording
 from keyshift.lab.reporter import Reporter
@@ -20,6 +21,7 @@ from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import KeyshiftError
 from keyshift.peers.counting import CountingJob, CountingQuery
+from keyshift.program import interrupts_wait
 from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
@@ -82,10 +84,21 @@ def run_peer(
         with prepared(run_id) as run:
             run.services = Stack(home).pids  # else their CPU would be that of others
             found = run.execute()
-        return recording.ended(found._replace(tables=found.tables | {"metrics": told(found.tables["metrics"])}), [])
+            tables = found.tables | {"metrics": told(found.tables["metrics"])}
+            return recording.ended(found._replace(tables=tables), [])
     except BaseException as error:
         recording.died(error, [])
         raise
+
+
+@contextmanager
+def tidied(close_job: Callable[[], None], traffic: Traffic, say: Say) -> Iterator[None]:
+    """At the end nothing is left of a run; what fails of that is said: what was measured is right all the same."""
+    try:
+        yield
+    finally:
+        with interrupts_wait():
+            all_of({"job": close_job, "topics": traffic.close}, say)
 
 
 @contextmanager
@@ -103,13 +116,11 @@ def counting_run(
     events = Topic.at(endpoints, f"{run_id}-events", spec.job.routers)
     results = Topic.at(endpoints, f"{run_id}-results")
     reporter = Reporter(say)
-    with tempfile.TemporaryDirectory(prefix="peer-", dir=home, ignore_cleanup_errors=True) as work:
-        output = Path(work, "results.parquet")
+    with work_folder(home, "peer-") as work:
+        output = work / "results.parquet"
         traffic = Traffic(spec.workload, [events], results, output, reporter.second, as_lines=True)
-        with (
-            closing(traffic),
-            closing(CountingJob(spec, query(Path(work), events, results), events, results)) as system,
-        ):
+        system = CountingJob(spec, query(work, events, results), events, results)
+        with tidied(system.close, traffic, say):
             yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)
 
 

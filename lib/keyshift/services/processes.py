@@ -94,17 +94,27 @@ def write_pid_file(pid_file: Path, pid: int) -> None:
 
 
 def find(pid_file: Path) -> psutil.Process | None:
-    """The live process a pid file speaks of; None if it ended, also if its number belongs to another process by now."""
+    """The live process a pid file speaks of; see ``living``."""
     try:
         saved = json.loads(pid_file.read_text())
-        child = _children.get(saved["pid"])
-        if child is not None and child.poll() is not None:
-            del _children[saved["pid"]]
-        process = psutil.Process(saved["pid"])
+        return living(saved["pid"], saved["created"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def living(pid: int, created: float) -> psutil.Process | None:
+    """The process of this number that was ``created`` then; None if it ended, also if its number belongs to another
+    process by now.
+    """
+    child = _children.get(pid)
+    if child is not None and child.poll() is not None:
+        del _children[pid]
+    try:
+        process = psutil.Process(pid)
         # Both times derive from the boot time, which moves a little when the clock is set.
-        ours = abs(process.create_time() - saved["created"]) < 2.0
+        ours = abs(process.create_time() - created) < 2.0
         return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
-    except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
+    except psutil.NoSuchProcess:
         return None
 
 

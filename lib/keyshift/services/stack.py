@@ -14,7 +14,7 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -47,7 +47,7 @@ NODE_BYTES = {"kafka": 300 * MIB, "zookeeper": 120 * MIB}  # one of three takes 
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
 REMEDY = "set KEYSHIFT_HOME to another folder"
 OURS = (
-    *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes"),
+    *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes", folders.WORK),
     # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
     *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html", "spark-files"),
     *(f"notebooks/*-{'[0-9]' * 8}T{'[0-9]' * 6}", f"batches/*/{'[0-9a-f]' * 16}"),  # executed ones
@@ -155,13 +155,16 @@ class Stack:
                 "are free; take nodes: 1 in the profile, or end other programs"
             )
 
-    def down(self, wipe: bool = False, say: Say = silent) -> None:
+    def down(self, wipe: bool = False, say: Say = silent, require: Callable[[], None] = lambda: None) -> None:
         """End all services and wait until their ports are free; ``wipe`` also deletes data, logs,
         credentials, and what commands have left in the folder.
+
+        ``require``: raises if they have to stay; called when nobody can begin to use them any more.
         """
         if not self.home.exists():
             return
         with self._lock(say):
+            require()
             self._users.forget()
             self._stop(self._all(), say)
             if wipe:

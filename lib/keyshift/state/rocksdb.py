@@ -6,7 +6,6 @@ process leaves behind when it is killed is of no use, since its job goes on from
 """
 
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -21,7 +20,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 from pydantic import Field
 
-from keyshift.folders import MIB
+from keyshift.folders import MIB, own_folder
 from keyshift.model.errors import BadInput, Damaged, ServiceUnavailable
 from keyshift.state.cached import CachedStore
 from keyshift.state.settings import Settings
@@ -30,7 +29,6 @@ from keyshift.state.table import Changes, Table
 _FILE_BYTES = 1 << 20  # an arrival of more bytes than that comes as a sorted file
 _PREFIX = struct.Struct(">I")
 _SIGN = 1 << 63  # turned around, so that keys are sorted as bytes, too
-_LOCK = "in-use"
 
 
 class RocksSettings(Settings):
@@ -217,20 +215,11 @@ def _options(settings: RocksSettings) -> Any:
 def _new_folder(within: Path) -> tuple[Path, IO[str]]:
     """A folder of this process, and the file whose lock says that the process lives: those of dead ones are removed.
 
-    The system gives the lock free however a process ends. ``within`` may be a folder that everybody writes to: what is
-    used of it is ours alone, and no link is followed.
+    ``within`` may be a folder that everybody writes to: what is used of it is ours alone.
     """
     parent = _parent(within)
     try:
-        with _lock_file(parent) as entrance:
-            fcntl.flock(entrance, fcntl.LOCK_EX)
-            for folder in parent.iterdir():
-                if folder.is_dir() and _is_left(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
-            mine = Path(tempfile.mkdtemp(dir=parent))
-            in_use = _lock_file(mine)
-            fcntl.flock(in_use, fcntl.LOCK_EX)
-            return mine, in_use
+        return own_folder(parent)
     except OSError as error:
         raise _unusable(within, error.strerror) from error
 
@@ -254,20 +243,3 @@ def _parent(within: Path) -> Path:
 
 def _unusable(within: Path, why: str | None) -> ServiceUnavailable:
     return ServiceUnavailable(f"state_folder = {str(within)!r}: {why}; name a folder that can be written to")
-
-
-def _is_left(folder: Path) -> bool:
-    """Whether nobody is behind it any more."""
-    try:
-        with _lock_file(folder) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
-def _lock_file(folder: Path) -> IO[str]:
-    """It is made if it is not there, and never through a link."""
-    return open(folder / _LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600))

@@ -30,6 +30,7 @@ from keyshift.results.store import ResultStore
 from keyshift.studies import notebook as notebooks
 
 PREFIX = "batches"  # of the files of all batches
+WITHOUT = "without --again if it had that"  # else it would begin anew
 MAX_EXECUTIONS = 10_000  # at a minute each, a week; more is a typing error, surely
 Execute = Callable[[Path, dict[str, Any], Path], notebooks.Executed]
 
@@ -181,18 +182,17 @@ def run_batch(
     records: Files,
     home: Path,
     say: Callable[[str], None],
-    again: bool = False,
     execute: Execute = notebooks.execute,
     seen: Callable[[PreparedBatch, dict[str, ExecutionRecord]], None] = lambda prepared, done: None,
 ) -> dict[str, ExecutionRecord]:
-    """Execute what has not ended well yet, or all of it ``again``; returns the records there are then, by id.
+    """Execute what has not ended well yet; returns the records there are then, by id.
 
     ``seen`` gets them at the begin, and whenever an execution has ended.
     Executed notebooks go below ``home``, beside their runs in ``runs``, and with the record into ``records`` (a store
     with PREFIX). An execution that fails is recorded; one that is interrupted is not. Raises ServiceUnavailable.
     """
     batch, executions = prepared.batch, prepared.executions
-    done = {} if again else ended(prepared, records)
+    done = ended(prepared, records)
     open_ones = [e for e in executions if e.id not in done or done[e.id].status == "failed"]
     say(
         f"batch {batch.name}: {counted(len(executions), 'execution')} of {prepared.notebook.name}, "
@@ -207,12 +207,17 @@ def run_batch(
             seen(prepared, done)
             say(_line(prepared, execution, record))
             if record.status == "failed" and batch.on_failure == "stop":
-                say(f"batch {batch.name}: stopped, as on_failure says; the same command tries again")
+                say(f"batch {batch.name}: stopped, as on_failure says; the same command tries again, {WITHOUT}")
                 break
     except KeyboardInterrupt:
-        say(f"batch {batch.name}: interrupted; the same command goes on with what has not ended")
+        say(f"batch {batch.name}: interrupted; the same command goes on with what has not ended, {WITHOUT}")
         raise
     return done
+
+
+def forget(prepared: PreparedBatch, records: Files) -> None:
+    """Let none of its executions have ended: all are executed anew, also if that takes several calls. Runs stay."""
+    records.remove(prepared.batch.name, [f"{execution.id}.json" for execution in prepared.executions])
 
 
 def ended(prepared: PreparedBatch, records: Files) -> dict[str, ExecutionRecord]:

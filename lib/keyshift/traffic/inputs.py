@@ -47,12 +47,14 @@ class Inputs:
         for each in self.all:
             each.topic.await_silence()
 
-    def begins(self) -> dict[int, tuple[Topic, int, int]]:
-        """Of each router its topic and partition, and the offset of the oldest record that is still there."""
+    def extents(self) -> dict[int, tuple[Topic, int, int, int]]:
+        """Of each router its topic and partition; the offsets of the oldest record that is still there, and of the next
+        one.
+        """
         return {
-            each.first + partition: (each.topic, partition, begin)
+            each.first + partition: (each.topic, partition, *extent)
             for each in self.all
-            for partition, begin in sorted(each.topic.begins().items())
+            for partition, extent in sorted(each.topic.extents().items())
         }
 
     def read(self, before: Mapping[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:

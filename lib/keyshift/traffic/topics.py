@@ -111,14 +111,15 @@ class Topic:
         with self._consumer("looking at") as consumer:
             return {each.partition: offset for each, offset in consumer.end_offsets(self.parts).items()}
 
-    def begins(self) -> dict[int, int]:
-        """By partition the offset of the oldest record that is still there."""
+    def extents(self) -> dict[int, tuple[int, int]]:
+        """By partition the offset of the oldest record that is still there, and that of the next record."""
         with self._consumer("looking at") as consumer:
-            return {each.partition: offset for each, offset in consumer.beginning_offsets(self.parts).items()}
+            begins, ends = consumer.beginning_offsets(self.parts), consumer.end_offsets(self.parts)
+            return {each.partition: (begins[each], ends[each]) for each in self.parts}
 
     def require_whole(self) -> None:
         """Raises NotThere unless all is still there that was ever written."""
-        for partition, begin in sorted(self.begins().items()):
+        for partition, (begin, _) in sorted(self.extents().items()):
             if begin:
                 raise NotThere(
                     f"topic {self.name!r} begins at offset {begin} of partition {partition} by now: Kafka has removed "

@@ -208,12 +208,20 @@ class Traffic:
         self._revoked |= set(versions)
 
     def require_input(self, offsets: Mapping[int, int]) -> None:
-        """Raises NotThere unless events are still there from these offsets of each router on; 0 if it has none."""
-        for router, (topic, partition, begin) in self._inputs.begins().items():
-            if begin > (needed := offsets.get(router, 0)):
+        """Raises NotThere unless events are there up to these offsets of each router, and still from them on; 0 if it
+        has none.
+        """
+        for router, (topic, partition, begin, end) in self._inputs.extents().items():
+            needed = offsets.get(router, 0)
+            if begin > needed:
                 raise NotThere(
                     f"topic {topic.name!r} begins at offset {begin} of partition {partition} by now, and the "
                     f"job has to begin at {needed}: Kafka has removed what is before, see its retention"
+                )
+            if end < needed:  # other events would come in place of those that the state has already
+                raise NotThere(
+                    f"topic {topic.name!r} ends at offset {end} of partition {partition}, and the job has read up to "
+                    f"{needed}: Kafka has lost what it had confirmed, as it may when its machine goes down"
                 )
 
     def said(self, what: Marker, replica: int = 0) -> set[int]:

@@ -64,8 +64,12 @@ def test_a_file_is_for_its_owner_alone_and_keeps_all_there_is_to_know(jobs):
     assert jobs.read("one") == job
     path.write_text("{")
     assert jobs.read("one") is None and jobs.all() == []
-    jobs.remove("one")
-    jobs.remove("one")
+    jobs.write(job)
+    for other in ({"pid": 1}, {"created": 1.0}, {"entry": "ab"}):
+        jobs.remove(job.model_copy(update=other))
+        assert path.exists(), "its name is another one's by now, or another process goes on with it"
+    jobs.remove(job)
+    jobs.remove(job)
     assert not path.exists()
 
 
@@ -109,6 +113,20 @@ def test_it_is_told_how_a_job_ended_that_nobody_has_stopped(jobs, gone, tmp_path
     assert str(jobs.ended(killed.model_copy(update={"why": "it died"}))) == "it died; nothing is left of it"
 
 
+def test_a_job_is_what_it_was_when_a_process_was_killed_that_never_got_hold_of_it(jobs, gone):
+    before = file_of("one", entry="ab")
+    jobs.write(file_of("one", gone, entry="ab", before=before))
+    assert jobs.read("one") == before and jobs.running() == [before]
+    jobs.write(file_of("one", gone, entry="ab", before=file_of("one", gone, entry="ab", before=before)))
+    assert jobs.read("one") == before, "nor did another one"
+    jobs.write(file_of("one", entry="ab", before=before.model_copy(update={"pid": gone})))
+    for name, entry, pid in (("two", "ab", os.getpid()), ("one", "cd", os.getpid()), ("one", "ab", 1)):
+        jobs.hold(name, entry, pid)
+        assert jobs.read("one").before, "of another one"
+    jobs.hold("one", "ab", os.getpid())
+    assert jobs.read("one") == before
+
+
 def test_a_job_whose_journal_does_not_name_its_sources_is_not_forgotten(jobs, gone):
     """An older keyshift wrote such journals: its topics would be left for ever."""
     jobs.write(file_of("one", gone))
@@ -145,7 +163,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     path.write_text('{"run_id": ')
     with pytest.raises(BadInput, match=r"job one: nothing can go on with it; .*one\.journal is damaged"):
         jobs.resumable("one")
-    jobs.remove("one")
+    jobs.remove(jobs.read("one"))
     assert jobs.journal("one").read() is None
     with pytest.raises(BadInput, match=r"job one: .*one\.journal is not there any more"):
         jobs.journal("one").require()
@@ -276,10 +294,10 @@ def test_nobody_takes_the_name_of_a_job_while_its_entry_goes(jobs, gone, monkeyp
     """That one's would go: nobody could stop or resume it any more."""
     tried = []
 
-    def remove(name):
+    def remove(job):
         with pytest.raises(ServiceUnavailable), locked(jobs.home / "jobs" / ".lock", "another start", silent, 0.0):
             tried.append("taken")
-        tried.append(name)
+        tried.append(job.name)
 
     monkeypatch.setattr(jobs, "remove", remove)
     job, process = file_of("one", gone), mock.Mock()

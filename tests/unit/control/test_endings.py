@@ -234,7 +234,7 @@ ENDINGS = {
     "it is stopped": (start, STOP),
     "it is forgotten": (start, TERM, FORGET),
     "its process gets SIGTERM, or Ctrl-C": (start, TERM),
-    "its process is killed, or the machine goes down": (start, KILL),
+    "its process is killed, or all processes of the machine are": (start, KILL),
     "ZooKeeper is away for 30 s": dies_of("no ZooKeeper"),
     "Kafka is away for 60 s, or the generator or the collector dies": dies_of("no Kafka"),
     "the query dies more often than `recoveries` allow": dies_of("query dies"),
@@ -416,8 +416,20 @@ def test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everythi
     new = Jobs().read(NAME)
     assert "this one ends and leaves everything to it" in Path(f"{old.log}.1").read_text()
     assert (client().status()["state"], new.why, world.made) == ("running", "", PARTS)
+    assert new.before is None, "it has the job, however it ends"
     assert new.pid != old.pid and Jobs().journal(NAME).read() is not None
     assert '"verdict": "ok"' in command("job", "stop", NAME)
+
+
+def test_a_job_that_runs_elsewhere_can_be_reached_there_when_a_resume_was_refused(world):
+    started()
+    sent(signal.SIGKILL)
+    before = Jobs().read(NAME)
+    world.set("elsewhere")
+    command("resume", NAME)
+    after = Jobs().read(NAME)
+    assert (after.url, after.token, after.pid) == (before.url, before.token, before.pid)
+    assert "the job runs elsewhere" in after.why
 
 
 @pytest.mark.parametrize("end", ["given up", "dies", "its lab is closed"])
@@ -440,7 +452,9 @@ ELSEWHERE = {
     "another process has taken the job over (`keyshift resume NAME --take-over`)": (
         test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everything_to_it
     ),
-    "`keyshift down --wipe`": test_wiping_the_services_deletes_all_jobs,
+    "`keyshift down --wipe` (refused while a job has something in services that are not embedded)": (
+        test_wiping_the_services_deletes_all_jobs
+    ),
     "a job of a notebook (`start_job`, `Lab.start`) that is given up, or dies": (
         test_of_a_job_of_a_notebook_nothing_is_left
     ),
@@ -463,6 +477,20 @@ def notes(client, words):
 
 def client():
     return Client(Jobs().read(NAME))
+
+
+@brings_about("another process is to take the job over, and ends before it has")
+def _(world, monkeypatch):
+    before = Jobs().read(NAME)
+
+    def no_spark(*_):
+        raise ServiceUnavailable("Spark did not start")
+
+    monkeypatch.setattr(process, "open_job_lab", no_spark)
+    said = command("resume", NAME, "--take-over")
+    assert "did not start" in said and f"`keyshift resume {NAME}`" not in said
+    assert Jobs().read(NAME) == before and Jobs().running() == [before]
+    return said
 
 
 @brings_about("the query dies")

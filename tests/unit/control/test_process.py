@@ -42,7 +42,7 @@ def journal(run):
 def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     jobs = Jobs()
     before = entry("first")  # it stands still in its start, on a machine that nobody here sees
-    jobs.remove(NAME)
+    jobs.remove(jobs.read(NAME))
     after = entry("second")
     after.keep(journal("second"))
     with pytest.raises(BadInput, match="was forgotten"):
@@ -62,7 +62,7 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
 
 def test_who_was_forgotten_before_it_was_ready_never_is():
     begun, jobs = entry("first"), Jobs()
-    jobs.remove(NAME)
+    jobs.remove(jobs.read(NAME))
     with pytest.raises(BadInput, match="was forgotten"):
         begun.keep(journal("first"))
     assert not begun.resumable() and jobs.journal(NAME, "first").read() is None

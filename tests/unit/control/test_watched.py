@@ -47,7 +47,7 @@ def job(home, monkeypatch):
             job.live = live
 
         monkeypatch.setattr(watched, "start", start)
-        monkeypatch.setattr(watched, "await_end", lambda file: Jobs().remove(file.name))
+        monkeypatch.setattr(watched, "await_end", lambda file: Jobs().remove(file))
         job = WatchedJob()
         yield job
 

@@ -283,6 +283,20 @@ def test_of_earlier_attempts_only_what_may_still_write_snapshots_is_waited_for(j
     assert not list(bucket.names())
 
 
+def test_snapshots_of_a_job_that_is_over_go_though_zookeeper_is_away(job, monkeypatch):
+    bucket = SavepointStore(job.config.endpoints, job.config.job)._bucket
+    bucket.put("snapshot", b"")
+    job.stop()
+
+    def away(*given):
+        raise ServiceUnavailable("ZooKeeper is away")
+
+    monkeypatch.setattr(module, "Coordination", away)
+    with pytest.raises(ServiceUnavailable, match="ZooKeeper is away"):
+        job.clean()
+    assert not list(bucket.names())
+
+
 def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job):
     """A large state takes longer than a phase of a migration may be silent."""
     job.config, job.memory.restores = replace(job.config, deadline_s=1.0), {0: RESTORES[0]}

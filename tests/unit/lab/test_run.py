@@ -123,17 +123,23 @@ def test_a_run_that_another_process_goes_on_with_says_so_whatever_ended_it_and_d
     assert lab.recorded == []
 
 
-def test_a_run_of_which_nobody_can_say_whose_it_is_keeps_what_it_has_left_and_its_own_error(lab):
-    lab.driver_of = away
+@pytest.mark.parametrize("outlives", [True, False], ids=["a job in the background", "a run"])
+def test_who_cannot_say_whose_a_job_is_deletes_of_it_only_what_nobody_else_can_have(lab, outlives):
+    """Its own error is told in any case."""
+    lab.driver_of, end = away, RunEnd()
+    end.outlives = outlives
     with pytest.raises(ServiceUnavailable, match="the generator died"):
-        recorded(lab, ServiceUnavailable("the generator died"))
-    assert lab.done == ["require_driver", "read_log", "stop", "killed", "end"]
+        recorded(lab, ServiceUnavailable("the generator died"), end)
+    deletes = [] if outlives else ["topics go", "clean"]
+    assert lab.done == ["require_driver", "read_log", "stop", "killed", "end", *deletes]
     assert lab.recorded == ["ServiceUnavailable('the generator died')"]
+    assert end.left == ["claim (ServiceUnavailable: ZooKeeper is away)"] and not end.deleted
 
 
-def test_a_verdict_is_stored_though_nobody_can_say_whose_the_run_is(lab):
-    lab.driver_of = away
-    recorded(lab)
+def test_a_verdict_is_stored_though_nobody_can_say_whose_the_job_is(lab):
+    lab.driver_of, end = away, RunEnd()
+    end.outlives = True
+    recorded(lab, end=end)
     assert lab.recorded == ["ended"] and lab.done == ["require_driver", "stop", "killed", "end"]
 
 

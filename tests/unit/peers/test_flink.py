@@ -55,7 +55,8 @@ def test_a_process_that_does_not_start_is_named_with_its_words_and_nothing_stays
     said = r"(?s)Flink's jobmanager did not start.*no room left"
     with pytest.raises(ServiceUnavailable, match=said), flink.flink(home, 2, silent):
         raise AssertionError("it must not come to this")
-    assert [entry.name for entry in home.iterdir()] == ["logs"]
+    assert {entry.name for entry in home.iterdir()} == {"logs", "keyshift-work"}
+    assert not [entry for entry in (home / "keyshift-work").iterdir() if entry.is_dir()]
     deadline = time.monotonic() + 60
     while sleeping := [p for p in psutil.process_iter(["environ"]) if str(home) in str(p.info["environ"])]:
         assert time.monotonic() < deadline, sleeping

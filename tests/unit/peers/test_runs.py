@@ -5,12 +5,44 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.model.errors import KeyshiftError
+from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.peers import runs
 
+SPEC = SimpleNamespace(workload=SimpleNamespace(name="keycount"), peer="spark_state", parameters=dict)
 
-def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others(monkeypatch, tmp_path):
-    died, around = [], []
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """What was stored of a run."""
+    stored = []
+    recording = SimpleNamespace(
+        ended=lambda *_: stored.append("ended") or "manifest", died=lambda error, log: stored.append(str(error))
+    )
+    monkeypatch.setattr(runs, "Recording", lambda *given, **more: recording)
+    monkeypatch.setattr(runs.bare_copy, "bytes_per_s", lambda path: 1e9)
+    monkeypatch.setattr(runs, "Stack", lambda home: SimpleNamespace(pids=lambda: {7: "kafka"}))
+    return stored
+
+
+def test_a_run_that_was_judged_is_stored_though_a_service_is_away_when_it_is_tidied_up(recorded, tmp_path):
+    closed, said = [], []
+
+    def away():
+        raise ServiceUnavailable("Kafka is away")
+
+    @contextmanager
+    def prepared(run_id):
+        found = SimpleNamespace(tables={"metrics": 1}, _replace=lambda **changed: changed)
+        with runs.tidied(away, SimpleNamespace(close=lambda: closed.append("topics")), said.append):
+            yield SimpleNamespace(execute=lambda: found)
+
+    assert runs.run_peer(SPEC, None, tmp_path, print, prepared) == "manifest"
+    assert recorded == ["ended"] and closed == ["topics"]
+    assert said == ["cleaning up: job (ServiceUnavailable: Kafka is away)"]
+
+
+def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others(recorded, tmp_path):
+    around = []
 
     def execute():
         around.append(run.services())
@@ -22,11 +54,6 @@ def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others(m
     def prepared(run_id):
         yield run
 
-    recording = SimpleNamespace(died=lambda error, log: died.append(str(error)))
-    monkeypatch.setattr(runs, "Recording", lambda *given, **more: recording)
-    monkeypatch.setattr(runs.bare_copy, "bytes_per_s", lambda path: 1e9)
-    monkeypatch.setattr(runs, "Stack", lambda home: SimpleNamespace(pids=lambda: {7: "kafka"}))
-    spec = SimpleNamespace(workload=SimpleNamespace(name="keycount"), peer="spark_state", parameters=dict)
     with pytest.raises(KeyshiftError, match="it is over"):
-        runs.run_peer(spec, None, tmp_path, print, prepared)
-    assert around == [{7: "kafka"}] and died == ["it is over"]
+        runs.run_peer(SPEC, None, tmp_path, print, prepared)
+    assert around == [{7: "kafka"}] and recorded == ["it is over"]

@@ -535,7 +535,7 @@ def test_a_service_that_does_not_answer_is_started_again_at_its_ports(tmp_path, 
 def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_has_put_there_stays(tmp_path):
     ours = [
         *("data/minio/x", "logs/job-a.log", "jobs/a.json", "ports.json"),
-        *("spark.log", "spark-1.log", "spark-spare-0.log", "spark-files/x"),
+        *("spark.log", "spark-1.log", "spark-spare-0.log", "spark-files/x", "keyshift-work/spark-ab12/x"),
         *("bare_copy.json", "load-cost-2.json", "load-cost-16.json", "report-small.html"),
         *("notebooks/00_quickstart-20260101T101112/00_quickstart.ipynb", "batches/small/0123456789abcdef/notebooks/x"),
     ]
@@ -607,6 +607,23 @@ def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path
     with stack.used():
         assert stack.running()
     assert not stack.running()
+
+
+def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_any_more(tmp_path):
+    stack = Counted(tmp_path)
+    stack.up()
+
+    def require():
+        with pytest.raises(ServiceUnavailable), folders.locked(tmp_path / "lock", "a run", silent, 0.0):
+            pytest.fail("a run begins to use them")
+        raise BadInput("a run uses them")
+
+    with pytest.raises(BadInput, match="a run uses them"):
+        stack.down(wipe=True, require=require)
+    assert stack.running()
+    with stack.used():
+        pass
+    assert stack.running(), "they are to stay as before"
 
 
 def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path, gone):

@@ -141,6 +141,17 @@ def test_again_executes_all_anew_and_puts_new_records_in_place_of_the_old_ones(f
     assert exit_status(bench.run(made, Executor())) == 0
 
 
+def test_again_that_was_interrupted_goes_on_with_what_was_not_executed_anew(folder, bench):
+    made = prepared(folder, "grid: {skew: [0, 1, 2]}")
+    bench.run(made, Executor())
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(made, Executor(errors={1: KeyboardInterrupt()}), again=True)
+    assert bench.said[-1].endswith("the same command goes on with what has not ended, without --again if it had that")
+    rest = Executor()
+    bench.run(made, rest)
+    assert [given["skew"] for given in rest.given] == [1, 2]
+
+
 def test_a_batch_of_another_name_starts_from_the_beginning(folder, bench):
     bench.run(prepared(folder), Executor())
     second = Executor()

@@ -44,14 +44,14 @@ def test_what_is_read_and_counted_has_the_routers_of_all_sources(inputs, monkeyp
         "count",
         lambda topic, source, stages: OfferedSoFar([5] * topic.partitions, 9, (((1, 1),),) * topic.partitions),
     )
-    monkeypatch.setattr(Topic, "begins", lambda topic: {1: 7, 0: len(topic.name)})
+    monkeypatch.setattr(Topic, "extents", lambda topic: {1: (7, 9), 0: (len(topic.name), 8)})
     events, frames = inputs.read()
     assert events["router"].tolist() == list(range(5))
     assert frames["of"].tolist() == ["events"] * 3 + ["others"] * 2
     assert inputs.count() == OfferedSoFar([5] * 5, 18, (((1, 1),),) * 5)
-    assert inputs.begins() == {
-        **{0: (TOPICS[0], 0, 6), 1: (TOPICS[0], 1, 7)},
-        **{3: (TOPICS[1], 0, 6), 4: (TOPICS[1], 1, 7)},
+    assert inputs.extents() == {
+        **{0: (TOPICS[0], 0, 6, 8), 1: (TOPICS[0], 1, 7, 9)},
+        **{3: (TOPICS[1], 0, 6, 8), 4: (TOPICS[1], 1, 7, 9)},
     }
 
 

@@ -132,7 +132,7 @@ def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traf
 
 
 def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
-    monkeypatch.setattr(Topic, "begins", lambda topic: {0: 0, 1: 500})
+    monkeypatch.setattr(Topic, "extents", lambda topic: {0: (0, 9), 1: (500, 600)})
     traffic.require_input({0: 3, 1: 500})
     with pytest.raises(NotThere, match=r"begins at offset 500 of partition 1 by now, and the job has to begin at 499"):
         traffic.require_input({0: 3, 1: 499})
@@ -140,10 +140,17 @@ def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
         traffic.require_input({})
 
 
+def test_input_that_kafka_has_lost_is_missed_before_other_events_come_in_its_place(traffic, monkeypatch):
+    monkeypatch.setattr(Topic, "extents", lambda topic: {0: (0, 9500), 1: (0, 10)})
+    traffic.require_input({0: 9500, 1: 10})
+    with pytest.raises(NotThere, match=r"ends at offset 9500 of partition 0, and .* read up to 10000: Kafka has"):
+        traffic.require_input({0: 10000, 1: 10})
+
+
 def test_a_job_goes_on_where_all_of_its_events_and_results_are_still_there(traffic, collector, topics, monkeypatch):
     topics.made.clear()
     begins = {"events": {0: 0, 1: 0}, "results": {0: 0, 1: 0, 2: 0}}
-    monkeypatch.setattr(Topic, "begins", lambda topic: begins[topic.name])
+    monkeypatch.setattr(Topic, "extents", lambda topic: {n: (begin, 9) for n, begin in begins[topic.name].items()})
     traffic.open(again=True)
     for topic in ("events", "results"):
         begins[topic][1] = 7

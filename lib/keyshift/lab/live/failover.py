@@ -1,6 +1,6 @@
 """How another process goes on with a job whose driver is gone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -62,6 +62,12 @@ class SystemJournal:
         if self.of_replicas is None:
             return self.run_id, [snapshot.name for snapshot in self.past.snapshots]
         return self.of_replicas.of, [self.past.begun_from.name] if self.past.begun_from else []
+
+    @property
+    def offsets(self) -> Mapping[int, int]:
+        """Of each router, up to where its input is in what the job goes on from; none for the beginning."""
+        newest = self.past.snapshots[-1] if self.past.snapshots else self.past.begun_from
+        return newest.offsets if newest else {}
 
 
 J = TypeVar("J", bound=SystemJournal)

@@ -54,7 +54,6 @@ class Keeper(RunEnd):
     the job has ended, and nothing can go on with it.
     """
 
-    outlives = False  # whether what there is of the job may be there longer than its process
     resumed: Callable[[], Journal] | None = None  # reads that of the process before, if the job goes on
     take_over = False  # go on even if that process seems to live
 

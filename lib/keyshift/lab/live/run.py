@@ -145,6 +145,7 @@ class LiveRun:
         loop.rates = loop.rates | journal.rates
         loop.trigger, loop.began_at = journal.trigger, journal.began_at
         self.migrations.resume(journal.migrations, journal.targets)
+        traffic.require_input(journal.offsets)  # before a generator puts other frames in place of lost ones
         traffic.open(again=True, superseded=self._failover.supersede(journal))
         loads = [load._replace(rate=rate) for load, rate in zip(loop.spec.loads, loop.rates.values(), strict=True)]
         loop.feed = feed = traffic.feed(loads, loop.spec.run.frame_ms, epoch)

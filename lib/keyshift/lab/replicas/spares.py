@@ -23,8 +23,12 @@ class Spares:
         while len(self._waiting) < self._number:
             application = self._open(f"spare-{self._made}")
             self._made += 1
-            self._waiting.append(application)
-            application.begin()
+            try:
+                application.begin()
+            except BaseException:
+                application.kill()
+                raise
+            self._waiting.append(application)  # only now: whoever takes it asks for its process
 
     def await_ready(self) -> None:
         """Until each has started its Spark. Raises ServiceUnavailable if one does not."""

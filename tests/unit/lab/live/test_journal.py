@@ -93,6 +93,13 @@ def test_a_journal_is_read_as_it_was_written(journal):
     assert journal_from_json(raw) == journal
 
 
+def test_a_journal_says_up_to_where_the_input_is_in_what_it_goes_on_from():
+    assert JOURNAL.offsets == {0: 3, 1: 4}
+    restarted = replace(JOURNAL, past=replace(PAST, snapshots=[]))
+    assert restarted.offsets == SAVED.offsets
+    assert replace(JOURNAL, past=replace(PAST, snapshots=[], begun_from=None)).offsets == {}
+
+
 def test_a_damaged_journal_is_refused_with_the_field_and_without_values():
     raw = journal_to_json(JOURNAL)
     raw["past"]["snapshots"] = "secret"

@@ -392,13 +392,14 @@ def test_a_job_that_runs_elsewhere_is_not_resumed_and_the_message_says_what_can_
         raise AssertionError("it was resumed")
 
 
-def test_a_job_whose_events_or_results_kafka_has_removed_in_part_is_not_resumed(monkeypatch, journal):
+@pytest.mark.parametrize("asked", ["open", "require_input"])
+def test_a_job_whose_events_or_results_kafka_has_not_kept_is_not_resumed(monkeypatch, journal, asked):
     """What it was offered could not be counted, so events would come once more, and it could not be judged."""
 
-    def lost(traffic, again, superseded):
+    def lost(*_, **__):
         raise NotThere("Kafka has removed what is before")
 
-    monkeypatch.setattr(Traffic, "open", lost)
+    monkeypatch.setattr(Traffic, asked, lost)
     monkeypatch.setattr(Traffic, "feed", lambda *_: pytest.fail("events were offered"))
     with (
         pytest.raises(NotThere, match="Kafka has removed what is before"),

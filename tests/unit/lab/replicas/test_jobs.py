@@ -12,6 +12,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas import jobs
 from keyshift.lab.replicas.jobs import Replicas
+from keyshift.lab.replicas.spares import Spares
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.markers import StateWritten
 from keyshift.runtime.protocol_log import LogEvent
@@ -286,6 +287,30 @@ def test_a_spare_application_that_has_died_is_not_taken_and_nothing_of_it_is_lef
     dead.running = False
     made.replicas.begin_next(made.replicas.all[0])
     assert made.replicas.all[0].application is lives and dead.did[-1] == "kill"
+
+
+def test_a_spare_application_that_is_being_started_is_taken_by_nobody():
+    class Starts(Application):
+        def begin(self):
+            taken.append(spares.take())
+            self.did.append("begin")
+
+    taken, opened = [], []
+    spares = Spares(1, lambda part: opened.append(Starts(part, 0, True)) or opened[-1])
+    spares.fill()
+    assert taken == [None] and spares.take() is opened[0] and opened[0].did == ["begin"]
+
+
+def test_of_a_spare_application_whose_start_is_interrupted_nothing_is_left():
+    class Interrupted(Application):
+        def begin(self):
+            raise KeyboardInterrupt
+
+    opened = []
+    spares = Spares(1, lambda part: opened.append(Interrupted(part, 0, True)) or opened[-1])
+    with pytest.raises(KeyboardInterrupt):
+        spares.fill()
+    assert opened[0].did == ["kill"] and spares.take() is None
 
 
 def test_all_end_if_what_comes_before_fails_and_the_rest_of_that_comes_too(made):
