@@ -240,7 +240,7 @@ class Manifest(_Record):
         its parameters say; -inf if there was none.
         """
         known = self.summary.measured_from_s if self.summary else None
-        return -float(self.parameters.get("trigger_s", inf)) if known is None else known
+        return -float(self.parameters.get("trigger_s") or inf) if known is None else known
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
