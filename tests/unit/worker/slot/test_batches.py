@@ -42,6 +42,23 @@ def following(request):
     return lambda job, host: host if request.param == "the same process" else job.process()
 
 
+def test_no_thread_of_a_slot_stays_whose_batch_ends_while_it_waits_for_its_turn(make, monkeypatch):
+    before = set(threading.enumerate())
+    job = make(**ONE_SLOT)
+    task = job.begun()
+    turn, ended = task.effects.turn, threading.Event()
+
+    def ends_meanwhile():
+        task.close()
+        ended.set()
+        return turn()
+
+    monkeypatch.setattr(task.effects, "turn", ends_meanwhile)
+    task.shared.waits.set()  # as somebody who leaves work behind
+    assert ended.wait(DEADLINE_S)
+    until(lambda: not [each for each in threading.enumerate() if each.name == "keyshift-slot-0" and each not in before])
+
+
 # -- state -------------------------------------------------------------------------------------------------------------
 
 
