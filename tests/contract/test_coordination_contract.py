@@ -71,6 +71,14 @@ def test_what_one_publishes_another_reads_until_it_is_withdrawn(join):
         other.require(STEPS)
 
 
+def test_who_has_caught_up_reads_what_others_have_written_until_then(join):
+    one, other = join(), join()
+    for value in range(20):
+        one.publish(STEPS, value)
+        other.catch_up()
+        assert other.read(STEPS) == value
+
+
 def test_a_folder_goes_with_all_that_is_in_it(join):
     one, other = join(), join()
     assert other.children(ACKS) == [] and other.read_below(ACKS) == {}

@@ -16,6 +16,7 @@ from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
+from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointStore
 
 Say = Callable[[Doing], None]
@@ -36,8 +37,8 @@ class StageAttempt:
     """When it is made, its tasks find what they need; whoever leads it first goes on with what is ``left``.
 
     It leads from ``start`` to ``end``, with another coordinator if one dies, and is in ZooKeeper until ``leave``.
-    ``request``, ``cancel`` and ``check`` are for any thread. ``say`` and ``at_phase`` (where a step begins) are called
-    by the leader's thread. ``agrees``: with other replicas of the job.
+    ``request``, ``cancel``, ``fail`` and ``check`` are for any thread. ``say`` and ``at_phase`` (where a step begins)
+    are called by the leader's thread. ``agrees``: with other replicas of the job.
     """
 
     def __init__(
@@ -88,6 +89,14 @@ class StageAttempt:
         """Take back what has not begun."""
         with self._changing:
             self.coordinator.request(None)
+
+    def fail(self, fault: Fault) -> None:
+        """See ``Coordinator.fail``."""
+        if threading.current_thread() is self._leader:  # which changes who leads; one that stands keeps nobody waiting
+            self.coordinator.fail(fault)
+            return
+        with self._changing:
+            self.coordinator.fail(fault)
 
     def end(self) -> None:
         """Lead no more."""

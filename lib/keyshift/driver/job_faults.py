@@ -101,6 +101,6 @@ class JobFaults:
             assert services is not None
             services.hit(fault)
         elif fault.who == "coordinator":
-            stage.led.fail(fault)
+            stage.fail(fault)
         else:
             stage.ask.tell(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))

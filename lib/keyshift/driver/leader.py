@@ -87,6 +87,7 @@ class Coordinator:
         self._machine = self._machine_of(assignment)
         self._inbox: queue.Queue[Heard] = queue.Queue()
         self._asked: dict[_Asked, None] = {}  # that is in there, or being done: a successor has to do it
+        self._faults: list[Fault] = []  # that are in there: they hit a successor otherwise
         self._plan_name = ""  # the name of the plan that was written down last
         self._beginning: tuple[str, MakeSteps] | None = None  # a plan of which nothing may have been written down yet
         self._completed = 0  # steps of the migration under way
@@ -121,23 +122,27 @@ class Coordinator:
         """``fault`` hits whoever leads: here and now if that is who calls."""
 
         def struck(_: CoordinatorMachine) -> list[protocol.Effect]:
+            self._faults.remove(fault)
             if fault.action == "kill":
                 raise CoordinatorDied
             time.sleep(fault.seconds)
             return []
 
+        self._faults.append(fault)
         if threading.current_thread() is self._thread:
             struck(self._machine)
         else:
             self._inbox.put(struck)
 
     def inherit(self, before: "Coordinator") -> None:
-        """Go on where ``before`` has died: with what is known of its steps, and what it was asked for and had not
-        begun. All else is in ZooKeeper.
+        """Go on where ``before`` has died: with what is known of its steps, what it was asked for and had not begun,
+        and faults that have not hit it. All else is in ZooKeeper.
         """
         self.log, self._beginning, self._completed = before.log, before._beginning, before._completed
         for asked in before._waiting:
             self.request(asked.make_steps, asked.replace)
+        for fault in before._faults:
+            self.fail(fault)
 
     @property
     def _waiting(self) -> "list[_Asked]":

@@ -14,6 +14,7 @@ from keyshift.model.keys import Assignment
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.faults import Fault
 
 AtPhase = Callable[["LedStage", str], None]
 
@@ -21,9 +22,9 @@ AtPhase = Callable[["LedStage", str], None]
 class LedStage:
     """One stage of a job. ``alive()`` raises if the query has died.
 
-    ``ask``, ``request``, ``cancel`` and what says so are for any thread, all else is for one controlling thread. What
-    needs an attempt raises ServiceUnavailable between two of them. ``notes``: of the job, gets one for each step that
-    did not go as planned. ``say`` hears what is being done. Both name the stage if the job has several.
+    ``ask``, ``request``, ``cancel``, ``fail`` and what says so are for any thread, all else is for one controlling
+    thread. What needs an attempt raises ServiceUnavailable between two of them. ``notes``: of the job, gets one for
+    each step that did not go as planned. ``say`` hears what is being done. Both name the stage if the job has several.
     """
 
     def __init__(self, config: JobConfig, notes: list[Note], alive: Callable[[], None], say: Say) -> None:
@@ -52,7 +53,7 @@ class LedStage:
     def ask(self) -> Questions:
         """Its slots and routers."""
         if (asked := self._asked) is None:
-            raise self._absent()
+            raise _absent(self.config.job)
         return asked
 
     @property
@@ -69,11 +70,8 @@ class LedStage:
     def _led(self) -> StageAttempt:
         attempt = self.ask.attempt
         if attempt.over:
-            raise self._absent()
+            raise _absent(self.config.job)
         return attempt
-
-    def _absent(self) -> ServiceUnavailable:
-        return ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
 
     @property
     def _leads(self) -> Coordinator | None:
@@ -107,6 +105,10 @@ class LedStage:
     def cancel(self) -> None:
         """Take back the steps of migrations that have not begun."""
         self._led.cancel()
+
+    def fail(self, fault: Fault) -> None:
+        """``fault`` hits its coordinator; see ``Coordinator.fail``."""
+        self._led.fail(fault)
 
     def check(self) -> None:
         """Raises whatever ended the coordinator."""
@@ -159,3 +161,7 @@ def history_of(stage: LedStage) -> StageHistory:
     if stage.log is not None:
         stage.log.read_acknowledgements(stage.participant)
     return stage.history.with_attempt(stage.log)
+
+
+def _absent(job: str) -> ServiceUnavailable:
+    return ServiceUnavailable(f"job {job} is not running now: try again when it is")

@@ -205,15 +205,16 @@ def moved_units(migration: pd.DataFrame) -> set[int]:
 
 
 def bytes_minimum(
-    migration: pd.DataFrame, decisions: pd.DataFrame, unit_bytes: Sequence[Mapping[int, int]], whole: bool
+    migration: pd.DataFrame, decisions: pd.DataFrame, unit_bytes: Mapping[int, Mapping[int, int]], whole: bool
 ) -> int:
     """Of the units that were to change their slot, once in each migration.
 
-    ``unit_bytes``: of each stage, what each unit has at the end of the job. ``whole``: units were sent as a whole,
+    ``unit_bytes``: by stage, what each unit has at the end of the job. ``whole``: units were sent as a whole,
     without copies ahead. Then what was sent of a unit is what it had when it moved, which in a young job is less.
     """
     minimum = 0
-    for (stage, _), one in migration.groupby(["stage", migration_of(migration, decisions).fillna(-1)]):
+    by: list[Any] = ["stage", migration_of(migration, decisions).fillna(-1)]
+    for (stage, _), one in migration.groupby(by):
         sent = one.groupby("unit")["bytes"].max().to_dict() if whole else {}
         minimum += sum(sent.get(unit, 0) or unit_bytes[stage][unit] for unit in moved_units(one))
     return minimum

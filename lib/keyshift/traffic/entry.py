@@ -21,6 +21,7 @@ from keyshift.model.errors import KeyshiftError
 from keyshift.model.messages import decode
 from keyshift.refusals import refusal
 from keyshift.traffic.messages import Command, Stop
+from keyshift.traffic.process import keep_reports_apart
 from keyshift.traffic.topics import Topic
 from keyshift.workloads import Workload, model_of
 
@@ -78,6 +79,7 @@ class CommandLines:
 def run(config_type: type[C], body: Callable[[C, CommandLines], None], kinds: Any = Command) -> None:
     """Run ``body`` and exit; what Ctrl-C means is up to who has started this process. ``kinds``: of its commands."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_reports_apart()
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of it is raised, and ends in one line
     gc.collect()
     gc.freeze()  # what was imported is looked through no more: it took 76 ms, in which no event was sent

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.messages import decode, encode
@@ -16,6 +16,9 @@ from keyshift.traffic.messages import Stop
 from keyshift.waiting import wait_until
 
 STOP_S = 20.0
+SHOWN = 200  # characters of a line that nobody could use
+
+_reports: TextIO | None = None  # of this process, once it keeps them apart
 
 
 class JsonProcess:
@@ -47,6 +50,7 @@ class JsonProcess:
         )
         self.pid = self._process.pid
         self._reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._failure: tuple[str, Exception] | None = None  # a line that nobody could use, and why
         told = reports, heard or self._reports.put
         self._reader = threading.Thread(target=self._read, args=told, name=f"keyshift-{self.name}", daemon=True)
         self._reader.start()
@@ -56,7 +60,10 @@ class JsonProcess:
     def _read(self, reports: Any, heard: Callable[[Any], None]) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            heard(decode(reports, line))
+            try:
+                heard(decode(reports, line))
+            except Exception as error:  # the controlling thread's now; what comes behind it is read all the same
+                self._failure = self._failure or (line.strip(), error)
 
     def tell(self, command: object) -> None:
         """Send one message. Raises ServiceUnavailable if the process has died."""
@@ -87,7 +94,12 @@ class JsonProcess:
         return self._process.poll() is None
 
     def check(self) -> None:
-        """Raises ServiceUnavailable with the process' last words if it has ended with an error."""
+        """Raises ServiceUnavailable with the process' last words if it has ended with an error, or if it has said what
+        nobody could use.
+        """
+        if self._failure is not None:
+            line, error = self._failure
+            raise ServiceUnavailable(f"the {self.name} process said {line[:SHOWN]!r}: {error}") from error
         status = self._process.poll()
         if status:
             self._errors.seek(0)
@@ -116,7 +128,18 @@ class JsonProcess:
                     stream.close()
 
 
+def keep_reports_apart() -> None:
+    """In such a process: from now on standard output has what ``say`` says alone. What others write there, a workload
+    or a JVM, goes where errors go.
+    """
+    global _reports
+    _reports = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+
 def say(report: object) -> None:
     """In such a process: one message to who has started it."""
-    sys.stdout.write(encode(report).decode() + "\n")
-    sys.stdout.flush()
+    stream = _reports or sys.stdout
+    stream.write(encode(report).decode() + "\n")
+    stream.flush()

@@ -80,6 +80,11 @@ class Session:
         if self._failure:
             raise ServiceUnavailable(self._failure)
 
+    def catch_up(self) -> None:
+        """What is read next is not older than what anybody has written until now: another server may be behind."""
+        with self._talking():
+            self._client.retry(self._client.sync, "/")
+
     def _connection_changed(self, state: str) -> None:
         """From kazoo's thread, which must not wait."""
         if state == KazooState.CONNECTED:

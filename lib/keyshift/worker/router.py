@@ -35,6 +35,7 @@ class Routing:
         self.stage = config.make_stage()
         self._slots_per_process = config.slots_per_process
         self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
+        self.coordination.catch_up()  # with the batch before, and all that was published since it began
         self._lock = threading.Lock()
         first = config.number == 0
         schema = slot_schema(self.stage, first)

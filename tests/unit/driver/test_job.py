@@ -15,6 +15,7 @@ from keyshift.driver import attempt, query, questions
 from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job
+from keyshift.driver.leader import Coordinator
 from keyshift.driver.snapshotter import MARK, capture
 from keyshift.driver.spark import interval
 from keyshift.driver.stage import history_of
@@ -599,6 +600,23 @@ def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
     assert planned == [START.version]
     job.check()
     assert [str(fault) for fault in job.faults.done] == ["kill:coordinator@4"]
+
+
+def test_a_fault_that_comes_while_the_coordinator_is_replaced_hits_the_next_one(job, monkeypatch):
+    elected, inherit = [job.counter.led], Coordinator.inherit
+
+    def inherits(coordinator, before):
+        inherit(coordinator, before)
+        elected.append(coordinator)
+        if len(elected) == 2:
+            again = threading.Thread(target=job.faults.hit, args=parse("kill:coordinator@5"))
+            again.start()
+            again.join(0.2)  # it may have to wait until this one leads
+
+    monkeypatch.setattr(Coordinator, "inherit", inherits)
+    job.faults.hit(*parse("kill:coordinator@4"))
+    assert wait_until(lambda: len(elected) == 3, 60)
+    job.check()
 
 
 def test_copies_do_not_outlive_an_attempt(job):

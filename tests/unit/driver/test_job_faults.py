@@ -14,7 +14,7 @@ class Stage:
 
     def __init__(self, attempt):
         self.config = SimpleNamespace(attempt=attempt)
-        self.participant, self.ask, self.led = SimpleNamespace(watch_children=self.watch), self, self
+        self.participant, self.ask = SimpleNamespace(watch_children=self.watch), self
         self.watched, self.told, self.failed = {}, [], []
 
     def watch(self, folder, call):

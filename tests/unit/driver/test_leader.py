@@ -249,6 +249,16 @@ def test_a_step_that_ended_before_its_leader_died_keeps_its_record():
     assert outcomes_of(second) == dict.fromkeys([ended, begun, begun + 1], "complete")
 
 
+def test_a_fault_that_has_not_hit_who_died_hits_the_successor_once():
+    [kill], nodes = parse("kill:coordinator@4"), Nodes()
+    first = coordinator(nodes)
+    for _ in range(2):
+        first.fail(kill)
+    lead_until_death(first, how=CoordinatorDied)
+    second = lead_until_death(coordinator(nodes, first), how=CoordinatorDied)
+    lead(coordinator(nodes, second))
+
+
 def test_a_leader_that_is_stopped_goes_on_after_its_time(monkeypatch):
     slept = []
     # In this module alone: a thread that an earlier test has left would spin, and fill the memory with its naps.

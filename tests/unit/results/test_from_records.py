@@ -74,14 +74,14 @@ def test_a_run_in_which_nothing_moved_although_something_should_have_says_so():
 def test_what_had_to_move_is_what_units_had_when_they_moved():
     columns = ["stage", "step", "unit", "source", "destination", "bytes"]
     rows = [(0, 0, 1, 0, 1, 40), (0, 1, 1, 1, 2, 60), (0, 1, 2, 0, 1, 0), (0, 1, 3, 0, 0, 99)]
-    moves, at_the_end = pd.DataFrame(rows, columns=columns), [{1: 100, 2: 30, 3: 99}]
+    moves, at_the_end = pd.DataFrame(rows, columns=columns), {0: {1: 100, 2: 30, 3: 99}}
     planned = pd.DataFrame([(0, 0, 1, 0), (0, 0, 1, 1), (0, 0, 2, 1)], columns=["stage", "migration", "unit", "step"])
     assert bytes_minimum(moves, planned, at_the_end, whole=True) == 60 + 30
     assert bytes_minimum(moves, planned, at_the_end, whole=False) == 100 + 30
     assert bytes_minimum(moves.iloc[:0], planned, at_the_end, whole=True) == 0
     back = pd.concat([moves, pd.DataFrame([(0, 2, 1, 2, 0, 70), (1, 0, 1, 0, 1, 5)], columns=columns)])
     again = pd.concat([planned, pd.DataFrame([(0, 1, 1, 0), (1, 0, 1, 0)], columns=planned.columns)])
-    assert bytes_minimum(back, again, [*at_the_end, {1: 8}], whole=True) == 60 + 30 + 70 + 5, "in each migration"
+    assert bytes_minimum(back, again, at_the_end | {1: {1: 8}}, whole=True) == 60 + 30 + 70 + 5, "in each migration"
 
 
 def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger():

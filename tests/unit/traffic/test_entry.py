@@ -4,16 +4,34 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
-import gc, sys
+import gc, os
 from keyshift.traffic.entry import TrafficConfig, run
-run(TrafficConfig, lambda config, commands: (sys.stdout.write(f"{config.topic.name} {gc.get_freeze_count()}"), sys.stdout.flush()))
-"""  # noqa: E501
+from keyshift.traffic.process import say
+
+def body(config, commands):
+    print("as a workload says", flush=True)
+    os.system("echo as a program says")
+    say([config.topic.name, gc.get_freeze_count()])
+
+run(TrafficConfig, body)
+"""
 
 
-def test_what_was_imported_is_looked_through_by_no_collection():
+@pytest.fixture(scope="module")
+def done():
     told = json.dumps({"topic": {"kafka": "", "name": "t"}, "workload": "keycount", "parameters": {}})
-    done = subprocess.run([sys.executable, "-c", PROGRAM], input=told, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", PROGRAM], input=told, capture_output=True, text=True)
+
+
+def test_what_was_imported_is_looked_through_by_no_collection(done):
     assert done.returncode == 0, done.stderr
-    topic, frozen = done.stdout.split()
+    topic, frozen = json.loads(done.stdout)
     assert topic == "t" and int(frozen) > 10_000
+
+
+def test_whatever_a_workload_prints_is_no_report(done):
+    assert done.stdout.count("\n") == 1
+    assert done.stderr.splitlines() == ["as a workload says", "as a program says"]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_behind import Behind
 from small_job import CONFIG
 
 from keyshift.model import frames
@@ -79,6 +80,14 @@ def test_the_first_row_of_a_slot_stands_alone_and_comes_from_one_router_only(sai
 
 def test_another_router_sends_no_first_row(said):
     assert kinds(frame(said, 0, router=1)) == [[BARRIER, TICK]] * SLOTS
+
+
+def test_a_router_whose_server_of_zookeeper_is_behind_begins_with_the_newest_assignment(driver, monkeypatch):
+    then = dict(driver.memory.nodes)
+    driver.publish(ASSIGNMENT, assignment(2))
+    monkeypatch.setattr(routing, "Coordination", lambda _, root, secret: Behind(driver.memory, root, then))
+    rows = frame(RouterTask(CONFIG), 0, router=1)
+    assert [[row.version for row in of_slot if row.kind == BARRIER] for of_slot in rows.values()] == [[2]] * SLOTS
 
 
 def test_every_slot_gets_its_events_and_only_those(said):

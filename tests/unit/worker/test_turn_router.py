@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from small_behind import Behind
 from small_job import CONFIG
 
 from keyshift.model import frames
@@ -94,6 +95,16 @@ def test_between_two_batches_a_router_confirms_nothing_and_what_it_has_left_says
     assert say(third, 2, 7) == [(BARRIER, 2)]
     third.hand_over()
     assert say(make_router(CONFIG), 3, 8) == [(BARRIER, 2)], "it has switched in the batch before"
+
+
+def test_a_router_whose_server_of_zookeeper_is_behind_knows_how_far_it_came_and_what_is_appointed(driver, monkeypatch):
+    task, then = make_router(CONFIG), dict(driver.memory.nodes)
+    say(task, 0, 5)
+    task.hand_over()
+    appoint(driver, 7)
+    monkeypatch.setattr(routing, "Coordination", lambda _, root, secret: Behind(driver.memory, root, then))
+    say(make_router(CONFIG), 1, 6)
+    assert confirmed(driver) == {(7, 0): True}
 
 
 def test_a_router_that_was_not_asked_and_has_passed_what_holds_ends(driver):

@@ -263,7 +263,7 @@ class EndedJob:
 
     def bytes_minimum(self, tables: Mapping[str, pa.Table], whole: bool) -> int:
         """See ``from_records.bytes_minimum``."""
-        unit_bytes = [stage.unit_bytes for stage in self.final.stages]
+        unit_bytes = {number: stage.unit_bytes for number, stage in enumerate(self.final.stages)}
         moved, decided = (tables[name].to_pandas() for name in ("migration", "decisions"))
         return from_records.bytes_minimum(moved, decided, unit_bytes, whole)
 

@@ -8,7 +8,6 @@ that gives way to others does so until it is told ``GiveWayNoMore``.
 
 import contextlib
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -93,7 +92,6 @@ Report = Annotated[Ready | QueryStarted | QueryEnded, Field(discriminator="kind"
 
 def serve(config: ApplicationConfig, commands: CommandLines) -> None:
     """The process, until it is told to stop. Raises ServiceUnavailable if Spark does not start, with its executors."""
-    _keep_reports_apart()
     if config.gives_way:
         _be_nice(NICE)
     place = config.place, config.cores, config.jars, config.work, config.log
@@ -127,13 +125,6 @@ def _warm(spark: SparkSession) -> None:
     values = spark.range(4).selectExpr("cast(cast(id as string) as binary) as value")
     rows = values.mapInArrow(lambda batches: batches, "value binary").repartition(2)
     rows.selectExpr("value", "explode(array(true, false))").collect()
-
-
-def _keep_reports_apart() -> None:
-    """Standard output is for reports alone: what a JVM writes there goes where errors go."""
-    reports = os.dup(1)
-    os.dup2(2, 1)
-    sys.stdout = os.fdopen(reports, "w")
 
 
 def _be_nice(nice: int) -> None:

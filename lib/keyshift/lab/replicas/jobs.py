@@ -23,6 +23,7 @@ from keyshift.lab.replicas.spares import Spares
 from keyshift.lab.replicas.spark import Application, RemoteQuery
 from keyshift.lab.service_faults import BesideRun
 from keyshift.lab.system import KeyshiftJob
+from keyshift.model.errors import Deposed
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing
 from keyshift.runtime.protocol_log import LogEvent
@@ -229,9 +230,9 @@ class Replicas:
         self._spares.await_ready()
 
     def require_driver(self) -> None:
-        """Raises Deposed if another process has claimed one of the jobs."""
+        """Raises Deposed if another process has claimed one of the jobs. For any thread."""
         for replica in self.all:
-            replica.job.require_driver()
+            _require_driver(replica)
 
     def read_log(self) -> None:
         """The last protocol events of all that live into the log, with the replica in front of the place."""
@@ -261,6 +262,17 @@ class Replicas:
             if self.order:
                 participant = stack.enter_context(_together(self.all[0].job.config))
                 stack.callback(participant.withdraw, nodes.ALL)
+
+
+def _require_driver(replica: LedReplica) -> None:
+    """A replica that comes back claims its job anew: then it is the next job of the same process that is asked."""
+    while True:
+        job = replica.job
+        try:
+            return job.require_driver()
+        except Deposed:
+            if replica.job is job:
+                raise
 
 
 def _each(replicas: Iterable[LedReplica], stack: contextlib.ExitStack, end: Callable[[LedReplica], None]) -> None:

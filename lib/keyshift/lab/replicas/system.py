@@ -8,6 +8,7 @@ way back.
 import contextlib
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 
 from keyshift.clock import now_us
@@ -42,6 +43,7 @@ class ReplicatedJob:
         self._told = 0  # differences
         self._apart = moves_apart(spec.job, spec.scenario)
         self._requests: Requests = (OneByOne if self._apart else Together)(replicas, self._tell)
+        self._dead: deque[LedReplica] = deque()  # whose way back has not begun
         self._returns = Returns(replicas, lambda: self._points.newest, self._tell)
         self._admission = Admission(replicas, self._requests, lambda: self._returns.under_way)
         given = self._admission.still, lambda: self._returns.needed, self._tell
@@ -70,8 +72,16 @@ class ReplicatedJob:
                 self._returns.look()
             self._returns.count()
             if self._spec.job.returns:
-                with self._admission.changing:  # behind a death nothing begins to move
-                    self._returns.begin(replica)
+                self._dead.append(replica)
+                self._let_return()
+
+    def _let_return(self) -> None:
+        """Those that have died. Not while some of the others have moved and some have not: each would come back with
+        the assignment of one of them.
+        """
+        with self._admission.changing:  # behind a death nothing begins to move
+            while self._dead and not self._requests.partly_told:
+                self._returns.begin(self._dead.popleft())
 
     def _tell(self, line: str) -> None:
         self.note(line)
@@ -98,6 +108,7 @@ class ReplicatedJob:
             with self._surviving(replica):
                 replica.system.check()
         self._admission.pass_on()
+        self._let_return()
 
     def recover(self) -> str:
         """It is never started anew: no death but the last one is an error."""
@@ -122,6 +133,7 @@ class ReplicatedJob:
     def cancel(self) -> None:
         """Nobody has to come back any more, and nothing that has not begun moves."""
         self._requests.clear()
+        self._dead.clear()
         self._returns.close()
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
@@ -137,7 +149,7 @@ class ReplicatedJob:
     def returning(self) -> bool:
         """See ``LiveSystem``: also before anybody has noticed that one has died."""
         unnoticed = any(not replica.application.running for replica in self._replicas.living)
-        return unnoticed or self._returns.under_way
+        return unnoticed or bool(self._dead) or self._returns.under_way
 
     @property
     def busy(self) -> bool:

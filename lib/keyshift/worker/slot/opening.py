@@ -63,6 +63,7 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
     """Take the slot over from whoever held it: this process, another one, a savepoint, or nobody."""
     host = host_for(config)
     coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
+    coordination.catch_up()  # with whoever held the slot before
     clients = StateClients(config.token, config.deadline_s, host.state_schema, config.chunk_bytes, config.certificate)
     handover = coordination.read(nodes.HANDOVERS[slot])
     units, store = config.key_groups * config.bins, host.store(slot)

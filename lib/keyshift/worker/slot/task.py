@@ -205,5 +205,7 @@ class SlotTask:
         while self.shared.waits.wait() and not self.shared.closed.wait(ASIDE_S):
             with self.effects.turn() as core, self.measures.working():
                 self.shared.waits.clear()
-                if not self.shared.closed.is_set() and core.waits:
+                if self.shared.closed.is_set():
+                    return  # it may have been the end that was cleared, and nobody tells of that again
+                if core.waits:
                     core.drain(now_us(), slice_of_time())

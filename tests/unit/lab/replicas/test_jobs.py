@@ -13,7 +13,7 @@ from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas import jobs
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.lab.replicas.spares import Spares
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import Deposed, ServiceUnavailable
 from keyshift.model.markers import StateWritten
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.copies import Incarnation
@@ -178,6 +178,26 @@ def test_a_replica_is_a_part_of_the_job_with_all_that_runs_below_its_application
 def test_whoever_claims_one_of_them_deposes_the_driver_of_all(made):
     made.replicas.require_driver()
     assert [each.job.asked for each in made.replicas.all] == [["require_driver"]] * 2
+
+
+def test_a_replica_that_claims_its_job_anew_meanwhile_deposes_nobody_and_another_process_does(made):
+    first, second = made.replicas.all
+    before = first.job
+
+    def deposed():
+        raise Deposed("job run-r0 runs in another process now")
+
+    def comes_back():
+        del before.require_driver
+        made.replicas.lead_next(first, Savepoint("capture-1", {}, {}), "run-r1", second)
+        deposed()
+
+    before.require_driver = comes_back
+    made.replicas.require_driver()
+    assert first.job is not before and first.job.asked[-1] == "require_driver"
+    first.job.require_driver = deposed
+    with pytest.raises(Deposed):
+        made.replicas.require_driver()
 
 
 def test_the_next_incarnation_is_another_attempt_in_another_application_from_what_another_one_has_written(made):

@@ -65,7 +65,6 @@ def served(monkeypatch):
     def serve(commands, query, told=TOLD):
         said, begun, left = [], [], iter([*commands, Stop()])
         monkeypatch.setattr(application, "say", said.append)
-        monkeypatch.setattr(application, "_keep_reports_apart", lambda: None)
         monkeypatch.setattr(application, "_warm", lambda session: said.append("warm"))
         placed = SimpleNamespace(await_executors=lambda: said.append("executors"))
         monkeypatch.setattr(application, "PlacedSpark", lambda *given: placed.__setattr__("session", given) or placed)

@@ -377,6 +377,43 @@ def test_nobody_waits_for_one_that_dies_while_it_moves_and_the_last_one_waits_fo
     assert not job.system.busy and job.said[-1].startswith("replica 2 moved in ") and job.said[-1].endswith(", alone")
 
 
+def test_one_that_dies_while_it_moves_comes_back_when_the_others_have_moved_and_is_not_said_to_have_moved(made):
+    job = made(**APART | {"returns": True})
+    for each in job.every:
+        each.busy = True
+    job.system.request(ScaleTo(3))
+    job.every[0].kill()
+    for number in (1, 2):
+        job.system.check()
+        assert begun == [] and asked(job)[number] == [3], "it would have the assignment of one of them"
+        job.every[number].busy = False
+        job.system.check()
+        keeps_up(job, number)
+    assert job.system.busy
+    for _ in range(2):
+        job.system.check()
+    [way] = begun
+    assert way.replica is job.every[0] and job.system.busy
+    way.full()
+    job.every[0].busy = False
+    job.system.check()
+    assert [line.split()[1] for line in job.said if " moved in " in line] == ["1", "2"] and not job.system.busy
+
+
+def test_nobody_comes_back_behind_moves_that_are_cancelled(made):
+    job = made(**APART | {"returns": True})
+    for each in job.every:
+        each.busy = True
+    job.system.request(ScaleTo(3))
+    job.every[0].kill()
+    job.system.check()
+    job.system.cancel()
+    for each in job.every:
+        each.busy = False
+    job.system.check()
+    assert begun == [] and not job.system.busy
+
+
 def test_one_that_does_not_keep_up_any_more_is_told_of_and_the_next_one_moves(made, monkeypatch):
     monkeypatch.setattr(requests, "CATCH_UP_S", 0.0)
     job = made(**APART)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from small_behind import Behind
 from small_bucket import read
 from small_job import DEADLINE_S, state
 from small_slots import BEGIN_US
@@ -40,6 +41,37 @@ TIMED = {"workload": "windowcount", "stage": "windows", "parameters": WINDOWS | 
 def following(request):
     """The process of the next batch, given the job and that of the one before."""
     return lambda job, host: host if request.param == "the same process" else job.process()
+
+
+def test_the_next_holder_finds_what_was_left_if_its_server_of_zookeeper_is_behind(make, following, monkeypatch):
+    job = make(**ONE_SLOT)
+    first = job.process()
+    task, then = job.opened(0, first), dict(job.memory.nodes)
+    job.barrier(task)
+    job.data(task, KEYS)
+    job.end(task)
+    monkeypatch.setattr(opening, "Coordination", lambda _, root, secret: Behind(job.memory, root, then))
+    task = job.opened(0, following(job, first))
+    job.barrier(task)
+    results = job.data(task, KEYS) + job.end(task)
+    assert sorted((row["key"], row["count"]) for row in results) == [(key, 2) for key in KEYS]
+
+
+def test_no_thread_of_a_slot_stays_whose_batch_ends_while_it_waits_for_its_turn(make, monkeypatch):
+    before = set(threading.enumerate())
+    job = make(**ONE_SLOT)
+    task = job.begun()
+    turn, ended = task.effects.turn, threading.Event()
+
+    def ends_meanwhile():
+        task.close()
+        ended.set()
+        return turn()
+
+    monkeypatch.setattr(task.effects, "turn", ends_meanwhile)
+    task.shared.waits.set()  # as somebody who leaves work behind
+    assert ended.wait(DEADLINE_S)
+    until(lambda: not [each for each in threading.enumerate() if each.name == "keyshift-slot-0" and each not in before])
 
 
 # -- state -------------------------------------------------------------------------------------------------------------
