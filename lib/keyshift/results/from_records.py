@@ -214,9 +214,10 @@ def bytes_minimum(
     """
     minimum = 0
     by: list[Any] = ["stage", migration_of(migration, decisions).fillna(-1)]
-    for (stage, _), one in migration.groupby(by):
+    for _, one in migration.groupby(by):
         sent = one.groupby("unit")["bytes"].max().to_dict() if whole else {}
-        minimum += sum(sent.get(unit, 0) or unit_bytes[stage][unit] for unit in moved_units(one))
+        at_the_end = unit_bytes[int(one["stage"].iloc[0])]
+        minimum += sum(sent.get(unit, 0) or at_the_end[unit] for unit in moved_units(one))
     return minimum
 
 
