@@ -75,7 +75,7 @@ bench-strategies: $(READY) ## every strategy on one load, and the aims for them;
 bench-peers: $(READY) ## ours beside the state of Spark and Flink, and their ways to rescale, at two rates, five times; an hour
 	@$(BIN)/keyshift batch data/compare/05_engines-peers.yaml $(ARGS)
 
-bench-replication: $(READY) ## 50 deaths under each of two orders, and without replicas: silence and its cost; an hour
+bench-replication: $(READY) ## 50 deaths under each of two orders, 10 without replicas: silence and its cost; two hours
 	@$(BIN)/keyshift batch data/replication/01_deaths-kills.yaml $(ARGS)
 
 lock: ## pin the dependencies after a change in pyproject.toml (all anew: make lock ARGS=--upgrade)
