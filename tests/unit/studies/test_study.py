@@ -49,6 +49,7 @@ class Lab:
             verdict=VERDICT,
             summary=summary,
             parameters=spec.parameters(),
+            measured_from_s=-spec.scenario.trigger_s,
             versions={"keyshift": "1"} if self.made < 3 else {"keyshift": "2"},
         )
 
