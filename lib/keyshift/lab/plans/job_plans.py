@@ -1,5 +1,6 @@
 """The plans for the migrations of a job, stage by stage, and the restarts of a strategy that stops the job."""
 
+import contextlib
 from collections import deque
 from functools import partial
 from typing import NamedTuple
@@ -62,8 +63,10 @@ class JobPlans:
 
     def _ask(self, plans: StagePlans, make_steps: MakeSteps, restarts: bool, replace: bool = False) -> None:
         stage = plans.led.name
-        if replace:
-            self._waiting = deque(each for each in self._waiting if each.stage != stage)
+        for each in [*self._waiting] if replace else []:
+            if each.stage == stage:
+                with contextlib.suppress(ValueError):  # its turn has come meanwhile
+                    self._waiting.remove(each)
         if restarts or self._waits(stage):
             self._waiting.append(_Queued(stage, make_steps, restarts))
         else:
