@@ -44,7 +44,7 @@ class JsonProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            text=True,
+            encoding="utf-8",
             start_new_session=True,
             env=os.environ | (more_env or {}),
         )
@@ -133,7 +133,7 @@ def keep_reports_apart() -> None:
     or a JVM, goes where errors go.
     """
     global _reports
-    _reports = os.fdopen(os.dup(1), "w")
+    _reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
 
