@@ -556,6 +556,15 @@ def test_a_batch_is_a_job_or_with_a_schedule_a_cron_job_and_without_being_asked_
     assert cron["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0
 
 
+def test_each_night_of_a_schedule_executes_its_batch_under_a_name_of_its_own():
+    """Otherwise what the first night has executed counts for all others. A pod that is tried again has the same Job."""
+    (cron,) = kinds(manifests("lab", "cron"), "CronJob").values()
+    (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-1] == "--as=$(KEYSHIFT_BATCH)"
+    (name,) = (each["valueFrom"] for each in container["env"] if each["name"] == "KEYSHIFT_BATCH")
+    assert name == {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/job-name']"}}
+
+
 def test_a_batch_runs_its_file_and_is_tried_again_unless_its_verdicts_are_bad():
     found = manifests("lab", "batch")
     (job,) = kinds(found, "Job").values()

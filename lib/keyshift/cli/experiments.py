@@ -113,6 +113,12 @@ def batch(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="With --all: the report. Default: report-KIND.html in the state.")
     ] = None,
+    name: Annotated[
+        str,
+        typer.Option(
+            "--as", help="Another name of the batch, such as that of a night: what others have executed does not count."
+        ),
+    ] = "",
     again: Annotated[bool, typer.Option("--again", help="Execute all anew, also what has ended well before.")] = False,
     dry_run: Annotated[
         bool,
@@ -133,6 +139,8 @@ def batch(
         raise BadInput("keyshift batch: give a batch file, or --all and a kind of sets (smoke, small or paper)")
     if out and not every:
         raise BadInput(f"--out {out}: a report is made of --all sets of a kind")
+    if name and every:
+        raise BadInput(f"--as {name}: sets of --all have names of their own")
     require_file("--out", out)
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
@@ -140,7 +148,7 @@ def batch(
     from keyshift.studies import batch as batches
 
     files = [file] if file else batches.files_of(Path.cwd() / "data", every)
-    prepared = [batches.prepare(each, notebooks()) for each in files]
+    prepared = [batches.prepare(each, notebooks(), name) for each in files]
     if dry_run:
         _forecast(prepared, profile, again, as_json)
         return

@@ -23,7 +23,7 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.environment import require_possible_here
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.place.profile import located
+from keyshift.place.profile import ControlProfile, located
 from keyshift.progress import Say
 from keyshift.services.processes import detached
 
@@ -90,13 +90,25 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
     return _begun(jobs, order, say, port)
 
 
+def _listen(control: ControlProfile, port: int, say: Say) -> socket.socket:
+    """At ``port``, if somebody has named one; else at that of the profile, or another one if somebody has that."""
+    try:
+        return listen(port or control.port, control.listen)
+    except BadInput:
+        if port:
+            raise
+        found = listen(0, control.listen)
+        say(f"port {control.port} is taken, using {found.getsockname()[1]}")
+        return found
+
+
 def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Status]:
     token = control_token() or secrets.token_urlsafe(32)
     define_own(order.own)
     spec = live_spec(order.values)
     place = require_possible_here([spec], order.profile)
     own = order.own if order.resume else own_parcels(spec)
-    with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
+    with _listen(place.control, port, say) as listener, jobs.naming():
         before: JobFile | None = None
         if order.resume:
             before, _ = jobs.resumable(order.name, order.take_over)

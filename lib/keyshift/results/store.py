@@ -80,6 +80,7 @@ class ResultStore:
         if name == MANIFEST or name.removesuffix(".parquet") in TABLES:
             raise BadInput(f"file name {name!r} is kept for the run itself: choose another")
         self._files.write(manifest.run_id, name, content)
+        manifest = self.get_manifest(manifest.run_id)  # others may have added a file meanwhile, or deleted the run
         manifest = manifest.model_copy(update={"files": sorted({*manifest.files, name})})
         self._files.write(manifest.run_id, MANIFEST, _as_json(manifest))
         return manifest

@@ -58,14 +58,18 @@ class ZooKeeper(Service):
             "4lw.commands.whitelist": "srvr",
             "forceSync": "no",  # the folder is disposable
             "preAllocSize": 1024,  # KiB
+            # A live job writes all the time. What lies before the last snapshots of the tree is deleted, once an hour.
+            "snapCount": 20_000,
+            "autopurge.snapRetainCount": 3,
+            "autopurge.purgeInterval": 1,
         }
         if not self.node.alone:
             settings |= self._ensemble(ports)
             write_whole(self.home / self.data / "myid", f"{self.node.number}\n")
         file = "conf/zoo.cfg" if self.node.alone else f"conf/{self.name}.cfg"
         write_whole(self.home / file, "".join(f"{name}={value}\n" for name, value in settings.items()))
-        main = "ZooKeeperServerMain" if self.node.alone else "quorum.QuorumPeerMain"
-        return [*program, f"org.apache.zookeeper.server.{main}", file], dict(os.environ)
+        # Alone, too: the other main class deletes nothing.
+        return [*program, "org.apache.zookeeper.server.quorum.QuorumPeerMain", file], dict(os.environ)
 
     def _ensemble(self, ports: Mapping[str, int]) -> dict[str, object]:
         election = self.node.everybody("zookeeper_election", ports)

@@ -114,24 +114,25 @@ class ExecutionRecord(BaseModel):
         return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in dict.fromkeys(found)) or None
 
 
-def load_batch(file: Path) -> Batch:
-    """Read a batch file. Raises BadInput, one line, naming the value and what is allowed."""
+def load_batch(file: Path, name: str = "") -> Batch:
+    """Read a batch file. ``name``: see ``prepare``. Raises BadInput, one line, naming the value and what is allowed."""
     raw = read_yaml(f"batch file {str(file)!r}", file)
     if not isinstance(raw, dict):
         raise BadInput(f"batch file {str(file)!r}: expected `name: …`, `notebook: …` and what varies")
     try:
-        return Batch.model_validate(raw)
+        return Batch.model_validate(raw | ({"name": name} if name else {}))
     except ValidationError as error:
         raise BadInput(f"{file.name}: {refusal(error.errors(), Batch)}") from None
 
 
-def prepare(file: Path, folder: Path) -> PreparedBatch:
+def prepare(file: Path, folder: Path, name: str = "") -> PreparedBatch:
     """Read a batch file and check all that can be checked without executing anything.
 
-    ``folder`` is where notebooks are that are not beside the file. Raises BadInput, one line: for the file itself, a
+    ``folder`` is where notebooks are that are not beside the file. ``name``: that of the batch, in place of the file's.
+    Raises BadInput, one line: for the file itself, a
     notebook that is not there, a parameter that it does not have or of another kind, and sets that are the same.
     """
-    batch = load_batch(file)
+    batch = load_batch(file, name)
     notebook = _find(batch.notebook, [file.parent, folder])
     grid = math.prod(len(values) for values in batch.grid.values()) if batch.grid else 0
     count = max(1, grid + len(batch.points)) * batch.repetitions

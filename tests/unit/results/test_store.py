@@ -40,3 +40,19 @@ def test_an_unknown_run_is_looked_for_among_those_of_its_day_and_no_others(run_i
         store.get_manifest(run_id)
     assert str(error.value) == f"unknown run {run_id!r}: {hint}`keyshift results list` shows all"
     assert len(bucket.listed) == looked_at
+
+
+class TwoAtOnce(Bucket):
+    """Another process adds a file to the run while this one writes its own."""
+
+    def put_object(self, bucket, name, data, length, part_size):
+        super().put_object(bucket, name, data, length, part_size)
+        if name.endswith("/mine.html"):
+            result_store(self).put_file(run().run_id, "theirs.html", b"theirs")
+
+
+def test_two_who_add_a_file_to_a_run_at_once_lose_neither():
+    store = result_store(TwoAtOnce())
+    store.put_run(run(status="died"), {})
+    store.put_file(run().run_id, "mine.html", b"mine")
+    assert store.get_manifest(run().run_id).files == ["mine.html", "theirs.html"]

@@ -8,10 +8,24 @@ from keyshift.services.stack import Stack
 from keyshift.services.zookeeper import ZooKeeper
 
 
-def tick_ms(home, service):
+def settings(home, service):
     service.configure([], {"zookeeper": 2181}, threading.Event())
     lines = (home / "conf/zoo.cfg").read_text().splitlines()
-    return int(dict(line.split("=", 1) for line in lines)["tickTime"])
+    return dict(line.split("=", 1) for line in lines)
+
+
+def tick_ms(home, service):
+    return int(settings(home, service)["tickTime"])
+
+
+def test_old_logs_are_deleted_by_the_only_main_class_that_does(tmp_path):
+    """A live job of days would fill its volume."""
+    service = ZooKeeper(tmp_path)
+    command, _ = service.configure(["java"], {"zookeeper": 2181}, threading.Event())
+    assert command[1] == "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+    found = settings(tmp_path, service)
+    assert (found["autopurge.purgeInterval"], found["autopurge.snapRetainCount"]) == ("1", "3")
+    assert int(found["snapCount"]) <= 20_000, "only what lies before a snapshot can be deleted"
 
 
 @pytest.mark.parametrize(("session_ms", "tick"), [(500, 100), (100, 20), (20, 4)])

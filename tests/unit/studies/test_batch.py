@@ -141,6 +141,17 @@ def test_again_executes_all_anew_and_puts_new_records_in_place_of_the_old_ones(f
     assert exit_status(bench.run(made, Executor())) == 0
 
 
+def test_under_another_name_nothing_was_executed_before(folder, bench):
+    """As each night of a series."""
+    bench.run(prepared(folder, "grid: {skew: [0, 1]}"), Executor())
+    other = prepare(folder / "batch.yaml", folder / "notebooks", "night-2")
+    assert other.batch.name == "night-2" and ids(other) == ids(prepared(folder, "grid: {skew: [0, 1]}"))
+    night = Executor()
+    assert len(bench.run(other, night)) == len(night.given) == 2
+    with pytest.raises(BadInput, match=r"name = Night"):
+        prepare(folder / "batch.yaml", folder / "notebooks", "Night")
+
+
 def test_again_that_was_interrupted_goes_on_with_what_was_not_executed_anew(folder, bench):
     made = prepared(folder, "grid: {skew: [0, 1, 2]}")
     bench.run(made, Executor())
