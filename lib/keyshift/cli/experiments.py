@@ -116,7 +116,7 @@ def batch(
     name: Annotated[
         str,
         typer.Option(
-            "--as", help="Another name of the batch, such as that of a night: what others have executed does not count."
+            "--as", help="Another name of the batch, as of a night: what others have executed does not count."
         ),
     ] = "",
     again: Annotated[bool, typer.Option("--again", help="Execute all anew, also what has ended well before.")] = False,
