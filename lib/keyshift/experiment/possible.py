@@ -44,10 +44,15 @@ class Rehearsal:
         """Always possible."""
 
     def change_rate(self, rate: float, source: str | None = None) -> None:
-        """Raises BadInput for another source."""
+        """Raises BadInput for another source, or one that has steps: a change would take those that are to come."""
         known = [each.name for each in self.spec.workload.sources]
         if source is not None and source not in known:
             raise unknown("source", source, known)
+        if self.spec.loads[known.index(source or known[0])].steps:
+            raise BadInput(
+                f"rate_steps = {self.spec.run.rate_steps}: say what {source or known[0]} offers either there or by "
+                "commands; leave one out"
+            )
 
     def hit(self, fault: Fault) -> None:
         """Raises BadInput for a fault that is not possible with so many replicas."""

@@ -154,6 +154,11 @@ class RunSpec:
             raise BadInput("script is missing: trigger = script needs commands and their times, 4: scale 3; 9: double")
         if commands and scenario.trigger != "script":
             raise BadInput(f"script = {scenario.script}: trigger is {scenario.trigger}; set trigger = script")
+        if commands and self.run.events:
+            raise BadInput(
+                f"events = {self.run.events}: trigger = script may change the rate, and a file has the events of one "
+                "load; leave events out, or take another trigger"
+            )
         for at_s, command in commands:
             if at_s >= self.run.seconds:
                 raise BadInput(f"script: {command} at {at_s:g} s is not before the end, seconds = {self.run.seconds:g}")

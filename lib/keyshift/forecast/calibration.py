@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from math import inf, isnan, nan
+from math import ceil, inf, isnan, nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from keyshift.clock import SECOND_US
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.forecast import Cluster, Costs, Fit, Load, MeasuredRun, Simulated, fit, require_possible, simulated
 from keyshift.forecast.cost import event_cpu_us, event_us
@@ -20,6 +21,7 @@ from keyshift.planner import Strategy, make_plan
 from keyshift.planner.targets import zipf_mass
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
+from keyshift.runtime.router import TICK_US
 from keyshift.workloads.keyed import Keyed
 
 LEAST_S = 1.0  # measured before a migration, to tell what is usual
@@ -110,6 +112,10 @@ def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
         yield "a job that lasts has commands, other strategies and rates; take runs"
     if not (isinstance(workload, Keyed) and workload.from_start):
         yield f"the keys of workload {workload.name} are not fixed; take keycount or micro, from the start"
+    if any(source.changes for source in workload.sources):
+        yield f"workload = {workload.name}: its later events are not like its earlier ones"
+    if spec.point().phase(0).replicate and (share := getattr(workload, "active_share", 1.0)) < 1:
+        yield f"active_share = {share:g}: copies are simulated as if every event changed its key"
     if len(workload.stages) > 1 or any(stage.operator().uses_time for stage in workload.stages):
         yield f"workload = {workload.name}: what is simulated is a single stage without timers"
     if job.snapshot_s:
@@ -138,6 +144,7 @@ def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
         frame_s=spec.run.frame_ms / 1000,
         rate=spec.run.rate,
         slots=max(spec.tasks.values()),
+        rows_per_s=_rows_per_s(spec),
         cpus=manifest.machine.cpus,
         event_s=event_us(spec.workload) / 1e6,
         event_cpu_s=event_cpu_us(spec.workload) / 1e6,
@@ -146,6 +153,13 @@ def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
         migration=tables["migration"],
     )
     return _SimulatedRun(manifest, spec, point, measured)
+
+
+def _rows_per_s(spec: RunSpec) -> float:
+    """Into all slots, before the migration: one that owns nothing gets no row of every frame."""
+    frame_s, owners = spec.run.frame_ms / 1000, len(set(spec.start().owner))
+    idle_s = frame_s * ceil(TICK_US / SECOND_US / frame_s)
+    return spec.routers * (owners / frame_s + (max(spec.tasks.values()) - owners) / idle_s)
 
 
 def _load(spec: RunSpec, manifest: Manifest) -> Load:

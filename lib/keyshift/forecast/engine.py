@@ -112,6 +112,7 @@ class _Migration:
         self._known: dict[int, Step] = {}  # by version
         self._free: defaultdict[int, float] = defaultdict(float)  # when each slot's part of the step before ends
         self._copies: frozenset[tuple[int, int]] = frozenset()
+        self._kept: tuple[Floats, Floats, Floats]  # at routers: begins, rates and busy, see ``Waits.add``
         self.waits = Waits(load)
         self.assignment, self._rates = current, load.of_slots(current, slots)
         self.begin_s, self.end_s = math.inf, 0.0
@@ -173,6 +174,9 @@ class _Migration:
                 case protocol.PublishAssignment(assignment, _, _) if assignment is not self.assignment:
                     self.assignment = assignment
                     self._switch(self._known[assignment.version], now_s)
+                case protocol.PublishAssignment():  # once more: its step is complete, and routers let go
+                    begins, rates, busy = self._kept
+                    self.waits.add(begins, np.full(len(rates), now_s + self._costs.notify_s), rates, busy)
 
     def _answer(self, done_s: float, phase: protocol.StepPhase, version: Version, slot: int) -> None:
         answer = done_s + self._costs.answer_s, next(self._order), phase, version, slot
@@ -214,9 +218,11 @@ class _Migration:
             self.waits.add(begins, installed, load.rates[units], busy)
         else:  # not only records of what moves
             slots, ends = np.array(list(ended)), np.array(list(ended.values()))
+            rates = self._rates[slots]
             if mode.gate == "router":
-                ends[:] = ends.max() + costs.answer_s + costs.notify_s
-            self.waits.add(begins, ends, self._rates[slots], self._busy(self._rates[slots], slots))
+                self._kept = begins, rates, self._busy(rates, slots)
+            else:
+                self.waits.add(begins, ends, rates, self._busy(rates, slots))
         self.begin_s, self.end_s = min(self.begin_s, now_s), max(self.end_s, float(installed.max()))
         self.step_s = max(self.step_s, float(installed.max()) - now_s)
         self.bytes, self.units = self.bytes + float(sizes.sum()), self.units + len(moves)

@@ -30,6 +30,7 @@ class MeasuredRun:
     frame_s: float
     rate: float
     slots: int  # tasks of the stage
+    rows_per_s: float  # into all of them, before the migration
     cpus: int  # of the machine
     event_s: float  # that an event takes of its slot
     event_cpu_s: float  # of that, what takes a core
@@ -73,7 +74,7 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
     ack_s, answer_s = table.least_squares(answered, several["gap"], "runs of several steps")
     handover_s, stream_s, unit_s, byte_s = table.least_squares(steps[HANDED], steps["took"], "runs", "byte_s")
     restart_s, stored_byte_s = _restarts([run for run in runs if run.restarts], table)
-    rows = [(run.cores - run.rate * run.event_cpu_s) * run.frame_s / run.routers / run.slots for run in runs]
+    rows = [(run.cores - run.rate * run.event_cpu_s) / run.rows_per_s for run in runs]
     costs = Costs(
         request_s=table.median("request_s", steps["first"] - notify_s - answer_s, "runs"),
         notify_s=notify_s,

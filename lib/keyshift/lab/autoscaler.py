@@ -72,13 +72,22 @@ class Autoscaler:
         made = self._policy.look(self._seen(time.time(), measured))
         self.decisions.append(made)
         self._say(f"  autoscaler: {sentence(made, self.stages)}")
-        for name, stage in zip(self.stages, made.stages, strict=True):
-            if stage.target != stage.slots:
-                self._moving = True
-                try:
-                    self._ask(ScaleTo(stage.target), name)
-                except (BadInput, MigrationFailed, PlanRejected) as error:
-                    self._say(f"autoscaler: nothing was requested of {name}, {error}")
+        self._moving |= made.moves
+        asked = [self._asked(name, stage) for name, stage in zip(self.stages, made.stages, strict=True)]
+        if made.moves and not any(asked):
+            self._moving = False
+            self._policy.withdraw()
+
+    def _asked(self, name: str, stage: StageScaling) -> bool:
+        """Whether what was decided of a stage is requested now."""
+        if stage.target == stage.slots:
+            return False
+        try:
+            self._ask(ScaleTo(stage.target), name)
+        except (BadInput, MigrationFailed, PlanRejected) as error:
+            self._say(f"autoscaler: nothing was requested of {name}, {error}")
+            return False
+        return True
 
     # -- a look -------------------------------------------------------------------------------------------------------
 

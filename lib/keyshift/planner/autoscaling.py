@@ -70,6 +70,12 @@ class ScalingPolicy:
         self._learn_misses(look)
         return self._decide(look)
 
+    def withdraw(self) -> None:
+        """Nothing was requested of what was decided last, so there is nothing to learn from it."""
+        self._move = None
+        for stage in self._stages:
+            stage.before = None
+
     # -- after a migration --------------------------------------------------------------------------------------------
 
     def _disturbed(self, look: Look) -> str:

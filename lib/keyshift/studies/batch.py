@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from tqdm import tqdm
 
 from keyshift.model.errors import BadInput
+from keyshift.place.profile import located
 from keyshift.place.yaml_file import read_yaml
 from keyshift.refusals import refusal
 from keyshift.registry import unknown
@@ -89,7 +90,9 @@ class PreparedBatch:
 
 
 class ExecutionRecord(BaseModel):
-    """The record of an execution that has ended. ``copy_at`` is the path of the executed notebook in the bucket."""
+    """The record of an execution that has ended. ``copy_at`` is the path of the executed notebook in the bucket.
+    ``profile``: that of its place by name; empty if it is older than that.
+    """
 
     batch: str
     notebook: str
@@ -101,6 +104,7 @@ class ExecutionRecord(BaseModel):
     copy_at: str | None
     started_at: datetime
     finished_at: datetime
+    profile: str = ""
 
     @property
     def minutes(self) -> float:
@@ -195,9 +199,11 @@ def run_batch(
     batch, executions = prepared.batch, prepared.executions
     done = ended(prepared, records)
     open_ones = [e for e in executions if e.id not in done or done[e.id].status == "failed"]
+    others = {e.profile for e in done.values() if e.status != "failed"} - {"", _profile()}
     say(
         f"batch {batch.name}: {counted(len(executions), 'execution')} of {prepared.notebook.name}, "
         f"{len(open_ones)} to do, {len(executions) - len(open_ones)} done before"
+        f"{', some of them with profile ' if others else ''}{', '.join(sorted(others))}"
     )
     seen(prepared, done)
     try:
@@ -273,11 +279,16 @@ def _run(
         copy_at=copy_at,
         started_at=started,
         finished_at=datetime.now(UTC),
+        profile=_profile(),
     )
     # Others read the record; whoever waits here sees all.
     told = record.model_copy(update={"error": error and anonymous(error)})
     records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
     return record
+
+
+def _profile() -> str:
+    return Path(located(None)).stem  # whose folder nobody else knows
 
 
 def _line(prepared: PreparedBatch, execution: NotebookExecution, record: ExecutionRecord) -> str:

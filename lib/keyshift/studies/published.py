@@ -24,7 +24,7 @@ class Ours(Protocol):
     """The values of stored runs at the points of a curve."""
 
     def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
-        """Runs of one load at a time: one of them, and a value for each point that they have."""
+        """Runs of one load at a time: one of them, with the parameters that all have, and a value for each point."""
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,26 @@ def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
 
 @dataclass(frozen=True)
 class _AtPoints:
-    """A column of the summary, in runs with the parameters of each point."""
+    """A column of the summary, in runs with the parameters of each point.
+
+    A job without an order has no replicas: it is beside those with any number of them.
+    """
 
     column: str
     points: Mapping[str, Mapping[str, Any]]
 
     def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
-        varied = {name for where in self.points.values() for name in where}
-        for load in _loads(rows, {*REPETITION, "auto", *varied}):
-            of_point = {
-                name: [row for row in load if where.items() <= row["parameters"].items()]
-                for name, where in self.points.items()
-            }
-            if values := _means(of_point, self.column):
-                yield next(some[0] for some in of_point.values() if some), values
+        free = {*REPETITION, "auto", *(name for where in self.points.values() for name in where)}
+        for alike in _loads(rows, free | {"replicas"}):
+            alone = [row for row in alike if row["parameters"].get("ordering", "none") == "none"]
+            for load in _loads([row for row in alike if row not in alone], free) or [[]]:
+                of_point = {
+                    name: [row for row in [*load, *alone] if where.items() <= row["parameters"].items()]
+                    for name, where in self.points.items()
+                }
+                if values := _means(of_point, self.column):
+                    row = next(some[0] for some in (load, alone) if some)
+                    yield {**row, "parameters": fixed(row, free)}, values
 
 
 @dataclass(frozen=True)

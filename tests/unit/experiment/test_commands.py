@@ -85,6 +85,12 @@ def test_each_may_be_in_a_scenario(verb):
                 ("plan fluid 3 szie=2", "unknown setting 'szie': did you mean 'size'", {}),
                 ("plan lazy 3", "ordering = live_robin with strategy = lazy", {"ordering": "live_robin"}),
                 ("rate 5 evnts", "unknown source 'evnts': did you mean 'events'", {}),
+                ("double", "rate_steps = 0:6000: say what events offers either there or by", {"rate_steps": "0:6000"}),
+                (
+                    "rate 5 control",
+                    "rate_steps = control=0:6: say what control offers",
+                    {"workload": "saas", "rate_steps": "control=0:6"},
+                ),
                 ("fault kill:replica", "fault = kill:replica: this job has no replicas", {}),
             ]
         ),
@@ -93,6 +99,10 @@ def test_each_may_be_in_a_scenario(verb):
 def test_a_script_that_is_none_is_refused(values, words):
     with pytest.raises(BadInput, match=words):
         make_spec(values)
+
+
+def test_a_script_may_change_the_rate_of_a_source_beside_one_that_has_steps():
+    assert make_spec({"workload": "saas", "rate_steps": "control=0:6", "trigger": "script", "script": "4: double"})
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

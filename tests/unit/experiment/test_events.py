@@ -81,6 +81,12 @@ def test_a_job_that_lasts_and_one_of_several_migrations_have_no_file(path):
     assert one_job([replaying(path)] * 2) is None
 
 
+def test_a_script_that_may_change_the_rate_has_no_file(path):
+    write_events(make_spec(LOAD), path)
+    with pytest.raises(BadInput, match=r"events = .*events\.parquet: trigger = script may change the rate"):
+        replaying(path, trigger="script", script="1: rate 200")
+
+
 @pytest.mark.parametrize("changes, words", [({"rate": "auto"}, "rate = auto"), ({"again": True}, "drawn events")])
 def test_a_file_is_written_of_events_that_are_drawn_and_counted(path, tmp_path, changes, words):
     if changes.pop("again", False):

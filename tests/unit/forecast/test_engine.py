@@ -89,6 +89,12 @@ def test_a_gate_makes_all_records_of_its_slots_wait(strategy):
     assert carried_out(strategy, HERE, THERE, quiet).spike_ms == pytest.approx(1000, rel=0.1)
 
 
+def test_routers_keep_records_until_the_coordinator_has_heard_of_both_slots():
+    costs = replace(FREE, ack_s=0.2)
+    assert carried_out("order_unaware", HERE, THERE, PAIR, costs=costs).longest_s == pytest.approx(1.0)
+    assert carried_out("pause_resume", HERE, THERE, PAIR, costs=costs).longest_s == pytest.approx(1.0 + 2 * 0.2)
+
+
 def test_what_waited_keeps_the_slot_busy():
     quick = carried_out("all_at_once", HERE, THERE, PAIR)
     slow = carried_out("all_at_once", HERE, THERE, PAIR, costs=replace(FREE, event_s=0.04))

@@ -39,6 +39,7 @@ def run(steps, units, unit_bytes, frame_s=0.02, routers=2, pairs=1, restarts=Fal
         frame_s=frame_s,
         rate=1000.0,
         slots=2,
+        rows_per_s=2 * routers / frame_s,
         cpus=2,
         event_s=TRUE.event_s,
         event_cpu_s=TRUE.event_s,

@@ -115,6 +115,8 @@ def test_runs_that_cannot_be_simulated_are_refused_and_those_of_a_store_left_out
         ({"exist": "once used", "skew": 0}, "the keys of workload keycount are not fixed"),
         ({"workload": "windowcount"}, "workload = windowcount: .* a single stage without timers"),
         ({"workload": "chain"}, "workload = chain: .* a single stage without timers"),
+        ({"workload": "micro", "later_events": 1000}, "workload = micro: its later events are not like its earlier"),
+        ({"workload": "micro", "replicate": 1}, "active_share = 0.02: copies are simulated as if every event changed"),
         ({"snapshot_s": 2}, "snapshot_s = 2: snapshots are not simulated"),
         ({"slots_per_process": 2}, "slots_per_process = 2: "),
         ({"ordering": "live_robin"}, "ordering = live_robin: "),
@@ -127,6 +129,11 @@ def test_a_run_that_the_simulator_cannot_describe_is_refused(parameters, words):
     run = measured("fluid", **parameters)
     with pytest.raises(BadInput, match=f"run {run[0].run_id}: {words}"):
         calibrate({"fluid": [run]})
+
+
+def test_of_micro_runs_without_copies_or_pauses_of_writing_are_taken():
+    for parameters in ({"workload": "micro"}, {"workload": "micro", "replicate": 1, "active_share": 1}):
+        assert len(calibrate({"fluid": [measured("fluid", **parameters)]}).validation) == 1
 
 
 def test_a_live_job_and_a_run_without_latency_before_its_migration_are_left_out_of_a_store():
@@ -159,6 +166,17 @@ def test_costs_are_from_the_measured_time_before_the_migration_and_not_from_the_
         calibrate({"fluid": [with_warm_up(*measured("fluid"), *of)]}).costs for of in ((20.0, 0.5), (900.0, 1.9))
     )
     assert usual.to_json() == slow.to_json() and usual.row_s > 0
+
+
+def test_slots_that_own_nothing_have_few_rows():
+    """Of two more slots, which get a tick with every third frame of 20 ms at the most; with each one of 60 ms."""
+
+    def row_s(**parameters):
+        return calibrate({"fluid": [measured("fluid", slots=2, **parameters)]}).costs.row_s
+
+    few, more = ({"to_slots": slots} for slots in (1, 4))
+    assert row_s(**few) / row_s(**more) == pytest.approx((2 + 2 / 3) / 2)
+    assert row_s(**few, frame_ms=60) / row_s(**more, frame_ms=60) == pytest.approx(4 / 2)
 
 
 def test_a_run_whose_events_wait_still_has_rows_that_cost_something():

@@ -293,7 +293,7 @@ def test_a_migration_of_somebody_else_between_two_looks_does_not_go_unnoticed(dr
 
 
 def test_a_request_that_cannot_be_made_is_said_and_made_later(driven):
-    made = driven(1, lambda now: 1500.0)
+    made = driven(1, lambda now: 1500.0, slots_max=4)
     answers = [MigrationFailed("measure: 1 did not answer")]
     request = made.driver._ask
 
@@ -306,3 +306,7 @@ def test_a_request_that_cannot_be_made_is_said_and_made_later(driven):
     made.run(40)
     assert "autoscaler: nothing was requested of counter, measure: 1 did not answer" in made.said
     assert made.job.slots > 3
+    refused, requested, *_ = (decision for decision in made.driver.decisions if decision.moves)
+    assert requested.migration_s == refused.migration_s, "a refusal says nothing about how long a migration takes"
+    between = [d for d in made.driver.decisions if refused.look.at_s < d.look.at_s < requested.look.at_s]
+    assert not any(d.look.migrating or d.reason.startswith("cool-down") for d in between)

@@ -113,6 +113,7 @@ def test_a_record_says_what_was_executed_what_came_of_it_and_where_the_copy_is(f
         "verdicts": {"run-1": "bad"},
         "error": None,
         "copy_at": f"batches/small/{second.id}/load.ipynb",
+        "profile": "local",
     }
     assert done[first.id].status == "ok"
     assert bench.records.read("small", f"{first.id}/load.ipynb") == b"executed with {'skew': 0}"
@@ -130,6 +131,21 @@ def test_a_restart_executes_what_is_new_or_failed_and_nothing_else(folder, bench
     assert bench.run(prepared(folder, "grid: {skew: [0, 1, 2, 3]}"), third) == done
     assert third.given == []
     assert bench.said == ["batch small: 4 executions of load.ipynb, 0 to do, 4 done before"]
+
+
+def test_what_was_done_with_another_profile_counts_and_is_told(folder, bench, monkeypatch):
+    made = prepared(folder, "grid: {skew: [0, 1]}")
+    bench.run(made, Executor(errors={1: "cell 3: Oh"}))
+    (folder / "mine.yaml").write_text("services: embedded")
+    monkeypatch.setenv("KEYSHIFT_PROFILE", str(folder / "mine.yaml"))
+    for executed in (1, 0):
+        again = Executor()
+        bench.run(made, again)
+        assert len(again.given) == executed
+        assert bench.said[0].endswith(" done before, some of them with profile local")
+    monkeypatch.delenv("KEYSHIFT_PROFILE")
+    bench.run(made, Executor())
+    assert bench.said[0].endswith("2 done before, some of them with profile mine")
 
 
 def test_again_executes_all_anew_and_puts_new_records_in_place_of_the_old_ones(folder, bench):

@@ -109,6 +109,19 @@ def test_runs_made_as_the_page_says_are_those_of_the_points():
             assert line.points["ours"].tolist() == [0.25, 0.25, 0.25], curve.title
 
 
+def test_what_has_no_replicas_is_beside_what_has_some():
+    def active(replicas, p99_ms):
+        parameters = {"rate": 10, "ordering": "kazoo", "replicas": replicas, "trigger": "none"}
+        return of_run("fluid", parameters, p99_ms=p99_ms)
+
+    passive = of_run("fluid", {"rate": 10, "snapshot_s": 30, "trigger": "none"}, p99_ms=1.0)
+    lines = beside(OF_RATE, [passive, active(1, 2.0), active(2, 3.0)])
+    assert {line.name: line.points["ours"].dropna().tolist() for line in lines} == {
+        "keycount, replicas=1": [1.0, 2.0],
+        "keycount, replicas=2": [1.0, 3.0],
+    }
+
+
 @pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.title)
 def test_without_runs_that_compare_there_is_no_line(curve: Curve):
     assert beside(curve, []) == []

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 from keyshift.experiment.parts import RunPart
 from keyshift.experiment.spec import RunSpec
-from keyshift.forecast.cost import event_us
+from keyshift.forecast.cost import event_cpu_us, event_us
 from keyshift.lab.machine.load_cost import LoadCost, cost_spec, rows_per_s
+from keyshift.ordering import orderings
+from keyshift.traffic.load import SourceLoad
 
 SHARE = 0.5  # of the processors, that a load may take
 EVENTS_SHARE = 0.3  # of that, which events may take where frames can become longer
@@ -39,10 +41,11 @@ class AutoLoad(NamedTuple):
 
 def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> AutoLoad:
     """The one load for all of ``specs`` that left something open: as much as the dearest of them can have."""
-    of_keycount = event_us(cost_spec().workload)
-    more = [max(0.0, event_us(spec.workload) - of_keycount) for spec in specs]
-    loads = [_chosen(spec, cost, more_us) for spec, more_us in zip(specs, more, strict=True)]
-    rate, frame_ms = min(load.rate for load in loads), max(load.frame_ms for load in loads)
+    of_keycount = event_cpu_us(cost_spec().workload)
+    more = [max(0.0, event_cpu_us(spec.workload) - of_keycount) for spec in specs]
+    frames = _frames(specs)
+    loads = [_chosen(spec, cost, more_us, frames) for spec, more_us in zip(specs, more, strict=True)]
+    rate, frame_ms = min(_of_open("rate", specs, loads)), max(_of_open("frame_ms", specs, loads))
     cores = [
         _cores(spec.settled(rate=rate, frame_ms=frame_ms), cost, more_us)
         for spec, more_us in zip(specs, more, strict=True)
@@ -50,23 +53,48 @@ def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> AutoLoad:
     return AutoLoad(rate, frame_ms, max(cores))
 
 
-def _chosen(spec: RunSpec, cost: LoadCost, more_us: float) -> AutoLoad:
+def _frames(specs: Sequence[RunSpec]) -> list[float]:
+    """Those that may be chosen: an epoch cannot be shorter than one."""
+    heartbeats = [
+        spec.job.heartbeat_ms
+        for spec in specs
+        if "frame_ms" in spec.unsettled and orderings.get(spec.job.ordering).agrees
+    ]
+    return [frame_ms for frame_ms in FRAMES_MS if frame_ms <= min(heartbeats, default=math.inf)]
+
+
+def _of_open(name: str, specs: Sequence[RunSpec], loads: Sequence[AutoLoad]) -> list[float]:
+    """What each run would have that left it open: others have what they were given. Of all, if nobody left it open."""
+    values = [getattr(load, name) for load in loads]
+    return [value for value, spec in zip(values, specs, strict=True) if name in spec.unsettled] or values
+
+
+def _chosen(spec: RunSpec, cost: LoadCost, more_us: float, frames: Sequence[float]) -> AutoLoad:
     us, row_s = cost.event_us + more_us, cost.row_ms / 1e3
-    most = SHARE * cost.machine.cpus - cost.base_cores - sum(load.rate for load in spec.loads[1:]) * us / 1e6
+    first, *others = spec.loads
+    most = SHARE * cost.machine.cpus - cost.base_cores - sum(map(_peak, others)) * us / 1e6
     rate, frame_ms = spec.run.rate, spec.run.frame_ms  # the default where they are open
+    open_frames = "frame_ms" in spec.unsettled
     if "rate" in spec.unsettled:
-        open_frames = "frame_ms" in spec.unsettled
-        left = most * EVENTS_SHARE if open_frames else most - rows_per_s(spec, frame_ms) * row_s
+        left = most - rows_per_s(spec, frames[-1] if open_frames else frame_ms) * row_s
+        if open_frames:
+            left = min(left, most * EVENTS_SHARE)
         fits = left / us * 1e6 if us else math.inf
-        rate = min(rate, max(LEAST_RATE, _rounded(fits)))
-    if "frame_ms" in spec.unsettled:
-        left = most - rate * us / 1e6
-        frame_ms = next((each for each in FRAMES_MS if rows_per_s(spec, each) * row_s <= left), FRAMES_MS[-1])
+        slots = sum(spec.slots_of.values()) * SHARE / event_us(spec.workload) * 1e6  # an event may wait, too
+        rate = min(rate, max(LEAST_RATE, _rounded(min(fits, slots))))
+    if open_frames:
+        left = most - _peak(first._replace(rate=rate)) * us / 1e6
+        frame_ms = next((each for each in frames if rows_per_s(spec, each) * row_s <= left), frames[-1])
     return AutoLoad(rate, frame_ms, 0.0)
 
 
 def _cores(spec: RunSpec, cost: LoadCost, more_us: float) -> float:
-    return cost.cores(rows_per_s(spec, spec.run.frame_ms), sum(load.rate for load in spec.loads), more_us)
+    return cost.cores(rows_per_s(spec, spec.run.frame_ms), sum(map(_peak, spec.loads)), more_us)
+
+
+def _peak(load: SourceLoad) -> float:
+    """The largest of its rates."""
+    return max(rate for _, rate in load.stretches(0.0))
 
 
 def _rounded(rate: float) -> float:

@@ -127,6 +127,40 @@ def test_several_runs_have_the_load_that_the_dearest_of_them_can_have():
 
 
 def test_an_event_that_computes_more_counts_for_more(monkeypatch):
-    monkeypatch.setattr(auto_load, "event_us", lambda workload: 5.0 if workload.name == "keycount" else 505.0)
+    monkeypatch.setattr(auto_load, "event_cpu_us", lambda workload: 5.0 if workload.name == "keycount" else 505.0)
     few = chosen([make_spec(AUTO | {"workload": "windowcount"})], cost())
     assert few.rate < chosen([make_spec(AUTO)], cost()).rate == 2000
+
+
+def test_what_another_run_was_given_is_not_chosen():
+    open_one = make_spec(AUTO)
+    few, long = make_spec(AUTO | {"rate": 250.0}), make_spec(AUTO | {"frame_ms": 200.0})
+    assert chosen([open_one, few, long], cost(row_ms=0.5))[:2] == chosen([open_one], cost(row_ms=0.5))[:2]
+
+
+def test_frames_are_no_longer_than_the_epochs_of_an_order():
+    measured = cost(cpus=1, row_ms=4.0)
+    free, ordered = make_spec(AUTO), make_spec(AUTO | {"ordering": "live_robin", "heartbeat_ms": 60.0})
+    assert chosen([free], measured).frame_ms > 60
+    for specs in ([ordered], [free, ordered]):
+        load = chosen(specs, measured)
+        assert load.frame_ms == 60
+        assert [spec.settled(rate=load.rate, frame_ms=load.frame_ms) for spec in specs]
+
+
+def test_what_an_event_waits_takes_its_slot_and_no_processor():
+    def rate(**work):
+        return chosen([make_spec(AUTO | work)], cost()).rate
+
+    assert rate(work_us=400.0, work_by="spinning") < rate(work_us=400.0, work_by="waiting") == 2000
+    assert rate(work_us=2000.0, work_by="waiting") < 1e6 / 2000 * 2, "more than two slots can"
+
+
+def test_the_largest_of_several_rates_counts():
+    steps = {"rate": 2000.0, "frame_ms": "auto", "rate_steps": "5:40000,9:100"}
+    assert chosen([make_spec(steps)], cost())[1:] == chosen([make_spec({"rate": 4e4, "frame_ms": "auto"})], cost())[1:]
+    one, other = (
+        chosen([make_spec({"workload": "saas", "frame_ms": "auto", "rates": rates, "rate_steps": steps})], cost())
+        for rates, steps in (("control:5", "control=3:40000"), ("control:40000", ""))
+    )
+    assert one == other
