@@ -164,7 +164,7 @@ def test_under_another_name_nothing_was_executed_before(folder, bench):
     assert other.batch.name == "night-2" and ids(other) == ids(prepared(folder, "grid: {skew: [0, 1]}"))
     night = Executor()
     assert len(bench.run(other, night)) == len(night.given) == 2
-    with pytest.raises(BadInput, match=r"name = Night"):
+    with pytest.raises(BadInput, match="name = 'Night'"):
         prepare(folder / "batch.yaml", folder / "notebooks", "Night")
 
 
