@@ -82,7 +82,7 @@ def test_three_servers_are_an_ensemble_whose_limits_do_not_shrink_with_the_tick(
         assert told["quorumListenOnAllIPs"] == "false"
         assert command[-2].endswith("QuorumPeerMain")
     assert [told["clientPort"] for told, _ in found] == ["12181", "12191", "12201"]
-    ((alone, command),) = configured(tmp_path, [ZooKeeper(tmp_path)])
+    ((alone, _),) = configured(tmp_path, [ZooKeeper(tmp_path)])
     assert not [name for name in alone if name.startswith(("server.", "initLimit"))]
 
 
