@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keyshift.checks import check_workload
 from keyshift.checks.workload import answers
-from keyshift.model.errors import ContractBroken
+from keyshift.model.errors import BadInput, ContractBroken
 from keyshift.model.frames import keys_of
 from keyshift.model.keys import Assignment
 from keyshift.runtime.arrow import ArrowSplit
@@ -22,7 +22,7 @@ from keyshift.state.timers import Timers
 from keyshift.wire.config import slot_schema
 from keyshift.workloads import Source, results_due, workloads
 from keyshift.workloads.keycount import EVENTS as EVENTS_OF_KEYS
-from keyshift.workloads.keycount import KeyCount, KeyCountOperator
+from keyshift.workloads.keycount import KeyCount, KeyCountOperator, KeyCounts, wrong_results
 from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
@@ -172,6 +172,18 @@ class Credulous(KeyCount):
         return iter(())
 
 
+class BlindToAField(KeyCount):
+    def wrong(self, events, results, final, times=None):
+        yield from super().wrong(events, results.assign(stamp=results["count"] - 1), final, times)
+
+
+class SumsTheState(KeyCount):
+    def wrong(self, events, results, final, times=None):
+        yield from wrong_results(KeyCounts(events["key"]), results)
+        if sum(part["count"].sum() for part in final) != len(events):
+            yield "counts do not add up"
+
+
 class Suspicious(KeyCount):
     def wrong(self, events, results, final, times=None):
         yield "nobody is to be trusted"
@@ -202,6 +214,8 @@ BROKEN = {
     "beside the state": (with_stage(KeyCount, operator=CountsBesideTheState), "units that move give other results"),
     "time": (with_stage(WindowCount, operator=Timeless), "there are timers, but no uses_time"),
     "an oracle that says yes": (Credulous, "the state of a unit was lost, and the verdict does not call it wrong"),
+    "a blind oracle": (BlindToAField, "the values of stamp were exchanged between results of events, and the verdict"),
+    "an oracle that sums": (SumsTheState, "two keys of stage 0 have each other's state, and the verdict does not"),
     "an oracle that says no": (Suspicious, "a run whose state moves twice is judged bad"),
     "map": (with_stage(KeyCount, map=lambda events: events), "its map belongs to the source"),
     "twins": (with_sources(KeyCount, lambda plain: [plain, plain]), "two sources or stages have the same name"),
@@ -218,6 +232,12 @@ BROKEN = {
 def test_the_check_says_in_plain_words_what_a_workload_does_not_keep(of, words):
     with pytest.raises(ContractBroken, match=words):
         check_workload(make(of.name, of))
+
+
+@pytest.mark.parametrize("frames", [0, 1, 3])
+def test_too_few_frames_for_all_moves_are_refused(frames):
+    with pytest.raises(BadInput, match=f"frames = {frames}: must be at least 4"):
+        check_workload(make("keycount"), frames=frames)
 
 
 # -- a workload whose events do not all have a result ------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
-from keyshift.model.errors import require
+from keyshift.model.errors import BadInput, require
 from keyshift.model.frames import EVENT_FIELDS, RESULT_FIELDS
 from keyshift.model.keys import Assignment, units_of
 from keyshift.parcel import packed
@@ -32,8 +32,12 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
     """Try ``workload`` with its parameters in sequential runs of ``frames`` frames, 10 ms each, whose state moves.
 
     It wants small parameters: every key group should get some events in a tenth of a second, and some timers should
-    fire if it has any. Raises ContractBroken; BadInput if its class cannot be sent to the processes of a job.
+    fire if it has any. Raises ContractBroken; BadInput if its class cannot be sent to the processes of a job, or for
+    too few frames.
     """
+    assignments = _assignments(workload)
+    if frames <= len(assignments):  # one of the runs has a frame less
+        raise BadInput(f"frames = {frames}: must be at least {len(assignments) + 1}, so that the state moves twice")
     packed(type(workload), type(workload).__module__)
     name, summary = workload.name, workload.summary
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
@@ -52,7 +56,6 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
         require(not strange, f"source {source.name} is drawn with {sorted(strange)}, which are no parameters")
         _check_stages(workload, source)
     _check_moves(workload, examples, seed)
-    assignments = _assignments(workload)
     run = run_sequentially(workload, assignments, frames=frames)
     _check_good(workload, run, run_sequentially(workload, assignments, frames=frames))
     for routers in (1, 3):
@@ -210,12 +213,17 @@ def _spoilt(
     if run.final:
         yield "the state of a unit was lost", "wrong", {"final": run.final[1:]}
         yield "the state is that before the last frame", "wrong", {"final": shorter.final}
-    for field in workload.stages[-1].result_fields:
-        exchanged = run.results.assign(**{field.name: run.results[field.name].to_numpy()[::-1]})
-        if not exchanged.equals(run.results):
-            yield f"the values of {field.name} were exchanged between results", "wrong", {"results": exchanged}
-            break
+    for number, final in _with_two_exchanged(run.final):
+        yield f"two keys of stage {number} have each other's state", "wrong", {"final": final}
     of_timers = (run.results[["router", "offset", "position"]] == -1).all(axis=1)
+    for field in workload.stages[-1].result_fields:
+        for whose, rows in (("events", ~of_timers), ("timers", of_timers)):
+            order = np.arange(len(rows))
+            order[rows] = order[rows][::-1]
+            exchanged = run.results.assign(**{field.name: _in_order(run.results[field.name], order)})
+            if not exchanged.equals(run.results):
+                what = f"the values of {field.name} were exchanged between results of {whose}"
+                yield what, "wrong", {"results": exchanged}
     for row in run.results.index[of_timers][:1]:
         again = run.results.loc[[row]].assign(arrived_us=10**9, log_offset=10**6)
         yield "a timer fired twice", "wrong", {"results": pd.concat([run.results, again])}
@@ -223,6 +231,27 @@ def _spoilt(
         elsewhere = run.results.copy()
         elsewhere.loc[row, "slot"] += 1
         yield "a timer fired in a slot that was not the owner", "foreign", {"results": elsewhere}
+
+
+def _with_two_exchanged(final: list[pd.DataFrame]) -> Iterator[tuple[int, list[pd.DataFrame]]]:
+    """For each stage with two keys in a unit whose values differ: its number, and a final state in which they have each
+    other's.
+    """
+    done: set[int] = set()
+    for place, part in enumerate(final):
+        names = [str(name) for name in part if name not in ("key", "stage", "unit", "slot")]
+        told = part[names].map(repr).to_numpy()
+        others = np.flatnonzero((told != told[:1]).any(axis=1))
+        if len(others) and (stage := int(part["stage"].iloc[0])) not in done:
+            done.add(stage)
+            order = np.arange(len(part))
+            order[[0, others[0]]] = others[0], 0
+            changed = part.assign(**{name: _in_order(part[name], order) for name in names})
+            yield stage, [*final[:place], changed, *final[place + 1 :]]
+
+
+def _in_order(column: "pd.Series[Any]", order: npt.NDArray[np.int64]) -> "pd.Series[Any]":
+    return pd.Series(column.to_numpy()[order], column.index, column.dtype)
 
 
 # One frame: its router (each source has two), events, microseconds since the one before, by how many the slot's

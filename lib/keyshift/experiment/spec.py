@@ -74,8 +74,10 @@ class RunSpec:
                 f"seconds = {run.seconds:g}: the last of {len(scenario.reconfigurations)} migrations is triggered at "
                 f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
             )
-        if len(timed := [stage.name for stage in self.workload.stages if stage.operator().uses_time]) > 1:
-            raise BadInput(f"workload = {self.workload.name}: {', '.join(timed)} use time, and only one stage may yet")
+        if timed := [stage.name for stage in self.workload.stages[1:] if stage.operator().uses_time]:
+            raise BadInput(
+                f"workload = {self.workload.name}: stage {', '.join(timed)} uses time, and only the first may yet"
+            )
         if run.verify == SNAPSHOTS and not job.takes_snapshots:
             raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s, and no replicas")
         least, most = self.autoscaler.slots_min, self.slots_most

@@ -271,7 +271,7 @@ class CountingJob:
             stages=[end],
             revoked=(),
             notes=[*self.notes, self._query.told],
-            repeats=len(self._records) if self._query.repeats else 0,
+            repeats=[record.published_us for record in self._records] if self._query.repeats else (),
         )
 
 

@@ -50,7 +50,14 @@ class CountedByState(CountedByResults):
         yield from super().wrong(events, results, iter(()))
         kept = pd.concat([*final], ignore_index=True)
         yield from (f"the text of key {key} is not whole in the final state" for key in kept["key"][~kept["whole"]])
-        yield from wrong_counts("count in the final state", KeyCounts(events["key"]), kept.set_index("key")["count"])
+        # Each key was filled in, so its state is there, whether or not it has events.
+        times_kept = kept["key"].value_counts().reindex(range(self.keys), fill_value=0)
+        for key, found in times_kept[times_kept != 1].items():
+            yield f"key {key} is in the final state {found} times; expected once"
+        strange = kept["key"][~kept["key"].isin(range(self.keys))]
+        yield from (f"key {key} in the final state: keys are below {self.keys}" for key in strange)
+        last = kept.drop_duplicates("key").set_index("key")["count"]
+        yield from wrong_counts("count in the final state", KeyCounts(events["key"]), last)
 
 
 class SparkQuery:

@@ -2,7 +2,7 @@
 from a checkpoint has given once more. Pure: the same tables give the same answer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -44,17 +44,20 @@ def unlike(firsts: pd.DataFrame, copies: pd.DataFrame, of: str = SLOT) -> Iterat
             yield f"{of} {number} gave results from turn {row['slot_turn']} on of which there is no first copy"
 
 
-def repeated(results: pd.DataFrame, times: int) -> npt.NDArray[np.bool_]:
-    """Which results of events count for nothing, as the job that gave them went on from a checkpoint before them, so
-    ``times`` at the most, and has given them once more: all but the last of an event, which belongs to the state that
-    was kept. What came once more than that is not among them: it is a mistake.
+def repeated(results: pd.DataFrame, restarts_us: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Which results of events count for nothing, as the job that gave them went on from a checkpoint before them and
+    has given them once more: all but the last of an event, which belongs to the state that was kept. ``restarts_us``:
+    when it did so. What came more often than it had restarted by then is not among them: it is a mistake. Values may
+    differ, as events of two routers may meet in another order.
     """
     of_event = ["router", "offset", "position"]
     found = np.zeros(len(results), bool)
-    if times:
+    if len(restarts_us):
         log = results.reset_index(drop=True).sort_values(["arrived_us", "log_offset"], kind="stable")
+        log["restarts"] = np.searchsorted(np.sort(restarts_us), log["arrived_us"], "right")
         same = log[log["position"] >= 0].groupby(of_event, sort=False)
-        again = (same.cumcount() < times) & (same.cumcount(ascending=False) > 0)
+        by_next, by_last = same["restarts"].shift(-1, fill_value=0), same["restarts"].transform("last")
+        again = (by_next > 0) & (same.cumcount(ascending=False) <= by_last)
         found[again.index[again]] = True
     return found
 

@@ -643,17 +643,18 @@ def test_all_stages_of_a_chain_may_migrate():
         make_spec(chain | {"stage": "al"})
 
 
-def test_only_one_stage_of_a_chain_may_use_time():
-    class Twice(WindowCount):
-        name: ClassVar[str] = "twice"
+@pytest.mark.parametrize("first", [WindowCount, KeyCount])
+def test_only_the_first_stage_of_a_chain_may_use_time(first):
+    class Late(WindowCount):
+        name: ClassVar[str] = "late"
 
         @property
         def stages(self):
             (stage,) = super().stages
-            return stage, replace(stage, name="again")
+            return *first().stages, replace(stage, name="again")
 
-    with pytest.raises(BadInput, match="workload = twice: windows, again use time, and only one stage may yet"):
-        replace(make_spec({}), workload=Twice())
+    with pytest.raises(BadInput, match="workload = late: stage again uses time, and only the first may yet"):
+        replace(make_spec({}), workload=Late())
 
 
 class TwoSources(KeyCount):

@@ -140,11 +140,19 @@ def test_the_state_in_sparks_checkpoint_is_that_of_the_oracle():
             "stamp": [0, 1, 0],
         }
     )
-    state = pd.DataFrame({"key": [3, 5, 7], "count": [2, 1, 0], "whole": True})
-    assert list(workload.wrong(events, results, iter([state]))) == []
-    less, torn = state.assign(count=[1, 1, 0]), state.assign(whole=[True, True, False])
-    assert list(workload.wrong(events, results, iter([less]))) == ["count in the final state of key 3: 1; expected 2"]
-    assert list(workload.wrong(events, results, iter([torn]))) == ["the text of key 7 is not whole in the final state"]
-    assert list(workload.wrong(events, results, iter([state[1:]]))) == [
-        "count in the final state of key 3: 0; expected 2"
-    ]
+    state = pd.DataFrame({"key": range(20), "count": 0, "whole": True})
+    state.loc[[3, 5], "count"] = [2, 1]
+
+    def wrong(state):
+        return list(workload.wrong(events, results, iter([state])))
+
+    assert wrong(state) == []
+    torn = state.assign(whole=state["key"] != 7)
+    assert wrong(torn) == ["the text of key 7 is not whole in the final state"]
+    less = state.assign(count=state["count"].replace(2, 1))
+    assert wrong(less) == ["count in the final state of key 3: 1; expected 2"]
+    assert wrong(state.drop(index=7)) == ["key 7 is in the final state 0 times; expected once"], "it has no events"
+    assert "count in the final state of key 3: 0; expected 2" in wrong(state.drop(index=3))
+    twice, strange = (pd.concat([state, state[7:8].assign(key=key)], ignore_index=True) for key in (7, 20))
+    assert wrong(twice) == ["key 7 is in the final state 2 times; expected once"]
+    assert wrong(strange) == ["key 20 in the final state: keys are below 20"]

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from keyshift.model.keys import units_of
-from keyshift.results.copies import UNIT, by_unit, unlike
+from keyshift.results.copies import UNIT, by_unit, repeated, unlike
 
 
 def results(rows, replica=0, first=True):
@@ -70,3 +70,22 @@ def test_results_without_a_first_copy_are_named():
     assert list(unlike(FIRSTS, more)) == ["slot 0 gave results from turn 6 on of which there is no first copy"]
     elsewhere = results([(5, 1, b"a")], 1, first=False)
     assert list(unlike(FIRSTS, elsewhere)) == ["slot 5 gave results from turn 1 on of which there is no first copy"]
+
+
+@pytest.mark.parametrize(
+    ("arrived", "restarts", "expected"),
+    [
+        ([10, 200], [100], [True, False]),
+        ([10, 20], [100], [False, False]),  # before any restart: a mistake
+        ([10, 200, 210], [100], [False, True, False]),  # once too often
+        ([10, 200, 400], [300, 100], [True, True, False]),
+        ([10, 20, 400], [100, 300], [False, True, False]),
+        ([10, 400], [100, 300], [True, False]),
+        ([10, 200, 210], [100, 300], [False, True, False]),
+        ([10, 200], [], [False, False]),
+    ],
+)
+def test_a_result_counts_for_nothing_if_it_came_once_more_behind_a_restart(arrived, restarts, expected):
+    copies = pd.DataFrame({"router": 0, "offset": 3, "position": 0, "arrived_us": arrived, "log_offset": arrived})
+    others = copies[:1].assign(offset=4)
+    assert repeated(pd.concat([copies, others]), restarts).tolist() == [*expected, False]

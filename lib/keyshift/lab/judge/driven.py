@@ -3,7 +3,7 @@ them says to another has arrived before anything else.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -227,9 +227,11 @@ class Results:
         self._places.append((slot, self._log_ends[slot], arrived_us))
         self._log_ends[slot] += 1
 
-    def table(self, fields: Iterable[pa.Field]) -> pd.DataFrame:
-        """All of them, in columns of these ``fields`` and of where they are."""
-        results = pa.Table.from_batches(self._parts).select([field.name for field in fields]).to_pandas()
-        rows = [part.num_rows for part in self._parts]
-        slot, log_offset, arrived_us = np.repeat(np.array(self._places, np.int64), rows, axis=0).T
+    def table(self, schema: pa.Schema) -> pd.DataFrame:
+        """All of them, in the columns of ``schema`` and of where they are."""
+        parts = [part.select(schema.names) for part in self._parts]
+        results = pa.Table.from_batches(parts, schema).to_pandas()
+        rows = [part.num_rows for part in parts]
+        places = np.array(self._places, np.int64).reshape(-1, 3)  # also if there are none
+        slot, log_offset, arrived_us = np.repeat(places, rows, axis=0).T
         return results.assign(slot=slot.astype(np.int32), log_offset=log_offset, arrived_us=arrived_us)

@@ -80,7 +80,8 @@ class FinalState:
     replicas: Mapping[int, "FinalState"] = field(default_factory=dict)  # of those that lived to the end, if there are
     began: Mapping[int, Sequence[Incarnation]] = field(default_factory=dict)  # of all of them
     judged: int | None = None  # of replicas that moved one after the other, that whose results are; None: first copies
-    repeats: int = 0  # how often it went on from a checkpoint, and gave once more what came behind that
+    # When (microseconds since the epoch) it went on from a checkpoint, and gave once more what came behind that.
+    repeats: Sequence[int] = ()
     strength: Sequence[tuple[float, int]] = ()  # since when (seconds since the epoch) so many of them were full
 
 

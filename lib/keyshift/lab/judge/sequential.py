@@ -23,12 +23,12 @@ import pandas as pd
 
 from keyshift.lab.judge.driven import DrivenStage, DrivenTurns, End
 from keyshift.model.errors import BadInput
-from keyshift.model.frames import RESULT_FIELDS
 from keyshift.model.keys import Assignment
 from keyshift.ordering import orderings
 from keyshift.results.verdict import Ownership
 from keyshift.state import Store, backends
 from keyshift.traffic.topics import positions
+from keyshift.wire.config import result_schema
 from keyshift.workloads import KeyedStage, Workload
 from keyshift.workloads.times import Times
 
@@ -69,8 +69,11 @@ def run_sequentially(
     Each source has as many ``routers``. Routers and slots are those of a job, ``RouterCore`` and ``SlotCore``, with one
     frame under way at a time; state and timers are handed over by export and install, or by reference. At the end all
     routers stand at a savepoint: timers that are not due by then stay. With an ``ordering`` slots work in turns, an
-    epoch as long as a frame. Raises BadInput for an unknown backend, and for an order that comes from a leader.
+    epoch as long as a frame. Raises BadInput for an unknown backend, for an order that comes from a leader, and for
+    fewer frames than assignments.
     """
+    if frames < len(assignments):
+        raise BadInput(f"frames = {frames}: must be at least {len(assignments)}, one for each assignment")
     if orderings.get(ordering).leads:
         possible = ", ".join(name for name, each in orderings.items() if not each.leads)
         raise BadInput(f"ordering = {ordering}: nobody leads in a sequential run; possible are {possible}")
@@ -121,7 +124,7 @@ def _run_in(
     *_, last = workload.stages
     return SequentialRun(
         pd.concat(events, ignore_index=True),
-        chain[-1].results.table([*RESULT_FIELDS, *last.result_fields]),
+        chain[-1].results.table(result_schema(last)),
         [
             part.to_pandas().assign(stage=number, unit=unit, slot=slot)
             for number, unit, slot, state in units

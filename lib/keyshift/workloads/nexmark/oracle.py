@@ -149,12 +149,22 @@ def _wrong_last(
         odd = ~both["best"].between(both["value"], most) | ~known
         yield from lines(both, odd, text + "is told with the best {best}, which cannot be")
     else:
-        both = fired.assign(value=fired["price"]).sort_values([by, "count"])
+        so_far = "count" if query == "q4" else "seq"  # rows of the key: the order in which they came
+        both = fired.assign(value=fired["price"]).sort_values([by, so_far])
         text += "is told with total {total} of {count}, which cannot be"
         sold = both.groupby(by)
+        odd = both[so_far] != sold.cumcount() + 1
         if query == "q4":
-            odd = (both["count"] != sold.cumcount() + 1) | (both["total"] != sold["price"].cumsum())
+            odd |= both["total"] != sold["price"].cumsum()
         else:
-            highest = both[by].map(sold["price"].agg(lambda prices: prices.nlargest(10).sum()))
-            odd = ~both["count"].between(1, sold["count"].transform("size").clip(upper=10)) | (both["total"] > highest)
+            totals = [total for _, sales in sold for total in _totals(sales)]
+            odd |= (both["total"] != totals) | (both["count"] != both["seq"].clip(upper=10))
         yield from lines(both, odd, text)
+
+
+def _totals(sales: pd.DataFrame) -> Iterator[int]:
+    """Behind each of a seller's sales, the sum of the ten of them so far that closed last."""
+    last: list[tuple[int, int, int]] = []
+    for sale in zip(sales["expires"], sales["key"], sales["price"], strict=True):
+        last = sorted([*last, sale])[-10:]
+        yield sum(price for *_, price in last)

@@ -237,18 +237,21 @@ def _q4(workload: "Nexmark") -> tuple[KeyedStage, ...]:
 
 
 def _q6(workload: "Nexmark") -> tuple[KeyedStage, ...]:
-    """Behind the auctions, the prices of the last ten of each seller, in the order in which they closed."""
+    """Behind the auctions, the prices of the last ten of each seller, in the order in which they closed.
+
+    ``seq``, the number of all sales so far, shows a loss that ten later sales would hide.
+    """
 
     def fold(state: Entry | None, event: Sequence[Any]) -> tuple[Entry, Entry]:
         _, _, _, auction, expires, price = event
-        known = list(zip(*state, strict=True)) if state else []
-        last = sorted([*known, (expires, auction, price)])[-LAST_SALES:]
-        row = auction, expires, price, sum(sale[-1] for sale in last), len(last)
-        return tuple(map(list, zip(*last, strict=True))), row
+        seq, *sales = state or (0,)
+        last = sorted([*zip(*sales, strict=True), (expires, auction, price)])[-LAST_SALES:]
+        row = auction, expires, price, sum(sale[-1] for sale in last), len(last), seq + 1
+        return (seq + 1, *map(list, zip(*last, strict=True))), row
 
     first = _closing(workload, ("seller", "expires", "price"), lambda entry: (entry[5], entry[3], entry[6]))
-    known = tuple(pa.field(name, pa.list_(pa.int64())) for name in ("expires", "auctions", "prices"))
-    row = ints("auction", "expires", "price", "total", "count")
+    known = *ints("seq"), *(pa.field(name, pa.list_(pa.int64())) for name in ("expires", "auctions", "prices"))
+    row = ints("auction", "expires", "price", "total", "count", "seq")
     return first, folded("sellers", "seller", ("expires", "price"), fold, known, row)
 
 
@@ -256,17 +259,20 @@ def _q6(workload: "Nexmark") -> tuple[KeyedStage, ...]:
 
 
 def _best(*fields: str) -> KeyedStage:
-    """Keyed by the start of a window: the largest value so far of the first of ``fields``, and whose it is."""
+    """Keyed by the start of a window: the largest value so far of the first of ``fields``, and whose it is.
+
+    ``seq``, the number of all rows so far, shows a loss that a larger value would hide.
+    """
 
     def fold(state: Entry | None, event: Sequence[Any]) -> tuple[Entry, Entry]:
         _, _, _, auction, value, *_ = event
-        best, leaders = state or (-1, [])
+        seq, best, leaders = state or (0, -1, [])
         if value >= best:
             leaders = sorted({*(leaders if value == best else []), auction})
             best = value
-        return (best, leaders), (*event[3:], best)
+        return (seq + 1, best, leaders), (*event[3:], best)
 
-    known = (*ints("best"), pa.field("leaders", pa.list_(pa.int64())))
+    known = (*ints("seq", "best"), pa.field("leaders", pa.list_(pa.int64())))
     return folded("best", "start", fields, fold, known, ints("auction", *fields, "best"))
 
 

@@ -118,14 +118,15 @@ ENTRIES = {
 }
 
 _LEADERS = """
-    SELECT start AS key, any_value(best) AS best, list_sort(list(DISTINCT key)) AS leaders
-    FROM (SELECT *, max({value}) OVER (PARTITION BY start) AS best FROM rows) WHERE {value} = best GROUP BY start
+    SELECT start AS key, any_value(seq) AS seq, any_value(best) AS best, list_sort(list(DISTINCT key)) AS leaders
+    FROM (SELECT *, count(*) OVER (PARTITION BY start) AS seq, max({value}) OVER (PARTITION BY start) AS best FROM rows)
+    WHERE {value} = best GROUP BY start
 """
 _LAST_TEN = """
-    SELECT seller AS key, list(expires ORDER BY expires, auction) AS expires,
+    SELECT seller AS key, any_value(seq) AS seq, list(expires ORDER BY expires, auction) AS expires,
            list(auction ORDER BY expires, auction) AS auctions, list(price ORDER BY expires, auction) AS prices
     FROM (
-        SELECT seller, expires, key AS auction, price FROM rows
+        SELECT seller, count(*) OVER (PARTITION BY seller) AS seq, expires, key AS auction, price FROM rows
         QUALIFY row_number() OVER (PARTITION BY seller ORDER BY expires DESC, key DESC) <= 10
     ) GROUP BY seller
 """

@@ -1,13 +1,17 @@
 """A run in this process drives what a job runs: what is wrong there is wrong here."""
 
+from dataclasses import replace
+
 import pytest
 
 from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.protocol.slot import SlotMachine
 from keyshift.results.verdict import judge
 from keyshift.runtime.computation import Computation
 from keyshift.workloads import workloads
+from keyshift.workloads.keycount import KeyCount
 
 TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
 SMALL = {"key_groups": 8, "keys": 50, "skew": 0.5, "seed": 1}
@@ -29,6 +33,25 @@ def test_units_change_their_slot_between_two_frames_as_in_a_job(name):
     assert set(run.results["version"]) == {1, 2}
     owners = {(row.unit, row.slot) for part in run.final for row in part.itertuples()}
     assert owners == {(unit, TWO[1].owner[unit]) for unit in range(8)}
+
+
+@pytest.mark.parametrize("frames", [0, 1])
+def test_fewer_frames_than_assignments_are_refused(frames):
+    with pytest.raises(BadInput, match=f"frames = {frames}: must be at least 2"):
+        run_sequentially(WORKLOADS["keycount"], TWO, frames=frames)
+
+
+@pytest.mark.parametrize("ordering", ["none", "live_robin"])
+def test_a_run_none_of_whose_events_reaches_a_slot_has_the_columns_of_results(ordering):
+    class Quiet(KeyCount):
+        @property
+        def sources(self):
+            (source,) = super().sources
+            return (replace(source, map=lambda events: events.slice(0, 0)),)
+
+    run = run_sequentially(Quiet(**SMALL), TWO, frames=3, ordering=ordering)
+    assert run.results.empty
+    assert {"key", "count", "slot", "log_offset", "arrived_us"} < set(run.results)
 
 
 def test_records_that_wait_for_a_unit_and_are_forgotten_are_lost(monkeypatch):
