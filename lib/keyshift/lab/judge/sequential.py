@@ -69,11 +69,9 @@ def run_sequentially(
     Each source has as many ``routers``. Routers and slots are those of a job, ``RouterCore`` and ``SlotCore``, with one
     frame under way at a time; state and timers are handed over by export and install, or by reference. At the end all
     routers stand at a savepoint: timers that are not due by then stay. With an ``ordering`` slots work in turns, an
-    epoch as long as a frame. Raises BadInput for an unknown backend, for an order that comes from a leader, and for
-    fewer frames than assignments.
+    epoch as long as a frame. With fewer frames than assignments, the later of these do not come. Raises BadInput for an
+    unknown backend, and for an order that comes from a leader.
     """
-    if frames < len(assignments):
-        raise BadInput(f"frames = {frames}: must be at least {len(assignments)}, one for each assignment")
     if orderings.get(ordering).leads:
         possible = ", ".join(name for name, each in orderings.items() if not each.leads)
         raise BadInput(f"ordering = {ordering}: nobody leads in a sequential run; possible are {possible}")
