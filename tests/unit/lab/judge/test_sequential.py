@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from keyshift.lab.judge.sequential import run_sequentially
-from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.protocol.slot import SlotMachine
 from keyshift.results.verdict import judge
@@ -33,12 +32,6 @@ def test_units_change_their_slot_between_two_frames_as_in_a_job(name):
     assert set(run.results["version"]) == {1, 2}
     owners = {(row.unit, row.slot) for part in run.final for row in part.itertuples()}
     assert owners == {(unit, TWO[1].owner[unit]) for unit in range(8)}
-
-
-@pytest.mark.parametrize("frames", [0, 1])
-def test_fewer_frames_than_assignments_are_refused(frames):
-    with pytest.raises(BadInput, match=f"frames = {frames}: must be at least 2"):
-        run_sequentially(WORKLOADS["keycount"], TWO, frames=frames)
 
 
 @pytest.mark.parametrize("ordering", ["none", "live_robin"])
