@@ -98,8 +98,7 @@ def pack(
     """Write the artifact of these runs into a new or empty ``folder``, whole or not at all; gives how many runs.
 
     Without ``run_ids``: of the runs of ``batches``, or of all stored ones. ``meanings``: see ``export_runs``.
-    Raises BadInput for a run that is not there, if there is none, or for a folder that has files or
-    is the current one.
+    Raises BadInput for a run that is not there, if there is none, or for a folder that has files or is the current one.
     """
     folder = folder.resolve()
     if folder == Path.cwd():

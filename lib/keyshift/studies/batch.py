@@ -133,8 +133,8 @@ def prepare(file: Path, folder: Path, name: str = "") -> PreparedBatch:
     """Read a batch file and check all that can be checked without executing anything.
 
     ``folder`` is where notebooks are that are not beside the file. ``name``: that of the batch, in place of the file's.
-    Raises BadInput, one line: for the file itself, a
-    notebook that is not there, a parameter that it does not have or of another kind, and sets that are the same.
+    Raises BadInput, one line: for the file itself, a notebook that is not there, a parameter that it does not have or
+    of another kind, and sets that are the same.
     """
     batch = load_batch(file, name)
     notebook = _find(batch.notebook, [file.parent, folder])

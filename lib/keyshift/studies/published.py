@@ -93,6 +93,10 @@ def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
     return list(loads.values())
 
 
+def _ordered(row: Row) -> bool:
+    return bool(row["parameters"].get("ordering", "none") != "none")
+
+
 @dataclass(frozen=True)
 class _AtPoints:
     """A column of the summary, in runs with the parameters of each point.
@@ -106,8 +110,8 @@ class _AtPoints:
     def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
         free = {*REPETITION, "auto", *(name for where in self.points.values() for name in where)}
         for alike in _loads(rows, free | {"replicas"}):
-            alone = [row for row in alike if row["parameters"].get("ordering", "none") == "none"]
-            for load in _loads([row for row in alike if row not in alone], free) or [[]]:
+            alone = [row for row in alike if not _ordered(row)]
+            for load in _loads([row for row in alike if _ordered(row)], free) or [[]]:
                 of_point = {
                     name: [row for row in [*load, *alone] if where.items() <= row["parameters"].items()]
                     for name, where in self.points.items()

@@ -9,7 +9,7 @@ of the same numbers, and a unit has the same results in a turn wherever it is: s
 and a turn is compared by itself, between replicas that have the same assignment. Pure.
 """
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ class FirstResults:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._come: dict[int, Counter[int]] = {}  # by turn: how many results of each unit
+        self._come: OrderedDict[int, Counter[int]] = OrderedDict()  # by turn: how many results of each unit
         self._forgotten = NO_TURN_YET  # the latest turn that is not among them any more
         self._given: dict[tuple[int, int], tuple[int, Counter[int]]] = {}  # by replica and slot: of its last turn
 
@@ -100,7 +100,7 @@ class FirstResults:
             reached[replica].append(number)
         whole = max((min(each) for each in reached.values() if len(each) == self._slots), default=NO_TURN_YET)
         while len(self._come) > KEPT_TURNS_OF_UNITS and (number := next(iter(self._come))) < whole:
-            del self._come[number]
+            self._come.popitem(last=False)
             self._forgotten = max(self._forgotten, number)
 
 

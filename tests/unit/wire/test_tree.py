@@ -11,7 +11,7 @@ from keyshift.wire.tree import PART_BYTES, GuardedWrites, Tree
 
 
 def test_what_goes_between_the_list_and_the_look_is_not_among_what_is_read():
-    there = {"/root/a": b"1", "/root/c": b"3"}
+    there = {"/job/a": b"1", "/job/c": b"3"}
 
     def get(path):
         if path not in there:
@@ -23,11 +23,11 @@ def test_what_goes_between_the_list_and_the_look_is_not_among_what_is_read():
         get_children=lambda path: ["a", "b", "c"],
         get_async=lambda path: SimpleNamespace(get=lambda: get(path)),
     )
-    assert Tree(client, "", GuardedWrites(client, "", None)).read_below("/root") == {"a": b"1", "c": b"3"}
+    assert Tree(client, "", GuardedWrites(client, "", None)).read_below("/job") == {"a": b"1", "c": b"3"}
 
 
 def test_so_it_is_in_memory(monkeypatch):
-    session = MemoryCoordination(Memory(), "/root")
+    session = MemoryCoordination(Memory(), "/job")
     session.begin()
     session.publish(nodes.ROUTERS[1], 7)
     monkeypatch.setattr(session, "children", lambda folder: ["0", "1"])
@@ -37,10 +37,10 @@ def test_so_it_is_in_memory(monkeypatch):
 def test_a_long_value_that_repeats_itself_takes_one_small_part():
     there = {}
     client = SimpleNamespace(get_async=lambda path: SimpleNamespace(get=lambda: (there[path], None)))
-    zookeeper, value = Tree(client, "/root", GuardedWrites(client, "", None)), b'["segment-0",1]' * PART_BYTES
-    *parts, (path, held) = zookeeper.writes("/root/node", value)
+    zookeeper, value = Tree(client, "/job", GuardedWrites(client, "", None)), b'["segment-0",1]' * PART_BYTES
+    *parts, (path, held) = zookeeper.writes("/job/node", value)
     there |= dict(parts)
-    assert path == "/root/node"
+    assert path == "/job/node"
     assert sum(map(len, there.values())) < PART_BYTES
     assert zookeeper.whole(held) == value
 

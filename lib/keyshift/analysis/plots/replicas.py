@@ -68,9 +68,9 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
 
 def _cpu_so_far(metrics: pd.DataFrame, seconds: pd.Index) -> pd.Series:
     """A sample is of the time since the look before."""
-    looks_s = pd.Series(np.sort(metrics.loc[metrics["metric"] == "cpu_cores", "t_s"].unique()))
-    took_s = pd.Series(looks_s.diff().fillna(SAMPLED_S).to_numpy(), index=looks_s)
-    samples = metrics[metrics["metric"] == "cpu_cores"]
+    samples = metrics[metrics["metric"] == "cpu_cores"].sort_values("t_s")
+    looks_s = samples["t_s"].drop_duplicates()
+    took_s = looks_s.diff().fillna(SAMPLED_S).set_axis(looks_s)
     used_s = samples["value"] * samples["t_s"].map(took_s)
     return used_s.groupby(np.floor(samples["t_s"])).sum().reindex(seconds).fillna(0.0).cumsum()
 

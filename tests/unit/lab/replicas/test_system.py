@@ -377,12 +377,18 @@ def test_nobody_waits_for_one_that_dies_while_it_moves_and_the_last_one_waits_fo
     assert not job.system.busy and job.said[-1].startswith("replica 2 moved in ") and job.said[-1].endswith(", alone")
 
 
-def test_one_that_dies_while_it_moves_comes_back_when_the_others_have_moved_and_is_not_said_to_have_moved(made):
+def one_dies_while_it_moves(made):
+    """Whoever dies comes back; the others have not moved yet."""
     job = made(**APART | {"returns": True})
     for each in job.every:
         each.busy = True
     job.system.request(ScaleTo(3))
     job.every[0].kill()
+    return job
+
+
+def test_one_that_dies_while_it_moves_comes_back_when_the_others_have_moved_and_is_not_said_to_have_moved(made):
+    job = one_dies_while_it_moves(made)
     for number in (1, 2):
         job.system.check()
         assert begun == [] and asked(job)[number] == [3], "it would have the assignment of one of them"
@@ -401,11 +407,7 @@ def test_one_that_dies_while_it_moves_comes_back_when_the_others_have_moved_and_
 
 
 def test_nobody_comes_back_behind_moves_that_are_cancelled(made):
-    job = made(**APART | {"returns": True})
-    for each in job.every:
-        each.busy = True
-    job.system.request(ScaleTo(3))
-    job.every[0].kill()
+    job = one_dies_while_it_moves(made)
     job.system.check()
     job.system.cancel()
     for each in job.every:
