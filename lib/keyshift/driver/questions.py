@@ -34,7 +34,7 @@ class Questions:
     def __init__(self, attempt: StageAttempt, alive: Callable[[], None]) -> None:
         self.attempt, self._alive = attempt, alive
         self._measuring = threading.Lock()  # a question hides the one before it
-        self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
+        self._copying: tuple[str, tuple[Move, ...]] | None = None  # the name of the order, and what is copied
 
     def tell(self, node: Node[T], value: T) -> None:
         """Publish something for the tasks of the stage."""
@@ -143,7 +143,12 @@ class Questions:
         """Keep copies of units at other slots from now on (unit, owner, holder)."""
         name = secrets.token_hex(3)
         self.tell(nodes.COPIES, nodes.CopiesWanted(name, copies, every_s, lag_keys, whole))
-        self._copying = name, {move.source for move in copies}
+        self._copying = name, copies
+
+    @property
+    def kept(self) -> tuple[Move, ...]:
+        """The copies that were ordered last."""
+        return self._copying[1] if self._copying else ()
 
     def end_copies(self) -> None:
         """Keep none from now on."""
@@ -155,8 +160,8 @@ class Questions:
         """Until the copies ordered last are close; what each owner measured. None if there are none."""
         if self._copying is None:
             return None
-        name, owners = self._copying
-        return self.by_slot(nodes.copied(name), owners, "copying")
+        name, copies = self._copying
+        return self.by_slot(nodes.copied(name), {copy.source for copy in copies}, "copying")
 
     def copied_by_now(self) -> dict[int, nodes.CopiesClose]:
         """Of the copies ordered last, what those owners measured whose are close by now."""

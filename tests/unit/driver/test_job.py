@@ -620,12 +620,15 @@ def test_a_fault_that_comes_while_the_coordinator_is_replaced_hits_the_next_one(
 
 
 def test_copies_do_not_outlive_an_attempt(job):
-    job.counter.ask.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
+    copies = (Move(UnitId(0), SlotId(0), SlotId(1)),)
+    job.counter.ask.copy(copies, 1.0, 10, True)
+    assert job.counter.ask.kept == copies
     close = CopiesClose(1, 2, 7, 1, 0, 5)
     at(job, 0).acknowledge(copied(job.memory.published[-1][1].id)[0], close)
     assert job.counter.ask.await_copies() == {0: close}
     job.recover()
     assert job.counter.ask.await_copies() is None
+    assert job.counter.ask.kept == ()
 
 
 def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(job, monkeypatch):

@@ -47,6 +47,10 @@ class Job:
     def copy(self, *order):
         self.copied.append(order)
 
+    @property
+    def kept(self):
+        return self.copied[-1][0] if self.copied else ()
+
     def copied_by_now(self):
         return self.await_copies() or {}
 
@@ -148,14 +152,65 @@ def test_the_copies_of_all_migrations_are_counted(kept):
     assert made.system.plans.copied().bytes_copied is None, "those of the next lap count from the beginning"
 
 
-def test_copies_that_came_no_closer_than_wanted_are_told():
-    made = system_of(strategy="replicated", copies="warm_up")
+WAITED = ["copies came no closer than 201 changed keys per round, copy_lag_keys = 200"]
+
+
+def told(made):
+    return [str(note) for note in made.job.notes if note]
+
+
+def planned(made):
+    """The first change is requested, and planned as the newest migration."""
     made.system.request(made.spec.changes[0])
-    ((make_steps, _),) = made.job.requests
-    make_steps(made.job.assignment)
-    assert [str(note) for note in made.job.notes if note] == [
-        "copies came no closer than 201 changed keys per round, copy_lag_keys = 200"
-    ]
+    make_steps, _ = made.job.requests[-1]
+    return make_steps(made.job.assignment)
+
+
+def moved_over_copies(made, steps):
+    """Of the units that move, those whose copies were ordered last, at their destinations."""
+    return {(move.unit, move.destination) for step in steps for move in step.moves} & {
+        (copy.unit, copy.destination) for copy in made.job.kept
+    }
+
+
+@pytest.mark.parametrize("kept", ["warm_up", "periodic"])
+def test_a_migration_that_nobody_has_announced_waits_for_its_copies_which_tell_if_they_came_no_closer(kept):
+    made = system_of(strategy="replicated", copies=kept)
+    assert planned(made)
+    assert len(made.job.copied) == 1
+    assert told(made) == WAITED
+
+
+def test_copies_that_were_announced_are_not_waited_for():
+    made = system_of(strategy="replicated")
+    made.system.announce(made.spec.changes[0])
+    assert moved_over_copies(made, planned(made))
+    assert len(made.job.copied) == 1 and not told(made)
+
+
+def test_copies_that_were_announced_are_made_again_in_the_attempt_behind_a_death():
+    made = system_of(strategy="replicated")
+    made.system.announce(made.spec.changes[0])
+    made.job.copied.clear()  # they do not outlive an attempt
+    assert moved_over_copies(made, planned(made))
+    assert told(made) == WAITED
+
+
+def test_copies_go_where_the_units_go_if_the_load_is_another_one_than_when_they_were_announced():
+    made = system_of(strategy="replicated", replicate=1, trigger="balance", slots=2, key_groups=4)
+    made.system.announce(made.spec.changes[0])  # unit 0 has most of the load
+    made.job.measure = lambda: {0: Measured(seconds=4.0, records=((0, 101), (1, 1), (2, 1), (3, 500)))}
+    steps = planned(made)
+    moves = sum(len(step.moves) for step in steps)
+    assert len(moved_over_copies(made, steps)) == moves > 0
+    assert len(made.job.copied) == 2 and told(made) == WAITED
+
+
+def test_copies_of_a_migration_before_have_gone_with_their_units():
+    made = system_of(strategy="replicated", slots=2, to_slots=4)
+    planned(made)  # it leads there, and another strategy led back
+    planned(made)
+    assert len(made.job.copied) == 2
 
 
 def test_copies_that_have_ended_with_their_attempt_are_not_waited_for(monkeypatch):

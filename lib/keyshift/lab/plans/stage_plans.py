@@ -70,7 +70,7 @@ class StagePlans:
         self.found: tuple[SlotId, ...] | None = None  # see ``JobPlans.found``
         self._planned, self._target = -1, spec.start(led.name)  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
-        self._announced = -1  # the number of the migration for which copies are there already, if it wants some
+        self._copied_for = -1  # the number of the migration for which copies were ordered last
         self.planned_s: float | None = None  # how long the first plan took
         self.replicate_s: float | None = None  # waited for copies
         self._copied: list[Copied] = []  # by orders before the last one
@@ -85,16 +85,19 @@ class StagePlans:
 
         ``point``: its strategy, instead of that of the run.
         """
-        point, self._announced = point or self._point.phase(self.past.requested), self.past.requested
+        point = point or self._point.phase(self.past.requested)
         if point.copies == "periodic":
-            self._copy(self._proposed(point, change, self.led.assignment).plan.copies, point)
+            copies = self._proposed(point, change, self.led.assignment).plan.copies
+            self._copy(self.past.requested, copies, point)
 
     def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
         """As the next migration would be planned now. ``point``: instead of the strategy of the run."""
         return self._proposed(point or self._point.phase(self.past.requested), change, self.led.assignment)
 
     def steps(self, number: int, change: Change, proposal: Proposal | None, current: Assignment) -> tuple[Step, ...]:
-        """Of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
+        """Of the ``number``-th migration, from where the units are by now; copies first, if it wants some that are not
+        kept yet.
+        """
         begin = time.perf_counter()
         if self._first in (-1, number):  # it may be planned once more
             self._first, self.found = number, current.owner
@@ -117,18 +120,9 @@ class StagePlans:
             self.past.decisions = [*others, *((number, decision) for decision in plan.decisions)]
         if self.planned_s is None:
             self.planned_s = time.perf_counter() - begin
-        if plan.copies and point.copies == "warm_up":
-            self.led.say(Doing(Activity.COPYING))
-            copying = time.perf_counter()
-            self._copy(plan.copies, point)
-            close = self.led.ask.await_copies() or {}  # none if their attempt has died meanwhile
-            most, wanted = max((each.keys for each in close.values()), default=0), self._spec.job.copy_lag_keys
-            if most > wanted:
-                words = f"copies came no closer than {most} changed keys per round, copy_lag_keys = {wanted}"
-                self._note(self.led.note(words))
-            self.replicate_s = (self.replicate_s or 0.0) + time.perf_counter() - copying
-        elif plan.copies and number != self._announced:
-            self._copy(plan.copies, point)
+        if plan.copies and not self._keeps(number, plan.copies):
+            self._copy(number, plan.copies, point)
+            self._await_copies()
         return plan.steps
 
     def ended(self, number: int, busy: bool) -> bool | None:
@@ -209,12 +203,31 @@ class StagePlans:
                 heat[unit] += number / measures.seconds
         return heat
 
-    def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:
+    # -- copies -------------------------------------------------------------------------------------------------------
+
+    def _keeps(self, number: int, copies: tuple[Move, ...]) -> bool:
+        """Whether all of these were ordered for this migration, in this attempt. The target may be another one since,
+        and copies for migrations before have gone with their units.
+        """
+        return number == self._copied_for and {*copies} <= {*self.led.ask.kept}
+
+    def _copy(self, number: int, copies: tuple[Move, ...], point: Strategy) -> None:
         job = self._spec.job
         if copies:
+            self._copied_for = number
             if answers := self.led.ask.copied_by_now():  # by now those of the migration before are, or never will be
                 self._copied.append(_copied(answers))
             self.led.ask.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
+
+    def _await_copies(self) -> None:
+        self.led.say(Doing(Activity.COPYING))
+        copying = time.perf_counter()
+        close = self.led.ask.await_copies() or {}  # none if their attempt has died meanwhile
+        most, wanted = max((each.keys for each in close.values()), default=0), self._spec.job.copy_lag_keys
+        if most > wanted:
+            words = f"copies came no closer than {most} changed keys per round, copy_lag_keys = {wanted}"
+            self._note(self.led.note(words))
+        self.replicate_s = (self.replicate_s or 0.0) + time.perf_counter() - copying
 
 
 def _copied(answers: Mapping[int, CopiesClose]) -> Copied:
