@@ -81,9 +81,9 @@ class ScalingPolicy:
     def _disturbed(self, look: Look) -> str:
         """Why what was seen cannot be used; empty if it can."""
         somebody_moved, self._migrated_at_s = look.migrated_at_s != self._migrated_at_s, look.migrated_at_s
-        if self._move is None and (look.migrating or somebody_moved):
-            self._move = _Move(1.0, look.at_s, telling=False, own=False)
         move = self._move
+        if (move is None or move.ended_s is not None) and (look.migrating or somebody_moved):  # also in a cool-down
+            move = self._move = _Move(1.0, look.at_s, telling=False, own=False)
         if move is not None:
             move.missed_s += look.missed_s
         if look.migrating or (move is not None and move.ended_s is None):

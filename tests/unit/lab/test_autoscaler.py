@@ -14,6 +14,7 @@ from keyshift.lab import autoscaler as module
 from keyshift.lab.autoscaler import Autoscaler, sentence, told
 from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.records import Measured, Second
+from keyshift.planner.autoscaling import COOL_DOWN_S
 from keyshift.results.from_records import scaling_table
 from keyshift.traffic.feed import Before, Progress
 
@@ -281,6 +282,35 @@ def test_what_somebody_else_has_requested_is_left_alone_until_a_cool_down_is_ove
     made.run(30)
     assert made.job.slots == 1, "and then it is a job like any other"
     assert made.driver._policy.takes_s < 9, "what was learnt is of its own migration"
+
+
+def moved_once(made):
+    """Until a look sees that its first own migration is over, whose cool-down that is."""
+    while not made.job.requests or made.driver.decisions[-1].reason != "a measurement begins":
+        made.run(1)
+
+
+def test_what_somebody_else_requests_in_a_cool_down_has_one_of_its_own(driven):
+    made = driven(1, lambda now: 1500.0, autoscale_s=1)
+    moved_once(made)
+    made.job.request(ScaleTo(1), "counter")
+    made.job.until += 9
+    made.run(12 + int(COOL_DOWN_S))
+    assert made.job.slots == 1 and len(made.job.requests) == 2
+    assert made.driver.decisions[-1].reason.startswith("cool-down for ")
+    made.run(20)
+    assert made.job.slots > 1, "and then it is a job like any other"
+
+
+@pytest.mark.parametrize("every_s", [1, 5], ids=["looks see it", "between two looks"])
+def test_nothing_is_learnt_from_a_migration_in_whose_cool_down_somebody_else_has_moved(driven, every_s):
+    made = driven(4, lambda now: 200.0, autoscale_s=every_s)
+    moved_once(made)
+    made.job.request(ScaleTo(4), "counter")
+    made.run(60)
+    first, second = (decision for decision in made.driver.decisions if decision.moves)
+    assert [each.stages[0].target for each in (first, second)] == [1, 1]
+    assert second.migration_missed_s == first.migration_missed_s
 
 
 def test_a_migration_of_somebody_else_between_two_looks_does_not_go_unnoticed(driven):
