@@ -136,8 +136,11 @@ class ScenarioPart(BaseModel):
         """What ``moves`` says. Raises BadInput."""
         return slot_of_group("moves", self.moves, "trigger map needs group:slot pairs, e.g. 0:3,7:1")
 
-    def changes(self, skew: float) -> list[Change]:
-        """The changes, in their order, of each stage that migrates. ``skew``: of the job's keys. Raises BadInput."""
+    def changes(self, skew: float, slots: int) -> list[Change]:
+        """The changes, in their order, of each stage that migrates. Raises BadInput.
+
+        ``skew``: of the job's keys, 0 if none is known. ``slots``: there are, of each of these stages.
+        """
         match self.trigger:
             case "scale":
                 return [ScaleTo(number) for number in self.reconfigurations]
@@ -146,10 +149,15 @@ class ScenarioPart(BaseModel):
             case "balance":
                 return [Balance()]
             case "zipf":
+                if not skew:
+                    raise BadInput(
+                        "trigger = zipf: no skew of the job's keys is known that lasts, so nobody knows what to move; "
+                        "set trigger = balance, which goes by the measured load"
+                    )
                 return [BalanceZipf(skew)]
             case "auto" | "script" | "none":  # nobody knows before, or there are none
                 return []
-        return [Map(self.slot_of_group())]
+        return [Map(self.slot_of_group(), slots)]
 
     def faults(self) -> list[Fault]:
         """What ``fault`` says. Phases count in the first attempt: if the query dies in one, none has others. Raises

@@ -49,9 +49,11 @@ class RunSpec:
     def __post_init__(self) -> None:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
         point = self.point()
-        later = [("then_slots", slots) for slots in scenario.reconfigurations[1:]]
-        first = [("slots", job.slots), ("slots_max", job.slots_max), ("to_slots", scenario.to_slots)]
-        for name, slots in [*first, *later]:
+        numbers = [("slots", job.slots), ("slots_max", job.slots_max)]
+        if scenario.trigger == "scale":  # else nobody asks for to_slots
+            first, *later = scenario.reconfigurations
+            numbers += [("to_slots", first), *(("then_slots", slots) for slots in later)]
+        for name, slots in numbers:
             if slots > key_groups:
                 raise BadInput(
                     f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
@@ -274,7 +276,8 @@ class RunSpec:
     @cached_property
     def changes(self) -> list[Change]:
         """What the scenario changes, one migration each. Raises BadInput."""
-        return self.scenario.changes(self.workload.skew)
+        skew = 0.0 if any(source.changes for source in self.workload.sources) else self.workload.skew
+        return self.scenario.changes(skew, min(self.tasks[name] for name in self.moving))
 
     def target(self, current: Assignment, change: Change | None = None, heat: Sequence[float] = ()) -> Assignment:
         """Where ``change`` leads from ``current``, both in units; without one, the first change of the scenario.

@@ -29,12 +29,12 @@ GROUPS, LOAD = Assignment.contiguous(8, 2), [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 
 )
 def test_a_scenario_says_what_is_requested_and_when(on_overlap, expected):
     part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3,6", gap_s=5.0, on_overlap=on_overlap)
-    assert part.actions(part.changes(skew=0.8)) == list(map(At, (2.0, 7.0, 12.0), expected))
+    assert part.actions(part.changes(skew=0.8, slots=4)) == list(map(At, (2.0, 7.0, 12.0), expected))
 
 
 def test_kills_come_between_the_migrations():
     part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, fault="kill:slot@9, stop:slot@3.5:2s")
-    assert part.actions(part.changes(skew=0.8)) == [
+    assert part.actions(part.changes(skew=0.8, slots=4)) == [
         At(2.0, Migrate(ScaleTo(4))),
         At(3.5, STOP),
         At(7.0, Migrate(ScaleTo(3))),
@@ -54,10 +54,10 @@ def test_kills_come_between_the_migrations():
         ),
         ({"trigger": "balance"}, Balance(), targets.balance(GROUPS, LOAD, 2)),
         ({"trigger": "zipf"}, BalanceZipf(2.0), targets.zipf_balance(GROUPS, 2.0, 2)),
-        ({"trigger": "map", "moves": "0:1"}, Map({0: 1}), targets.explicit(GROUPS, {0: 1}, 2)),
+        ({"trigger": "map", "moves": "0:1"}, Map({0: 1}, 2), targets.explicit(GROUPS, {0: 1}, 2)),
     ],
 )
 def test_each_trigger_is_one_change_and_says_where_it_leads(given, change, target):
-    (made,) = ScenarioPart(**given).changes(skew=2.0)
+    (made,) = ScenarioPart(**given).changes(skew=2.0, slots=2)
     assert made == change
     assert target_of(made, GROUPS, LOAD) == target != GROUPS

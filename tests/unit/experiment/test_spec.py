@@ -230,6 +230,11 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("trigger=map moves=0-1", "moves = '0-1'", "0:3,7:1"),
         ("trigger=map moves=500:0 slots=2", "unit 500", "0 to 127"),
         ("trigger=map moves=0:7 slots=2", "7", "slots"),
+        ("trigger=map moves=0:7 slots_max=4", "unit 0 to slot 7", "slots are 0 to 3"),
+        ("trigger=zipf skew=0", "trigger = zipf: no skew", "set trigger = balance"),
+        ("trigger=zipf workload=stock", "trigger = zipf: no skew", "set trigger = balance"),
+        ("trigger=zipf workload=micro later_events=9", "trigger = zipf: no skew", "set trigger = balance"),
+        ("key_groups=3", "to_slots = 4", "lower to_slots or raise key_groups"),
         ("workload=windowcount late_share=1.5", "late_share = 1.5", "less than or equal to 1"),
         ("keys=5 workload.keys=6", "workload.keys is given twice", "leave one out"),
         ("stage_slots=map:2", "stage_slots = 'map:2'", "unknown stage 'map': known: counter"),
@@ -256,6 +261,21 @@ def test_an_impossible_parameter_is_refused_with_its_value_and_a_remedy(setting,
     assert value in str(refused.value)
     assert remedy in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"trigger": "shuffle", "affected": 1}, {"trigger": "none"}, {"trigger": "script", "script": "3: scale 3"}],
+)
+def test_slots_that_nobody_scales_to_may_be_more_than_key_groups(values):
+    assert make_spec({"key_groups": 3, "slots": 2} | values).scenario.to_slots == 4
+
+
+def test_key_groups_may_go_to_any_slot_that_is_provisioned():
+    spec = make_spec(MAP_AND_COUNTER | {"trigger": "map", "moves": "0:3", "slots_max": 4, "stage": "all"})
+    assert [spec.target(spec.start(name)).owner[0] for name in ("map", "counter")] == [3, 3]
+    with pytest.raises(BadInput, match="unit 0 to slot 4: unknown slot; slots are 0 to 3"):
+        make_spec(MAP_AND_COUNTER | {"trigger": "map", "moves": "0:4", "slots_max": 4, "stage": "all"})
 
 
 def test_no_number_of_a_run_may_be_infinite():
