@@ -40,12 +40,14 @@ from keyshift.wire.nodes import (
     ROUTERS,
     STEPS,
     UNREADABLE,
+    WRITING,
     CopiesClose,
     Location,
     Restored,
     RouterSaved,
     SlotSaved,
     Unreadable,
+    Writing,
     ack,
     copied,
     logs,
@@ -378,6 +380,29 @@ def test_a_savepoint_that_was_not_awaited_before_a_death_is_called_anew_by_the_n
             job.savepoint()
     job.recover()
     assert job.savepoint().name.startswith("1-")
+
+
+def test_a_savepoint_may_be_written_for_longer_than_the_deadline(job, monkeypatch):
+    attempt, answers = job.counter.ask.attempt, Participant._answers
+    attempt.config = replace(attempt.config, deadline_s=0.5)
+
+    def late(participant, path, value):
+        said = answers(participant, path, value)
+
+        def write():
+            for size in range(12):
+                at(job, 0).publish(WRITING[0], Writing(value.id, size))
+                time.sleep(0.1)
+            for node, what in said:
+                at(job, 0).acknowledge(node, what)
+
+        if path != "savepoint":
+            return said
+        threading.Thread(target=write, daemon=True).start()
+        return []
+
+    monkeypatch.setattr(Participant, "_answers", late)
+    assert job.savepoint() == job.savepoints[0]
 
 
 def test_a_savepoint_that_could_not_be_called_is_called_anew(job, monkeypatch):
