@@ -131,6 +131,7 @@ class Questions:
             name = secrets.token_hex(3)
             self.tell(nodes.MEASURE, name)
             measured = self.by_slot(nodes.measured(name), range(self.attempt.config.slots), "measure")
+            self.attempt.participant.withdraw(nodes.MEASURE)  # or slots would answer once more in their next batch
             self.attempt.participant.withdraw(nodes.measured(name))  # a job that lasts is asked often
             return measured
 

@@ -33,6 +33,7 @@ from keyshift.wire.nodes import (
     ALL_SAVED,
     ASSIGNMENT,
     ENDED_LOGS,
+    MEASURE,
     PLAN,
     POSITIONS,
     RESTORED,
@@ -403,6 +404,13 @@ def test_a_savepoint_may_be_written_for_longer_than_the_deadline(job, monkeypatc
 
     monkeypatch.setattr(Participant, "_answers", late)
     assert job.savepoint() == job.savepoints[0]
+
+
+def test_a_question_is_taken_back_when_it_is_answered_or_slots_answer_again_in_each_batch(job):
+    job.counter.ask.measure()
+    heard = []
+    at(job, 0).watch(MEASURE, heard.append)  # as a slot of the next batch
+    assert heard == []
 
 
 def test_a_savepoint_that_could_not_be_called_is_called_anew(job, monkeypatch):
