@@ -614,7 +614,7 @@ def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_what_was_pu
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):
-    at(job, 0).acknowledge(ENDED_LOGS["5-slot-1"], (LogEvent(5, "slot-1", "begin", (), 3),))
+    at(job, 0).acknowledge(ENDED_LOGS["slot-1"], (LogEvent(5, "slot-1", "begin", (), 3),))
     job.queries[-1].stop()
     job.recover()
     assert [(event.place, event.at_us) for event in job.log] == [("slot-1", 5)], "nobody else answers any more"
