@@ -13,6 +13,7 @@ from keyshift.model.errors import Deposed, JobOver, NotThere, ServiceUnavailable
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ALL, Folder, Node
+from keyshift.wire.tree import PART_BYTES, PARTS
 from waits import until
 
 DEADLINE_S = 60.0
@@ -69,6 +70,15 @@ def test_what_one_publishes_another_reads_until_it_is_withdrawn(join):
     assert other.read(STEPS) is None
     with pytest.raises(ServiceUnavailable, match="steps is missing"):
         other.require(STEPS)
+
+
+def test_a_long_value_that_another_one_overwrites_leaves_nothing_behind(join):
+    values = [secrets.token_hex(PART_BYTES) for _ in range(3)]
+    for value in values:
+        join().publish(STEPS, value)
+    assert join().read(STEPS) == values[-1]
+    join().publish(STEPS, "short")
+    assert join().children(Folder(PARTS, {})) == []
 
 
 def test_who_has_caught_up_reads_what_others_have_written_until_then(join):

@@ -28,7 +28,7 @@ from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
-from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore, participants
+from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 
 
 @dataclass(frozen=True)
@@ -294,16 +294,15 @@ class Job:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
 
         The barriers come behind all that is on its way, which may be much: the deadline is for silence, and begins
-        anew with each answer and each result. The last result of every slot has come out at the end.
+        anew with each answer and each result, and while a slot writes. The last result of every slot has come out at
+        the end.
         """
         if not self._called:
             self.call_savepoint()
         config, name, self._called = self.config, self._called, ""
         manifest = SavepointManifest(config.workload, config.parameters)
         for stage in self.stages:
-            wanted = participants(stage.config)
-            what = f"savepoint {name} of {stage.name}"
-            said = stage.ask.answers(nodes.saved(name), wanted, what, lambda: self._output.received)
+            said = stage.ask.saved(name, f"savepoint {name} of {stage.name}", lambda: self._output.received)
             manifest.add(stage.name, said, stage.assignment)
         store = SavepointStore(config.endpoints, config.job)
         store.commit(name, manifest)

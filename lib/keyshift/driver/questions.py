@@ -17,7 +17,8 @@ from keyshift.protocol.coordinator import Appointment
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes, protocol_logs
-from keyshift.wire.nodes import Folder, Node
+from keyshift.wire.nodes import Folder, Node, Saved, Writing
+from keyshift.wire.savepoint import participants
 
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
 CHECK_S = 0.2  # between two looks at them, and between two calls of ``check`` while answers are awaited
@@ -103,12 +104,34 @@ class Questions:
         said = self.answers(folder, set(map(str, slots)), what, progress)
         return {int(slot): said[slot] for slot in sorted(said)}
 
+    def saved(
+        self,
+        name: str,
+        what: str,
+        progress: Callable[[], object] = lambda: None,
+        check: Callable[[], None] | None = None,
+    ) -> dict[str, Saved]:
+        """What all that take part say of a savepoint or snapshot; see ``answers``. It may take as long as a slot
+        writes.
+        """
+
+        def moved() -> object:
+            return progress(), self.writers()
+
+        return self.answers(nodes.saved(name), participants(self.attempt.config), what, moved, check)
+
+    def writers(self) -> list[Writing]:
+        """What each slot that has ever written something down said last of it."""
+        said = self.attempt.participant.read_below(nodes.WRITING)
+        return [said[slot] for slot in sorted(said)]
+
     def measure(self) -> dict[int, Measured]:
         """What each slot has seen since the attempt began."""
         with self._measuring:
             name = secrets.token_hex(3)
             self.tell(nodes.MEASURE, name)
             measured = self.by_slot(nodes.measured(name), range(self.attempt.config.slots), "measure")
+            self.attempt.participant.withdraw(nodes.MEASURE)  # or slots would answer once more in their next batch
             self.attempt.participant.withdraw(nodes.measured(name))  # a job that lasts is asked often
             return measured
 

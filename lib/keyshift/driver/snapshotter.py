@@ -17,8 +17,8 @@ from keyshift.traffic.traffic import Traffic
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
-from keyshift.wire.nodes import Saved, SlotSaved, Writing
-from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore, participants
+from keyshift.wire.nodes import Saved, SlotSaved
+from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 
 LOOK_S = 0.05
 MARK = "snapshot-"  # names begin so, and those of savepoints do not
@@ -139,7 +139,7 @@ class Snapshotter:
 
     def _await_writers(self) -> None:
         """Until nobody writes any more what was given up."""
-        while any(not writing.over for stage in self._stages for writing in _writers(stage)):
+        while any(not writing.over for stage in self._stages for writing in stage.ask.writers()):
             if self._over.wait(LOOK_S):
                 raise _Over
 
@@ -232,15 +232,8 @@ def _bytes(said: Mapping[str, Saved]) -> int:
 
 def _answers(stage: LedStage, name: str, what: str, check: Callable[[], None]) -> dict[str, Saved]:
     """Of all that take part. Raises ServiceUnavailable if a slot has failed."""
-    wanted, progress = participants(stage.config), partial(_writers, stage)
-    said = stage.ask.answers(nodes.saved(name), wanted, what, progress, check)
+    said = stage.ask.saved(name, what, check=check)
     for who, answer in sorted(said.items()):
         if isinstance(answer, SlotSaved) and answer.failed:
             raise ServiceUnavailable(f"{who} of {stage.name}: {answer.failed}")
     return said
-
-
-def _writers(stage: LedStage) -> list[Writing]:
-    """What each slot that has ever written something down said last of it."""
-    said = stage.participant.read_below(nodes.WRITING)
-    return [said[slot] for slot in sorted(said)]

@@ -146,7 +146,13 @@ def stop(pid: int, seconds: float) -> None:
 
 def parse(text: str) -> list[Fault]:
     """What ``text`` says, with commas between. Raises BadInput that names what is wrong and what there is."""
-    return [_parse(part.strip()) for part in text.split(",") if part.strip()]
+    found = [_parse(part.strip()) for part in text.split(",") if part.strip()]
+    for fault in found:
+        if fault.phase not in ("", STEADY) and found.count(fault) > 1:
+            raise BadInput(
+                f"fault = {text!r}: {fault} happens once in its phase; use it once, or also in another phase"
+            )
+    return found
 
 
 def parse_now(text: str) -> Fault:

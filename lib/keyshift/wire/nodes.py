@@ -365,7 +365,7 @@ def logs(question: str) -> Folder[Events]:
     return Folder(f"logs/{question}", {"": Events})
 
 
-ENDED_LOGS = logs("ended")  # of tasks that hand nothing over, by beginning and place
+ENDED_LOGS = logs("ended")  # of tasks that hand nothing over, by place; of one that has failed with "-failed" behind
 
 
 # -- above -------------------------------------------------------------------------------------------------------------

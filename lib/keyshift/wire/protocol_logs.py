@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import StepRecord
-from keyshift.runtime.protocol_log import LogEvent, ProtocolLog, in_order, to_lines
+from keyshift.runtime.protocol_log import EVENTS, LogEvent, ProtocolLog, in_order, to_lines
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
@@ -24,17 +24,21 @@ def answer(coordination: Coordination, request: str, log: ProtocolLog) -> None:
 
 
 def keep(coordination: Coordination, log: ProtocolLog) -> None:
-    """The task ends and hands nothing over: the job finds its log when it looks. Does not wait, and may be repeated."""
+    """The task ends and hands nothing over: the job finds its log when it looks, behind those of batches before."""
     if log.events:
         with contextlib.suppress(ServiceUnavailable):
-            coordination.acknowledge(nodes.ENDED_LOGS[f"{log.events[0].at_us}-{log.place}"], tuple(log.events))
+            node = nodes.ENDED_LOGS[log.place]
+            before = coordination.read(node) or ()
+            coordination.publish(node, (*before, *log.events)[-EVENTS:])
 
 
 def report(coordination: Coordination, log: ProtocolLog) -> None:
-    """The task fails: what led to that goes into the log of its worker, and to the job."""
+    """The task fails: what led to that goes into the log of its worker, and to the job. Does not wait."""
     log.stamp(now_us())
     sys.stderr.write(f"{log.place} fails; its last protocol events:\n{to_lines(list(log.events)[-SHOWN:])}")
-    keep(coordination, log)
+    if log.events:
+        with contextlib.suppress(ServiceUnavailable):
+            coordination.acknowledge(nodes.ENDED_LOGS[f"{log.place}-failed"], tuple(log.events))
 
 
 def gather(coordination: Coordination, places: int, steps: Iterable[StepRecord], alive: bool) -> list[LogEvent]:
@@ -50,7 +54,7 @@ def gather(coordination: Coordination, places: int, steps: Iterable[StepRecord],
     logs: dict[str, list[LogEvent]] = {"coordinator": _of_coordinator(steps)}
     for _, events in [*ended, *coordination.read_below(nodes.logs(request)).items()]:
         logs.setdefault(events[0].place, []).extend(events)
-    return in_order(logs.values())
+    return in_order(map(dict.fromkeys, logs.values()))  # a router that fails ends, too, and has told both times
 
 
 def _of_coordinator(steps: Iterable[StepRecord]) -> list[LogEvent]:

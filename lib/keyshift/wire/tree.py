@@ -5,6 +5,7 @@ unit. Who leads is in ``election`` and ``leader``.
 """
 
 import contextlib
+import re
 import secrets
 import zlib
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from keyshift.wire.epoch import Epoch
 PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
 PARTS = "parts"
 _IN_PARTS = b"/"  # so begins what is held in place of a long value, the path of its parts, and no JSON
+_PART = re.compile(rf".*/{PARTS}/[0-9a-f]{{16}}-\d+/\d+")  # the path of a part, from whatever root it is seen
 _FAST = 1  # level of zlib
 
 
@@ -94,20 +96,21 @@ class Tree:
 
     def __init__(self, client: KazooClient, root: str, guarded: GuardedWrites) -> None:
         self.root, self._client, self._guarded = root, client, guarded
-        self._in_parts: dict[str, bytes] = {}  # nodes that were written -> what they hold
+        self._written: dict[str, bytes] = {}  # nodes -> what this session has made them hold, if it is in parts
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, path: str, data: bytes) -> None:
-        """Create or overwrite a node. Of what it held before, the parts go."""
+        """Create or overwrite a node. Of what it held before, the parts go, whoever wrote them."""
         *parts, (_, held) = self.writes(path, data)
         for part, piece in parts:
             self.ensure(part, piece)  # it may have arrived, and the answer not
+        if (before := self._written.get(path)) is None:
+            before = self._held(path)
         self._client.retry(self._put, path, held)
-        if (before := self._in_parts.pop(path, None)) is not None:
+        self._written[path] = held if parts else b""
+        if before and before.startswith(_IN_PARTS):
             self.delete(before.decode())
-        if parts:
-            self._in_parts[path] = held
 
     def writes(self, path: str, data: bytes) -> list[Write]:
         """The writes after which the node holds ``data``, that of the node itself last."""
@@ -160,10 +163,8 @@ class Tree:
             raise
 
     def _delete_below(self, path: str) -> None:
-        try:
-            part = path.startswith(f"{self.root}/{PARTS}/")  # which may be long, and holds no path
-            held = b"" if part else self._client.retry(self._client.get, path)[0]
-        except NoNodeError:
+        held = b"" if _PART.fullmatch(path) else self._held(path)  # a part may be long, and holds no path
+        if held is None:
             return
         try:
             self._client.retry(self._guarded.write, "delete", path)
@@ -173,11 +174,18 @@ class Tree:
             for name in self.names(path):
                 self.delete(f"{path}/{name}")
             raise
-        self._in_parts.pop(path, None)
+        self._written.pop(path, None)
         if held.startswith(_IN_PARTS):
             self.delete(held.decode())
 
     # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _held(self, path: str) -> bytes | None:
+        """What ZooKeeper has of a node itself, or None if it is not there."""
+        try:
+            return self._client.retry(self._client.get, path)[0]  # type: ignore[no-any-return]
+        except NoNodeError:
+            return None
 
     def read(self, path: str) -> bytes | None:
         """What a node holds, or None if it is not there."""

@@ -127,8 +127,11 @@ class Routing:
 
     def close(self) -> None:
         """End the session. The task, and with it the batch, does not wait for that."""
+        threading.Thread(target=self._disconnect, name="keyshift-router-end", daemon=True).start()
+
+    def _disconnect(self) -> None:
         protocol_logs.keep(self.coordination, self._core.log)
-        threading.Thread(target=self.coordination.close, args=(True,), name="keyshift-router-end", daemon=True).start()
+        self.coordination.close(prepare_next=True)
 
 
 class RouterTask(Routing):

@@ -33,6 +33,7 @@ from keyshift.wire.nodes import (
     ALL_SAVED,
     ASSIGNMENT,
     ENDED_LOGS,
+    MEASURE,
     PLAN,
     POSITIONS,
     RESTORED,
@@ -40,12 +41,14 @@ from keyshift.wire.nodes import (
     ROUTERS,
     STEPS,
     UNREADABLE,
+    WRITING,
     CopiesClose,
     Location,
     Restored,
     RouterSaved,
     SlotSaved,
     Unreadable,
+    Writing,
     ack,
     copied,
     logs,
@@ -380,6 +383,36 @@ def test_a_savepoint_that_was_not_awaited_before_a_death_is_called_anew_by_the_n
     assert job.savepoint().name.startswith("1-")
 
 
+def test_a_savepoint_may_be_written_for_longer_than_the_deadline(job, monkeypatch):
+    attempt, answers = job.counter.ask.attempt, Participant._answers
+    attempt.config = replace(attempt.config, deadline_s=0.5)
+
+    def late(participant, path, value):
+        said = answers(participant, path, value)
+
+        def write():
+            for size in range(12):
+                at(job, 0).publish(WRITING[0], Writing(value.id, size))
+                time.sleep(0.1)
+            for node, what in said:
+                at(job, 0).acknowledge(node, what)
+
+        if path != "savepoint":
+            return said
+        threading.Thread(target=write, daemon=True).start()
+        return []
+
+    monkeypatch.setattr(Participant, "_answers", late)
+    assert job.savepoint() == job.savepoints[0]
+
+
+def test_a_question_is_taken_back_when_it_is_answered_or_slots_answer_again_in_each_batch(job):
+    job.counter.ask.measure()
+    heard = []
+    at(job, 0).watch(MEASURE, heard.append)  # as a slot of the next batch
+    assert heard == []
+
+
 def test_a_savepoint_that_could_not_be_called_is_called_anew(job, monkeypatch):
     def late(*_):
         raise MigrationFailed("router 0 did not answer")
@@ -581,7 +614,7 @@ def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_what_was_pu
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):
-    at(job, 0).acknowledge(ENDED_LOGS["5-slot-1"], (LogEvent(5, "slot-1", "begin", (), 3),))
+    at(job, 0).acknowledge(ENDED_LOGS["slot-1"], (LogEvent(5, "slot-1", "begin", (), 3),))
     job.queries[-1].stop()
     job.recover()
     assert [(event.place, event.at_us) for event in job.log] == [("slot-1", 5)], "nobody else answers any more"

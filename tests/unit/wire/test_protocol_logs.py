@@ -4,11 +4,11 @@ import pytest
 
 from keyshift.model.keys import Move, Step
 from keyshift.model.records import StepRecord
-from keyshift.runtime.protocol_log import ProtocolLog
+from keyshift.runtime.protocol_log import EVENTS, ProtocolLog
 from keyshift.wire import protocol_logs
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import LOG
-from keyshift.wire.protocol_logs import answer, gather, keep
+from keyshift.wire.protocol_logs import answer, gather, keep, report
 
 
 def log(place, *events):
@@ -56,11 +56,27 @@ def test_those_of_all_who_answer_and_of_the_coordinator_become_one(tasks):
 
 def test_what_a_router_left_in_earlier_batches_comes_before_what_it_says_now(tasks):
     nodes = tasks(log("router-0", (30, "switch", 5)))
-    for at_us in (1_000_000, 10):
+    for at_us in (10, 20):
         keep(nodes, log("router-0", (at_us, "switch", 1)))
-    keep(nodes, log("router-0", (10, "switch", 1)))  # as a task does that fails, and then ends
     keep(nodes, log(""))
-    assert [e.at_us for e in gather(nodes, 1, [], alive=True)] == [10, 1_000_000, 30]
+    assert [e.at_us for e in gather(nodes, 1, [], alive=True)] == [10, 20, 30]
+
+
+def test_what_a_task_tells_that_fails_and_then_ends_is_there_once(tasks, monkeypatch):
+    monkeypatch.setattr(protocol_logs, "now_us", lambda: 20)
+    nodes, failed = tasks(), log("router-0", (10, "switch", 1))
+    failed.note("savepoint")
+    report(nodes, failed)
+    assert [e.at_us for e in gather(nodes, 1, [], alive=False)] == [10, 20]
+    keep(nodes, failed)
+    assert [e.at_us for e in gather(nodes, 1, [], alive=False)] == [10, 20]
+
+
+def test_of_many_batches_of_a_router_the_last_events_are_kept(tasks):
+    nodes = tasks()
+    for at_us in range(EVENTS + 5):
+        keep(nodes, log("router-0", (at_us, "snapshot", 1)))
+    assert [e.at_us for e in gather(nodes, 1, [], alive=False)] == list(range(5, EVENTS + 5))
 
 
 def test_of_a_query_that_is_dead_nobody_is_asked(tasks):

@@ -18,12 +18,13 @@ from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
 from keyshift.wire import nodes
 from keyshift.wire.config import slot_schema
 from keyshift.wire.memory import Memory, MemoryCoordination
-from keyshift.wire.nodes import ASSIGNMENT, LOG, RouterSaved, logs, saved
+from keyshift.wire.nodes import ASSIGNMENT, ENDED_LOGS, LOG, RouterSaved, logs, saved
 from keyshift.wire.spark_rows import PRIMER, received
 from keyshift.wire.spark_rows import answered as batch_of
 from keyshift.worker import router as routing
 from keyshift.worker import tasks
 from keyshift.worker.router import RouterTask
+from waits import until
 
 SLOTS, FRAME_US, BEGIN_US = 3, 20_000, 1_000_000_000_000
 CONFIG = replace(CONFIG, slots=SLOTS)
@@ -184,6 +185,14 @@ def test_a_router_tells_what_it_has_done_when_it_is_asked(said, driver):
     assert place == "router-3"
     assert [(e.event, e.version) for e in events] == [("switch", 1), ("switch", 2)]
     assert 0 < events[0].at_us <= events[1].at_us
+
+
+def test_the_log_of_a_router_goes_on_in_the_next_batch(said, driver):
+    for number, task in enumerate((said, RouterTask(CONFIG)), start=1):
+        frame(task, number)
+        task.close()
+        until(lambda: len(driver.read(ENDED_LOGS["router-0"]) or ()) == number)  # noqa: B023
+    assert driver.children(ENDED_LOGS) == ["router-0"]
 
 
 def test_a_router_that_would_not_hear_of_a_switch_ends(said):

@@ -144,9 +144,10 @@ class SlotTask:
             moved_at = self.shared.clients.moved_at, self.shared.host.server.moved_at
             progress = len(core.machine.expected), core.queued_bytes, *moved_at
             writing = self.snapshots.busy or self.shared.markers.pending
-            if progress != self._progress or writing:  # the store has deadlines of its own
+            settled = self._ended and core.settled and not writing and not self.output.holds
+            if progress != self._progress or writing or settled:  # the store has deadlines of its own
                 self._progress, self.deadline = progress, time.monotonic() + self.shared.config.deadline_s
-            return self._ended and core.settled and not writing and not self.output.holds
+            return settled
 
     def wait(self) -> list[pa.RecordBatch]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""

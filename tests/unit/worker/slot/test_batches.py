@@ -101,6 +101,15 @@ def test_a_process_that_is_gone_with_the_state_ends_the_query(make):
         until(lambda: False, lambda: job.barrier(task))
 
 
+def test_a_slot_that_is_done_waits_for_another_one_of_its_process_however_long_that_takes(make):
+    job = make(**ONE_SLOT, deadline_s=0.1)
+    task = job.begun()
+    until(task.settled, task.wait)
+    late = time.monotonic() + 3 * job.config.deadline_s
+    until(lambda: time.monotonic() > late, lambda: (task.settled(), task.wait()))  # as the task of both does
+    assert task.settled()
+
+
 def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
     job = make()
     host = job.process()
@@ -254,9 +263,9 @@ def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
     with pytest.raises(ProtocolViolation):
         job.barrier(task, router=7)
     task.report()
-    (name,) = job.nodes.children(nodes.ENDED_LOGS)
-    assert name.endswith("-slot-0")
-    assert told(job.nodes.read(nodes.ENDED_LOGS[name]))[-2:] == [
+    ((_, events),) = job.nodes.read_below(nodes.ENDED_LOGS).items()
+    assert {event.place for event in events} == {"slot-0"}
+    assert told(events)[-2:] == [
         ("barrier", (), 1, 0, "router-0"),
         ("barrier", (), 1, 0, "router-7"),
     ]
