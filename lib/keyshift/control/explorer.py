@@ -138,9 +138,13 @@ class Explorer:
             threading.Thread(target=self._look_on, daemon=True).start()
 
     def _look_on(self) -> None:
-        figure, history = LiveFigure(self.job.history), self.job.history
+        history = self.job.history
+        figure = LiveFigure(history)
         try:
-            while self.job.runs and self.job.history is history:
+            while self.job.runs:
+                if self.job.history is not history:  # another one was started since the last look
+                    history = self.job.history
+                    figure = LiveFigure(history)
                 begin = time.monotonic()
                 self._status.value = f"<pre>{escape(line_of(self.job.look()))}</pre>"
                 self._picture.value = figure.png()

@@ -68,6 +68,7 @@ class Job:
         self._begun_from: Savepoint | None = None
         self._first_version = NO_VERSION  # of the last stage in the attempt that began from there
         self._called = ""  # the name of the savepoint that routers were told of, and nobody has awaited
+        self._complete_restart: Callable[[], None] | None = None  # of one that has switched and is not written down
         self.savepoints: list[Savepoint] = []  # all that were committed
         self.snapshots = CompletedSnapshots()
         self.notes: list[Note] = []  # one for each migration that did not go as planned, and each death
@@ -150,7 +151,7 @@ class Job:
         least ``slots``.
 
         Every unit is written and read again, whether it moves or not: those of the stage are one step in its
-        ``records``.
+        ``records``. If the new attempt dies first, ``recover`` writes that down: the target holds.
         """
         begun_us, restarted = now_us(), self.stage(name)
         savepoint = self.savepoint()
@@ -167,13 +168,19 @@ class Job:
         after[name] = Unfinished(restart, (), after[name].requests)
         self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].assignment.version
         self.snapshots.replace([])
+
+        def complete() -> None:
+            self._say(Doing(Activity.RESTORING))
+            restored = {stage.name: stage.ask.await_restored() for stage in self.stages}
+            self._say(Doing(Activity.RESTORED))
+            came = {slot: said.units for slot, said in restored[name].items()}
+            moved = before, target, savepoint.unit_bytes[name], came
+            restarted.history.records.append(restart_record(*moved, begun_us, aligned_us, stopped_us))
+            self._complete_restart = None
+
+        self._complete_restart = complete
         self._query.start(self.config, list(after.values()), savepoint.offsets)
-        self._say(Doing(Activity.RESTORING))
-        restored = {stage.name: stage.ask.await_restored() for stage in self.stages}
-        self._say(Doing(Activity.RESTORED))
-        came = {slot: said.units for slot, said in restored[name].items()}
-        moved = before, target, savepoint.unit_bytes[name], came
-        restarted.history.records.append(restart_record(*moved, begun_us, aligned_us, stopped_us))
+        complete()
 
     def recover(self) -> None:
         """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
@@ -188,6 +195,8 @@ class Job:
         self._query.end_snapshots()
         self._give_up_unreadable()
         self._go_on(self._query.stop_for_the_next())
+        if self._complete_restart:
+            self._complete_restart()
 
     def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
         """The next attempt, from what ``recover`` says. ``unfinished``: of each stage, what the one before has left."""

@@ -93,7 +93,7 @@ class Coordinator:
         self._completed = 0  # steps of the migration under way
         self._planner: threading.Thread | None = None
         self._thread: threading.Thread | None = None  # that leads
-        self._began, self._ending = False, False
+        self._began, self._ending = False, threading.Event()
         self._under_way: dict[Version, Callable[[], None]] = {}  # by version, what ends to listen to its slots
         self.log = StepLog(assignment)
 
@@ -125,7 +125,7 @@ class Coordinator:
             self._faults.remove(fault)
             if fault.action == "kill":
                 raise CoordinatorDied
-            time.sleep(fault.seconds)
+            self._ending.wait(fault.seconds)
             return []
 
         self._faults.append(fault)
@@ -171,7 +171,7 @@ class Coordinator:
 
     def end(self) -> None:
         """Let ``lead`` return, wherever it stands; another one may take over."""
-        self._ending = True
+        self._ending.set()
         self._inbox.put(lambda machine: [])
 
     def await_planner(self) -> None:
@@ -194,7 +194,7 @@ class Coordinator:
         if not self._began:
             self._carry_out(self._take_over())
             self._began = True
-        while not self._ending:
+        while not self._ending.is_set():
             try:
                 heard = self._inbox.get(timeout=TICK_S)
             except queue.Empty:
@@ -205,7 +205,7 @@ class Coordinator:
                 if isinstance(heard, _Asked):
                     self._asked.pop(heard)
                 self._inbox.task_done()
-        self._ending = False  # of this time
+        self._ending.clear()  # of this time
 
     def _planned(self, make_steps: MakeSteps, steps: Sequence[Step], begin: Assignment) -> list[protocol.Effect]:
         effects = self._machine.planned(steps, begin, _ms())
@@ -236,7 +236,7 @@ class Coordinator:
         self._beginning = None
         told = self._coordination.read(nodes.ASSIGNMENT)
         if told and told.appointment and not told.appointment.holds:  # its leader did not live to hear the answers
-            publish(self._coordination, self._appointments, told, told.assignment, lambda: not self._ending)
+            publish(self._coordination, self._appointments, told, told.assignment, lambda: not self._ending.is_set())
         return effects
 
     def _carry_out(self, effects: Iterable[protocol.Effect]) -> None:
@@ -270,7 +270,7 @@ class Coordinator:
                 if switches and not snapshot:
                     self._at_phase("switch")
                 before = log.history[-1]
-                publish(self._coordination, self._appointments, effect, before, lambda: not self._ending)
+                publish(self._coordination, self._appointments, effect, before, lambda: not self._ending.is_set())
                 if switches and (record := log.records.get(assignment.version)):
                     record.prepared_us = record.switched_us = now
                     say(Doing(Activity.MOVING, f"step {len(log.records)} moving"))

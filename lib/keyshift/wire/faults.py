@@ -46,6 +46,7 @@ DURATIONS = {  # what one means; of a restart there may be none
     "restart": "how long it is away at least, as in restart:minio@snapshot:3s, or nothing",
     "cut": "how long the first replica is cut off, as in cut:kafka@4:3s",  # of flight none
 }
+LONGEST_S = 3600.0  # of what lasts
 FORMS = "kill:source@transfer, stop:destination@install:3s, restart:zookeeper@switch or kill:slot@12"
 FORMS_NOW = "kill:slot, kill:replica, stop:coordinator:3s or restart:kafka"
 # The slot that tells of a phase when no slot is hit; of other phases the coordinator does.
@@ -179,6 +180,8 @@ def _parse(text: str, now: bool = False) -> Fault:
     if seconds is None or (not lasts and duration) or (lasts and action != "restart" and not seconds):
         needed = DURATIONS[action] if lasts else "no duration"
         raise BadInput(f"fault = {text!r}: {action} needs {needed}")
+    if seconds > LONGEST_S:
+        raise BadInput(f"fault = {text!r}: a duration is at most {LONGEST_S:g} s; for example {forms}")
     if now and who not in AT_A_TIME:
         able = f"now can be hit {', '.join(AT_A_TIME)}"
         raise BadInput(f"fault = {text!r}: {who} is hit in a phase only; {able}; for example {forms}")

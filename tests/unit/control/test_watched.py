@@ -8,6 +8,7 @@ import pytest
 from small_jobs import file_of
 from small_live import live_job
 
+from keyshift.analysis.plots.live import History
 from keyshift.control import explorer as explorer_module
 from keyshift.control import watched
 from keyshift.control.api import make_app
@@ -262,6 +263,14 @@ def test_what_is_refused_is_said_in_one_line(page, job, monkeypatch):
         press["stop"].click()
         assert wait_until(lambda: "starts or stops already" in page._said.value, DEADLINE_S)
     assert job.runs
+
+
+def test_a_page_goes_on_with_a_job_that_was_started_between_two_looks(page, job):
+    press = buttons(page)
+    press["start"].click()
+    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG), DEADLINE_S)
+    job.history = History()  # as a start leaves it
+    assert wait_until(lambda: len(job.history.samples) > 2, DEADLINE_S)
 
 
 def test_a_status_is_one_line():

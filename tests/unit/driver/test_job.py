@@ -323,6 +323,19 @@ def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job):
         job.restart("counter", job.counter.assignment)
 
 
+def test_a_restart_whose_new_attempt_dies_is_written_down_by_the_one_behind_it(job):
+    job.config, job.memory.restores = replace(job.config, deadline_s=1.0), {}
+    with pytest.raises(MigrationFailed, match="the restore"):
+        job.restart("counter", Assignment(START.version, MOVED))
+    job.memory.restores = RESTORES
+    for _ in range(2):
+        job.recover()
+    (record,) = job.counter.history.records
+    assert record.step.moves == ((0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 1))
+    assert (record.version, record.outcome) == (START.version + 1, "complete")
+    assert job.counter.assignment.owner == MOVED
+
+
 def test_a_restart_does_not_begin_with_the_version_of_a_snapshot_that_was_taken_while_it_began(job):
     """Results of both would have that version, and the owners of one of them."""
     savepoint = job.savepoint

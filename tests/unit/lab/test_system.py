@@ -8,7 +8,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import KeyshiftJob, job_config, missed_faults
-from keyshift.model.errors import QueryDied
+from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured
@@ -16,6 +16,7 @@ from keyshift.planner import Strategy, strategies
 from keyshift.wire.faults import parse
 from keyshift.wire.nodes import CopiesClose
 
+TAKEN_BACK = "a request for a migration was taken back before it had begun"
 ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 
 
@@ -27,8 +28,10 @@ class Job:
 
     def __init__(self, spec):
         self.stages, self.ask = [self], self
+        tasks = spec.slots_of if spec.point().restarts else spec.tasks
+        self.config = SimpleNamespace(job="run", token="secret", slots=tasks[self.name])
         self.assignment, self.copied, self.requests, self.restarted, self.notes = spec.start(), [], [], [], []
-        self.busy, self.cancelled, self.dies_in_restart = False, 0, False
+        self.busy, self.cancelled, self.dies, self.switches = False, 0, None, True
         self.faults = SimpleNamespace(busy=False, done=[], struck=[])
 
     def stage(self, name):
@@ -68,10 +71,12 @@ class Job:
 
     def restart(self, name, target, slots):
         assert name == self.name
-        if self.dies_in_restart:
-            raise QueryDied("gone")
-        self.restarted.append((target, slots))
-        self.assignment = Assignment(self.assignment.version + 1, target.owner)
+        if self.switches:
+            self.restarted.append((target, slots))
+            self.assignment = Assignment(self.assignment.version + 1, target.owner)
+            self.config.slots = max(slots, 1 + max(target.owner))
+        if self.dies:
+            raise self.dies
 
     def measure(self):
         units = len(self.assignment.owner)
@@ -239,20 +244,50 @@ def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_canc
     assert not made.system.busy
 
 
-def test_a_restart_in_which_the_query_dies_is_made_in_the_next_attempt():
+@pytest.mark.parametrize("death", [QueryDied, MigrationFailed], ids=["dies", "is given up"])
+@pytest.mark.parametrize("switches", [False, True], ids=["savepoint", "new attempt"])
+def test_a_restart_in_which_the_query_dies_is_made_once(death, switches):
+    """In the next attempt, if this one has not switched to the target."""
     made = system_of(strategy="stop_restart", slots=2, to_slots=4)
     made.system.request(made.spec.changes[0])
-    made.job.dies_in_restart = True
-    with pytest.raises(QueryDied):
+    made.job.dies, made.job.switches = death("gone"), switches
+    with pytest.raises(death):
         made.system.check()
     assert made.system.busy
     before = list(made.system.plans.of["counter"].past.decisions)
-    made.job.dies_in_restart = False
+    made.job.dies, made.job.switches = None, True
     made.system.check()
     ((target, _),) = made.job.restarted
     assert target.owner == made.spec.target(made.spec.start()).owner
     assert made.system.plans.of["counter"].past.decisions == before and before
-    assert not made.system.busy
+    assert made.system.plans.ended("counter", 0) and not made.system.busy
+
+
+def test_a_balance_whose_restart_has_died_behind_the_switch_is_not_planned_from_new_measures(monkeypatch):
+    made = system_of(strategy="stop_restart", trigger="balance", slots=2, key_groups=4)
+    made.system.request(made.spec.changes[0])
+    made.job.dies = QueryDied("gone")
+    with pytest.raises(QueryDied):
+        made.system.check()
+    made.job.dies = None
+    monkeypatch.setattr(made.job, "measure", lambda: {0: Measured(seconds=2.0, records=((2, 100), (3, 100)))})
+    made.system.check()
+    assert len(made.job.restarted) == 1 and made.system.plans.ended("counter", 0)
+
+
+def test_a_restart_that_moves_nothing_is_made_only_for_another_number_of_slots():
+    made = system_of(strategy="stop_restart", slots=2, to_slots=4)
+    for slots in (4, 4):
+        made.system.request(ScaleTo(slots))
+        made.system.check()
+    assert len(made.job.restarted) == 1 and made.system.plans.ended("counter", 1)
+    made.system.plans.adopt(made.system.plans.propose("counter", ScaleTo(2), strategies.get("fluid")))
+    ((make_steps, _),) = made.job.requests
+    for step in make_steps(made.job.assignment):
+        made.job.assignment = made.job.assignment.after(step)
+    made.system.request(ScaleTo(2))
+    made.system.check()
+    assert len(made.job.restarted) == 2 and made.job.config.slots == 2
 
 
 @pytest.fixture
@@ -261,7 +296,6 @@ def restarting():
 
     def make(strategy):
         made = system_of(strategy=strategy, slots=2, to_slots=4, key_groups=12)
-        made.job.config = SimpleNamespace(job="run", token="secret", slots=4)
         made.system.plans.adopt(made.system.plans.propose("counter", ScaleTo(4), strategies.get("stop_restart")))
         return made.job, made.system
 
@@ -294,6 +328,28 @@ def test_a_request_that_replaces_others_replaces_restarts_that_have_not_begun(re
     system.check()
     assert [len(set(target.owner)) for target, _ in job.restarted] == restarts
     assert [replace for _, replace in job.requests] == [True] * (not restarts)
+    assert TAKEN_BACK in map(str, job.notes)
+
+
+def test_a_restart_that_is_taken_back_is_told(restarting):
+    job, system = restarting("fluid")
+    system.cancel()
+    assert [str(note) for note in job.notes if note] == [TAKEN_BACK]
+
+
+def test_what_wants_slots_that_a_restart_has_taken_away_is_dropped():
+    made = system_of(strategy="stop_restart", slots=4, to_slots=2)
+    made.system.request(made.spec.changes[0])
+    made.system.plans.adopt(made.system.plans.propose("counter", ScaleTo(3), strategies.get("fluid")))
+    made.system.check()
+    made.system.check()
+    ((make_steps, _),) = made.job.requests
+    assert make_steps(made.job.assignment) == ()
+    [note] = [str(note) for note in made.job.notes if note]
+    assert note.endswith(
+        "was dropped, no plan could be made when its turn came: slot 2 is not provisioned any more, "
+        "only slots 0 to 1 are"
+    )
 
 
 def test_faults_whose_phase_never_came_are_noted():

@@ -53,6 +53,7 @@ def test_a_fault_that_is_asked_for_has_no_phase():
         ("kill:minio", "what can happen to minio is stop, restart"),
         ("stop:slot", "stop needs how long it is stopped"),
         ("kill:slot:3s", "kill needs no duration"),
+        ("stop:coordinator:1e12s", "a duration is at most 3600 s"),
     ],
 )
 def test_a_fault_that_cannot_be_asked_for_is_refused_in_one_line(text, words):

@@ -143,7 +143,7 @@ def exploration(history: History) -> Figure:
         if samples:
             slot_of = np.array([np.concatenate(list(sample.owners.values())) for sample in samples]).T
             edges = np.append([sample.at_s for sample in samples], end + 0.5)
-            most = max(history.slots.values())
+            most = max(*history.slots.values(), 1 + slot_of.max())  # there may have been more slots than now
             mesh = ax.pcolormesh(
                 edges,
                 np.arange(len(slot_of) + 1),

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections import deque
+from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import CopiedAhead
 from keyshift.lab.plans.stage_plans import Proposal, StagePlans
-from keyshift.model.errors import QueryDied
+from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.keys import SlotId
 from keyshift.planner import Strategy
 
@@ -63,14 +64,20 @@ class JobPlans:
 
     def _ask(self, plans: StagePlans, make_steps: MakeSteps, restarts: bool, replace: bool = False) -> None:
         stage = plans.led.name
-        for each in [*self._waiting] if replace else []:
-            if each.stage == stage:
-                with contextlib.suppress(ValueError):  # its turn has come meanwhile
-                    self._waiting.remove(each)
+        if replace:
+            self._take_back([stage])
         if restarts or self._waits(stage):
             self._waiting.append(_Queued(stage, make_steps, restarts))
         else:
             plans.led.request(make_steps, replace)
+
+    def _take_back(self, stages: Collection[str]) -> None:
+        for each in [*self._waiting]:
+            if each.stage in stages:
+                with contextlib.suppress(ValueError):  # its turn has come meanwhile
+                    self._waiting.remove(each)
+                    why = "a request for a migration was taken back before it had begun"
+                    self._job.notes.append(self._job.stage(each.stage).note(why))
 
     def ended(self, stage: str, number: int) -> bool | None:
         """Whether all units came where this migration wanted them; None while it is to come or under way.
@@ -87,7 +94,7 @@ class JobPlans:
 
     def cancel(self) -> None:
         """Take back what has not begun: migrations and restarts, of all stages."""
-        self._waiting.clear()
+        self._take_back(self.of.keys())
         for stage in self._job.stages:
             stage.cancel()
 
@@ -114,8 +121,8 @@ class JobPlans:
         asked = self._waiting.popleft()
         try:
             self._begin(asked)
-        except QueryDied:
-            self._waiting.appendleft(asked)  # of the next attempt
+        except (QueryDied, MigrationFailed):
+            self._waiting.appendleft(asked)  # of the next attempt, which has nothing to do if this one has switched
             raise
 
     def _begin(self, asked: _Queued) -> None:
@@ -124,9 +131,12 @@ class JobPlans:
             stage.request(asked.make_steps)
             return
         target = stage.assignment
-        for step in asked.make_steps(target):
+        steps = asked.make_steps(target)
+        for step in steps:
             target = target.after(step)
-        self._job.restart(stage.name, target, 0 if self._spec.point().restarts else stage.config.slots)
+        least = 0 if self._spec.point().restarts else stage.config.slots
+        if steps or max(least, 1 + max(target.owner)) != stage.config.slots:  # otherwise all is as it should be
+            self._job.restart(stage.name, target, least)
 
     # -- copies -------------------------------------------------------------------------------------------------------
 

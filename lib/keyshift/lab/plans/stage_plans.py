@@ -103,9 +103,14 @@ class StagePlans:
             self._first, self.found = number, current.owner
         if self._planned not in (-1, number):
             self._ended[self._planned] = self._target.owner == current.owner
+        if self._planned == number and self._target.owner == current.owner:  # a restart died when it had switched
+            return ()
         try:
             if proposal is None or proposal.begin.owner != current.owner:
                 proposal = self._proposed(proposal.point if proposal else self._point.phase(number), change, current)
+            last, slots = max(proposal.target.owner), self.led.config.slots
+            if last >= slots and not proposal.point.restarts:  # a restart has taken it away meanwhile
+                raise BadInput(f"slot {last} is not provisioned any more, only slots 0 to {slots - 1} are")
         except (BadInput, MigrationFailed, PlanRejected) as error:
             if proposal is None:
                 raise
