@@ -240,14 +240,12 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
 
 def _shown(text: str, path: Path | None) -> str:
     """A text of a parameter: if it leads out of the notebook's folder, then only as far as the folder ``data``."""
-    if not text.startswith(("/", "~", "../")):
-        return anonymous_value(text)
-    if path is not None:
+    if path is not None and text.startswith(("/", "~", "../")):
         folder = path.resolve().parent
         file = Path(os.path.abspath(folder / os.path.expanduser(text)))
         if any((above / "data").is_dir() and file.is_relative_to(above / "data") for above in folder.parents):
             return Path(os.path.relpath(file, folder)).as_posix()
-    return "<path>"
+    return "<path>" if text.startswith("../") else anonymous_value(text)
 
 
 def keep(executed: Executed, store: ResultStore) -> None:
