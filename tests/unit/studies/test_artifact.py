@@ -246,7 +246,10 @@ def test_nothing_of_batches_tells_whose_machine_it_was(tmp_path):
     store.put_run(run(0), tables())
     pack(store, [run(0).run_id], tmp_path / "out", Imprint(), batches=Batches("small", [(batch, done)], bench.records))
     page = (tmp_path / "out" / "batches.html").read_text()
-    assert "failed, OSError: &#39;&lt;path&gt;&#39; on &lt;address&gt;" in page and "<th>tape</th><td>&lt;path&gt;</td>" in page
+    assert (
+        "failed, OSError: &#39;&lt;path&gt;&#39; on &lt;address&gt;" in page
+        and "<th>tape</th><td>&lt;path&gt;</td>" in page
+    )
     assert_anonymous(tmp_path / "out")
 
 
