@@ -19,8 +19,14 @@ def unknown(kind: str, name: str, known: list[str]) -> BadInput:
     return BadInput(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
 
 
+_AS_JSON = {"True": "true", "False": "false", "None": "null"}  # as Python writes them, and notebooks
+
+
 def named_values(pairs: Iterable[str]) -> dict[str, Any]:
-    """What ``--set name=value`` gives, each value as JSON or else as text. Raises BadInput if there is no ``=``."""
+    """What ``--set name=value`` gives, each value as JSON (or True, False, None) or else as text.
+
+    Raises BadInput if there is no ``=``.
+    """
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, raw = pair.partition("=")
@@ -28,7 +34,7 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
             raise BadInput(f"--set {pair!r}: expected name=value")
         values[name] = raw
         with suppress(ValueError, RecursionError):  # it may be nested too deep
-            values[name] = json.loads(raw)
+            values[name] = json.loads(_AS_JSON.get(raw, raw))
     return values
 
 

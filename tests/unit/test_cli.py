@@ -250,6 +250,19 @@ def test_a_store_without_what_was_asked_for_is_not_called_empty(tmp_path, monkey
     assert keyshift("results", "list", *asked, home=tmp_path).stdout == "no run of workload = stok, strategy = fluid\n"
 
 
+def test_small_numbers_of_stored_runs_are_whole_for_a_script(tmp_path, monkeypatch):
+    store = result_store()
+    monkeypatch.setattr(stored_runs, "open_store", lambda profile: contextlib.nullcontext(store))
+    for number, rate in enumerate((1.5e-12, 0.1234567890123)):
+        store.put_run(run(number, parameters={"rate": rate}), tables())
+    rows = [json.loads(line) for line in keyshift("results", "list", "--json", home=tmp_path).stdout.splitlines()]
+    assert [row["parameters"]["rate"] for row in rows] == [0.1234567890123, 1.5e-12]
+    ids = [run(number).run_id for number in (0, 1)]
+    compared = keyshift("results", "compare", *ids, "--json", home=tmp_path).stdout
+    [rate] = [row for row in map(json.loads, compared.splitlines()) if "rate" in row.values()]
+    assert (rate["one"], rate["other"]) == (1.5e-12, 0.1234567890123)
+
+
 def test_a_tape_can_be_written_and_checked(tmp_path):
     file = tmp_path / "a.tape"
     settings = ("--set", "securities=7", "--set", "resting=100")

@@ -85,8 +85,7 @@ def notebook(
     from keyshift.services.stack import Stack
     from keyshift.studies import notebook as notebooks
 
-    parameters = named_values(settings)
-    notebooks.check_parameters(path, parameters)
+    [parameters] = notebooks.checked_parameters(path, named_values(settings))
     with _services(profile) as endpoints:
         executed = notebooks.execute(path, parameters, Stack().home)
         notebooks.keep(executed, ResultStore(endpoints))

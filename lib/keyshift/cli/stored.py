@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from keyshift.cli.options import Json, Where, print_rows
 from keyshift.folders import require_file, require_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What a person reads in `results list`; --json gives everything.
 LIST_COLUMNS = {
@@ -24,6 +27,12 @@ LIST_COLUMNS = {
 RunIds = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run ids, or their first characters.")]
 
 
+def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+    """Rows as JSON has them, with as many digits as pandas can write: ten decimals leave nothing of a small number."""
+    found: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso", double_precision=15))
+    return found
+
+
 def list_results(
     limit: Annotated[int, typer.Option(min=1, help="How many at the most, newest first.")] = 20,
     workload: Annotated[str | None, typer.Option(help="Only this workload.")] = None,
@@ -38,7 +47,7 @@ def list_results(
         rows = store.list_runs(limit=limit, workload=workload, strategy=strategy)
         if not as_json:
             rows = rows[list(LIST_COLUMNS)].rename(columns=LIST_COLUMNS)
-        print_rows(json.loads(rows.to_json(orient="records", date_format="iso")), as_json)
+        print_rows(_records(rows), as_json)
         if rows.empty and not as_json:
             asked = {"workload": workload, "strategy": strategy}
             of = ", ".join(f"{name} = {value}" for name, value in asked.items() if value)
@@ -71,7 +80,7 @@ def compare_results(
     if not as_json:
         typer.echo(f"one: {first.run_id} ({first.status})\nother: {second.run_id} ({second.status})\n")
         found = found.rename(columns={"ratio": "other / one"})
-    print_rows(json.loads(found.to_json(orient="records")), as_json)
+    print_rows(_records(found), as_json)
 
 
 def share_results(

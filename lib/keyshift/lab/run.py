@@ -16,6 +16,7 @@ from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space, work_folder
 from keyshift.lab.ending import RunEnd, all_of
+from keyshift.lab.judge.evaluation import Evaluation, Span
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.machine import bare_copy
 from keyshift.lab.machine import load_cost as costs
@@ -213,10 +214,10 @@ class Lab:
                 recording.died(error, log)
             raise
 
-    def run_series(self, job: RunSpec, specs: Sequence[RunSpec]) -> list[Manifest]:
-        """A run of each of ``specs``, all of them laps of one ``job``; see ``series``.
+    def run_series(self, job: RunSpec, specs: Sequence[RunSpec]) -> Iterator[Manifest]:
+        """A run of each of ``specs``, all of them laps of one ``job``; see ``series``. Each is stored as it is taken.
 
-        Raises KeyshiftError if the job died: then nothing is known of any of them, and nothing is stored.
+        Raises KeyshiftError if the job died: then nothing is known of any of them.
         """
         name, log = new_run_id(job.workload.name, "series"), list[LogEvent]()
         self.say(f"one job for {len(specs)} runs: {name}")
@@ -225,12 +226,12 @@ class Lab:
         with self._prepared(job, name, log, series.script, results, RunEnd()) as (run, _):
             run.run()
             laps = series.evaluations()
-        stored = []
-        for spec, (span, evaluation) in zip(specs, laps, strict=True):
-            begun, ended = (datetime.fromtimestamp(moment, UTC) for moment in (span.start, span.end))
-            run_id = new_run_id(spec.workload.name, spec.strategy.name, begun)
-            stored.append(self._recording(spec, run_id, spec.parameters(), (begun, ended)).ended(evaluation, log))
-        return stored
+        return (self._store_lap(spec, *lap, log) for spec, lap in zip(specs, laps, strict=True))
+
+    def _store_lap(self, spec: RunSpec, span: Span, evaluation: Evaluation, log: list[LogEvent]) -> Manifest:
+        begun, ended = (datetime.fromtimestamp(moment, UTC) for moment in (span.start, span.end))
+        run_id = new_run_id(spec.workload.name, spec.strategy.name, begun)
+        return self._recording(spec, run_id, spec.parameters(), (begun, ended)).ended(evaluation, log)
 
     def _recording(
         self, spec: RunSpec, run_id: str, parameters: dict[str, Any], took: tuple[datetime, datetime] | None = None
@@ -351,7 +352,8 @@ def run_in_one_job(
     """As ``run_each``, but runs that differ in strategy, trigger or measured time only are migrations of one job.
 
     Repetitions are further rounds of that job, with the same seed. Runs that cannot share a job are made one by one,
-    as are those of a job that died. Runs come in the order in which they are made.
+    as are those of a job that died. Runs come in the order in which they are made. Raises KeyshiftError if runs of one
+    job cannot be stored.
     """
     together: dict[str, list[RunSpec]] = {}
     for spec in lab.settled(specs):
@@ -362,8 +364,10 @@ def run_in_one_job(
         job = one_job(some) if len(rounds) > 1 else None
         if job is not None:
             try:
-                yield from zip(rounds, lab.run_series(job, rounds), strict=True)
-                continue
+                made = lab.run_series(job, rounds)
             except KeyshiftError as error:
                 lab.say(f"the job of {len(rounds)} runs died, so they are made one by one: {error}")
+            else:  # if the store fails, they must not be made again: some are stored already
+                yield from zip(rounds, list(made), strict=True)
+                continue
         yield from run_each(lab, some, failed)

@@ -1,5 +1,6 @@
 """YAML files that users write: profiles, and batch files."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ from keyshift.model.errors import BadInput
 
 
 class _Loader(yaml.SafeLoader):
-    """Of a key that is there twice YAML takes the last one and says nothing."""
+    """Numbers are those of JSON, Python and YAML 1.2: in YAML 1.1, 10:30 is 630, 012 is 10, and 1e3 is a text.
+
+    Of a key that is there twice YAML takes the last one and says nothing.
+    """
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         """Once for each mapping, before any other one is merged into it."""
@@ -22,6 +26,24 @@ class _Loader(yaml.SafeLoader):
                     raise yaml.MarkedYAMLError(problem=said, problem_mark=key.start_mark)
                 found.add((key.tag, key.value))
         return node
+
+
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag not in (_INT, _FLOAT)]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    _INT, re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+)$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(
+        r"[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+"
+        r"|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
+    ),
+    list("-+.0123456789"),
+)
 
 
 def read_yaml(what: str, path: Path) -> Any:

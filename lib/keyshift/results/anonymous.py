@@ -14,20 +14,29 @@ from ipaddress import IPv6Address
 from typing import Any
 
 _NO_SOURCE = r"(?<!\.py)(?<!\.java)(?<!\.scala)"  # whose line is no port
-_NAME = r"[A-Za-z0-9_.+@~-]+"
+_NAME = r"[\w.+@~-]+"
+_QUOTE = r"(?:\\?[\"']|&quot;|&#39;)"
+_CREDENTIAL = r"password|passwd|secret|token|authorization|(?:access|api)[_.-]?key"
 _RULES = (
-    (r"(://)[^/\s:@]+:[^/\s@]+@", r"\1<hidden>@"),
-    (r"(?i)\b([\w.-]*(?:password|passwd|secret|token|access[_.-]?key)[\w.-]*\s*[=:]\s*)[^\s,;<]+", r"\1<hidden>"),
+    (r"(://)[^/\s\"'<>]+@", r"\1<hidden>@"),
+    (
+        rf"(?i)\b([\w.-]*(?:{_CREDENTIAL})[\w.-]*{_QUOTE}?\s*[=:]\s*)"
+        r"(?:\"[^\"\n]+\"|'[^'\n]+'|(?:(?:bearer|basic)\s+)?[^\s,<]+)",
+        r"\1<hidden>",
+    ),
+    (r"\b([Bb]earer\s+)[\w.~+/=-]{8,}", r"\1<hidden>"),
+    (r"(?<=([\"']))(?:file:/{0,2})?~?(?:/[^/\"'\n]+){2,}/?(?=\1)", "<path>"),  # there may be spaces in it
     (rf"(?<![\w./<:~])(?:file:/{{0,2}})?~?(?:/{_NAME}){{2,}}/?", "<path>"),
     (rf"(?<![\w./<])~/{_NAME}", "<path>"),
     (r"\b[A-Za-z]:\\[^\s\"']+", "<path>"),
     (r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\w.]*\d)", "<address>"),
-    (rf"(?:(?<=://)[\w-]+|\blocalhost|\b[A-Za-z][\w-]*(?:\.[\w-]+)+){_NO_SOURCE}:\d{{4,5}}\b", "<address>"),
+    (rf"(?:(?:(?<=://)|(?<=>@))[\w-]+|\blocalhost|\b[A-Za-z][\w-]*(?:\.[\w-]+)+){_NO_SOURCE}:\d{{4,5}}\b", "<address>"),
     (r"\bip(?:-\d{1,3}){4}(?:\.[\w-]+)*\b", "<address>"),
     (r"\b[\w-]+(?:\.[\w-]+)*\.(?:internal|local|localdomain|lan)\b", "<address>"),
 )
 # In prose. A parameter may say 4000 events/s of the source ``control`` like this.
 _BARE_NAME = (rf"\b[A-Za-z][\w-]*{_NO_SOURCE}:\d{{4,5}}\b", "<address>")
+_BEGIN_OF_PATH = re.compile(r"(?:file:)?[/~]|[A-Za-z]:\\")
 _IPV6 = r"\[?(?<![\w:])((?:[0-9a-fA-F]{0,4}:){2,}[0-9a-fA-F]{0,4})(?![\w:])\]?(?::\d+)?"
 _DATA = r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+"  # an image: what looks like a path in it is none
 _COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal, in the tracebacks of notebooks
@@ -41,16 +50,22 @@ def anonymous(text: str) -> str:
 
 
 def anonymous_value(text: str) -> str:
-    """As ``anonymous``, of the value of a parameter: ``name:4000`` stays."""
-    return _replaced(text, _RULES)
+    """As ``anonymous``, of the value of a parameter: ``name:4000`` stays, and a path is known by how it begins."""
+    return "<path>" if _BEGIN_OF_PATH.match(text) else _replaced(text, _RULES)
 
 
-_OF_FIELDS = {"parameters": anonymous_value, "redis": anonymous}  # the latter is an address
+_OF_FIELDS: dict[str, Callable[[str], str]] = {
+    "parameters": anonymous_value,
+    "redis": anonymous,  # an address
+    "papermill": anonymous_value,  # its parameters, and the paths of notebooks
+    "versions": str,  # some have four numbers, as addresses have
+    "machine": str,
+}
 
 
 def anonymous_all(value: Any, change: Callable[[str], str] = anonymous) -> Any:
-    """A copy of a JSON value in which every text has gone through ``change``, those of parameters through
-    ``anonymous_value``; the names of fields stay.
+    """A copy of a JSON value in which every text has gone through ``change``, or through what its field needs; the
+    names of fields stay.
     """
     if isinstance(value, str):
         return change(value)

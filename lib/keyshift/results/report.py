@@ -121,6 +121,7 @@ def _drawn(strategy: str, tables: Tables, measured: pd.DataFrame) -> Iterator[Fi
         seconds = with_disturbed(metrics.per_second(latency), tables["metrics"])
         yield panels({strategy: (seconds, migration)}, title="Latency per second", faults=struck)
         yield throughput_panels({strategy: tables})
+    if len(measured):
         yield ccdf_figure({strategy: metrics.ccdf(measured)}).figure
     if len(migration):
         yield steps_gantt(migration).figure

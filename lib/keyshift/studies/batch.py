@@ -142,23 +142,29 @@ def prepare(file: Path, folder: Path, name: str = "") -> PreparedBatch:
     count = max(1, grid + len(batch.points)) * batch.repetitions
     if count > MAX_EXECUTIONS:
         raise BadInput(f"{file.name}: {count} executions; at most {MAX_EXECUTIONS}: shorten grid or repetitions")
-    sets = list(batch.sets())
+    sets = notebooks.checked_parameters(notebook, *batch.sets())
     names = list(dict.fromkeys(name for values in sets for name in values))
-    notebooks.check_parameters(notebook, *sets)
     code = [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
     executions: dict[str, NotebookExecution] = {}
     # Repetitions of a set are as far from each other as can be: what the machine does for a while hits all sets alike.
     for number, (repetition, parameters) in enumerate(itertools.product(range(1, batch.repetitions + 1), sets), 1):
         content = json.dumps([code, parameters, repetition], sort_keys=True)
         execution = NotebookExecution(number, parameters, repetition, sha256(content.encode()).hexdigest()[:16])
-        if same := executions.get(execution.id):
+        point = json.dumps(json.loads(content, parse_float=_number))
+        if same := executions.get(point):
             raise BadInput(
                 f"{file.name}: executions {same.number} and {number} have the same parameters "
                 f"({words(parameters) or 'none'}): leave one out, or use `repetitions`"
             )
-        executions[execution.id] = execution
+        executions[point] = execution
     varying = [n for n in names if any(n not in values or values[n] != sets[0].get(n) for values in sets)]
     return PreparedBatch(batch, notebook, list(executions.values()), varying)
+
+
+def _number(text: str) -> int | float:
+    """1000.0 is 1000."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def _find(name: str, folders: list[Path]) -> Path:

@@ -1,10 +1,12 @@
 """What came of many batches, as one HTML file that opens anywhere: verdicts, every figure, and what is missing."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import nbformat
 
+from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 from keyshift.results.files import Files
 from keyshift.results.pages import page
 from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, counted, words
@@ -17,8 +19,9 @@ Done = Mapping[str, ExecutionRecord]  # of a batch, by the id of the execution
 def batch_report(title: str, batches: Sequence[tuple[PreparedBatch, Done]], records: Files) -> str:
     """The page of ``batches``, in this order. Figures and conclusions come from the executed notebooks in ``records``.
 
-    Raises ServiceUnavailable.
+    Texts and parameters have passed ``anonymous``: others read it. Raises ServiceUnavailable.
     """
+    batches = [_told(prepared, done) for prepared, done in batches]
     gaps = [gap for prepared, done in batches for gap in _gaps(prepared, done)]
     ended, every = sum(len(done) for _, done in batches), sum(len(prepared.executions) for prepared, _ in batches)
     return page(
@@ -37,6 +40,15 @@ def status_of(done: Done, execution: NotebookExecution) -> str:
     return done[execution.id].status if execution.id in done else NOT_RUN
 
 
+def _told(prepared: PreparedBatch, done: Done) -> tuple[PreparedBatch, Done]:
+    shown = [replace(each, parameters=anonymous_all(each.parameters, anonymous_value)) for each in prepared.executions]
+    records = {
+        name: record.model_copy(update={"error": record.error and anonymous(record.error)})
+        for name, record in done.items()
+    }
+    return replace(prepared, executions=shown), records
+
+
 def _gaps(prepared: PreparedBatch, done: Done) -> Iterator[str]:
     """A line for each execution that is not as it should be."""
     for execution in prepared.executions:
@@ -53,7 +65,7 @@ def _batch(prepared: PreparedBatch, done: Done, records: Files) -> dict[str, Any
     verdicts = [verdict for record in done.values() for verdict in record.verdicts.values()]
     return {
         "name": prepared.batch.name,
-        "notebook": prepared.batch.notebook,
+        "notebook": anonymous_value(prepared.batch.notebook),
         "counts": {status: of.count(status) for status in STATUSES},
         "verdicts": ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(verdicts)) or "none",
         "minutes": f"{sum(record.minutes for record in done.values()):.1f}",

@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +22,7 @@ from papermill.engines import Engine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
+from keyshift.experiment.parts import AUTO
 from keyshift.model.errors import BadInput
 from keyshift.progress import DISPLAY, tell
 from keyshift.registry import unknown
@@ -112,12 +115,21 @@ class Executed:
     error: str | None
 
 
-_CONTAINERS: dict[str, tuple[type, ...]] = {"list": (list, dict), "dict": (dict,)}  # points with names are a list
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {  # in words, and what is one; of a parameter that says its type
+    "list": ("a list", (list, dict)),  # points with names are a list
+    "dict": ("a dict", (dict,)),
+    "bool": ("a bool, True or False,", (bool,)),
+    "int": (f"a whole number, or {AUTO},", (int,)),
+    "float": (f"a number, or {AUTO},", (int, float)),
+    "str": ("a text", (str,)),
+}
 
 
-def check_parameters(path: Path, *sets: dict[str, Any]) -> None:
-    """Of all ``sets`` of values. Raises BadInput if the notebook is not there, cannot be read or kept, has no such
-    parameter, or wants a list or dictionary and gets a single value.
+def checked_parameters(path: Path, *sets: dict[str, Any]) -> list[dict[str, Any]]:
+    """All ``sets`` of values as the notebook takes them: 7 is a text where it wants one, and 1e6 a whole number.
+
+    Raises BadInput if the notebook is not there, cannot be read or kept, has no such parameter or wants a value of
+    another type, and for a number that is not finite.
     """
     if not path.is_file():
         raise BadInput(f"notebook {str(path)!r}: there is no such file")
@@ -129,19 +141,33 @@ def check_parameters(path: Path, *sets: dict[str, Any]) -> None:
         known = papermill.inspect_notebook(str(path))
     except Exception as error:  # papermill and nbformat raise many kinds for a file that is none of theirs
         raise BadInput(f"notebook {str(path)!r} cannot be read: {str(error).splitlines()[0]}") from error
-    for name, value in (each for given in sets for each in given.items()):
-        if name not in known:
-            raise unknown("notebook parameter", name, list(known))
-        kind, default = known[name]["inferred_type_name"], known[name]["default"]
-        if kind in _CONTAINERS and not isinstance(value, _CONTAINERS[kind]):
-            raise BadInput(f"{name} = {value!r}: {path.name} wants a {kind} here, as its default is: {default}")
+    return [{name: _checked(path, known, name, value) for name, value in given.items()} for given in sets]
+
+
+def _checked(path: Path, known: Mapping[str, Any], name: str, value: Any) -> Any:
+    if name not in known:
+        raise unknown("notebook parameter", name, list(known))
+    kind, default = known[name]["inferred_type_name"], known[name]["default"]
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise BadInput(f"{name} = {value!r}: numbers have to be finite") from None
+    if kind == "str" and type(value) in (int, float):  # of figures alone, as the beginning of the id of a run
+        value = str(value)
+    if kind == "int" and type(value) is float and value.is_integer():
+        value = int(value)
+    words, types = _KINDS.get(kind, ("", (type(value),)))
+    alike = default == "None" if value is None else value == AUTO and int in types
+    if type(value) not in types and not alike:
+        raise BadInput(f"{name} = {value!r}: {path.name} wants {words} here, as its default is: {default}")
+    return value
 
 
 def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     """Run a notebook from top to bottom below ``home``; a failing cell, or a kernel that dies, is in ``error``,
     and the copy is kept.
     """
-    check_parameters(path, parameters)
+    [parameters] = checked_parameters(path, parameters)
     folder = _new_folder(home / "notebooks", path.stem)
     copy, html = folder / path.name, folder / f"{path.stem}.html"
     error = None
@@ -214,14 +240,12 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
 
 def _shown(text: str, path: Path | None) -> str:
     """A text of a parameter: if it leads out of the notebook's folder, then only as far as the folder ``data``."""
-    if not text.startswith(("/", "~", "../")):
-        return anonymous_value(text)
-    if path is not None:
+    if path is not None and text.startswith(("/", "~", "../")):
         folder = path.resolve().parent
         file = Path(os.path.abspath(folder / os.path.expanduser(text)))
         if any((above / "data").is_dir() and file.is_relative_to(above / "data") for above in folder.parents):
             return Path(os.path.relpath(file, folder)).as_posix()
-    return "<path>"
+    return "<path>" if text.startswith("../") else anonymous_value(text)
 
 
 def keep(executed: Executed, store: ResultStore) -> None:

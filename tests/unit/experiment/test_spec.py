@@ -367,7 +367,8 @@ def test_each_stage_is_balanced_over_its_own_slots(trigger):
 
 def test_settings_are_json_or_text():
     given = ["rate=5000", "keys=10", "trigger=shuffle", "cache=true", "order=id", "moves=0:1", "then_slots=4,3", "cap="]
-    assert named_values([*given, "size=null"]) == {
+    python = ["fast=True", "slow=False", "none=None"]
+    assert named_values([*given, "size=null", *python]) == {
         "rate": 5000,
         "keys": 10,
         "trigger": "shuffle",
@@ -377,7 +378,11 @@ def test_settings_are_json_or_text():
         "then_slots": "4,3",
         "cap": "",
         "size": None,
+        "fast": True,
+        "slow": False,
+        "none": None,
     }
+    assert not make_spec(named_values(["returns=False"])).job.returns
 
 
 def test_every_parameter_says_what_it_means_and_has_one_owner():

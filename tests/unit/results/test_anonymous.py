@@ -24,6 +24,16 @@ from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
         ("in ~/keyshift and C:\\Users\\ada\\x.txt", "in <path> and <path>"),
         ("secret_key=abc123, token: 9f8e", "secret_key=<hidden>, token: <hidden>"),
         ("redis://me:word@store", "redis://<hidden>@store"),
+        (
+            "redis://:word@10.0.0.5:6379/0, kafka://me:w@rd@broker:9092",
+            "redis://<hidden>@<address>/0, kafka://<hidden>@<address>",
+        ),
+        ("{'secret_key': 'a b', \"password\": \"x\"}", "{'secret_key': <hidden>, \"password\": <hidden>}"),
+        ('{\\"token\\": \\"x\\"}', '{\\"token\\": <hidden>'),
+        ("api_key=abc, ROOT_PASSWORD=a;b", "api_key=<hidden>, ROOT_PASSWORD=<hidden>"),
+        ("Authorization: Bearer abc.def, then Bearer eyJhbGciOi", "Authorization: <hidden>, then Bearer <hidden>"),
+        ("/home/jörg/a.csv of /データ/x", "<path> of <path>"),
+        ("no file '/home/ada/My Tapes/a.csv', line 3", "no file '<path>', line 3"),
     ],
 )
 def test_addresses_paths_and_credentials_go(text, expected):
@@ -74,6 +84,24 @@ def test_a_parameter_that_says_where_something_is_loses_it():
         "parameters": hidden,
         "error": "at <address>",
     }
+
+
+@pytest.mark.parametrize(
+    "path", ["/home/ada/My Tapes/ü.csv", "/my secret.csv", "~ada/a b/c", "C:\\My Files\\x", "file:/a b/c d"]
+)
+def test_a_value_that_begins_as_a_path_is_one_whatever_is_in_it(path):
+    assert anonymous_value(path) == "<path>"
+    given = {"parameters": {"text": path}, "papermill": {"input_path": path}}
+    assert anonymous_all(given) == {"parameters": {"text": "<path>"}, "papermill": {"input_path": "<path>"}}
+
+
+def test_versions_and_kernels_are_no_addresses():
+    told = {"versions": {"java": "17.0.8.1"}, "machine": {"system": "Linux 5.15.153.1-microsoft-standard-WSL2"}}
+    assert anonymous_all(told) == told
+
+
+def test_a_host_behind_credentials_goes_from_a_parameter():
+    assert anonymous_value("redis://:word@store:6379") == "redis://<hidden>@<address>"
 
 
 def test_an_image_in_a_text_is_not_damaged():

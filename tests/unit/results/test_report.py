@@ -80,6 +80,12 @@ def test_the_tail_is_of_results_behind_the_warm_up():
     assert [re.search(r"<td>(750|1000|600)</td>", part)[1] for part in parts] == ["750", "1000", "600"]
 
 
+def test_a_run_that_ended_within_its_warm_up_is_drawn_without_its_distribution():
+    store = result_store()
+    store.put_run(run(0, "fluid", measured_from_s=60.0), tables())
+    assert report(store, [run(0).run_id]).count("<svg") == 4
+
+
 def test_parameters_versions_and_verdict_are_there(page):
     for text in ("pyspark", "4.3.0", "1 lost", "P99 spike (ms)", "2 × some, 100 MiB"):
         assert text in page

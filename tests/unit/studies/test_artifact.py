@@ -169,10 +169,14 @@ def test_published_numbers_stand_beside_ours_or_alone(folder):
     assert "full before the migration in 1 of 1 runs" in page
 
 
-def test_nothing_in_the_folder_tells_whose_machine_it_was(folder):
+def assert_anonymous(folder):
     content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     for text in (b"/home/ada", b"moby", b"10.1.2.3", str(folder.parent).encode()):
         assert text not in content
+
+
+def test_nothing_in_the_folder_tells_whose_machine_it_was(folder):
+    assert_anonymous(folder)
 
 
 def without(text, *what):
@@ -226,6 +230,27 @@ def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
     store.delete_run(run(0).run_id)
     with pytest.raises(BadInput, match=r"^no run of a set small is stored: `keyshift batch --all small` makes them$"):
         pack(store, [], tmp_path / "none", Imprint(), batches=batches)
+
+
+def test_nothing_of_batches_tells_whose_machine_it_was(tmp_path):
+    def fails(path, parameters, home):
+        raise OSError(f"{parameters['tape']!r} on 10.1.2.3:9092")
+
+    write_notebook(tmp_path / "notebooks" / "load.ipynb", "tape: str = ''\nredis: str = ''")
+    where = "parameters: {redis: '10.1.2.3:6379'}\ngrid: {tape: [/home/ada/My Tapes/moby.csv, /home/ada/b.csv]}"
+    bench = Bench(tmp_path)
+    batch = prepared(tmp_path, where, notebook=tmp_path / "notebooks" / "load.ipynb")
+    done = bench.run(batch, fails)
+    assert all("/home/ada" in record.error for record in done.values()), "whoever waits for it needs to know"
+    store = result_store()
+    store.put_run(run(0), tables())
+    pack(store, [run(0).run_id], tmp_path / "out", Imprint(), batches=Batches("small", [(batch, done)], bench.records))
+    page = (tmp_path / "out" / "batches.html").read_text()
+    assert (
+        "failed, OSError: &#39;&lt;path&gt;&#39; on &lt;address&gt;" in page
+        and "<th>tape</th><td>&lt;path&gt;</td>" in page
+    )
+    assert_anonymous(tmp_path / "out")
 
 
 def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, monkeypatch):

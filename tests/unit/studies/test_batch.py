@@ -67,6 +67,19 @@ def test_a_notebook_beside_the_file_comes_before_one_of_the_notebooks_folder(fol
     assert prepared(folder).notebook == folder / "load.ipynb"
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("1e3", 1000.0), ("1.5E-2", 0.015), ("-2e+1", -20.0), ("10:30", "10:30"), ("1:30.5", "1:30.5"), ("012", "012"),
+        ("-0", 0), ("1_000", 1000), ("0x10", 16), ("2.", 2.0), (".5", 0.5), ("1.0.0", "1.0.0"), ("1e", "1e"),
+    ],
+)  # fmt: skip
+def test_numbers_are_those_that_everybody_means(folder, written, read):
+    write_notebook(folder / "notebooks" / "load.ipynb", "value = 1")
+    [execution] = prepared(folder, f"parameters: {{value: {written}}}").executions
+    assert repr(execution.parameters["value"]) == repr(read)
+
+
 # --- when an execution is the same one
 
 
@@ -326,6 +339,9 @@ def test_each_execution_has_a_line_and_a_row_with_what_varies_and_its_verdict(fo
         ),
         ("name: a\nnotebook: load.ipynb\nlist: [{seed: 1}, {sede: 1}]", "parameter 'sede': did you mean 'seed'"),
         ("name: a\nnotebook: load.ipynb\ngrid: {seed: [1, 2, 1]}", "executions 1 and 3 have the same .*seed=1"),
+        ("name: a\nnotebook: load.ipynb\ngrid: {skew: [1, 2, 1.0]}", "executions 1 and 3 have the same .*skew=1.0"),
+        ("name: a\nnotebook: load.ipynb\nparameters: {skew: .inf}", "skew = inf: numbers have to be finite"),
+        ("name: a\nnotebook: load.ipynb\nparameters: {seed: 012}", "seed = '012': load.ipynb wants a whole number"),
         ("name: a\nnotebook: laod.ipynb", "notebook = 'laod.ipynb': there is no such file .*did you mean 'load.ipynb'"),
         ("name: a\nnotebook: my load.ipynb", "notebook 'my load.ipynb': use letters"),
         ("name: My batch\nnotebook: load.ipynb", "name = 'My batch': .*lower-case letters, digits and '-'"),

@@ -14,7 +14,8 @@ from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from keyshift.model.errors import BadInput
-from keyshift.studies.notebook import MIME, check_parameters, execute, shareable, summaries
+from keyshift.registry import named_values
+from keyshift.studies.notebook import MIME, checked_parameters, execute, shareable, summaries
 from keyshift.waiting import wait_until
 
 PNG = base64.b64encode(bytes(range(256)) * 30).decode()
@@ -70,7 +71,8 @@ def test_code_figures_and_rows_stay(executed):
 WANTS = new_notebook(
     cells=[
         new_code_cell(
-            'names: list = ["a"]  # points\nmore: dict = {}  # settings\nrate: float = 1.0  # or auto',
+            'names: list = ["a"]  # points\nmore: dict = {}  # settings\nrate: float = 1.0  # or auto\n'
+            'fast: bool = True\nkeys: int = 5\nlike: str = ""\nseed: int = None',
             metadata={"tags": ["parameters"]},
         )
     ],
@@ -83,20 +85,36 @@ WANTS = new_notebook(
     [
         ({"names": "a"}, r"""names = 'a': wants\.ipynb wants a list here, as its default is: \["a"\]"""),
         ({"more": ["a"]}, r"more = \['a'\]: wants\.ipynb wants a dict here, as its default is: \{\}"),
+        ({"fast": "False"}, "fast = 'False': wants.ipynb wants a bool, True or False, here, as its default is: True"),
+        ({"fast": 0}, "fast = 0: wants.ipynb wants a bool"),
+        ({"rate": "1O00"}, "rate = '1O00': wants.ipynb wants a number, or auto, here, as its default is: 1.0"),
+        ({"rate": True}, "rate = True: wants.ipynb wants a number"),
+        ({"rate": None}, "rate = None: wants.ipynb wants a number"),
+        ({"rate": float("nan")}, "rate = nan: numbers have to be finite"),
+        ({"names": [1.0, float("inf")]}, r"names = \[1.0, inf\]: numbers have to be finite"),
+        ({"keys": 2.5}, "keys = 2.5: wants.ipynb wants a whole number, or auto, here, as its default is: 5"),
+        ({"like": ["a"]}, r"like = \['a'\]: wants.ipynb wants a text here"),
         ({"name": ["a"]}, "unknown notebook parameter 'name': did you mean 'names'"),
     ],
 )
 def test_a_value_of_another_kind_is_named_before_anything_is_started(tmp_path, given, why):
     nbformat.write(WANTS, tmp_path / "wants.ipynb")
-    check_parameters(tmp_path / "wants.ipynb", {}, {"names": {"a": {}}, "more": {"b": 1}, "rate": "auto"})
+    checked_parameters(tmp_path / "wants.ipynb", {}, {"names": {"a": {}}, "more": {"b": 1}, "rate": "auto"})
     with pytest.raises(BadInput, match=why):
-        check_parameters(tmp_path / "wants.ipynb", {"names": ["b"]}, given)
+        checked_parameters(tmp_path / "wants.ipynb", {"names": ["b"]}, given)
+
+
+def test_a_number_is_a_text_where_one_is_wanted_and_whole_where_it_has_to_be(tmp_path):
+    nbformat.write(WANTS, tmp_path / "wants.ipynb")
+    given = named_values(["like=20260101", "keys=1e6", "rate=5", "fast=False", "seed=None"])
+    [taken] = checked_parameters(tmp_path / "wants.ipynb", given)
+    assert repr(taken) == "{'like': '20260101', 'keys': 1000000, 'rate': 5, 'fast': False, 'seed': None}"
 
 
 def test_a_notebook_that_the_store_could_not_keep_is_refused_before_anything_is_started(tmp_path):
     nbformat.write(WANTS, tmp_path / "my notebook.ipynb")
     with pytest.raises(BadInput, match=r"notebook 'my notebook.ipynb': use letters, digits"):
-        check_parameters(tmp_path / "my notebook.ipynb")
+        checked_parameters(tmp_path / "my notebook.ipynb")
 
 
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

@@ -55,6 +55,8 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame]) -> Axes:
         drawn = looks[strategy]
         how = drawn.marked_line | {"linewidth": 1.8, "markevery": [-1] if len(curve) else []}
         drawn_lines += ax.plot(curve["latency_ms"], curve["fraction"], label=drawn.label, **how)
+    if not any(map(len, curves.values())):  # without data a log axis has no limits
+        ax.set(xlim=(1, 1000), ylim=(1e-3, 1))
     ax.set_yscale("log")
     ax.set_xscale("log")
     plain_numbers(ax.xaxis)

@@ -148,6 +148,9 @@ def test_points_of_one_strategy_are_told_apart_by_their_parameters():
 def test_nothing_to_draw_is_drawn_empty_or_refused(migration):
     assert len(figures.steps_gantt(migration.iloc[:0]).patches) == 0
     assert len(figures.pareto(costs()).collections) == 0
+    nothing = figures.ccdf_figure({"fluid": metrics.ccdf(pd.DataFrame({"latency_ms": []}))})
+    nothing.figure.draw_without_rendering()
+    assert legend_of(nothing.get_legend()) == ["fluid"]
     with pytest.raises(BadInput, match="no curve"):
         figures.ccdf_figure({})
     with pytest.raises(BadInput, match="steps_gantt: no column drained_s"):

@@ -5,7 +5,7 @@ import pytest
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import run_in_one_job
 from keyshift.lab.scripts.series import Series, job_of, one_job
-from keyshift.model.errors import KeyshiftError
+from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.model.records import Second
 
 SMALL = {"keys": 1000, "seconds": 10.0, "trigger_s": 4.0}
@@ -18,8 +18,8 @@ def spec(**given):
 class Lab:
     """Has no job, and says what it was asked for."""
 
-    def __init__(self, dies=False):
-        self.asked, self.said, self.dies = [], [], dies
+    def __init__(self, dies=False, full=False):
+        self.asked, self.said, self.dies, self.full = [], [], dies, full
         self.say = self.said.append
 
     def settled(self, specs):
@@ -33,7 +33,12 @@ class Lab:
         self.asked.append(("series", [spec.strategy.name for spec in specs], job.workload.bins))
         if self.dies:
             raise KeyshiftError("no slot is left")
-        return [SimpleNamespace(strategy=spec.strategy.name) for spec in specs]
+        return map(self.stored, specs)
+
+    def stored(self, spec):
+        if self.full:
+            raise ServiceUnavailable("MinIO is full")
+        return SimpleNamespace(strategy=spec.strategy.name)
 
 
 def test_strategies_triggers_and_times_may_differ_within_a_job():
@@ -110,6 +115,13 @@ def test_runs_of_a_job_that_died_are_made_one_by_one_and_that_is_said():
     assert [each.strategy for _, each in made] == ["fluid", "lazy"]
     assert lab.asked[1:] == [("alone", "fluid", 1), ("alone", "lazy", 1)]
     assert lab.said == ["the job of 2 runs died, so they are made one by one: no slot is left"]
+
+
+def test_runs_that_cannot_be_stored_are_not_made_again_as_some_are_stored_already():
+    lab = Lab(full=True)
+    with pytest.raises(ServiceUnavailable, match="MinIO is full"):
+        list(run_in_one_job(lab, [spec(), spec(strategy="lazy")], failed=lambda *of: None))
+    assert len(lab.asked) == 1 and lab.said == []
 
 
 @pytest.mark.parametrize(
