@@ -35,7 +35,14 @@ class SlotEffects:
         self.couriers = KeyCouriers(clients, core.keys, self.turn, failed)
         self.departures = Departures(shared, addresses, self.turn, self._sent)
         self.replicator = Replicator(
-            shared.host.state_schema, clients, core.states, shared.lock, addresses.of, self._acknowledge_copies, failed
+            shared.host.state_schema,
+            clients,
+            core.states,
+            core.machine.expected,
+            shared.lock,
+            addresses.of,
+            self._acknowledge_copies,
+            failed,
         )
 
     def close(self) -> None:

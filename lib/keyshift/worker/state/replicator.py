@@ -8,6 +8,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -51,8 +52,8 @@ class _Rounds:
 
 
 class Replicator:
-    """The copies of the units of one slot. ``acknowledge(name, close)`` is called once for each order, when all are
-    close.
+    """The copies of the units of one slot. ``expected``: units whose state is to come. ``acknowledge(name, close)`` is
+    called once for each order, when all are close.
     """
 
     def __init__(
@@ -60,14 +61,16 @@ class Replicator:
         state_schema: pa.Schema,
         clients: StateClients,
         states: dict[int, UnitState],
+        expected: AbstractSet[int],
         lock: threading.Lock,
         address_of: Callable[[int], str],
         acknowledge: Callable[[str, CopiesClose], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._schema = state_schema  # with the key
-        self._clients, self._states, self._lock = clients, states, lock
+        self._clients, self._states, self._expected, self._lock = clients, states, expected, lock
         self._address_of, self._acknowledge, self._failed = address_of, acknowledge, failed
+        self._wanted: dict[int, int] = {}  # unit -> holder: copies that have not begun, as the unit was not here yet
         self._copies: dict[int, _Copy] = {}
         self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
         self._order: CopiesWanted | None = None
@@ -81,24 +84,29 @@ class Replicator:
             return
         self._order = order
         before = {(copy.holder, unit) for unit, copy in self._copies.items()}
-        own = self._states  # no copies of what others reach anyway
-        self._copies = {
-            unit: _Copy(holder)
-            for unit, owner, holder in order.copies
-            if owner == slot and unit in own and not own[unit].shared
-        }
+        self._wanted = {unit: holder for unit, owner, holder in order.copies if owner == slot}
+        self._copies = {}
+        self._begin_copies()
         self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
-        for unit, state in own.items():
-            if unit in self._copies:
-                state.track(COPIES)
-            else:  # it may have been tracked for an earlier order, also of the batch before
+        for unit, state in self._states.items():
+            if unit not in self._copies:  # it may have been tracked for an earlier order, also of the batch before
                 state.untrack(COPIES)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="keyshift-copies", daemon=True)
             self._thread.start()
 
+    def _begin_copies(self) -> bool:
+        """Of wanted units that are here by now; under the slot's lock. Whether others are still to come."""
+        for unit in [unit for unit in self._wanted if unit in self._states]:
+            holder, state = self._wanted.pop(unit), self._states[unit]
+            if not state.shared:  # no copies of what others reach anyway
+                self._copies[unit] = _Copy(holder)
+                state.track(COPIES)
+        return not self._expected.isdisjoint(self._wanted)
+
     def shrink(self, shipment: Shipment, destination: int) -> Shipment:
         """The unit leaves: only what changed, if its copy is where it goes; under the slot's lock."""
+        self._wanted.pop(shipment.unit, None)
         copy = self._copies.pop(shipment.unit, None)
         if copy is None:
             return shipment
@@ -130,10 +138,14 @@ class Replicator:
                 if rounds is None or rounds.order.id != order.id:
                     rounds = _Rounds(order, self.copied_bytes)
                 self._drop_useless()
-                changed = sum(self._round(unit) for unit in list(self._copies))
+                with self._lock:
+                    if self._closed.is_set():
+                        return
+                    more, units = self._begin_copies(), list(self._copies)
+                changed = sum(map(self._round, units))
                 if self._closed.is_set():  # nothing is known of the units whose turn did not come
                     return
-                if rounds.ends(changed):
+                if not more and rounds.ends(changed):
                     sent = self.copied_bytes - rounds.bytes_before
                     close = CopiesClose(rounds.began_us, rounds.number, sent, len(self._copies), changed, now_us())
                     self._acknowledge(order.id, close)

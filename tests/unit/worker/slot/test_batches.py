@@ -91,6 +91,20 @@ def test_the_next_holder_goes_on_where_the_last_one_stopped(make, following):
     until(lambda: task.shared.host is first or not first.left[0])
 
 
+def test_copies_are_made_of_units_that_come_from_another_process(make, monkeypatch):
+    job, goes_on, pull = make(), threading.Event(), StateClients.pull
+    job.end(job.begun(keys=job.keys_of(0)))
+    job.nodes.publish(nodes.COPIES, nodes.CopiesWanted("one", (Move(0, 0, 1),), 0.01, 0, whole=False))
+    monkeypatch.setattr(StateClients, "pull", lambda *what: goes_on.wait(DEADLINE_S) and pull(*what))
+    job.opened(0, job.process())
+    until(lambda: job.listens(nodes.LOG))  # and so it has the order
+    job.opened(1, job.process())
+    goes_on.set()
+    until(lambda: job.nodes.read(nodes.copied("one")[0]))
+    close = job.nodes.read(nodes.copied("one")[0])
+    assert close.units == 1 and close.bytes > 0
+
+
 def test_a_process_that_is_gone_with_the_state_ends_the_query(make):
     job = make(**ONE_SLOT, deadline_s=0.2)
     gone = job.process()

@@ -34,6 +34,7 @@ class Slot:
     def __init__(self, host, clients):
         self.host, self.lock = host, threading.Lock()
         self.states = {3: state(dict.fromkeys(range(600), 1)), 4: state({})}
+        self.expected = set()
         self.parts, self.acknowledged, self.failures = [], [], []
         self.door = threading.Event()  # parts pass while it is set
         self.door.set()
@@ -58,6 +59,7 @@ class Slot:
             SCHEMA,
             clients,
             states,
+            self.expected,
             lock,
             lambda slot: self.host.server.address,
             lambda request, answer: self.acknowledged.append((request, answer)),
@@ -72,6 +74,12 @@ class Slot:
         with self.lock:
             for key, count in content.items():
                 self.states[unit].values[key] = (count, b"payload")
+
+    def come(self, unit, content):
+        """An expected unit."""
+        with self.lock:
+            self.states[unit] = state(content)
+            self.expected.remove(unit)
 
     def part(self, unit=3):
         """The last part of its copy that is there, as far as the owner knows."""
@@ -183,6 +191,41 @@ def test_another_request_begins_anew(copied):
     assert copied.acknowledged[1][0] == "two"
     (_, one), (_, two) = copied.acknowledged
     assert 0 < two.bytes < one.bytes + two.bytes == copied.replicator.copied_bytes, "of both, and each by itself"
+
+
+def test_units_that_come_later_are_copied_too_and_copies_are_not_close_before(slot):
+    """Behind a batch boundary into another process units come in the background, while the order is there at once."""
+    slot.expected |= {5, 6}
+    slot.start(units=((4, HOLDER), (5, HOLDER), (6, HOLDER)))
+    until(lambda: (4, 0, 0) in slot.parts)
+    slot.come(5, dict.fromkeys(range(100), 1))
+    until(lambda: (5, 0, 100) in slot.parts)
+    for count in range(2, 6):  # rounds in which little changes
+        slot.put({1: count}, unit=5)
+        until(lambda count=count: (5, count - 1, 1) in slot.parts)
+    assert not slot.acknowledged
+    slot.come(6, dict.fromkeys(range(200), 1))
+    until(lambda: slot.acknowledged)
+    ((_, answer),) = slot.acknowledged
+    assert (6, 0, 200) in slot.parts and answer.units == 3 and answer.bytes >= 300 * len(b"payload")
+    slot.put({1: 7}, unit=6)
+    assert slot.arrives(slot.leave(unit=6)) == dict.fromkeys(range(200), 1) | {1: 7}
+
+
+def test_a_unit_of_the_order_that_does_not_come_any_more_is_not_waited_for(slot):
+    slot.expected.add(5)
+    slot.start(units=((4, HOLDER), (5, HOLDER)))
+    until(lambda: (4, 0, 0) in slot.parts)
+    assert not slot.acknowledged
+    slot.come(5, {1: 1})
+    assert slot.leave(unit=5, destination=HOLDER + 1).delta_of is None
+    until(lambda: slot.acknowledged)
+    ((_, answer),) = slot.acknowledged
+    slot.states[5] = state({2: 2})  # back again
+    for count in (1, 2):
+        slot.put({1: count}, unit=4)
+        until(lambda count=count: (4, count, 1) in slot.parts)
+    assert slot.leave(unit=5).delta_of is None and answer.units == 1
 
 
 def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(copied):
