@@ -89,7 +89,9 @@ class SlotEffects:
                     left = tuple(UnitLeft(unit, *self._outgoing.pop(unit)) for unit in sorted(units))
                     self._acknowledge(version, "released", UnitsLeft(left, now_us()))
                 case protocol.Freeze(savepoint):
+                    self.replicator.pause()
                     self._snapshots.freeze(savepoint)
+                    self._shared.background.put(self.replicator.go_on)  # when it is written
                 case Captured(snapshot, version):
                     self._acknowledge_captured(version)
                     self._snapshots.captured(effect)

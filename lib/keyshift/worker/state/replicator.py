@@ -7,7 +7,7 @@ if anything in it has changed).
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -75,6 +75,8 @@ class Replicator:
         self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
         self._order: CopiesWanted | None = None
         self._closed = threading.Event()
+        self._free = threading.Condition(lock)  # to look at states
+        self._paused = False
         self._thread: threading.Thread | None = None
         self.copied_bytes = 0  # for all orders so far
 
@@ -118,9 +120,20 @@ class Replicator:
         self._useless.append((copy.holder, shipment.unit))
         return shipment
 
+    def pause(self) -> None:
+        """Look at no state until ``go_on``: another thread reads them without the slot's lock; under that lock."""
+        self._paused = True
+
+    def go_on(self) -> None:
+        """Behind ``pause``."""
+        with self._free:
+            self._paused = False
+            self._free.notify_all()
+
     def stop(self) -> None:
         """Look at no state from now on, it is to be another one's; under the slot's lock."""
         self._closed.set()
+        self._free.notify_all()
 
     def close(self) -> None:
         """Stop, and wait for what is on its way."""
@@ -138,7 +151,7 @@ class Replicator:
                 if rounds is None or rounds.order.id != order.id:
                     rounds = _Rounds(order, self.copied_bytes)
                 self._drop_useless()
-                with self._lock:
+                with self._turn():
                     if self._closed.is_set():
                         return
                     more, units = self._begin_copies(), list(self._copies)
@@ -154,6 +167,13 @@ class Replicator:
             if not self._closed.is_set():
                 self._failed(error)
 
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Under the slot's lock, when states may be looked at, or never again."""
+        with self._free:
+            self._free.wait_for(lambda: self._closed.is_set() or not self._paused)
+            yield
+
     def _drop_useless(self) -> None:
         with self._lock:
             useless, self._useless = self._useless, []
@@ -163,7 +183,7 @@ class Replicator:
 
     def _round(self, unit: int) -> int:
         """Bring one copy up to date; how many keys that took."""
-        with self._lock:
+        with self._turn():
             copy, state = self._copies.get(unit), self._states.get(unit)
             if self._closed.is_set() or copy is None or state is None:
                 return 0
@@ -177,7 +197,7 @@ class Replicator:
             return 0
         batches, gone = [], []
         for begin in range(0, len(keys), SLICE_KEYS):
-            with self._lock:  # what leaves meanwhile is not ours to read any more
+            with self._turn():  # what leaves meanwhile is not ours to read any more
                 if self._closed.is_set() or self._states.get(unit) is not state:
                     return 0
                 some = keys[begin : begin + SLICE_KEYS]

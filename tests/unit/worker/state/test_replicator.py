@@ -381,6 +381,31 @@ def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
     assert slot.states[4].changes(COPIES) == {1}
 
 
+def test_while_others_read_the_states_no_copy_goes_on(copied):
+    looked, go_on = threading.Event(), threading.Event()
+
+    class Watched(type(copied.states[4])):
+        def changes(self, who):
+            looked.set()
+            assert go_on.is_set()
+            return super().changes(who)
+
+    with copied.lock:
+        copied.replicator.pause()
+        copied.states[4].__class__ = Watched
+        copied.states[4].values[1] = (1, b"payload")
+    assert not looked.wait(0.1)
+    go_on.set()
+    copied.replicator.go_on()
+    until(lambda: (4, 1, 1) in copied.parts)
+
+
+def test_a_replicator_may_be_closed_while_it_pauses(copied):
+    with copied.lock:
+        copied.replicator.pause()
+    copied.replicator.close()
+
+
 def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_are_close(slot):
     change_after_each_part(slot, range(2000, 10, -1), unit=4)  # fewer each time
     slot.start(lag_keys=10)
