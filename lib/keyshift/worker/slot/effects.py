@@ -32,6 +32,7 @@ class SlotEffects:
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, tuple[int, int, int]] = {}  # unit -> bytes, aligned_us, sent_us
         self.incoming: dict[int, tuple[int, int]] = {}  # unit -> received_us, installed_us
+        self.lent_bytes = 0  # of what was sent and came back, or was given back
         self.couriers = KeyCouriers(clients, core.keys, self.turn, failed)
         self.departures = Departures(shared, addresses, self.turn, self._sent)
         self.replicator = Replicator(
@@ -83,6 +84,8 @@ class SlotEffects:
                 case protocol.Hurry(unit):
                     self.departures.hurry(unit)
                 case protocol.Installed(version, units):
+                    for unit in units:
+                        self._count_lent(unit)
                     came = tuple(UnitCame(unit, *self.incoming.pop(unit)) for unit in sorted(units))
                     self._acknowledge(version, "installed", UnitsCame(came, now_us(), now_us()))
                 case protocol.Released(version, units):
@@ -105,6 +108,7 @@ class SlotEffects:
 
     def _shipment(self, leave: Leave, routed: int) -> Shipment:
         send = leave.send
+        self._count_lent(send.unit)
         self._aligned_us[send.unit] = now_us()
         shipment = Shipment(
             send.unit, send.version, send.hop, send.routers, leave.keys_stay, routed=routed, state=leave.state
@@ -116,6 +120,11 @@ class SlotEffects:
     def _sent(self, unit: int, size: int) -> None:
         self._outgoing[unit] = size, self._aligned_us[unit], now_us()
         self._shared.faults.sending(self._cut)
+
+    def _count_lent(self, unit: int) -> None:
+        """``unit`` leaves, or is here to stay: what was sent of it before in this step was not the last of it."""
+        size, *_ = self._outgoing.pop(unit, (0,))
+        self.lent_bytes += size
 
     def _cut(self) -> None:
         self._shared.clients.cut(self._shared.host.server.address)

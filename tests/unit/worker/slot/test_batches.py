@@ -168,6 +168,30 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     assert after.seconds >= before.seconds > 0
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_what_is_sent_of_a_unit_before_the_last_time_is_measured(make, comes_back):
+    job = make(routers=2)
+    source, destination = job.begun(keys=job.keys_of(0)), job.begun(slot=1)
+    key, *_ = job.keys_of(0)
+    job.publish(2, Step((Move(0, 0, 1),), mode=Mode(transfer="fetch", fetch_back=2)))
+    until(lambda: {"prepared-0", "prepared-1"} <= set(job.nodes.children(nodes.acks(2))))
+    for task in (source, destination):
+        job.barrier(task, 2)
+    job.data(destination, [key], version=2)  # waits for the unit, so that it is lent
+    until(lambda: 0 in destination.shared.core.machine.serving)
+    if comes_back:
+        job.data(source, [key], version=1, router=1)
+        until(lambda: 0 in source.shared.core.machine.serving, source.wait)
+    for task in (source, destination):
+        job.barrier(task, 2, router=1)
+    until(lambda: {"installed-1", "released-0"} <= set(job.nodes.children(nodes.acks(2))), source.wait)
+    (left,) = job.nodes.read(nodes.acks(2)["released-0"]).units
+    job.nodes.publish(nodes.MEASURE, "one")
+    until(lambda: len(job.nodes.children(nodes.measured("one"))) == 2)
+    lent = [job.nodes.read(nodes.measured("one")[slot]).lent_bytes for slot in range(2)]
+    assert left.bytes > 0 and lent == [left.bytes * comes_back] * 2
+
+
 def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypatch):
     ended = []
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
