@@ -18,11 +18,12 @@ from keyshift.clock import now_us
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Mode, Move, Step
 from keyshift.runtime import computation
+from keyshift.state.memory import MemoryStore
 from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import OfStep, Opened, Shipment, Wanted
+from keyshift.worker.flight.messages import OfStep, Opened, Shipment, Taken, Wanted
 from keyshift.worker.slot import answers, opening
 from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.host import EndedSlot
@@ -88,7 +89,50 @@ def test_the_next_holder_goes_on_where_the_last_one_stopped(make, following):
     job.barrier(task)
     results = job.data(task, [*KEYS, 3]) + job.end(task)
     assert sorted((row["key"], row["count"]) for row in results) == sorted([*((key, 2) for key in KEYS), (3, 3)])
-    until(lambda: task.shared.host is first or not first.left[0])
+    until(lambda: task.shared.host is first or not first.left.get(0))
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    """Stores that were closed."""
+    stores = []
+    monkeypatch.setattr(MemoryStore, "close", lambda store: stores.append(store))
+    return stores
+
+
+def test_a_process_closes_the_store_of_a_slot_when_all_of_its_state_has_gone_to_another_one(make, closed):
+    job = make(**ONE_SLOT)
+    first, second = job.process(), job.process()
+    job.end(job.begun(first, KEYS))
+    left = first.store(0)
+    job.begun(second, KEYS)
+    until(lambda: closed)
+    assert closed == [left]
+
+
+def test_a_store_stays_open_as_long_as_some_of_its_state_is_here_or_its_slot_is_back(make, closed):
+    host = make(**ONE_SLOT).process()
+    store = host.store(0)
+    host.seal(0, 1, {0: state({1: 1}), 1: state({})})
+    host.message(Taken(0, (0,)))
+    assert not closed
+    host.begin([0])
+    host.message(Taken(0, (0, 1)))  # late: the slot has come back
+    assert not closed and host.store(0) is store
+    host.seal(0, 2, {0: state({1: 1})})
+    host.message(Taken(0, (0,)))
+    assert closed == [store]
+
+
+def test_a_process_that_does_not_hear_that_state_was_taken_closes_the_store_a_batch_later(make, closed):
+    host = make(**ONE_SLOT).process()
+    host.begin([0])
+    store = host.store(0)
+    host.seal(0, 1, {0: state({1: 1})})
+    host.begin([1])
+    assert not closed and 0 in host.left, "now it is being fetched"
+    host.begin([1])
+    assert closed == [store] and 0 not in host.left
 
 
 def test_copies_are_made_of_units_that_come_from_another_process(make, monkeypatch):
@@ -119,7 +163,7 @@ def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
     job = make()
     host = job.process()
     host.lent[3, 7] = state({1: 1})
-    host.begin()
+    host.begin(())
     assert not host.lent
 
 
