@@ -156,7 +156,8 @@ class Questions:
         if self._copying is None:
             return None
         name, owners = self._copying
-        return self.by_slot(nodes.copied(name), owners, "copying")
+        read = self.attempt.participant.read_below  # units that are still to be restored are copied afterwards
+        return self.by_slot(nodes.copied(name), owners, "copying", lambda: (read(nodes.COPYING), read(nodes.RESTORING)))
 
     def copied_by_now(self) -> dict[int, nodes.CopiesClose]:
         """Of the copies ordered last, what those owners measured whose are close by now."""

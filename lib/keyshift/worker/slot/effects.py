@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from keyshift.clock import now_us
 from keyshift.model.keys import NO_VERSION, Version
@@ -10,7 +11,7 @@ from keyshift.protocol import slot as protocol
 from keyshift.protocol.coordinator import StepPhase
 from keyshift.runtime.key_access import Errand
 from keyshift.runtime.slot import Captured, Leave
-from keyshift.wire.nodes import Acknowledgement, CopiesClose, PhaseDone, ack, copied
+from keyshift.wire.nodes import COPYING, Acknowledgement, CopiesClose, PhaseDone, ack, copied
 from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.output import Results
 from keyshift.worker.slot.cores import ArrowCore
@@ -43,6 +44,7 @@ class SlotEffects:
             shared.lock,
             addresses.of,
             self._acknowledge_copies,
+            partial(shared.coordination.publish, COPYING[shared.slot]),
             failed,
         )
 

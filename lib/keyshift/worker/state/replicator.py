@@ -7,6 +7,7 @@ if anything in it has changed).
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import CopiesDropped, CopyPart, Shipment
 
 COPIES = "copies"  # of whom the changes are tracked for
+SAY_S = 1.0  # between two words about what is being copied
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class _Rounds:
     number: int = 0
     changed: int = 0  # keys in the last one
     close: bool = False
+    said_at: float = field(default_factory=time.monotonic)
 
     def ends(self, changed: int) -> bool:
         """Another round has found so many changed keys. Whether the copies have become close by it."""
@@ -53,7 +56,7 @@ class _Rounds:
 
 class Replicator:
     """The copies of the units of one slot. ``expected``: units whose state is to come. ``acknowledge(name, close)`` is
-    called once for each order, when all are close.
+    called once for each order, when all are close; ``copying(bytes)`` now and then until they are.
     """
 
     def __init__(
@@ -65,11 +68,12 @@ class Replicator:
         lock: threading.Lock,
         address_of: Callable[[int], str],
         acknowledge: Callable[[str, CopiesClose], None],
+        copying: Callable[[int], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._schema = state_schema  # with the key
         self._clients, self._states, self._expected, self._lock = clients, states, expected, lock
-        self._address_of, self._acknowledge, self._failed = address_of, acknowledge, failed
+        self._address_of, self._acknowledge, self._copying, self._failed = address_of, acknowledge, copying, failed
         self._wanted: dict[int, int] = {}  # unit -> holder: copies that have not begun, as the unit was not here yet
         self._copies: dict[int, _Copy] = {}
         self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
@@ -155,7 +159,12 @@ class Replicator:
                     if self._closed.is_set():
                         return
                     more, units = self._begin_copies(), list(self._copies)
-                changed = sum(map(self._round, units))
+                changed = 0
+                for unit in units:
+                    changed += self._round(unit)
+                    if not rounds.close and time.monotonic() - rounds.said_at >= SAY_S:
+                        rounds.said_at = time.monotonic()
+                        self._copying(self.copied_bytes)
                 if self._closed.is_set():  # nothing is known of the units whose turn did not come
                     return
                 if not more and rounds.ends(changed):

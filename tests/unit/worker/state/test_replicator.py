@@ -15,6 +15,7 @@ from keyshift.wire.nodes import CopiesWanted
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.slot.host import Copies, SlotHost
+from keyshift.worker.state import replicator
 from keyshift.worker.state.replicator import COPIES, Replicator
 from waits import until
 
@@ -35,7 +36,7 @@ class Slot:
         self.host, self.lock = host, threading.Lock()
         self.states = {3: state(dict.fromkeys(range(600), 1)), 4: state({})}
         self.expected = set()
-        self.parts, self.acknowledged, self.failures = [], [], []
+        self.parts, self.acknowledged, self.failures, self.said = [], [], [], []
         self.door = threading.Event()  # parts pass while it is set
         self.door.set()
         self.doors = {}  # of single units, beside that
@@ -63,6 +64,7 @@ class Slot:
             lock,
             lambda slot: self.host.server.address,
             lambda request, answer: self.acknowledged.append((request, answer)),
+            self.said.append,
             self.failures.append,
         )
 
@@ -151,6 +153,18 @@ def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(copied):
     assert answer.units == 2 and answer.rounds >= 2
     assert answer.bytes >= sum(batch.nbytes for batch in copied.states[3].export(1000))
     until(lambda: copied.replicator.copied_bytes > answer.bytes)  # what has changed since is sent, too
+
+
+def test_what_was_copied_is_told_until_the_copies_are_close(slot, monkeypatch):
+    monkeypatch.setattr(replicator, "SAY_S", 0.0)
+    slot.start()
+    until(lambda: slot.acknowledged)
+    ((_, answer),) = slot.acknowledged
+    assert slot.said == sorted(slot.said) and slot.said[0] == slot.said[-1] == answer.bytes > 0
+    said = len(slot.said)
+    slot.put({5: 7})
+    until(lambda: (3, 1, 1) in slot.parts)
+    assert len(slot.said) == said
 
 
 def change_after_each_part(slot, numbers, unit=3):
