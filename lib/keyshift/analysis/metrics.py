@@ -292,7 +292,7 @@ def summarise(
     planned_s: float | None = None,
     replicate_s: float | None = None,
     bytes_minimum: int | None = None,
-    bytes_by_key: int = 0,
+    bytes_beside: int = 0,
     bytes_copied: int | None = None,
     copy_bytes_per_s: float | None = None,
     fewer_replicas_s: float | None = None,
@@ -301,7 +301,7 @@ def summarise(
     """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
 
     ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms, by default ``objective_ms`` of the one
-    before. ``decisions``: of its migrations, for ``completion_s``. ``bytes_by_key`` were sent beside whole units.
+    before. ``decisions``: of its migrations, for ``completion_s``. ``bytes_beside``: sent beside those of its rows.
     ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``load``: for ``pace``; without it,
     ``events`` and ``rate_per_s`` are those of results: a workload with other than one result per event has to set it.
     ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
@@ -329,7 +329,7 @@ def summarise(
         "completion_s": completion_s(migration, decisions),
         "phases": phases(migration, planned_s, replicate_s),
         "recover_s": recovered,
-        "bytes_moved": int(migration["bytes"].sum()) + bytes_by_key,
+        "bytes_moved": int(migration["bytes"].sum()) + bytes_beside,
         "bytes_copied": bytes_copied,
         "bytes_minimum": bytes_minimum,
         "units_moved": int(migration["installed_s"].notna().sum()),

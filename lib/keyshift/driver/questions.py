@@ -184,7 +184,9 @@ class Questions:
         if self._copying is None:
             return None
         name, copies = self._copying
-        return self.by_slot(nodes.copied(name), {copy.source for copy in copies}, "copying")
+        owners, read = {copy.source for copy in copies}, self.attempt.participant.read_below
+        # What is to be restored is copied afterwards.
+        return self.by_slot(nodes.copied(name), owners, "copying", lambda: (read(nodes.COPYING), read(nodes.RESTORING)))
 
     def copied_by_now(self) -> dict[int, nodes.CopiesClose]:
         """Of the copies ordered last, what those owners measured whose are close by now."""

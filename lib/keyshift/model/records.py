@@ -50,8 +50,9 @@ class Measured:
 
     ``records``: of units, how many. ``latency``: from an event's due time to its result at the slot, how often by
     class (see ``histogram``). ``rss_peak_bytes``: of its largest process. ``fetched_…``, ``written_bytes``,
-    ``copied_bytes`` (into copies at other slots): what went over the wire, apart from whole units. ``host``,
-    ``left_behind`` (units of which it has keys that are elsewhere, too) and ``queue_bytes``: as it is now.
+    ``copied_bytes`` (into copies at other slots): what went over the wire, apart from whole units. ``lent_bytes``: of
+    units that travelled more than once in a step, all but the last time. ``host``, ``left_behind`` (units of which it
+    has keys that are elsewhere, too) and ``queue_bytes``: as it is now.
     """
 
     seconds: float = 0.0
@@ -64,6 +65,7 @@ class Measured:
     fetched_keys: int = 0
     written_bytes: int = 0
     copied_bytes: int = 0
+    lent_bytes: int = 0
     host: str = ""
     left_behind: tuple[int, ...] = ()
     queue_bytes: int = 0

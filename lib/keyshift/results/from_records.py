@@ -22,7 +22,10 @@ from keyshift.planner import Decision
 from keyshift.planner.scaling import Scaling
 from keyshift.results.tables import NO_STAGE, NOT_JUDGED, TABLES, make_table
 
-OF_A_SLOT = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes", "copied_bytes")
+OF_A_SLOT = (
+    *("queue_peak_bytes", "rss_peak_bytes"),
+    *("fetched_bytes", "fetched_keys", "written_bytes", "copied_bytes", "lent_bytes"),
+)
 SHARES = (50, 99)  # in percent: the quantiles of a stage's latency
 
 

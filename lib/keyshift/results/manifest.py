@@ -172,7 +172,8 @@ class Summary(_Record):
         "run ended first"
     )
     bytes_moved: Count = Field(
-        description="bytes of state sent because of the migration: whole units or their deltas, and keys one by one"
+        description="bytes of state sent because of the migration: whole units or their deltas, each time that they "
+        "were sent, and keys one by one"
     )
     bytes_copied: Count = Field(
         default=None,

@@ -344,6 +344,7 @@ class FaultNow:
 
 MEASURE = Node("measure", str)  # the ID of a question
 COPIES = Node("copies", CopiesWanted)
+COPYING = Folder("copying", {"": int})  # by slot, now and then until they are close: bytes that went into copies
 LOG = Node("log", str)  # the ID of a question
 FAULT = Node("fault", FaultNow)
 USED = Folder("used", {"": PodUsed})  # by slot, each second, if its executor is a pod

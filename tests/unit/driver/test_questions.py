@@ -10,6 +10,8 @@ from keyshift import waiting
 from keyshift.driver import questions
 from keyshift.driver.questions import Questions
 from keyshift.model.errors import MigrationFailed
+from keyshift.model.keys import Move
+from keyshift.wire import nodes
 
 WANTED = {"slot-0", "slot-1"}
 
@@ -17,7 +19,7 @@ WANTED = {"slot-0", "slot-1"}
 @pytest.fixture
 def ask(monkeypatch):
     """Ask slots 0 and 1, who answer after 5 and 9 seconds."""
-    clock = SimpleNamespace(now=0.0)
+    clock, after_s = SimpleNamespace(now=0.0), {"slot-0": 5, "slot-1": 9}
 
     class Answers(queue.SimpleQueue):
         def get(self, timeout):
@@ -28,7 +30,7 @@ def ask(monkeypatch):
             return set(names())
 
     def names():
-        return [name for name, after_s in {"slot-0": 5, "slot-1": 9}.items() if clock.now > after_s]
+        return [name for name, after in after_s.items() if clock.now > after]
 
     monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(questions, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
@@ -38,13 +40,13 @@ def ask(monkeypatch):
         changed(names())
         return lambda: ended.append(path)
 
-    nodes = SimpleNamespace(watch_children=watch_children, read_below=lambda path: dict.fromkeys(names(), path))
+    participant = SimpleNamespace(watch_children=watch_children, read_below=lambda path: dict.fromkeys(names(), path))
 
     def ask(deadline_s=1.0, progress=lambda: None):
-        attempt = SimpleNamespace(participant=nodes, config=SimpleNamespace(deadline_s=deadline_s))
+        attempt = SimpleNamespace(participant=participant, config=SimpleNamespace(deadline_s=deadline_s))
         return Questions(attempt, lambda: None).answers("path", WANTED, "savepoint", progress)
 
-    ask.clock, ask.ended = clock, ended
+    ask.clock, ask.ended, ask.after_s, ask.participant = clock, ended, after_s, participant
     return ask
 
 
@@ -58,6 +60,19 @@ def test_a_slot_that_is_silent_for_longer_than_the_deadline_is_named(ask):
         ask()
     assert ask.clock.now == pytest.approx(1, abs=0.1)
     assert ask.ended == ["path"], "nobody looks any more"
+
+
+@pytest.mark.parametrize("told", [nodes.COPYING, nodes.RESTORING])
+def test_copies_are_waited_for_as_long_as_they_grow_or_what_is_to_be_copied_comes(ask, told):
+    ask.after_s.clear()
+    ask.after_s["0"], read = 5, ask.participant.read_below
+    ask.participant.publish = lambda *what: None
+    ask.participant.read_below = lambda folder: {"0": ask.clock.now} if folder == told else read(folder)
+    asked = Questions(
+        SimpleNamespace(participant=ask.participant, config=SimpleNamespace(deadline_s=1.0)), lambda: None
+    )
+    asked.copy((Move(0, 0, 1),), 1.0, 0, whole=False)
+    assert list(asked.await_copies()) == [0]
 
 
 def test_each_answer_begins_the_deadline_anew(ask):

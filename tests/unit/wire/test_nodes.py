@@ -55,6 +55,7 @@ MESSAGES = {
     "measure": (nodes.MEASURE, "ab"),
     "measured": (nodes.measured("ab")[1], replace(MEASURED, host="here", left_behind=(3,))),
     "copies": (nodes.COPIES, nodes.CopiesWanted("ab", FIRST.moves, 0.5, 10, whole=True)),
+    "copying": (nodes.COPYING[1], 7),
     "copied": (nodes.copied("ab")[1], nodes.CopiesClose(1, 2, 3, 4, 5, 6)),
     "log": (nodes.LOG, "ab"),
     "logs": (nodes.logs("ab")["slot-1"], EVENTS),

@@ -243,7 +243,7 @@ class EndedJob:
         facts = {
             "planned_s": final.planned_s,
             "bytes_minimum": self.bytes_minimum(tables, whole=pushed and final.copied.bytes_copied is None),
-            "bytes_by_key": bytes_by_key(measures),
+            "bytes_beside": bytes_beside(measures),
             **final.copied._asdict(),
             "fewer_replicas_s": fewer_s(final.strength, self._traffic.replicas, span) if final.strength else None,
             "since_s": span.measured - span.trigger,
@@ -275,9 +275,9 @@ def fewer_s(strength: Sequence[tuple[float, int]], replicas: int, span: Span) ->
     return sum(max(0.0, min(end, span.end) - max(at, span.start)) for at, end in fewer)
 
 
-def bytes_by_key(measures: Iterable[Mapping[int, Measured]]) -> int:
-    """That were sent beside whole units. ``measures``: of each stage, what each slot measured."""
-    return sum(m.fetched_bytes + m.written_bytes for each in measures for m in each.values())
+def bytes_beside(measures: Iterable[Mapping[int, Measured]]) -> int:
+    """That were sent key by key, and of units that were lent. ``measures``: of each stage, what each slot measured."""
+    return sum(m.fetched_bytes + m.written_bytes + m.lent_bytes for each in measures for m in each.values())
 
 
 def _as_manifest(

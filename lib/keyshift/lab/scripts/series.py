@@ -17,7 +17,7 @@ from keyshift.analysis.metrics import Offered
 from keyshift.experiment.parts import Choice
 from keyshift.experiment.scenario import Map, ScenarioPart
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span, bytes_by_key
+from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span, bytes_beside
 from keyshift.lab.judge.final_state import CopiedAhead
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
 from keyshift.lab.system import KeyshiftJob
@@ -48,7 +48,7 @@ class Lap:
     planned_s: float
     numbers: Mapping[str, int]
     copied: CopiedAhead
-    bytes_by_key: int
+    bytes_beside: int
     notes: Sequence[str]
 
 
@@ -115,13 +115,13 @@ class Series:
         begin, told = time.time(), len(system.notes)
         system.announce(spec.changes[0], point)
         yield begin + max(QUIET_S, spec.scenario.trigger_s)
-        attempt, sent = system.status()["attempt"], bytes_by_key(system.measure().values())
+        attempt, sent = system.status()["attempt"], bytes_beside(system.measure().values())
         trigger = time.time()
         planned_s, numbers = yield from self._migrate(spec, point)
         yield from self._await_calm(trigger, trigger + run.seconds - spec.scenario.trigger_s, CALM_S)
         span = Span(begin, begin, time.time(), trigger)
         restarted = system.status()["attempt"] != attempt  # slots count from the beginning of their attempt
-        sent = bytes_by_key(system.measure().values()) - (0 if restarted else sent)
+        sent = bytes_beside(system.measure().values()) - (0 if restarted else sent)
         copied, notes = system.plans.copied(), list(map(str, system.notes[told:]))
         system.plans.end_copies()
         yield from self._go_back()
@@ -188,7 +188,7 @@ def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     facts = {
         "planned_s": lap.planned_s,
         "bytes_minimum": ended.bytes_minimum(tables, whole),
-        "bytes_by_key": lap.bytes_by_key,
+        "bytes_beside": lap.bytes_beside,
         "since_s": span.measured - span.trigger,
         "load": load,
         **lap.copied._asdict(),

@@ -22,7 +22,10 @@ class SlotAnswers:
     def measured(self) -> Measured:
         """What the slot has measured so far; under its lock."""
         core = self._shared.core
-        sent = self._effects.couriers.measures() | {"copied_bytes": self._effects.replicator.copied_bytes}
+        sent = self._effects.couriers.measures() | {
+            "copied_bytes": self._effects.replicator.copied_bytes,
+            "lent_bytes": self._effects.lent_bytes,
+        }
         return self._measures.so_far(core.computation.heat, core.queue_peak_bytes, sent)
 
     def listen(self) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from keyshift.clock import now_us
 from keyshift.model.keys import NO_VERSION, Version
@@ -10,7 +11,7 @@ from keyshift.protocol import slot as protocol
 from keyshift.protocol.coordinator import StepPhase
 from keyshift.runtime.key_access import Errand
 from keyshift.runtime.slot import Captured, Leave
-from keyshift.wire.nodes import Acknowledgement, CopiesClose, PhaseDone, ack, copied
+from keyshift.wire.nodes import COPYING, Acknowledgement, CopiesClose, PhaseDone, ack, copied
 from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.output import Results
 from keyshift.worker.slot.cores import ArrowCore
@@ -32,10 +33,19 @@ class SlotEffects:
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, tuple[int, int, int]] = {}  # unit -> bytes, aligned_us, sent_us
         self.incoming: dict[int, tuple[int, int]] = {}  # unit -> received_us, installed_us
+        self.lent_bytes = 0  # of what was sent and came back, or was given back
         self.couriers = KeyCouriers(clients, core.keys, self.turn, failed)
         self.departures = Departures(shared, addresses, self.turn, self._sent)
         self.replicator = Replicator(
-            shared.host.state_schema, clients, core.states, shared.lock, addresses.of, self._acknowledge_copies, failed
+            shared.host.state_schema,
+            clients,
+            core.states,
+            core.machine.expected,
+            shared.lock,
+            addresses.of,
+            self._acknowledge_copies,
+            partial(shared.coordination.publish, COPYING[shared.slot]),
+            failed,
         )
 
     def close(self) -> None:
@@ -76,13 +86,17 @@ class SlotEffects:
                 case protocol.Hurry(unit):
                     self.departures.hurry(unit)
                 case protocol.Installed(version, units):
+                    for unit in units:
+                        self._count_lent(unit)
                     came = tuple(UnitCame(unit, *self.incoming.pop(unit)) for unit in sorted(units))
                     self._acknowledge(version, "installed", UnitsCame(came, now_us(), now_us()))
                 case protocol.Released(version, units):
                     left = tuple(UnitLeft(unit, *self._outgoing.pop(unit)) for unit in sorted(units))
                     self._acknowledge(version, "released", UnitsLeft(left, now_us()))
                 case protocol.Freeze(savepoint):
+                    self.replicator.pause()
                     self._snapshots.freeze(savepoint)
+                    self._shared.background.put(self.replicator.go_on)  # when it is written
                 case Captured(snapshot, version):
                     self._acknowledge_captured(version)
                     self._snapshots.captured(effect)
@@ -96,6 +110,7 @@ class SlotEffects:
 
     def _shipment(self, leave: Leave, routed: int) -> Shipment:
         send = leave.send
+        self._count_lent(send.unit)
         self._aligned_us[send.unit] = now_us()
         shipment = Shipment(
             send.unit, send.version, send.hop, send.routers, leave.keys_stay, routed=routed, state=leave.state
@@ -107,6 +122,11 @@ class SlotEffects:
     def _sent(self, unit: int, size: int) -> None:
         self._outgoing[unit] = size, self._aligned_us[unit], now_us()
         self._shared.faults.sending(self._cut)
+
+    def _count_lent(self, unit: int) -> None:
+        """``unit`` leaves, or is here to stay: what was sent of it before in this step was not the last of it."""
+        size, *_ = self._outgoing.pop(unit, (0,))
+        self.lent_bytes += size
 
     def _cut(self) -> None:
         self._shared.clients.cut(self._shared.host.server.address)

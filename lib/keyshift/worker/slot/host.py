@@ -111,6 +111,8 @@ class SlotHost:
         self._written: dict[Stay, int] = {}  # number of the last values that came back
         self._open_store = partial(config.open_store, schema=operator.state_schema)
         self._stores: dict[int, Store] = {}
+        self._last: frozenset[int] = frozenset()  # slots of the last batch that has begun here
+        self._working: set[int] = set()  # those whose batch is not over
         self.copies = Copies(lambda slot, unit: self.store(slot).unit(unit))
         # By slot: what of its state was written down, and where.
         self.snapshots: dict[int, tuple[Snapshots, dict[int, list[Location]]]] = {}
@@ -132,11 +134,25 @@ class SlotHost:
         for store in self._stores.values():
             store.close()
 
-    def begin(self) -> None:
-        """A batch begins here. Earlier ones are over: nobody needs the keys of units that left in them."""
+    def begin(self, slots: Iterable[int]) -> None:
+        """A batch begins here, with these slots. Earlier ones are over: nobody needs the keys of units that left in
+        them, nor what is here of slots that have been elsewhere for a whole batch.
+        """
+        slots = frozenset(slots)
+        for slot in self._stores.keys() - self._last - slots:
+            self._gone(slot)
+        self._last = slots
+        self._working |= slots
         with self._lock:
             self.lent.clear()
             self._written.clear()
+
+    def _gone(self, slot: int) -> None:
+        """Whoever has ``slot`` by now has all of its state."""
+        self.left.pop(slot, None)
+        self.left_rows.pop(slot, None)
+        if (store := self._stores.pop(slot, None)) is not None:
+            store.close()
 
     def seal(self, slot: int, version: Version, states: dict[int, UnitState], left_rows: Sequence[Row] = ()) -> None:
         """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it, and so do rows
@@ -145,6 +161,7 @@ class SlotHost:
         self.left[slot], self.left_rows[slot] = dict(states), left_rows
         self.tenants[slot] = EndedSlot(slot, version)
         self.copies.drop(slot)
+        self._working.discard(slot)
 
     def lend(self, stay: Stay, state: UnitState) -> None:
         """A unit has left without its keys: they are here for whoever asks."""
@@ -206,8 +223,11 @@ class SlotHost:
                 self.copies.drop(slot, units)
             case Taken(slot, units):
                 self.left_rows.pop(slot, None)  # they are fetched first
+                left = self.left.get(slot, {})
                 for unit in units:
-                    self.left.get(slot, {}).pop(unit, None)
+                    left.pop(unit, None)
+                if not left and slot not in self._working:  # it may be back, and this word late
+                    self._gone(slot)
             case KeysDropped(stays):
                 with self._lock:
                     for stay in stays:

@@ -72,4 +72,5 @@ class Measures:
             fetched_keys=before.fetched_keys + sent.get("fetched_keys", 0),
             written_bytes=before.written_bytes + sent.get("written_bytes", 0),
             copied_bytes=before.copied_bytes + sent.get("copied_bytes", 0),
+            lent_bytes=before.lent_bytes + sent.get("lent_bytes", 0),
         )

@@ -54,7 +54,7 @@ class _Found(NamedTuple):
 
 def make_slots(config: JobConfig, slots: Sequence[int]) -> Iterator[SlotTask]:
     """A batch begins in this process, with so many of its slots."""
-    host_for(config).begin()
+    host_for(config).begin(slots)
     for slot in slots:
         yield make_slot(config, slot)
 

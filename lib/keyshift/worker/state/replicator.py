@@ -7,7 +7,9 @@ if anything in it has changed).
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import CopiesDropped, CopyPart, Shipment
 
 COPIES = "copies"  # of whom the changes are tracked for
+SAY_S = 1.0  # between two words about what is being copied
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class _Rounds:
     number: int = 0
     changed: int = 0  # keys in the last one
     close: bool = False
+    said_at: float = field(default_factory=time.monotonic)
 
     def ends(self, changed: int) -> bool:
         """Another round has found so many changed keys. Whether the copies have become close by it."""
@@ -51,8 +55,8 @@ class _Rounds:
 
 
 class Replicator:
-    """The copies of the units of one slot. ``acknowledge(name, close)`` is called once for each order, when all are
-    close.
+    """The copies of the units of one slot. ``expected``: units whose state is to come. ``acknowledge(name, close)`` is
+    called once for each order, when all are close; ``copying(bytes)`` now and then until they are.
     """
 
     def __init__(
@@ -60,18 +64,23 @@ class Replicator:
         state_schema: pa.Schema,
         clients: StateClients,
         states: dict[int, UnitState],
+        expected: AbstractSet[int],
         lock: threading.Lock,
         address_of: Callable[[int], str],
         acknowledge: Callable[[str, CopiesClose], None],
+        copying: Callable[[int], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._schema = state_schema  # with the key
-        self._clients, self._states, self._lock = clients, states, lock
-        self._address_of, self._acknowledge, self._failed = address_of, acknowledge, failed
+        self._clients, self._states, self._expected, self._lock = clients, states, expected, lock
+        self._address_of, self._acknowledge, self._copying, self._failed = address_of, acknowledge, copying, failed
+        self._wanted: dict[int, int] = {}  # unit -> holder: copies that have not begun, as the unit was not here yet
         self._copies: dict[int, _Copy] = {}
         self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
         self._order: CopiesWanted | None = None
         self._closed = threading.Event()
+        self._free = threading.Condition(lock)  # to look at states
+        self._paused = False
         self._thread: threading.Thread | None = None
         self.copied_bytes = 0  # for all orders so far
 
@@ -81,24 +90,29 @@ class Replicator:
             return
         self._order = order
         before = {(copy.holder, unit) for unit, copy in self._copies.items()}
-        own = self._states  # no copies of what others reach anyway
-        self._copies = {
-            unit: _Copy(holder)
-            for unit, owner, holder in order.copies
-            if owner == slot and unit in own and not own[unit].shared
-        }
+        self._wanted = {unit: holder for unit, owner, holder in order.copies if owner == slot}
+        self._copies = {}
+        self._begin_copies()
         self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
-        for unit, state in own.items():
-            if unit in self._copies:
-                state.track(COPIES)
-            else:  # it may have been tracked for an earlier order, also of the batch before
+        for unit, state in self._states.items():
+            if unit not in self._copies:  # it may have been tracked for an earlier order, also of the batch before
                 state.untrack(COPIES)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="keyshift-copies", daemon=True)
             self._thread.start()
 
+    def _begin_copies(self) -> bool:
+        """Of wanted units that are here by now; under the slot's lock. Whether others are still to come."""
+        for unit in [unit for unit in self._wanted if unit in self._states]:
+            holder, state = self._wanted.pop(unit), self._states[unit]
+            if not state.shared:  # no copies of what others reach anyway
+                self._copies[unit] = _Copy(holder)
+                state.track(COPIES)
+        return not self._expected.isdisjoint(self._wanted)
+
     def shrink(self, shipment: Shipment, destination: int) -> Shipment:
         """The unit leaves: only what changed, if its copy is where it goes; under the slot's lock."""
+        self._wanted.pop(shipment.unit, None)
         copy = self._copies.pop(shipment.unit, None)
         if copy is None:
             return shipment
@@ -110,9 +124,20 @@ class Replicator:
         self._useless.append((copy.holder, shipment.unit))
         return shipment
 
+    def pause(self) -> None:
+        """Look at no state until ``go_on``: another thread reads them without the slot's lock; under that lock."""
+        self._paused = True
+
+    def go_on(self) -> None:
+        """Behind ``pause``."""
+        with self._free:
+            self._paused = False
+            self._free.notify_all()
+
     def stop(self) -> None:
         """Look at no state from now on, it is to be another one's; under the slot's lock."""
         self._closed.set()
+        self._free.notify_all()
 
     def close(self) -> None:
         """Stop, and wait for what is on its way."""
@@ -130,10 +155,19 @@ class Replicator:
                 if rounds is None or rounds.order.id != order.id:
                     rounds = _Rounds(order, self.copied_bytes)
                 self._drop_useless()
-                changed = sum(self._round(unit) for unit in list(self._copies))
+                with self._turn():
+                    if self._closed.is_set():
+                        return
+                    more, units = self._begin_copies(), list(self._copies)
+                changed = 0
+                for unit in units:
+                    changed += self._round(unit)
+                    if not rounds.close and time.monotonic() - rounds.said_at >= SAY_S:
+                        rounds.said_at = time.monotonic()
+                        self._copying(self.copied_bytes)
                 if self._closed.is_set():  # nothing is known of the units whose turn did not come
                     return
-                if rounds.ends(changed):
+                if not more and rounds.ends(changed):
                     sent = self.copied_bytes - rounds.bytes_before
                     close = CopiesClose(rounds.began_us, rounds.number, sent, len(self._copies), changed, now_us())
                     self._acknowledge(order.id, close)
@@ -141,6 +175,13 @@ class Replicator:
         except BaseException as error:
             if not self._closed.is_set():
                 self._failed(error)
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Under the slot's lock, when states may be looked at, or never again."""
+        with self._free:
+            self._free.wait_for(lambda: self._closed.is_set() or not self._paused)
+            yield
 
     def _drop_useless(self) -> None:
         with self._lock:
@@ -151,7 +192,7 @@ class Replicator:
 
     def _round(self, unit: int) -> int:
         """Bring one copy up to date; how many keys that took."""
-        with self._lock:
+        with self._turn():
             copy, state = self._copies.get(unit), self._states.get(unit)
             if self._closed.is_set() or copy is None or state is None:
                 return 0
@@ -165,7 +206,7 @@ class Replicator:
             return 0
         batches, gone = [], []
         for begin in range(0, len(keys), SLICE_KEYS):
-            with self._lock:  # what leaves meanwhile is not ours to read any more
+            with self._turn():  # what leaves meanwhile is not ours to read any more
                 if self._closed.is_set() or self._states.get(unit) is not state:
                     return 0
                 some = keys[begin : begin + SLICE_KEYS]

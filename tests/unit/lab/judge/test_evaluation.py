@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from keyshift.lab.judge import evaluation
-from keyshift.lab.judge.evaluation import NEVER_DIED, EndedJob, Span
+from keyshift.lab.judge.evaluation import NEVER_DIED, EndedJob, Span, bytes_beside
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.keys import Assignment
-from keyshift.model.records import SnapshotRecord
+from keyshift.model.records import Measured, SnapshotRecord
 from keyshift.results.verdict import Judgement, Ownership
 from keyshift.traffic.copies import Incarnation
 from keyshift.traffic.messages import Diverged
@@ -162,3 +162,8 @@ def test_nothing_is_said_of_snapshots_that_nobody_judges(ended):
     run = ended(None)
     assert run.verdict().ok and "snapshots" not in run.verdict().others
     assert (verdicts(run), run.notes) == (["not judged"] * 3, [])
+
+
+def test_bytes_that_were_sent_beside_the_units_are_those_of_keys_and_of_what_was_lent():
+    first = {0: Measured(fetched_bytes=1, written_bytes=2, lent_bytes=4, copied_bytes=100), 1: Measured(lent_bytes=8)}
+    assert bytes_beside([first, {0: Measured(fetched_bytes=16)}]) == 31

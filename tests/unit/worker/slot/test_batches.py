@@ -18,11 +18,12 @@ from keyshift.clock import now_us
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Mode, Move, Step
 from keyshift.runtime import computation
+from keyshift.state.memory import MemoryStore
 from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import OfStep, Opened, Shipment, Wanted
+from keyshift.worker.flight.messages import OfStep, Opened, Shipment, Taken, Wanted
 from keyshift.worker.slot import answers, opening
 from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.host import EndedSlot
@@ -88,7 +89,64 @@ def test_the_next_holder_goes_on_where_the_last_one_stopped(make, following):
     job.barrier(task)
     results = job.data(task, [*KEYS, 3]) + job.end(task)
     assert sorted((row["key"], row["count"]) for row in results) == sorted([*((key, 2) for key in KEYS), (3, 3)])
-    until(lambda: task.shared.host is first or not first.left[0])
+    until(lambda: task.shared.host is first or not first.left.get(0))
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    """Stores that were closed."""
+    stores = []
+    monkeypatch.setattr(MemoryStore, "close", lambda store: stores.append(store))
+    return stores
+
+
+def test_a_process_closes_the_store_of_a_slot_when_all_of_its_state_has_gone_to_another_one(make, closed):
+    job = make(**ONE_SLOT)
+    first, second = job.process(), job.process()
+    job.end(job.begun(first, KEYS))
+    left = first.store(0)
+    job.begun(second, KEYS)
+    until(lambda: closed)
+    assert closed == [left]
+
+
+def test_a_store_stays_open_as_long_as_some_of_its_state_is_here_or_its_slot_is_back(make, closed):
+    host = make(**ONE_SLOT).process()
+    store = host.store(0)
+    host.seal(0, 1, {0: state({1: 1}), 1: state({})})
+    host.message(Taken(0, (0,)))
+    assert not closed
+    host.begin([0])
+    host.message(Taken(0, (0, 1)))  # late: the slot has come back
+    assert not closed and host.store(0) is store
+    host.seal(0, 2, {0: state({1: 1})})
+    host.message(Taken(0, (0,)))
+    assert closed == [store]
+
+
+def test_a_process_that_does_not_hear_that_state_was_taken_closes_the_store_a_batch_later(make, closed):
+    host = make(**ONE_SLOT).process()
+    host.begin([0])
+    store = host.store(0)
+    host.seal(0, 1, {0: state({1: 1})})
+    host.begin([1])
+    assert not closed and 0 in host.left, "now it is being fetched"
+    host.begin([1])
+    assert closed == [store] and 0 not in host.left
+
+
+def test_copies_are_made_of_units_that_come_from_another_process(make, monkeypatch):
+    job, goes_on, pull = make(), threading.Event(), StateClients.pull
+    job.end(job.begun(keys=job.keys_of(0)))
+    job.nodes.publish(nodes.COPIES, nodes.CopiesWanted("one", (Move(0, 0, 1),), 0.01, 0, whole=False))
+    monkeypatch.setattr(StateClients, "pull", lambda *what: goes_on.wait(DEADLINE_S) and pull(*what))
+    job.opened(0, job.process())
+    until(lambda: job.listens(nodes.LOG))  # and so it has the order
+    job.opened(1, job.process())
+    goes_on.set()
+    until(lambda: job.nodes.read(nodes.copied("one")[0]))
+    close = job.nodes.read(nodes.copied("one")[0])
+    assert close.units == 1 and close.bytes > 0
 
 
 def test_a_process_that_is_gone_with_the_state_ends_the_query(make):
@@ -114,7 +172,7 @@ def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
     job = make()
     host = job.process()
     host.lent[3, 7] = state({1: 1})
-    host.begin()
+    host.begin(())
     assert not host.lent
 
 
@@ -161,6 +219,30 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     assert after.queue_peak_bytes == before.queue_peak_bytes == 12345
     assert sum(count for _, count in before.records) == 8 and sum(count for _, count in after.records) == 9
     assert after.seconds >= before.seconds > 0
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_what_is_sent_of_a_unit_before_the_last_time_is_measured(make, comes_back):
+    job = make(routers=2)
+    source, destination = job.begun(keys=job.keys_of(0)), job.begun(slot=1)
+    key, *_ = job.keys_of(0)
+    job.publish(2, Step((Move(0, 0, 1),), mode=Mode(transfer="fetch", fetch_back=2)))
+    until(lambda: {"prepared-0", "prepared-1"} <= set(job.nodes.children(nodes.acks(2))))
+    for task in (source, destination):
+        job.barrier(task, 2)
+    job.data(destination, [key], version=2)  # waits for the unit, so that it is lent
+    until(lambda: 0 in destination.shared.core.machine.serving)
+    if comes_back:
+        job.data(source, [key], version=1, router=1)
+        until(lambda: 0 in source.shared.core.machine.serving, source.wait)
+    for task in (source, destination):
+        job.barrier(task, 2, router=1)
+    until(lambda: {"installed-1", "released-0"} <= set(job.nodes.children(nodes.acks(2))), source.wait)
+    (left,) = job.nodes.read(nodes.acks(2)["released-0"]).units
+    job.nodes.publish(nodes.MEASURE, "one")
+    until(lambda: len(job.nodes.children(nodes.measured("one"))) == 2)
+    lent = [job.nodes.read(nodes.measured("one")[slot]).lent_bytes for slot in range(2)]
+    assert left.bytes > 0 and lent == [left.bytes * comes_back] * 2
 
 
 def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypatch):

@@ -34,9 +34,9 @@ def test_counts_and_seconds_add_up_over_batches_and_the_highest_peak_counts(monk
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     answer = None
     for seconds, peak, of_batch, sent in (
-        (7, 500, heat(u1=10, u5=1), {"fetched_bytes": 40, "written_bytes": 3, "copied_bytes": 5}),
+        (7, 500, heat(u1=10, u5=1), {"fetched_bytes": 40, "written_bytes": 3, "copied_bytes": 5, "lent_bytes": 20}),
         (7, 900, heat(), {"fetched_bytes": 0, "written_bytes": 0}),
-        (2, 20, heat(u1=5, u2=2), {"fetched_bytes": 2, "written_bytes": 0, "copied_bytes": 6}),
+        (2, 20, heat(u1=5, u2=2), {"fetched_bytes": 2, "written_bytes": 0, "copied_bytes": 6, "lent_bytes": 9}),
     ):
         made = Measures(UNITS, answer)
         with made.working():
@@ -48,7 +48,7 @@ def test_counts_and_seconds_add_up_over_batches_and_the_highest_peak_counts(monk
     assert answer.busy_s == 6
     assert answer.records == ((1, 15), (2, 2), (5, 1))
     assert answer.queue_peak_bytes == 900
-    assert (answer.fetched_bytes, answer.written_bytes, answer.copied_bytes) == (42, 3, 11)
+    assert (answer.fetched_bytes, answer.written_bytes, answer.copied_bytes, answer.lent_bytes) == (42, 3, 11, 29)
 
 
 def test_the_peak_of_memory_is_that_of_the_largest_process():

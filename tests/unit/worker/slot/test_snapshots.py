@@ -8,10 +8,21 @@ from minio.error import MinioException
 from small_bucket import read
 
 from keyshift.model.errors import Damaged, ProtocolViolation
-from keyshift.model.keys import Assignment, Step
+from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.markers import SlotMarker, StateWritten
 from keyshift.state.memory import MemoryState
-from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
+from keyshift.wire.nodes import (
+    COPIES,
+    HANDOVERS,
+    UNREADABLE,
+    WRITING,
+    CopiesWanted,
+    SlotSaved,
+    Writing,
+    ack,
+    copied,
+    saved,
+)
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.slot import snapshots as slot_snapshots
 from waits import until
@@ -258,6 +269,33 @@ def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch)
         job.savepoint(task, "last", router)
     until(lambda: told and told[-1].over)
     assert {each.name for each in told} == {"last"} and len(told) > 4
+
+
+def test_while_a_savepoint_is_written_no_copy_of_its_state_is_made(make, monkeypatch):
+    """Both would read the same dictionaries, and to read may change them."""
+    job, writing, looked = make(slots=2), threading.Event(), threading.Event()
+    changes, export = MemoryState.changes, MemoryState.export
+
+    def looks(state, who):
+        if writing.is_set():
+            looked.set()
+        return changes(state, who)
+
+    def exported(*what):
+        writing.set()
+        looked.wait(0.2)
+        yield from export(*what)
+        writing.clear()
+
+    job.settled(slot=1)
+    task = job.begun(keys=job.keys_of(0))
+    job.nodes.publish(COPIES, CopiesWanted("one", (Move(0, 0, 1),), 0.01, 0, whole=False))
+    until(lambda: job.nodes.read(copied("one")[0]))
+    monkeypatch.setattr(MemoryState, "changes", looks)
+    monkeypatch.setattr(MemoryState, "export", exported)
+    job.savepoint(task)
+    assert len(answer(job, "sp").places) == 2 and not looked.is_set()
+    until(looked.is_set, lambda: writing.set())  # copies go on
 
 
 def stopped_behind_a_snapshot(job):

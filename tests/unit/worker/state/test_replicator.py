@@ -15,6 +15,7 @@ from keyshift.wire.nodes import CopiesWanted
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.slot.host import Copies, SlotHost
+from keyshift.worker.state import replicator
 from keyshift.worker.state.replicator import COPIES, Replicator
 from waits import until
 
@@ -34,7 +35,8 @@ class Slot:
     def __init__(self, host, clients):
         self.host, self.lock = host, threading.Lock()
         self.states = {3: state(dict.fromkeys(range(600), 1)), 4: state({})}
-        self.parts, self.acknowledged, self.failures = [], [], []
+        self.expected = set()
+        self.parts, self.acknowledged, self.failures, self.said = [], [], [], []
         self.door = threading.Event()  # parts pass while it is set
         self.door.set()
         self.doors = {}  # of single units, beside that
@@ -58,9 +60,11 @@ class Slot:
             SCHEMA,
             clients,
             states,
+            self.expected,
             lock,
             lambda slot: self.host.server.address,
             lambda request, answer: self.acknowledged.append((request, answer)),
+            self.said.append,
             self.failures.append,
         )
 
@@ -72,6 +76,12 @@ class Slot:
         with self.lock:
             for key, count in content.items():
                 self.states[unit].values[key] = (count, b"payload")
+
+    def come(self, unit, content):
+        """An expected unit."""
+        with self.lock:
+            self.states[unit] = state(content)
+            self.expected.remove(unit)
 
     def part(self, unit=3):
         """The last part of its copy that is there, as far as the owner knows."""
@@ -145,6 +155,18 @@ def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(copied):
     until(lambda: copied.replicator.copied_bytes > answer.bytes)  # what has changed since is sent, too
 
 
+def test_what_was_copied_is_told_until_the_copies_are_close(slot, monkeypatch):
+    monkeypatch.setattr(replicator, "SAY_S", 0.0)
+    slot.start()
+    until(lambda: slot.acknowledged)
+    ((_, answer),) = slot.acknowledged
+    assert slot.said == sorted(slot.said) and slot.said[0] == slot.said[-1] == answer.bytes > 0
+    said = len(slot.said)
+    slot.put({5: 7})
+    until(lambda: (3, 1, 1) in slot.parts)
+    assert len(slot.said) == said
+
+
 def change_after_each_part(slot, numbers, unit=3):
     """So many keys of the unit, one number behind the other, and then the last one again and again."""
     left = [*numbers]
@@ -183,6 +205,41 @@ def test_another_request_begins_anew(copied):
     assert copied.acknowledged[1][0] == "two"
     (_, one), (_, two) = copied.acknowledged
     assert 0 < two.bytes < one.bytes + two.bytes == copied.replicator.copied_bytes, "of both, and each by itself"
+
+
+def test_units_that_come_later_are_copied_too_and_copies_are_not_close_before(slot):
+    """Behind a batch boundary into another process units come in the background, while the order is there at once."""
+    slot.expected |= {5, 6}
+    slot.start(units=((4, HOLDER), (5, HOLDER), (6, HOLDER)))
+    until(lambda: (4, 0, 0) in slot.parts)
+    slot.come(5, dict.fromkeys(range(100), 1))
+    until(lambda: (5, 0, 100) in slot.parts)
+    for count in range(2, 6):  # rounds in which little changes
+        slot.put({1: count}, unit=5)
+        until(lambda count=count: (5, count - 1, 1) in slot.parts)
+    assert not slot.acknowledged
+    slot.come(6, dict.fromkeys(range(200), 1))
+    until(lambda: slot.acknowledged)
+    ((_, answer),) = slot.acknowledged
+    assert (6, 0, 200) in slot.parts and answer.units == 3 and answer.bytes >= 300 * len(b"payload")
+    slot.put({1: 7}, unit=6)
+    assert slot.arrives(slot.leave(unit=6)) == dict.fromkeys(range(200), 1) | {1: 7}
+
+
+def test_a_unit_of_the_order_that_does_not_come_any_more_is_not_waited_for(slot):
+    slot.expected.add(5)
+    slot.start(units=((4, HOLDER), (5, HOLDER)))
+    until(lambda: (4, 0, 0) in slot.parts)
+    assert not slot.acknowledged
+    slot.come(5, {1: 1})
+    assert slot.leave(unit=5, destination=HOLDER + 1).delta_of is None
+    until(lambda: slot.acknowledged)
+    ((_, answer),) = slot.acknowledged
+    slot.states[5] = state({2: 2})  # back again
+    for count in (1, 2):
+        slot.put({1: count}, unit=4)
+        until(lambda count=count: (4, count, 1) in slot.parts)
+    assert slot.leave(unit=5).delta_of is None and answer.units == 1
 
 
 def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(copied):
@@ -336,6 +393,31 @@ def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
     time.sleep(0.1)
     assert not any(looked) and len(slot.parts) == parts
     assert slot.states[4].changes(COPIES) == {1}
+
+
+def test_while_others_read_the_states_no_copy_goes_on(copied):
+    looked, go_on = threading.Event(), threading.Event()
+
+    class Watched(type(copied.states[4])):
+        def changes(self, who):
+            looked.set()
+            assert go_on.is_set()
+            return super().changes(who)
+
+    with copied.lock:
+        copied.replicator.pause()
+        copied.states[4].__class__ = Watched
+        copied.states[4].values[1] = (1, b"payload")
+    assert not looked.wait(0.1)
+    go_on.set()
+    copied.replicator.go_on()
+    until(lambda: (4, 1, 1) in copied.parts)
+
+
+def test_a_replicator_may_be_closed_while_it_pauses(copied):
+    with copied.lock:
+        copied.replicator.pause()
+    copied.replicator.close()
 
 
 def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_are_close(slot):
