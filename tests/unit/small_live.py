@@ -245,7 +245,8 @@ class Replicas:
         for stage in replica.job.stages:
             if known := journal.past.stages.get(stage.name):
                 stage.assignments = [known.assignments[-1]]
-        replica.lives_from(None)
+        replica.begins_from(None)
+        replica.comes_to_life()
 
     def comes_back(self, replica):
         """As the next attempt of its job, from what the one has written that lives."""
@@ -255,7 +256,8 @@ class Replicas:
             mine.assignments = [theirs.assignment]
         replica.application, replica.job, replica.system = Application(job), job, KeyshiftJob(self.spec, job)
         replica.system.stop_at, replica.system.stop = (lambda at_us: 7), (lambda: None)
-        replica.lives_from(None)
+        replica.begins_from(None)
+        replica.comes_to_life()
 
 
 class Way:
