@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -267,13 +268,14 @@ class Way:
 
     def __init__(self, replica, replicas, newest):
         self.replica, self.replicas, self.newest, self.over, self.told = replica, replicas, newest, False, ""
-        self.begins_from, self.kept = None, False
+        self.begins_from, self.kept, self.full_at = None, False, None
         Way.begun.append(self)
 
     def full(self):
         if not self.replica.lives:
             self.replicas.comes_back(self.replica)
-        self.over, self.told = True, f"replica {self.replica.number} was full again"
+        self.over, self.full_at = True, time.time()
+        self.told = f"replica {self.replica.number} was full again"
 
     def end(self):
         self.over, self.told = True, "nobody waits for it any more"
