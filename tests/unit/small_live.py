@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -245,7 +246,8 @@ class Replicas:
         for stage in replica.job.stages:
             if known := journal.past.stages.get(stage.name):
                 stage.assignments = [known.assignments[-1]]
-        replica.lives_from(None)
+        replica.begins_from(None)
+        replica.comes_to_life()
 
     def comes_back(self, replica):
         """As the next attempt of its job, from what the one has written that lives."""
@@ -255,7 +257,8 @@ class Replicas:
             mine.assignments = [theirs.assignment]
         replica.application, replica.job, replica.system = Application(job), job, KeyshiftJob(self.spec, job)
         replica.system.stop_at, replica.system.stop = (lambda at_us: 7), (lambda: None)
-        replica.lives_from(None)
+        replica.begins_from(None)
+        replica.comes_to_life()
 
 
 class Way:
@@ -265,13 +268,14 @@ class Way:
 
     def __init__(self, replica, replicas, newest):
         self.replica, self.replicas, self.newest, self.over, self.told = replica, replicas, newest, False, ""
-        self.begins_from, self.kept = None, False
+        self.begins_from, self.kept, self.full_at = None, False, None
         Way.begun.append(self)
 
     def full(self):
         if not self.replica.lives:
             self.replicas.comes_back(self.replica)
-        self.over, self.told = True, f"replica {self.replica.number} was full again"
+        self.over, self.full_at = True, time.time()
+        self.told = f"replica {self.replica.number} was full again"
 
     def end(self):
         self.over, self.told = True, "nobody waits for it any more"

@@ -62,6 +62,8 @@ class Kazoo(Ordering):
         self._unordered: list[deque[int]] = [deque() for _ in position.places]  # sequences that have come
         self._lead: _Lead | None = None
         self._proposed_us = 0
+        self._fresh = False  # whether an element has come since the time was told last
+        self._came_us: int | None = None  # when one came last in the own term
         self._captures = Captures(self.channels)
 
     def arrived(self, rows: Iterable[Row]) -> None:
@@ -69,6 +71,7 @@ class Kazoo(Ordering):
         super().arrived(row for row in rows if not self._captures.come(row))
 
     def _came(self, channel: int, element: Element) -> None:
+        self._fresh = True
         if element.sequence > self._ordered[channel]:
             self._unordered[channel].append(element.sequence)
 
@@ -111,10 +114,17 @@ class Kazoo(Ordering):
         if term <= self._read.term:
             self._resign()
         else:
+            self._fresh, self._came_us = False, None
             self._ask(Record(term, 0), None)
 
     def propose(self, now_us: int) -> None:
-        """See ``Ordering.propose``. Without its own record for ``session_us`` a leader cannot lead: it resigns."""
+        """See ``Ordering.propose``. Without its own record for ``session_us`` a leader cannot lead: it resigns.
+
+        So it does if nothing comes any more, for an epoch longer than that: others may have what it does not order. If
+        nothing has come since it leads, the input may have ended: it stays, or leaders would change for ever.
+        """
+        if self._fresh:
+            self._fresh, self._came_us = False, now_us
         if (lead := self._lead) is None:
             return
         if lead.record:
@@ -125,6 +135,8 @@ class Kazoo(Ordering):
         elif now_us - self._proposed_us >= self.setting.order_us and (entries := self._entries()):
             self._proposed_us = now_us
             self._ask(Record(lead.term, self._read.number + 1, now_us, entries), now_us)
+        elif self._came_us is not None and now_us - self._came_us > self.setting.session_us + self.setting.heartbeat_us:
+            self._resign()
 
     def _entries(self) -> tuple[tuple[int, int], ...]:
         entries, room, channels = [], MOST, len(self.channels)

@@ -40,7 +40,8 @@ class Setting:
     ``later``: whether the stage is behind another one; then the offset of a row is its sender's turn, and none may be
     missing. ``merge``: gives the data rows of a turn, cut as needed, so that their events are in the order of
     (t, router, offset, position); for ``time_merge``. ``session_us``: how long a leader waits for its own record to
-    come back, and ``order_us``: how long it gathers, at least, from one record to the next; for ``kazoo``.
+    come back, and, with an epoch more, for anything to come; ``order_us``: how long it gathers, at least, from one
+    record to the next; for ``kazoo``.
     ``apart``: replicas may have different assignments for a while, so a chain is of its turn alone: they can be
     compared again as soon as they have the same one.
     """

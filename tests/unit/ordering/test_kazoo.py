@@ -6,7 +6,7 @@ from keyshift.model.errors import ProtocolViolation
 from keyshift.ordering import LogPlace, Position, Propose, Record, Resign, Setting
 from keyshift.ordering.kazoo import MOST, Kazoo
 from keyshift.ordering.model import sequence_of
-from keyshift.runtime.row import BARRIER, CAPTURE, DATA, Row
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, TICK, Row
 
 SETTING = Setting(2, 10, session_us=50_000, order_us=1_000)
 
@@ -110,6 +110,34 @@ def test_a_leader_without_its_record_resigns_when_its_session_is_over():
     machine.propose(60_001)
     assert machine.take_effects() == [Resign()]
     machine.propose(90_000)
+    assert machine.take_effects() == []
+
+
+def test_a_leader_to_whom_nothing_comes_any_more_resigns_as_others_may_have_what_it_does_not_order():
+    machine = leader()
+    machine.arrived([data(0, 0)])
+    machine.propose(10_000)
+    machine.heard([(1, proposed(machine))])
+    machine.arrived([Row(TICK, 1, 1, 0, 12)])
+    machine.propose(50_000)
+    machine.heard([(2, proposed(machine))])
+    machine.propose(100_010)
+    assert machine.take_effects() == [], "the mark of another channel has come since"
+    machine.propose(100_011)
+    assert machine.take_effects() == [Resign()]
+    machine.propose(200_000)
+    assert machine.take_effects() == []
+
+
+def test_who_leads_when_the_input_has_ended_stays_and_does_not_make_way_for_the_next_one():
+    machine = opened()
+    machine.arrived([data(0, 0)])
+    machine.propose(10_000)
+    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 10_000, (up_to(0, 0),)))])
+    machine.elected(2)
+    machine.heard([(2, proposed(machine))])
+    for now_us in (100_000, 500_000, 900_000):
+        machine.propose(now_us)
     assert machine.take_effects() == []
 
 

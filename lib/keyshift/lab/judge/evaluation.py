@@ -1,7 +1,8 @@
 """What comes of a run: its verdict, its tables, what the summary needs beside them, and notes for a reader."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +62,14 @@ def _behind(results: pd.DataFrame, turns: Mapping[int, int]) -> "pd.Series[bool]
     return results["slot_turn"] > results["slot"].map(turns).fillna(-1)  # type: ignore[no-any-return]
 
 
+def _between(results: pd.DataFrame, begin: Mapping[int, int], end: Mapping[int, int]) -> pd.DataFrame:
+    return results[_behind(results, begin) & ~_behind(results, end)]
+
+
+def _furthest(turns: Mapping[int, int]) -> int:
+    return max(turns.values(), default=-1)
+
+
 class EndedJob:
     """A job that has ended, with all that was offered to it and came out. ``overloaded``: what it had processed."""
 
@@ -89,7 +98,7 @@ class EndedJob:
         """
         assert self.feed.offered is not None
         of = self.final.judged
-        results = self._results if of is None else self._traffic.results(of)
+        results = self._results if of is None else self._as_if_alone(of)
         found = judged(self.workload, self.feed.offered, self.events, self._frames, results, self.final)
         return _as_manifest(found, self._cuts, self._replicas, self._differences)
 
@@ -112,8 +121,32 @@ class EndedJob:
         mine = self._traffic.results(number)
         if not before:
             return mine
-        found = pd.concat([self._results[~_behind(self._results, last.turns)], mine[mine["attempt"] == last.attempt]])
+        if self.final.judged is None:
+            until = [self._results[~_behind(self._results, last.turns)]]
+        else:
+            until = [*self._one_by_one(number, last)]
+        found = pd.concat([*until, mine[mine["attempt"] == last.attempt]])
         return found.assign(log_offset=np.arange(len(found)))
+
+    def _one_by_one(self, number: int, last: Incarnation) -> Iterator[pd.DataFrame]:
+        """What came until the ``last`` incarnation of a replica began, of those that moved one after the other. All had
+        the same assignment wherever one began. In between, first copies may be of several: so it is what one of them
+        gave that lived from there to there, this one if it did.
+        """
+        given = cache(self._traffic.results)
+        others = [each for each in range(self._traffic.replicas) if each != number]
+        begins = sorted((each.turns for began in self.final.began.values() for each in began), key=_furthest)
+        for begin, end in pairwise(turns for turns in begins if _furthest(turns) <= _furthest(last.turns)):
+            firsts = _between(self._results, begin, end)
+            for replica in (number, *others):
+                lived = [each for each in self.final.began[replica] if _furthest(each.turns) <= _furthest(begin)]
+                mine = given(replica)
+                found = _between(mine[mine["attempt"] == lived[-1].attempt], begin, end)
+                if len(found) >= len(firsts):
+                    yield found
+                    break
+            else:
+                yield firsts
 
     @cached_property
     def _cuts(self) -> dict[str, Judgement]:
@@ -124,12 +157,12 @@ class EndedJob:
         """Of what replicas did, as was seen while they ran, and of what they gave, those that died too."""
         if not self.final.replicas:
             return []
-        apart, replicas = self.final.judged is not None, range(self._traffic.replicas)
+        of, replicas = self.final.judged, range(self._traffic.replicas)
         given = [f"replica {replica}: {line}" for replica in replicas for line in self._given_by(replica)]
-        if apart:
-            more = len(self._results) - len(self._traffic.results(self.final.judged))
-            given += [f"{more} first copies more than replica {self.final.judged} gave"] if more > 0 else []
-        told = [] if apart and self._versions_differ else map(str, self._traffic.differences)
+        if of is not None:
+            more = len(self._results) - len(self._as_if_alone(of))
+            given += [f"{more} first copies more than replica {of} gave"] if more > 0 else []
+        told = [] if of is not None and self._versions_differ else map(str, self._traffic.differences)
         return [*told, *given]
 
     @property

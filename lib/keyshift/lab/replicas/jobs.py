@@ -54,10 +54,13 @@ class LedReplica:
     began: list[Incarnation] = field(default_factory=lambda: [Incarnation()])
     deaths: int = 0
 
-    def lives_from(self, begin: Savepoint | None) -> None:
-        """It has come back from there, or from the beginning."""
+    def begins_from(self, begin: Savepoint | None) -> None:
+        """Its next job is to begin there, or at the beginning: some slots may give results before others fail."""
         turns = begin.turns if begin else {}
         self.began.append(Incarnation(turns.get(self.job.stages[-1].name, {}), self.job.config.attempt))
+
+    def comes_to_life(self) -> None:
+        """Each of its slots has given something."""
         self.lives, self.since = True, time.time()
 
 
@@ -157,8 +160,9 @@ class Replicas:
         config = dataclasses.replace(config, attempt=before.attempt + 1, epoch=0, faults=())
         replica.job, replica.system = self._led(replica.application, config)
         replica.system.failover.follow(past.histories(), past.plans())
+        replica.begins_from(begin)
         replica.job.start([stage.assignment for stage in other.job.stages], begin)
-        replica.lives_from(begin)
+        replica.comes_to_life()
 
     def go_on(self, replica: LedReplica, journal: SystemJournal, epochs: Epochs) -> None:
         """Its job, which was claimed from another process, goes on from where all of them stood in the ``journal``, or
@@ -174,14 +178,15 @@ class Replicas:
         replica.job, replica.system = self._led(replica.application, config)
         requested = {stage.name: of.requested.get(stage.name, 0) for stage in replica.job.stages}
         plans = {name: dataclasses.replace(plans_of(journal, name), requested=n) for name, n in requested.items()}
+        replica.began = list(of.began[replica.number])
+        replica.begins_from(begin)
         if begin is None:
             replica.system.failover.take(plans)
             replica.system.start()
         else:
             replica.system.failover.follow(past.stages, plans)
             replica.job.start([past.stages[stage.name].assignments[-1] for stage in replica.job.stages], begin)
-        replica.began = list(of.began[replica.number])
-        replica.lives_from(begin)
+        replica.comes_to_life()
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""

@@ -178,6 +178,7 @@ class Returns:
         self._replicas, self._newest, self._tell = replicas, newest, tell
         self._ways: list[Return] = []
         self._closed = False
+        self._not_full = set[int]()  # numbers of those that have died, and were not full since
         self.strength: list[tuple[float, int]] = []
 
     @property
@@ -203,6 +204,7 @@ class Returns:
         """That of a replica which has died."""
         if self._closed:
             return
+        self._not_full.add(replica.number)
         if replica.deaths <= MOST_RETURNS:
             self._ways.append(Return(replica, self._replicas, self._newest))
         else:
@@ -213,16 +215,19 @@ class Returns:
         for way in [way for way in self._ways if way.over]:
             self._ways.remove(way)
             self._tell(way.told)
+            if way.full_at is not None:
+                self._not_full.discard(way.replica.number)
             if way.kept and not (way.replica.lives or self._closed):  # that may be damaged
                 self._ways.append(Return(way.replica, self._replicas))
             elif not self._closed:
                 self._replicas.fill_spares()
-                self._replicas.say(Doing(Activity.RECOVERED))
+                if way.full_at is not None:
+                    self._replicas.say(Doing(Activity.RECOVERED))
         self.count()
 
     def count(self) -> None:
         """How many are full now."""
-        full = len(self._replicas.living) - sum(way.replica.lives for way in self._ways)
+        full = sum(replica.number not in self._not_full for replica in self._replicas.living)
         if not self.strength or self.strength[-1][1] != full:
             self.strength.append((time.time(), full))
 

@@ -152,6 +152,62 @@ def test_a_replica_that_came_back_is_judged_with_what_another_one_gave_while_it_
     assert any("results of attempts that it has not had" in line for line in found.examples)
 
 
+NOT_YET, MOVED = Assignment.contiguous(8, 2), Assignment(2, tuple(unit % 3 for unit in range(8)))
+
+
+def gave(moved_in):
+    """What a replica would give in ten turns that moves in this one, and all there is to judge it by."""
+    workload = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
+    assignments = [NOT_YET] * (moved_in - 1) + [MOVED] * (11 - moved_in)
+    run = run_sequentially(workload, assignments, ordering="live_robin")
+    results = run.results.assign(slot_turn=run.results["offset"] + 1, replica=0, attempt=0, first=True)
+    return workload, run, results.sort_values(["slot_turn", "slot", "log_offset"], kind="stable")
+
+
+@pytest.mark.parametrize("of", [0, 1])
+@pytest.mark.parametrize(
+    ("moves", "dies", "returns"),
+    [
+        ((6, 9), (10, 7), (None, 9)),
+        ((9, 6), (10, 7), (None, 9)),
+        ((6, 9), (9, 9), (9, 9)),
+        ((6, 9), (10, 10), (9, 9)),
+        ((3, 4), (8, 6), (9, 7)),
+    ],
+    ids=["before it moves", "when it alone has moved", "both", "both, behind what was written", "one after the other"],
+)
+def test_replicas_that_moved_one_after_the_other_and_came_back_are_judged_with_what_one_of_them_gave(
+    moves, dies, returns, of
+):
+    (workload, run, all_of_0), (_, _, all_of_1) = map(gave, moves)
+    given, began = [], {}
+    for replica, (results, last, behind) in enumerate(zip((all_of_0, all_of_1), dies, returns, strict=True)):
+        before, back = results[results["slot_turn"] <= last], NEVER_DIED
+        if behind is not None:
+            back = [*NEVER_DIED, Incarnation(dict.fromkeys(range(3), behind), 1)]
+            before = pd.concat([before, all_of_0[all_of_0["slot_turn"] > behind].assign(attempt=1)])
+        given.append(before.assign(replica=replica))
+        began[replica] = back
+    firsts = []
+    for turn in range(1, 11):  # that of one or the other, turn by turn
+        copies = [each[each["slot_turn"] == turn] for each in given]
+        firsts.append(next(each for each in (copies[turn % 2], *copies) if len(each)))
+    results = pd.concat(firsts).drop_duplicates(["router", "offset", "position"])
+    traffic = SimpleNamespace(seconds=[], differences=[], compared=40, replicas=2)
+    traffic.offered = lambda before: (run.events, run.frames.assign(events=0))
+    traffic.results = lambda replica=None: results if replica is None else given[replica]
+    stage = StageEnd("counter", Ownership([NOT_YET, MOVED]), [1], {}, [])
+    plain = FinalState({0: 10, 1: 10}, lambda timers: iter(run.final), [stage], (), (), heartbeat_us=1)
+    final = replace(plain, replicas={0: plain, 1: plain}, judged=of, began=began)
+
+    def judged():
+        return EndedJob(workload, traffic, SimpleNamespace(offered=0), final, []).verdict()
+
+    assert judged().ok, judged()
+    given[of] = given[of].iloc[:-1]
+    assert judged().lost == 1
+
+
 def test_seconds_with_fewer_replicas_are_counted_within_the_load():
     strength = [(0.0, 2), (5.0, 1), (8.0, 2), (12.0, 0), (13.0, 1)]
     assert evaluation.fewer_s(strength, 2, Span(6.0, 7.0, 20.0, 0.0)) == 2.0 + 8.0

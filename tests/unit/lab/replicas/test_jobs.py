@@ -13,7 +13,7 @@ from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas import jobs
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.lab.replicas.spares import Spares
-from keyshift.model.errors import Deposed, ServiceUnavailable
+from keyshift.model.errors import Deposed, QueryDied, ServiceUnavailable
 from keyshift.model.markers import StateWritten
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.copies import Incarnation
@@ -278,6 +278,24 @@ def test_or_from_the_beginning_of_the_input(made):
     assert (first.job.config.attempt, first.job.config.restore) == (5, None)
     assert first.job.asked == ["start"] and first.system.followed == [{"counter": PlansPast(3)}]
     assert first.began[-1] == Incarnation({}, 5)
+
+
+@pytest.mark.parametrize("in_another_process", [False, True])
+def test_one_that_dies_while_it_starts_has_been_an_incarnation_as_some_slots_may_have_given_results(
+    made, monkeypatch, in_another_process
+):
+    def dies(job, *given):
+        raise QueryDied("a part is missing")
+
+    monkeypatch.setattr(Job, "start", dies)
+    (first, second), saved = made.replicas.all, Savepoint("resume-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
+    first.lives = False
+    with pytest.raises(QueryDied):
+        if in_another_process:
+            made.replicas.go_on(first, journal_of(saved), "epochs")
+        else:
+            made.replicas.lead_next(first, saved, "run-r1", second)
+    assert first.began[-1] == Incarnation({0: 7, 1: 9}, first.job.config.attempt) and not first.lives
 
 
 @pytest.mark.parametrize("made", [{"spares": 1}], indirect=True)

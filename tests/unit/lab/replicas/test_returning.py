@@ -11,6 +11,7 @@ from keyshift.lab.replicas import returning
 from keyshift.lab.replicas.resume_points import ResumePoint
 from keyshift.lab.replicas.returning import Return, Returns
 from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.model.notes import Activity
 from keyshift.traffic.copies import Standing
 from keyshift.waiting import wait_until
 from keyshift.wire.savepoint import Savepoint
@@ -61,7 +62,11 @@ class Replica:
 class Replicas:
     def __init__(self):
         self.all, self.standings, self.led, self.damaged = [Replica(0, False), Replica(1, True)], {}, [], []
-        self.living, self.captures = self.all[1:], [lambda check: WRITTEN]
+        self.captures, self.said = [lambda check: WRITTEN], []
+
+    @property
+    def living(self):
+        return [replica for replica in self.all if replica.lives]
 
     def capture(self, replica, check):
         assert replica is self.all[1]
@@ -71,7 +76,7 @@ class Replicas:
         pass
 
     def say(self, doing):
-        pass
+        self.said.append(doing.activity)
 
     def begin_next(self, replica):
         replica.application.did.append("begun")
@@ -198,7 +203,7 @@ def test_if_nobody_can_write_it_does_not_come_back_and_nothing_of_it_is_left(rep
     dead = replicas.all[0]
     assert over(Return(dead, replicas)) == "replica 0 did not come back: no bucket"
     assert not dead.lives and dead.application.did == ["begun", "ended"]
-    replicas.living = []
+    replicas.all[1].lives = False
     assert "no other replica is left that could write" in over(Return(dead, replicas))
 
 
@@ -247,3 +252,25 @@ def test_what_should_not_have_happened_is_the_controlling_threads(replicas):
     way = Return(replicas.all[0], replicas)
     with pytest.raises(AssertionError, match="a bug"):
         wait_until(lambda: way.over, 60, 0.002)
+
+
+@pytest.mark.parametrize("end", ["keeps up", "does not keep up", "dies again", "nobody waits any more"])
+def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monkeypatch, end):
+    dead, ways = replicas.all[0], Returns(replicas, lambda: None, lambda line: None)
+    ways.count()
+    ways.begin(dead)
+    assert wait_until(lambda: dead.lives, 60, 0.002)
+    ways.count()
+    if end == "keeps up":
+        keeps_up(replicas, 60_000_000)
+    elif end == "does not keep up":
+        monkeypatch.setattr(returning, "FULL_S", 0.0)
+    elif end == "dies again":
+        dead.dies = QueryDied("once more")
+    else:
+        ways.end(dead)
+    assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
+    dead.lives = dead.dies is None  # that is known later
+    ways.count()
+    assert [full for _, full in ways.strength] == ([1, 2] if end == "keeps up" else [1])
+    assert replicas.said == ([Activity.RECOVERED] if end == "keeps up" else [])

@@ -26,6 +26,7 @@ class Return:
 
     def __init__(self, replica, replicas, newest):
         self.replica, self.over, self.told, self.ended, self.begins_from = replica, False, "", False, None
+        self.full_at = None
         begun.append(self)
 
     def lives(self):
@@ -33,7 +34,8 @@ class Return:
 
     def full(self):
         self.lives()
-        self.over, self.told = True, f"replica {self.replica.number} was full again"
+        self.over, self.full_at = True, time.time()
+        self.told = f"replica {self.replica.number} was full again"
 
     def fails(self):
         self.over, self.told = True, f"replica {self.replica.number} did not come back: no memory"
