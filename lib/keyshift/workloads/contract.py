@@ -182,6 +182,6 @@ class Workload(Protocol):
         position -1) as they came; of the last stage. ``final``: parts of the final state, columns stage (its place in
         the chain, from 0), unit, slot, key and the state fields; timers of the first stage, and what is known of
         watermarks, are in ``times``, which is there if an operator uses time. Lost, duplicated and reordered results of
-        events are counted elsewhere, and timers that are overdue in the final state; results of timers are judged here
-        alone.
+        events are counted elsewhere, and timers that are overdue in the final state, and all results without an event
+        where no operator uses time; otherwise results of timers are judged here alone.
         """
