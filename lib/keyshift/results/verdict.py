@@ -189,11 +189,13 @@ def judge(
     if times is not None:
         found.lines("wrong", times.wrong())
         homes |= times.homes() if last == 0 else set()  # of units without keys, too
+    for savepoint in owned.savepoints[-1:]:
+        homes.difference_update(savepoint.units)  # it is the final state: what both have counts once
     end = Inventory("the final state", owned.assignments[-1], sorted(homes))
     written = [savepoint for of_stage in ownership for savepoint in of_stage.savepoints]
     for savepoint in written:
         found.lines("wrong", _not_once(savepoint))
-    for savepoint in [*(written[:-1] if owned.savepoints else written), end]:
+    for savepoint in [*written, end]:
         found.lines("foreign", _not_at_home(savepoint))
     for of_stage in ownership:
         left = sorted(of_stage.left_behind)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
-from keyshift.results.verdict import Judgement, Ownership, judge
+from keyshift.results.verdict import Inventory, Judgement, Ownership, judge
 from keyshift.state.timers import Timers
 from keyshift.workloads.chain import Chain
 from keyshift.workloads.keycount import KeyCount
@@ -25,12 +25,13 @@ from keyshift.workloads.wordcount import WordCount
 
 SMALL = {"key_groups": 8, "keys": 10, "skew": 0.5, "state_bytes": 24, "seed": 5}
 WORKLOAD = KeyCount(**SMALL)
+TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
 KINDS = [field.name for field in fields(Judgement) if field.name != "examples"]
 
 
 @pytest.fixture
 def run() -> SequentialRun:
-    return run_sequentially(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=12)
+    return run_sequentially(WORKLOAD, TWO, frames=12)
 
 
 def verdict(run: SequentialRun, results: pd.DataFrame | None = None, **changes) -> Judgement:
@@ -84,6 +85,21 @@ def test_a_unit_left_behind_at_its_old_owner_has_two_owners(run):
     assert run.assignments[0].owner[part["unit"].iloc[0]] == 1
     left = part.assign(slot=1)
     only(verdict(run, final=[*run.final, left]), foreign=1, wrong=len(left))
+
+
+CHAIN = Chain(**SMALL)
+
+
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_a_unit_of_another_slot_in_the_last_savepoint_of_a_chain_is_foreign_once(with_keys):
+    made = run_sequentially(CHAIN, TWO, frames=12)
+    has_keys = {unit for part in made.final for unit in part["unit"].tolist()}
+    unit = next(unit for unit in range(8) if (unit in has_keys) == with_keys)
+    final = [part.assign(slot=np.where(part["unit"] == unit, 9, part["slot"])) for part in made.final]
+    units = [(each, 9 if each == unit else slot) for each, slot in enumerate(TWO[1].owner)]
+    first, _ = made.ownership
+    last = Ownership(TWO, [Inventory("savepoint 1-a", TWO[1], units)])
+    only(judge(CHAIN, made.events, made.results, final, [first, last]), foreign=1)
 
 
 def test_a_unit_that_does_not_exist_is_foreign_and_its_keys_are_wrong(run):
@@ -143,7 +159,6 @@ def test_events_that_were_offered_and_not_read_back_are_told_and_the_other_way_r
 WINDOWS = WindowCount(
     key_groups=8, keys=40, skew=0.5, state_bytes=24, seed=5, window_ms=20, delay_ms=5, late_share=0.1, idle_ms=15
 )
-TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
 
 
 @pytest.fixture
@@ -287,7 +302,7 @@ def test_many_mistakes_are_all_counted_and_few_are_shown(run):
 @settings(max_examples=40)
 @given(st.data())
 def test_dropping_and_doubling_any_results_gives_exactly_these_counts(data):
-    run = run_sequentially(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=4)
+    run = run_sequentially(WORKLOAD, TWO, frames=4)
     rows = st.lists(st.sampled_from(run.results.index.tolist()), max_size=20)
     dropped, doubled = set(data.draw(rows)), data.draw(rows)
     doubled = [row for row in doubled if row not in dropped]
