@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from keyshift.state.timers import EVENT, PROCESSING
-from keyshift.workloads.tables import Tables, lines
+from keyshift.workloads.tables import Tables, lengths, lines
 from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
 
@@ -193,14 +193,14 @@ def _kept(workload: "WindowCount", final: Iterator[pd.DataFrame]) -> Generator[s
         key, unit = part["key"].to_numpy(), part["unit"].to_numpy()
         known = (key >= 0) & (key < workload.keys)
         home = np.where(known, key, 0)
-        lengths = np.stack([part[name].str.len().fillna(-1).astype(int) for name in columns])
-        good = known & (workload.units[home] == unit) & (lengths == lengths[0]).all(axis=0)
+        sizes = lengths(part, list(columns))
+        good = known & (workload.units[home] == unit) & (sizes == sizes[0]).all(axis=0)
         good &= ~workload.damaged(part, np.zeros_like(key))
         text = "final state of key {key} in unit {unit}, slot {slot}: not a key of this unit, or not its payload"
         yield from lines(part, ~good, text)
         np.add.at(places, key[known], 1)
         last[key[good]] = part["last"].to_numpy()[good]
-        windows.append(part.loc[good & (lengths[0] > 0), ["unit", "key", *columns]].explode([*columns]))
+        windows.append(part.loc[good & (sizes[0] > 0), ["unit", "key", *columns]].explode([*columns]))
     for k in np.flatnonzero(places != 1):
         yield f"final state of key {k}: in {places[k]} places, expected 1"
     keys = pd.DataFrame({"key": np.arange(workload.keys), "unit": workload.units, "places": places, "last": last})
