@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -169,11 +168,7 @@ class Replayed:
             missing -= parts[-1].num_rows
             self._left = self._left.slice(parts[-1].num_rows)
         whole = pa.concat_batches(parts)
-        moved = pa.array(times - whole["t"].to_numpy())
-        columns = {name: pc.add(whole[name], moved) for name in self._source.times} | {"t": pa.array(times)}
-        names = self._source.schema.names
-        arrays = [columns.get(name, whole[name]) for name in names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._source.schema)
+        return self._source.moved(whole, pa.array(times - whole["t"].to_numpy()))
 
     def _read(self, missing: int) -> pa.RecordBatch:
         try:
