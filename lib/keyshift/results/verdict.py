@@ -35,7 +35,7 @@ class Judgement:
     reordered: int  # results that overtook another of the same router and key
     wrong: int  # results, those of timers too, keys, timers and units of the final state that are not as they must be
     foreign: int  # results, units of savepoints, and units of which keys stay, of a slot that was not the owner
-    unexpected: int  # results of events that were never offered, or of which none is due
+    unexpected: int  # results of events that were never offered, or of which none is due, and of timers nobody has
     unread: int  # events that the generator says it has offered and that were not read back, or the other way round
     examples: tuple[str, ...] = ()  # a few of each kind
 
@@ -103,18 +103,19 @@ def judge(
 
     ``events``: router, offset, position and the event columns. ``results``: the collector's columns, rows of one slot
     in the order of their log. Those of timers have router, offset and position -1: no event misses them, so whether
-    they are right the workload decides, and here is only seen who gave them. ``final``: parts of the final state,
-    columns stage (if there are several), unit, slot, key and the state fields. ``ownership``: of each stage; the last
-    one gives the results. ``revoked``: its versions whose results count for nothing, as the attempt that gave them died
-    and all since its beginning was done again. ``times``: needed if an operator uses time; of the first stage.
-    ``unread``: see ``Judgement``.
+    they are right the workload decides, and here is only seen who gave them; where no stage uses time there must be
+    none. ``final``: parts of the final state, columns stage (if there are several), unit, slot, key and the state
+    fields. ``ownership``: of each stage; the last one gives the results. ``revoked``: its versions whose results count
+    for nothing, as the attempt that gave them died and all since its beginning was done again. ``times``: needed if an
+    operator uses time; of the first stage. ``unread``: see ``Judgement``.
     Raises BadInput if there is no assignment or ``times`` is missing. Sorts the results a few times: seconds for
     millions of them.
     """
     stages, owned = workload.stages, ownership[-1]
     if not owned.assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
-    if times is None and any(stage.operator().uses_time for stage in stages):
+    timed = any(stage.operator().uses_time for stage in stages)
+    if timed and times is None:
         raise BadInput(f"times is missing: {workload.name} uses time, so a verdict needs the run's frames and timers")
     found = _Findings()
     if unread:
@@ -123,6 +124,10 @@ def judge(
     results = results[~results["version"].isin(list(revoked))]
     of_timer = (results[list(_ORIGIN)] == -1).all(axis=1)
     timers, results = results[of_timer], results[~of_timer]
+    if not timed:  # the workload would not look for them
+        text = "slot {slot} gave a result of key {key} without an event, and no stage uses time"
+        found.rows("unexpected", text, timers, np.ones(len(timers), bool))
+        timers = timers.iloc[:0]
     events = events.sort_values(list(_ORIGIN), ignore_index=True)
     # Names that no workload has. The order within a record is that of the log.
     results = results.assign(_place=_places(events, results), _row=np.arange(len(results)))
@@ -184,11 +189,13 @@ def judge(
     if times is not None:
         found.lines("wrong", times.wrong())
         homes |= times.homes() if last == 0 else set()  # of units without keys, too
+    for savepoint in owned.savepoints[-1:]:
+        homes.difference_update(savepoint.units)  # it is the final state: what both have counts once
     end = Inventory("the final state", owned.assignments[-1], sorted(homes))
     written = [savepoint for of_stage in ownership for savepoint in of_stage.savepoints]
     for savepoint in written:
         found.lines("wrong", _not_once(savepoint))
-    for savepoint in [*(written[:-1] if owned.savepoints else written), end]:
+    for savepoint in [*written, end]:
         found.lines("foreign", _not_at_home(savepoint))
     for of_stage in ownership:
         left = sorted(of_stage.left_behind)

@@ -149,7 +149,9 @@ class Generator:
             sent, due = self._sent[router], self.schedule.due(router, frame_us)
             if due > sent:
                 end = min(due, sent + TAKE_EVENTS)
-                batch = self._partitions[router].take(self.schedule.times(router, sent, end))
+                start_us = self.schedule.start_us
+                drawn = self._partitions[router].take(self.schedule.times(router, sent, end) - start_us)
+                batch = self._source.moved(drawn, start_us)  # the same events whenever the load begins
                 self._sent[router] = end
                 self.due += results_due(self._source, self._stages, batch)
                 if end < due:

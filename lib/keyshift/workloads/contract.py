@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keyshift.model.frames import empty
 from keyshift.state import UnitState
@@ -58,7 +59,7 @@ class Partition(Protocol):
     """What one router's partition of a source is made of; deterministic in the seed."""
 
     def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        """The next ``len(times)`` events, scheduled at ``times`` (int64, microseconds since the epoch)."""
+        """The next ``len(times)`` events, scheduled at ``times`` (int64, microseconds since the load began)."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ class Source:
 
     ``rate``: events per second if nobody says how many; None: as many as the first source.
 
-    ``times``: columns beside ``t`` that are points in time, too (int64, microseconds since the epoch); ``drawn_with``:
-    parameters that the events depend on, None: all. With both, events of a file are offered at other times, to a run
-    that has the same of these parameters (``event_files``).
+    ``times``: columns beside ``t`` that are points in time, too (int64, microseconds since the load began, and since
+    the epoch once they are offered); ``drawn_with``: parameters that the events depend on, None: all. With both, events
+    of a file are offered at other times, to a run that has the same of these parameters (``event_files``).
     """
 
     name: str
@@ -94,6 +95,12 @@ class Source:
     def mapped(self, events: pa.RecordBatch) -> pa.RecordBatch:
         """The first stage's events from those of a frame."""
         return events if self.map is None else self.map(events)
+
+    def moved(self, events: pa.RecordBatch, by: Any) -> pa.RecordBatch:
+        """``events`` with all that are points in time later ``by`` so many microseconds, each by its own or by one."""
+        names = self.schema.names
+        columns = [pc.add(events[name], by) if name in ("t", *self.times) else events[name] for name in names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,6 @@ class Workload(Protocol):
         position -1) as they came; of the last stage. ``final``: parts of the final state, columns stage (its place in
         the chain, from 0), unit, slot, key and the state fields; timers of the first stage, and what is known of
         watermarks, are in ``times``, which is there if an operator uses time. Lost, duplicated and reordered results of
-        events are counted elsewhere, and timers that are overdue in the final state; results of timers are judged here
-        alone.
+        events are counted elsewhere, and timers that are overdue in the final state, and all results without an event
+        where no operator uses time; otherwise results of timers are judged here alone.
         """

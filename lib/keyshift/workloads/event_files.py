@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,7 +21,7 @@ from keyshift.model.errors import BadInput
 from keyshift.model.frames import empty
 from keyshift.registry import unknown
 from keyshift.workloads.contract import Partition, Source, Workload
-from keyshift.workloads.files import new_file
+from keyshift.workloads.files import input_files, new_file
 
 HEAD = b"keyshift.events"  # in the metadata: a ``FileHead``, as JSON
 WHOSE = pa.schema([pa.field("source", pa.string()), pa.field("partition", pa.int32())])
@@ -95,10 +94,12 @@ class EventFile:
         head = self.head
         same = head.workload == workload.name
         self._require(same, f"events of workload {head.workload}, and the run has workload = {workload.name}")
-        known = workload.model_dump(mode="json")
+        known, files = workload.model_dump(mode="json"), input_files(type(workload))
         for name, value in head.parameters.items():
             own = known.get(name)
-            self._require(_alike(value, own), f"events of {name} = {value}, and the run has {own}; set {name}={value}")
+            # Files may be in other folders there.
+            alike = Path(str(value)).name == Path(str(own)).name if name in files else value == own
+            self._require(alike, f"events of {name} = {value}, and the run has {own}; set {name}={value}")
         for source in workload.sources:
             for field in source.schema:
                 found = self._schema.field(field.name).type if field.name in self._schema.names else None
@@ -126,12 +127,6 @@ class EventFile:
     def partition(self, source: Source, number: int) -> Partition:
         """The events of a partition of ``source``."""
         return Replayed(self._path, self._groups[source.name, number], source, number)
-
-
-def _alike(value: Any, other: Any) -> bool:
-    """Whether both are the same; of files the names are enough, wherever they are."""
-    texts = isinstance(value, str) and isinstance(other, str)
-    return Path(value).name == Path(other).name if texts else bool(value == other)
 
 
 def _opened(path: str) -> pq.ParquetFile:
@@ -169,11 +164,7 @@ class Replayed:
             missing -= parts[-1].num_rows
             self._left = self._left.slice(parts[-1].num_rows)
         whole = pa.concat_batches(parts)
-        moved = pa.array(times - whole["t"].to_numpy())
-        columns = {name: pc.add(whole[name], moved) for name in self._source.times} | {"t": pa.array(times)}
-        names = self._source.schema.names
-        arrays = [columns.get(name, whole[name]) for name in names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._source.schema)
+        return self._source.moved(whole, pa.array(times - whole["t"].to_numpy()))
 
     def _read(self, missing: int) -> pa.RecordBatch:
         try:

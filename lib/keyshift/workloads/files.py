@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO, get_args
 
 from pydantic import AfterValidator, PlainSerializer
 
@@ -28,6 +28,12 @@ def shown(path: str) -> str:
 InputFile = Annotated[
     str, AfterValidator(_absolute), PlainSerializer(lambda path: path and shown(path), when_used="json")
 ]
+
+
+def input_files(model: Any) -> set[str]:
+    """The parameters of a pydantic model that are an ``InputFile``, by name."""
+    _, *marks = get_args(InputFile)
+    return {name for name, field in model.model_fields.items() if all(mark in field.metadata for mark in marks)}
 
 
 @contextmanager

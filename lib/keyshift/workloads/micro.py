@@ -30,8 +30,8 @@ _SECOND_US = 1_000_000
 class MicroPartition:
     """Keys of two distributions, one behind the other; see ``Partition``.
 
-    The key groups in an order drawn from the seed make a circle. The active ones are an arc of it, and each second has
-    the next arc: all routers agree on it, and every group has its turn.
+    The key groups in an order drawn from the seed make a circle. The active ones are an arc of it, and each second of
+    the load has the next arc: all routers agree on it, and every group has its turn.
     """
 
     def __init__(self, workload: "Micro", router: int) -> None:

@@ -1,8 +1,10 @@
 """What oracles ask of a run's tables: one line for each row that is wrong. With pandas, or in SQL (DuckDB)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
@@ -15,6 +17,11 @@ def lines(table: pd.DataFrame, bad: Any, text: str) -> Iterator[str]:
     """``text`` for each row that is ``bad``; it may name columns."""
     for row in table[bad].to_dict("records"):
         yield text.format_map(row)
+
+
+def lengths(table: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    """How long the lists of each row are, a line of numbers for each of the columns ``names``; -1: there is none."""
+    return np.stack([table[name].str.len().fillna(-1).astype(np.int64) for name in names])
 
 
 def misplaced(workload: Grouped, part: pd.DataFrame) -> Iterator[str]:

@@ -11,19 +11,27 @@ from hypothesis import strategies as st
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
-from keyshift.results.verdict import Judgement, Ownership, judge
+from keyshift.results.verdict import Inventory, Judgement, Ownership, judge
 from keyshift.state.timers import Timers
+from keyshift.workloads.chain import Chain
 from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.micro import Micro
+from keyshift.workloads.nexmark import Nexmark
+from keyshift.workloads.saas import Saas
+from keyshift.workloads.stock import Stock
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
+from keyshift.workloads.wordcount import WordCount
 
-WORKLOAD = KeyCount(key_groups=8, keys=10, skew=0.5, state_bytes=24, seed=5)
+SMALL = {"key_groups": 8, "keys": 10, "skew": 0.5, "state_bytes": 24, "seed": 5}
+WORKLOAD = KeyCount(**SMALL)
+TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
 KINDS = [field.name for field in fields(Judgement) if field.name != "examples"]
 
 
 @pytest.fixture
 def run() -> SequentialRun:
-    return run_sequentially(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=12)
+    return run_sequentially(WORKLOAD, TWO, frames=12)
 
 
 def verdict(run: SequentialRun, results: pd.DataFrame | None = None, **changes) -> Judgement:
@@ -79,6 +87,21 @@ def test_a_unit_left_behind_at_its_old_owner_has_two_owners(run):
     only(verdict(run, final=[*run.final, left]), foreign=1, wrong=len(left))
 
 
+CHAIN = Chain(**SMALL)
+
+
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_a_unit_of_another_slot_in_the_last_savepoint_of_a_chain_is_foreign_once(with_keys):
+    made = run_sequentially(CHAIN, TWO, frames=12)
+    has_keys = {unit for part in made.final for unit in part["unit"].tolist()}
+    unit = next(unit for unit in range(8) if (unit in has_keys) == with_keys)
+    final = [part.assign(slot=np.where(part["unit"] == unit, 9, part["slot"])) for part in made.final]
+    units = [(each, 9 if each == unit else slot) for each, slot in enumerate(TWO[1].owner)]
+    first, _ = made.ownership
+    last = Ownership(TWO, [Inventory("savepoint 1-a", TWO[1], units)])
+    only(judge(CHAIN, made.events, made.results, final, [first, last]), foreign=1)
+
+
 def test_a_unit_that_does_not_exist_is_foreign_and_its_keys_are_wrong(run):
     found = verdict(run, final=[*run.final[:-1], run.final[-1].assign(unit=8)])
     only(found, foreign=1, wrong=len(run.final[-1]))
@@ -92,6 +115,23 @@ def test_a_unit_that_does_not_exist_is_foreign_and_its_keys_are_wrong(run):
 def test_a_result_of_an_event_never_offered_is_unexpected(run, change):
     extra = run.results.loc[[7]].assign(**change)
     only(verdict(run, pd.concat([run.results, extra], ignore_index=True)), unexpected=1)
+
+
+NO_ORIGIN = {"router": -1, "offset": -1, "position": -1}
+TIMELESS = [
+    *(KeyCount(**SMALL), Micro(**SMALL), Chain(**SMALL), Chain(**SMALL, chain="counter,map"), WordCount(words=20)),
+    *(Nexmark(query="q1"), Nexmark(query="q2"), Saas(customers=12, spread=5), Stock(securities=9, resting=2)),
+]
+
+
+@pytest.mark.parametrize("workload", TIMELESS, ids=lambda w: f"{w.name} {getattr(w, 'query', '')}")
+def test_a_result_without_an_event_is_unexpected_once_where_nothing_has_timers(workload):
+    made = run_sequentially(workload, [Assignment.contiguous(workload.key_groups, 2)], frames=6, events_per_frame=300)
+    extra = made.results.iloc[[0]].assign(**NO_ORIGIN)
+    results = pd.concat([made.results, extra], ignore_index=True)
+    found = judge(workload, made.events, results, made.final, made.ownership)
+    only(found, unexpected=1)
+    assert f"key {extra['key'].iloc[0]} without an event" in found.examples[0]
 
 
 def test_results_without_any_event_are_unexpected(run):
@@ -119,7 +159,6 @@ def test_events_that_were_offered_and_not_read_back_are_told_and_the_other_way_r
 WINDOWS = WindowCount(
     key_groups=8, keys=40, skew=0.5, state_bytes=24, seed=5, window_ms=20, delay_ms=5, late_share=0.1, idle_ms=15
 )
-TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
 
 
 @pytest.fixture
@@ -263,7 +302,7 @@ def test_many_mistakes_are_all_counted_and_few_are_shown(run):
 @settings(max_examples=40)
 @given(st.data())
 def test_dropping_and_doubling_any_results_gives_exactly_these_counts(data):
-    run = run_sequentially(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=4)
+    run = run_sequentially(WORKLOAD, TWO, frames=4)
     rows = st.lists(st.sampled_from(run.results.index.tolist()), max_size=20)
     dropped, doubled = set(data.draw(rows)), data.draw(rows)
     doubled = [row for row in doubled if row not in dropped]

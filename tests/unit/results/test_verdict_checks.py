@@ -191,7 +191,7 @@ def a_unit_without_keys_that_its_old_owner_still_has(run):
     run.timers = pd.concat([run.timers, pd.DataFrame([left])])
 
 
-@check(verdict, "(written[:-1] if owned.savepoints else written)", "written[:0]", "counts", "foreign")
+@check(verdict, "[*written, end]", "[end]", "counts", "foreign")
 def a_unit_that_its_old_owner_has_written_to_an_intermediate_savepoint(run):
     whole = run.inventory()
     run.ownership = verdict.Ownership(TWO, [verdict.Inventory("first", TWO[1], [*whole.units, (7, 1)]), whole])
@@ -390,6 +390,26 @@ def a_window_that_fires_too_early(run):
     run.results.loc[row, "watermark"] = known[known < run.results.loc[row, "t"]].max()
 
 
+@check(windowcount_oracle, 'fired["late"], text', 'fired["kind"] < 0, text')
+def a_window_that_says_it_is_late(run):
+    run.results.loc[run.fired(WINDOW), "late"] = True
+
+
+@check(windowcount_oracle, 'fired["late"], text', 'fired["kind"] < 0, text')
+def a_key_that_falls_idle_and_says_it_is_late(run):
+    run.results.loc[run.fired(IDLE), "late"] = True
+
+
+@check(windowcount_oracle, 'closed["clock"] > times.clocks', 'closed["clock"] < 0 * times.clocks')
+def a_window_that_fires_at_a_clock_that_its_unit_has_not_come_to(run):
+    row = run.fired(WINDOW)
+    unit = run.workload.units[run.results.loc[row, "key"]]
+    clocks = times.Times(run.frames, [run.timers], TWO).clocks
+    run.results.loc[row, "clock"] = clocks[unit]
+    assert run.judged().ok
+    run.results.loc[row, "clock"] += 1
+
+
 @check(windowcount_oracle, 'found.duplicated(["key", "start"])', 'found["key"] < 0')
 def a_window_that_fires_twice(run):
     run.add(run.fired(WINDOW))
@@ -413,6 +433,19 @@ def a_window_that_fires_with_another_count(run):
 
 
 # -- windowcount/oracle.py: keys that fall idle ------------------------------------------------------------------------
+
+
+IDLE_COUNTS = '(idle["count"] != 0) | (idle["sum"] != 0)'
+
+
+@check(windowcount_oracle, IDLE_COUNTS, 'idle["sum"] != 0')
+def a_key_that_falls_idle_with_a_count(run):
+    run.results.loc[run.fired(IDLE), "count"] = 1
+
+
+@check(windowcount_oracle, IDLE_COUNTS, 'idle["count"] != 0')
+def a_key_that_falls_idle_with_a_sum(run):
+    run.results.loc[run.fired(IDLE), "sum"] = 1
 
 
 @check(windowcount_oracle, 'idle["key"].notna()', 'idle["key"].isna()', "never idle")

@@ -3,6 +3,7 @@ import threading
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 from hypothesis import given
@@ -10,13 +11,14 @@ from hypothesis import strategies as st
 from small_kafka import Broker
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
-from keyshift.model.frames import MOST_BYTES, Facts
+from keyshift.model.frames import MOST_BYTES, Facts, decode
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, aligned
 from keyshift.traffic.load import Schedule
 from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.writer import ON_THE_WAY_BYTES
 from keyshift.waiting import wait_until
+from keyshift.workloads import workloads
 from keyshift.workloads.event_files import event_writer
 from keyshift.workloads.keycount import KeyCount
 
@@ -394,6 +396,32 @@ def test_a_source_may_fall_silent_and_go_on():
     passed = np.sort(times - START_US)
     assert len(passed) == 20 + 200 and staircase.finished
     assert (passed < 200_000).sum() == 20 and (passed >= 800_000).sum() == 200
+
+
+@pytest.mark.parametrize("name", ["micro", "nexmark", "windowcount"])
+def test_the_same_seed_gives_the_same_events_whenever_the_load_begins(name):
+    workload = workloads.get(name)(seed=4)
+    [source] = workload.sources
+
+    def offered(start_us):
+        """By router, with times since the load began."""
+        broker, config = Broker(), {"topic": Topic("k:1", "t", 2), "workload": name, "parameters": {"seed": 4}}
+        made = Generator(GeneratorConfig(**config, rate=1000, frame_ms=20), broker)
+        made.obey(Begin(start_us, 3), start_us)
+        for router in made.routers:
+            assert made.send(router, start_us + 3_000_000)
+        parts = [[], []]
+        for router, value in broker.values:
+            batch, _ = decode(value, source.schema)
+            parts[router].append(source.moved(batch, -start_us))
+        return [pa.Table.from_batches(each) for each in parts]
+
+    made = offered(START_US)
+    assert [table.num_rows for table in made] == [1500, 1500]
+    assert made == offered(START_US + 1_234_567)
+    schedule = Schedule(0, 3, 1000, 2)
+    drawn = [source.partition(router).take(schedule.times(router, 0, 1500)) for router in range(2)]
+    assert made == [pa.Table.from_batches([batch]) for batch in drawn], "what a file of these events has"
 
 
 def test_a_generator_offers_the_events_of_a_file_as_it_does_those_that_it_draws(tmp_path):

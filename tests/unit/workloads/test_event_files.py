@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from itertools import pairwise
 from types import NoneType
 
@@ -272,6 +273,17 @@ def test_of_files_that_events_were_made_of_the_names_are_compared(tmp_path, path
     assert str(tmp_path) not in json.dumps(EventFile(str(path)).head.model_dump()), "no folder of this machine"
     EventFile(str(path)).require(there, {"words": 2})
     refused(path, "events of text = .*a.txt, and the run has b.txt", wordcount(text=str(tmp_path / "b.txt")))
+
+
+class Named(KeyCount):
+    label: str = "a/x"
+
+
+def test_of_texts_that_are_no_files_all_is_compared(path):
+    labelled = with_sources(Named, lambda plain: [replace(plain, drawn_with=("label",))])
+    write(path, labelled(**KEYCOUNT))
+    EventFile(str(path)).require(labelled(**KEYCOUNT), {"events": 2})
+    refused(path, "events of label = a/x, and the run has b/x; set label=a/x", labelled(**KEYCOUNT, label="b/x"))
 
 
 def test_too_few_events_are_counted(path):

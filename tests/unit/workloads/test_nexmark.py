@@ -20,7 +20,7 @@ from keyshift.workloads.nexmark.operators import ROW, TAKEN, FoldOperator
 from keyshift.workloads.nexmark.queries import AUCTIONS, QUERIES, SELLERS
 from keyshift.workloads.nexmark.source import AUCTION, BID, PERSON
 from workload_runs import run as run_of
-from workload_runs import slot_events, verdict
+from workload_runs import slot_events, verdict, wrong
 
 SMALL = {"key_groups": 8, "window_ms": 20, "slide_ms": 10, "gap_ms": 15, "delay_ms": 5, "auction_ms": 20, "seed": 11}
 STATELESS = ("q1", "q2")
@@ -387,6 +387,31 @@ def test_an_answer_that_tells_more_is_wrong(query):
     row = made.results.index[made.results["position"] >= 0][4]
     made.results.loc[row, "kind"] = ROW
     assert verdict(workload, made).wrong == 1
+
+
+@pytest.mark.parametrize("query", CHAINS)
+def test_an_answer_with_the_key_of_another_event_is_wrong(query):
+    workload, made = run(query)
+    unit = pd.Series(workload.units_of(made.results["key"]), made.results.index)
+    row = made.results.index[made.results["position"] >= 0][4]
+    others = made.results.loc[(unit == unit[row]) & (made.results["key"] != made.results.loc[row, "key"]), "key"]
+    made.results.loc[row, "key"] = others.iloc[0]
+    found = verdict(workload, made)
+    assert found.wrong == 1 and f"key {others.iloc[0]}, expected" in found.examples[0]
+
+
+@pytest.mark.parametrize("change", [lambda lists: [[] for _ in lists], lambda lists: [*lists[:-1], lists[-1][1:]]])
+@pytest.mark.parametrize("query", TIMED)
+def test_an_entry_that_is_damaged_is_wrong_and_the_others_are_judged(query, change):
+    workload, made = run(query, delay_ms=300)
+    part = next(part for part in made.final if (part["stage"] == 0).all())
+    names, row = workload.stages[0].operator().state_schema.names, part.index[0]
+    for name, value in zip(names, change([part.at[row, name] for name in names]), strict=True):
+        part.at[row, name] = value
+    key = part.at[row, "key"]
+    found = wrong(workload, made)
+    assert found[0] == f"final state of key {key}: lists of other lengths, or none"
+    assert len(found) > 1 and all(f"key {key}" in line for line in found), "its entries are missing"
 
 
 @pytest.mark.parametrize("query", TIMED)

@@ -216,12 +216,6 @@ def test_an_event_without_a_result_is_lost_and_its_key_is_not_judged_beyond_that
     assert (found.lost, found.wrong) == (1, 0)
 
 
-def test_a_result_of_a_timer_is_wrong():
-    workload, made = run()
-    timer = made.results.iloc[[0]].assign(router=-1, offset=-1, position=-1)
-    assert verdict(workload, made, results=pd.concat([made.results, timer])).wrong == 1
-
-
 @pytest.mark.parametrize("column", ["bids", "asks"])
 @pytest.mark.parametrize(
     "other",

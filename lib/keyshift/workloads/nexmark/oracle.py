@@ -5,7 +5,7 @@ end, and the timers in the final state say where that ends: for a key and a time
 in the state, otherwise its rows have come.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from keyshift.state.timers import EVENT
 from keyshift.workloads.contract import ORIGIN_NAMES
 from keyshift.workloads.nexmark.operators import ROW, taken
 from keyshift.workloads.nexmark.sql import AT_ONCE, ENTRIES, LAST, OF_SESSIONS, ROWS
-from keyshift.workloads.tables import RESULT, Tables, lines, misplaced
+from keyshift.workloads.tables import RESULT, Tables, lengths, lines, misplaced
 from keyshift.workloads.times import Times
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ def wrong(
     text = RESULT + " tells more than that the event was taken in"
     at_once = of_event & (results["kind"] == ROW) & (workload.query in AT_ONCE)
     yield from lines(results, of_event & odd & ~at_once, text)
+    if others:  # elsewhere the results of events are known to have their keys
+        both = results.loc[of_event, [*ORIGIN_NAMES, "key"]].merge(
+            events[[*ORIGIN_NAMES, "key"]], on=ORIGIN_NAMES, suffixes=("", "_offered")
+        )
+        yield from lines(both, both["key"] != both["key_offered"], RESULT + ": key {key}, expected {key_offered}")
     fired = results[~of_event]
     yield from lines(fired, fired["kind"] != ROW, "timer of key {key} set to {t}: kind {kind}, expected " + str(ROW))
 
@@ -54,7 +59,7 @@ def wrong(
         stage = part["stage"] if "stage" in part else pd.Series(0, part.index)
         for number in range(2):
             states[number].append(part[stage == number])
-    entries = _entries(states[0], [field.name for field in first.operator().state_schema])
+    entries = yield from _entries(states[0], first.operator().state_schema.names)
     for part in states[0] + states[1]:
         yield from misplaced(workload, part)
 
@@ -100,9 +105,16 @@ def _wrong_maps(workload: "Nexmark", events: pd.DataFrame, results: pd.DataFrame
     yield from lines(both, odd, text)
 
 
-def _entries(parts: list[pd.DataFrame], fields: list[str]) -> pd.DataFrame:
-    """The final state of the first stage, a row for each entry: columns key and ``fields``."""
-    entries = _together(parts, ["key", *fields]).explode(fields, ignore_index=True)
+def _entries(parts: list[pd.DataFrame], fields: list[str]) -> Generator[str, None, pd.DataFrame]:
+    """One line for each key of the first stage whose lists give no entries.
+
+    Returns the final state of the others, a row for each entry: columns key and ``fields``.
+    """
+    kept = _together(parts, ["key", *fields])
+    sizes = lengths(kept, fields)
+    good = (sizes == sizes[0]).all(axis=0) & (sizes[0] > 0)
+    yield from lines(kept, ~good, "final state of key {key}: lists of other lengths, or none")
+    entries = kept[good].explode(fields, ignore_index=True)
     texts = {"name", "city", "state"}
     return entries.astype({name: np.int64 for name in ["key", *fields] if name not in texts})
 

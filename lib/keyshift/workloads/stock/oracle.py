@@ -92,11 +92,7 @@ def wrong(
     times: Times | None = None,
 ) -> Iterator[str]:
     """See ``Workload.wrong``. One line per wrong result, then one per wrong key of the final state."""
-    of_event = results["position"] >= 0
-    yield from lines(results, ~of_event, "timer of key {key} set to {t}: there are no timers")
-    told = events[[*ORIGIN_NAMES, "key", *_ASKED]].merge(
-        results.loc[of_event, [*ORIGIN_NAMES, "seq", *_TOLD]], on=ORIGIN_NAMES
-    )
+    told = events[[*ORIGIN_NAMES, "key", *_ASKED]].merge(results[[*ORIGIN_NAMES, "seq", *_TOLD]], on=ORIGIN_NAMES)
     told = told.sort_values(ORIGIN_NAMES, ignore_index=True)
     offered = events.groupby("key").size()
     impossible = ~told["seq"].between(1, told["key"].map(offered)) | told.duplicated(["key", "seq"], keep=False)

@@ -11,7 +11,7 @@ everything is determined:
   final state with a timer (that it is not overdue is seen in ``Times``);
 - a key falls idle once after each event that no other event followed within ``idle_us``, and at no other time; if its
   last event was not so long ago, there is a timer for that;
-- there are no other timers.
+- there are no other timers, and no result of one is late, counts what is idle, or is of a time beyond its unit's.
 
 An event without a result is counted as lost elsewhere: whatever depends on it is not judged here.
 """
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from keyshift.state.timers import EVENT, PROCESSING
-from keyshift.workloads.tables import Tables, lines
+from keyshift.workloads.tables import Tables, lengths, lines
 from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
 
@@ -131,6 +131,8 @@ def wrong(
     yield from lines(answers, answers["kind"] != ANSWER, told % ANSWER)
     told = "timer of key {key} set to {t}: kind {kind}, expected %d or %d"
     yield from lines(fired, ~fired["kind"].isin((WINDOW, IDLE)), told % (WINDOW, IDLE))
+    text = "timer of key {key} set to {t} says that it is late, as only an event can be"
+    yield from lines(fired, fired["late"], text)
     told = "timer of key {key} set to {t} fired at watermark {watermark}, which its unit cannot have reached"
     yield from lines(fired, times.strange(fired["watermark"]), told)
 
@@ -151,6 +153,9 @@ def wrong(
     text = "window {start} of key {key} fired at watermark {watermark}, set to {t}; "
     early = (closed["watermark"] < closed["start"] + ends) | (closed["t"] != closed["start"] + ends)
     yield from lines(closed, early, text + f"expected start + {ends}, not earlier")
+    text = "window {start} of key {key} fired at clock {clock}, to which its unit had not come by the end"
+    units = workload.units_of(closed["key"])
+    yield from lines(closed, closed["clock"] > times.clocks[units], text)
     found = pd.concat([closed, windows])
     text = "window {start} of key {key} with count {count} fired twice, or fired and stayed"
     yield from lines(found, found.duplicated(["key", "start"]), text)
@@ -159,6 +164,8 @@ def wrong(
     idle = fired[fired["kind"] == IDLE].rename(columns={"clock": "fired", "start": "clock"})
     text = "key {key} idle since {clock} "
     if workload.idle_us:
+        odd = (idle["count"] != 0) | (idle["sum"] != 0)
+        yield from lines(idle, odd, text + "was told with count {count} and sum {sum}, expected 0")
         yield from lines(idle, idle.duplicated(["key", "clock"]), text + "was told more than once, now at {fired}")
         yield from ask.lines(_WRONG_IDLE, text + "{wrong}", told_idle=idle[["key", "clock", "fired", "t"]])
     else:
@@ -193,14 +200,14 @@ def _kept(workload: "WindowCount", final: Iterator[pd.DataFrame]) -> Generator[s
         key, unit = part["key"].to_numpy(), part["unit"].to_numpy()
         known = (key >= 0) & (key < workload.keys)
         home = np.where(known, key, 0)
-        lengths = np.stack([part[name].str.len().fillna(-1).astype(int) for name in columns])
-        good = known & (workload.units[home] == unit) & (lengths == lengths[0]).all(axis=0)
+        sizes = lengths(part, list(columns))
+        good = known & (workload.units[home] == unit) & (sizes == sizes[0]).all(axis=0)
         good &= ~workload.damaged(part, np.zeros_like(key))
         text = "final state of key {key} in unit {unit}, slot {slot}: not a key of this unit, or not its payload"
         yield from lines(part, ~good, text)
         np.add.at(places, key[known], 1)
         last[key[good]] = part["last"].to_numpy()[good]
-        windows.append(part.loc[good & (lengths[0] > 0), ["unit", "key", *columns]].explode([*columns]))
+        windows.append(part.loc[good & (sizes[0] > 0), ["unit", "key", *columns]].explode([*columns]))
     for k in np.flatnonzero(places != 1):
         yield f"final state of key {k}: in {places[k]} places, expected 1"
     keys = pd.DataFrame({"key": np.arange(workload.keys), "unit": workload.units, "places": places, "last": last})
