@@ -102,10 +102,11 @@ def _about(group: list[Point]) -> list[str]:
         return said
     rows = [row for point in correct for row in point.rows]
     said += full_machine(rows)
-    if not any(map(_is_hit, rows)):  # then what is called spike and silence is any moment
-        return said
+    hit = [point for point in correct if any(map(_is_hit, point.rows))]  # else spike and silence are any moment
+    if any(len(point.rows) > 1 for point in hit):
+        said.append("Of points that were repeated, the figures are means over their runs.")
     said += _compare(
-        correct,
+        hit,
         lambda row: ratio(row, "spike_ms", "p99_ms"),
         # What is compared are the multiples, so they come first: P99 before may differ.
         one="{best} kept the P99 spike at {low} its value before ({best_spike}).",
@@ -115,29 +116,29 @@ def _about(group: list[Point]) -> list[str]:
         show=lambda value: f"{digits(value)} ×",
         much="much",
     )
-    unknown = [point.label for point in correct if not point.values(lambda row: ratio(row, "spike_ms", "p99_ms"))]
+    unknown = [point.label for point in hit if not point.values(lambda row: ratio(row, "spike_ms", "p99_ms"))]
     if unknown:
         said.append(f"P99 before and at its spike are not both known for {enumerated(unknown)}.")
     said += _compare(
-        correct,
+        hit,
         lambda row: row.get("silence_ms"),
-        one="{best} left at most {low} without a result.",
-        several="{best} left at most {low} without a result; {worst} up to {high}: {times}.",
+        one="The longest time without a result is {low} with {best}.",
+        several="The longest time without a result is {low} with {best}, {high} with {worst}: {times}.",
         same="The longest time without a result is about the same everywhere, {low}.",
         show=_ms,
     )
     said += _compare(
-        correct,
+        hit,
         lambda row: row.get("completion_s"),
         one="{best} completed in {low}.",
         several="{best} completed first, in {low}; {worst} took {high}: {times}.",
         same="All took about the same time to complete, {low}.",
         show=_s,
     )
-    unfinished = [point.label for point in correct if point.lacks("completion_s", _moves)]
+    unfinished = [point.label for point in hit if point.lacks("completion_s", _moves)]
     if unfinished:
         said.append(f"A completion time is missing for {enumerated(unfinished)}.")
-    unrecovered = [point.label for point in correct if point.lacks("recover_s", _is_hit)]
+    unrecovered = [point.label for point in hit if point.lacks("recover_s", _is_hit)]
     if unrecovered:
         said.append(f"P99 was not seen back under its objective for good with {enumerated(unrecovered)}.")
     return said
