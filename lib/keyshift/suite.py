@@ -8,7 +8,7 @@ from typing import Any
 
 _PLACES = {
     "keyshift.analysis.differences": ("changes",),
-    "keyshift.analysis.conclusions": ("sentences", "tradeoff_sentences"),
+    "keyshift.analysis.conclusions": ("rescaling_sentences", "sentences", "tradeoff_sentences", "verdict_sentences"),
     "keyshift.analysis.plots.strategies": ("ccdf_figure", "pareto"),
     "keyshift.analysis.fired_windows": ("fired", "fired_sentences"),
     "keyshift.analysis.incidents": ("incident_sentences", "incident_table"),

@@ -1,11 +1,13 @@
 """Comparisons of runs in words, computed from summary rows (``results.manifest.Summary``, as dicts)."""
 
-from collections.abc import Callable, Sequence
-from math import nan
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite, nan
+
+import pandas as pd
 
 from keyshift.analysis.machine import FULL
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import Point, Row, points, ratio, tradeoffs
+from keyshift.analysis.tables import Point, Row, on_front, points, ratio, tradeoffs
 
 TIE = 1.1  # single runs scatter by about this factor: closer ones are called equal
 
@@ -29,26 +31,28 @@ def sentences(summaries: Sequence[Row]) -> list[str]:
 def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
     """What ``tradeoffs`` shows, in sentences: whom nobody beats, what lies how far above the floor, what stays."""
     frame = tradeoffs(summaries)
-    known = frame.dropna(subset=["spike_ms", "completion_s"])
+    known = frame.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     if known.empty:
         return ["No strategy has both a spike and a completion to compare."]
-    front = list(known[known["front"]].sort_values("completion_s")["label"])
-    others = list(known[~known["front"]]["label"])
+    unbeaten = on_front(known, TIE)
+    front, others = (known[chosen] for chosen in (unbeaten, ~unbeaten))
     said = []
-    if others:
+    if len(others):
         said.append(
-            f"{enumerated(front)}: no other strategy is better in both spike and completion. "
-            f"{enumerated(others)}: {'one of those is' if len(front) > 1 else 'it is'} at least as good in both."
+            f"{enumerated(list(front['label']))}: no other strategy is better in both spike and completion. "
+            f"{enumerated(list(others['label']))}: there is one that is about as good in both, or better."
         )
     elif len(front) > 1:
-        said.append(f"{enumerated(front)}: each pays for a lower spike with a later completion.")
+        said.append(f"{enumerated(list(front['label']))}: {_traded(front)}.")
     whole = known[~known["stays"]].dropna(subset="floor_s")
     if len(whole):
-        first = whole.sort_values("completion_s").iloc[0]
-        of_runs = " (the median of its runs)" if first["runs"] > 1 else ""
+        fastest = whole[whole["completion_s"] <= TIE * whole["completion_s"].min()]
+        of_runs = " (the median of its runs)" if fastest["runs"].iloc[0] > 1 else ""
+        complete = "completes first, in" if len(fastest) == 1 else "complete first, in about"
         said.append(
-            f"Of what moves everything {first['label']} completes first, in {_s(first['completion_s'])}{of_runs}; the "
-            f"floor, a bare copy of the same bytes, is {_s(first['floor_s'])}."
+            f"Of what moves everything {enumerated(list(fastest['label']))} {complete} "
+            f"{_s(fastest['completion_s'].iloc[0])}{of_runs}; the floor, a bare copy of the same bytes, is "
+            f"{_s(fastest['floor_s'].iloc[0])}."
         )
     staying = list(known[known["stays"]]["label"])
     if staying:
@@ -56,6 +60,37 @@ def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
             f"{enumerated(staying)}: completion is the change of owner only; part of the state stays where it was "
             "until a record asks for it."
         )
+    return said
+
+
+def _traded(front: pd.DataFrame) -> str:
+    """How those that nobody beats, by completion, are to each other."""
+    costs = front[["spike_ms", "completion_s"]].to_numpy("float64")
+    if (costs.max(axis=0) <= TIE * costs.min(axis=0)).all():
+        return "about the same in both spike and completion"
+    if (costs[1:, 1] <= TIE * costs[:-1, 1]).any():
+        return "none is better than another in both spike and completion"
+    return "each pays for a lower spike with a later completion"
+
+
+def rescaling_sentences(tables: Mapping[str, pd.DataFrame], names: Sequence[str]) -> list[str]:
+    """Who was done first with each migration, and who had the lowest spike. ``tables`` and ``names``: see
+    ``rescaling_figure``; of points all of whose runs are correct.
+    """
+    means = {name: table.groupby("number")[["completion_s", "spike_ms"]].mean() for name, table in tables.items()}
+    said = []
+    for number, migration in enumerate(names):
+        for column, show, verbs, best in (
+            ("completion_s", _s, ("was done", "were done"), " first, in"),
+            ("spike_ms", _ms, ("had", "had"), " the lowest spike,"),
+        ):
+            known = {name: float(mean[column].get(number, nan)) for name, mean in means.items()}
+            known = {name: value for name, value in known.items() if isfinite(value)}
+            if len(known) > 1:
+                low = min(known.values())
+                first = [name for name, value in known.items() if value <= TIE * low]
+                text = f"{enumerated(first)} {verbs[len(first) > 1]}{best}"
+                said.append(f"{migration}: {text} {show(low)}.")
     return said
 
 
@@ -82,9 +117,9 @@ def full_machine(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def verdict_sentences(group: Sequence[Point]) -> list[str]:
+def verdict_sentences(rows: Sequence[Row]) -> list[str]:
     """Which runs are correct, and what is wrong with the others."""
-    runs = sum(len(point.rows) for point in group)
+    runs, group = len(rows), [point for some in points(rows).values() for point in some]
     correct = [point.label for point in group if not point.bad]
     said = [_wrong(point) for point in group if point.bad]
     if said and correct:
@@ -96,7 +131,7 @@ def verdict_sentences(group: Sequence[Point]) -> list[str]:
 
 
 def _about(group: list[Point]) -> list[str]:
-    said = verdict_sentences(group)
+    said = verdict_sentences([row for point in group for row in point.rows])
     correct = [point for point in group if not point.bad]
     if not correct:
         return said

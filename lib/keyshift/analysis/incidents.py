@@ -10,7 +10,7 @@ import pandas as pd
 
 from keyshift.analysis.conclusions import TIE, digits, enumerated, full_machine, verdict_sentences
 from keyshift.analysis.metrics import need
-from keyshift.analysis.tables import Row, comparison_table, points
+from keyshift.analysis.tables import Row, comparison_table
 
 LATE = "late results (%)"
 THERE = "last unit there after (s)"
@@ -57,7 +57,7 @@ def incident_sentences(
     Raises BadInput if there is no such measure.
     """
     need(table, measures, "incident_sentences")
-    said = verdict_sentences([point for group in points(rows).values() for point in group])
+    said = verdict_sentences(rows)
     said += full_machine([row for row in rows if row["verdict"] == "ok"])
     for measure in measures:
         correct = table.loc[table["verdict"] == "ok", measure].dropna()

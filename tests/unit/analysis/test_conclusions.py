@@ -2,10 +2,11 @@
 
 from functools import partial
 
+import pandas as pd
 import pytest
 from small_store import row as summary
 
-from keyshift.analysis.conclusions import sentences
+from keyshift.analysis.conclusions import rescaling_sentences, sentences
 from keyshift.analysis.tables import comparison_table
 from keyshift.model.errors import BadInput
 
@@ -143,3 +144,20 @@ def test_workloads_are_not_compared_with_each_other():
     said = sentences([row("fluid"), row("fluid", workload="q5", spike_ms=900.0)])
     assert {sentence.split(":")[0] for sentence in said} == {"keycount", "q5"}
     assert not any("times as" in sentence for sentence in said)
+
+
+def test_of_each_migration_all_are_named_that_were_about_as_good_as_the_best():
+    def costs(*of_runs):
+        return pd.DataFrame(of_runs, columns=["number", "completion_s", "spike_ms"])
+
+    tables = {
+        "fluid": costs((0, 1.001, 20.0), (1, 4.0, 20.0), (2, NAN, 30.0)),
+        "matched": costs((0, 1.0, 60.0), (1, 1.0, 20.1), (1, 2.0, 20.1), (2, NAN, NAN)),
+    }
+    assert rescaling_sentences(tables, ["2 → 4", "4 → 3", "3 → 5"]) == [
+        "2 → 4: fluid and matched were done first, in 1.0 s.",
+        "2 → 4: fluid had the lowest spike, 20 ms.",
+        "4 → 3: matched was done first, in 1.5 s.",
+        "4 → 3: fluid and matched had the lowest spike, 20 ms.",
+    ]
+    assert rescaling_sentences({}, ["2 → 4"]) == []
