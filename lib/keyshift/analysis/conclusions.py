@@ -106,15 +106,22 @@ def digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"
 
 
-def full_machine(rows: Sequence[Row]) -> list[str]:
-    """A sentence that says of how many runs the latencies are those of a full machine; none if of no run."""
-    busy = [(row.get("cpu_busy") or 0.0) >= FULL for row in rows]
-    if not any(busy):
-        return []
-    return [
-        f"The processors were full before the migration in {sum(busy)} of {len(busy)} runs: their latencies "
-        "measure the machine."
-    ]
+def doubts(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each thing because of which figures of ``rows`` say less: a full machine, an overloaded job."""
+    busy = sum((row.get("cpu_busy") or 0.0) >= FULL for row in rows)
+    overloaded = sum(bool(row.get("overloaded")) for row in rows)
+    said = []
+    if busy:
+        said.append(
+            f"The processors were full before the migration in {busy} of {len(rows)} runs: their latencies "
+            "measure the machine."
+        )
+    if overloaded:
+        said.append(
+            f"The job was overloaded in {overloaded} of {len(rows)} runs: their figures know nothing of the events "
+            "that it had not processed."
+        )
+    return said
 
 
 def verdict_sentences(rows: Sequence[Row]) -> list[str]:
@@ -136,7 +143,7 @@ def _about(group: list[Point]) -> list[str]:
     if not correct:
         return said
     rows = [row for point in correct for row in point.rows]
-    said += full_machine(rows)
+    said += doubts(rows)
     hit = [point for point in correct if any(map(_is_hit, point.rows))]  # else spike and silence are any moment
     if any(len(point.rows) > 1 for point in hit):
         said.append("Of points that were repeated, the figures are means over their runs.")

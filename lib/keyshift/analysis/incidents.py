@@ -8,7 +8,7 @@ from statistics import median
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import TIE, digits, enumerated, full_machine, verdict_sentences
+from keyshift.analysis.conclusions import TIE, digits, doubts, enumerated, verdict_sentences
 from keyshift.analysis.metrics import need
 from keyshift.analysis.statistics import differ
 from keyshift.analysis.tables import OF_A_COMPARISON, Row, comparison_table, measured
@@ -61,7 +61,7 @@ def incident_sentences(
     """
     need(table, measures, "incident_sentences")
     said = verdict_sentences(rows)
-    said += full_machine([row for row in rows if row["verdict"] == "ok"])
+    said += doubts([row for row in rows if row["verdict"] == "ok"])
     for measure in measures:
         correct = table.loc[table["verdict"] == "ok", measure].dropna()
         known = {str(point): float(value) for point, value in correct.items()}

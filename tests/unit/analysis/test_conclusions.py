@@ -104,6 +104,11 @@ def test_that_figures_are_means_is_said_of_repeated_points():
     assert not any("means over" in sentence for sentence in sentences(silences[:1]))
 
 
+def test_runs_of_an_overloaded_job_are_told():
+    said = sentences([row("fluid", overloaded=True), row("lazy")])
+    assert said[1].startswith("The job was overloaded in 1 of 2 runs: their figures know nothing of")
+
+
 def test_repetitions_that_scatter_as_far_as_they_differ_prove_nothing():
     def runs(strategy: str, *spikes: float) -> list[dict[str, object]]:
         return [row(strategy, spike_ms=s, parameters={"seed": i, "rate": 100}) for i, s in enumerate(spikes)]
