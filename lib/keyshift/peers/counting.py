@@ -31,7 +31,6 @@ from keyshift.workloads.times import Times
 
 FILL_S = 60.0  # without a result of a key that was filled in
 LOOK_S = 1.0  # between two looks whether the job is alive
-ALL = 1 << 62  # no offset is beyond it
 ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those behind may be unknown without
     "workload": "keycount",
     "backend": "memory",
@@ -265,7 +264,7 @@ class CountingJob:
             records=self._records,
         )
         return FinalState(
-            offsets=dict.fromkeys(range(self._events.partitions), ALL),  # nothing is left out, if it is overloaded
+            offsets={},
             parts=lambda timers: self._query.final_parts(),
             stages=[end],
             revoked=(),
