@@ -8,7 +8,7 @@ from typing import Any
 
 _PLACES = {
     "keyshift.analysis.differences": ("changes",),
-    "keyshift.analysis.conclusions": ("sentences", "tradeoff_sentences"),
+    "keyshift.analysis.conclusions": ("rescaling_sentences", "sentences", "tradeoff_sentences", "verdict_sentences"),
     "keyshift.analysis.plots.strategies": ("ccdf_figure", "pareto"),
     "keyshift.analysis.fired_windows": ("fired", "fired_sentences"),
     "keyshift.analysis.incidents": ("incident_sentences", "incident_table"),
@@ -26,7 +26,7 @@ _PLACES = {
     "keyshift.analysis.rates": ("RATE_MEASURES", "rate_sentences"),
     "keyshift.analysis.plots.sweeps": ("phase_bars", "sweep_bars", "sweep_lines"),
     "keyshift.analysis.sweeps": ("ranking", "ranking_sentences", "sweep"),
-    "keyshift.analysis.tables": ("comparison_table", "tradeoffs"),
+    "keyshift.analysis.tables": ("comparison_table", "points", "tradeoffs"),
     "keyshift.analysis.plots.rescaling": ("rescaling_figure", "rescalings"),
     "keyshift.analysis.plots.snapshots": ("snapshot_figure",),
     "keyshift.analysis.plots.replicas": ("cost_figure", "latency_boxes", "masking_panels", "staircase_panels"),

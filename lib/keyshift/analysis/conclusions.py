@@ -1,11 +1,13 @@
 """Comparisons of runs in words, computed from summary rows (``results.manifest.Summary``, as dicts)."""
 
-from collections.abc import Callable, Sequence
-from math import nan
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite, nan
+
+import pandas as pd
 
 from keyshift.analysis.machine import FULL
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import Point, Row, points, ratio, tradeoffs
+from keyshift.analysis.tables import Point, Row, on_front, points, ratio, tradeoffs
 
 TIE = 1.1  # single runs scatter by about this factor: closer ones are called equal
 
@@ -29,26 +31,28 @@ def sentences(summaries: Sequence[Row]) -> list[str]:
 def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
     """What ``tradeoffs`` shows, in sentences: whom nobody beats, what lies how far above the floor, what stays."""
     frame = tradeoffs(summaries)
-    known = frame.dropna(subset=["spike_ms", "completion_s"])
+    known = frame.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     if known.empty:
         return ["No strategy has both a spike and a completion to compare."]
-    front = list(known[known["front"]].sort_values("completion_s")["label"])
-    others = list(known[~known["front"]]["label"])
+    unbeaten = on_front(known, TIE)
+    front, others = (known[chosen] for chosen in (unbeaten, ~unbeaten))
     said = []
-    if others:
+    if len(others):
         said.append(
-            f"{enumerated(front)}: no other strategy is better in both spike and completion. "
-            f"{enumerated(others)}: {'one of those is' if len(front) > 1 else 'it is'} at least as good in both."
+            f"{enumerated(list(front['label']))}: no other strategy is better in both spike and completion. "
+            f"{enumerated(list(others['label']))}: there is one that is about as good in both, or better."
         )
     elif len(front) > 1:
-        said.append(f"{enumerated(front)}: each pays for a lower spike with a later completion.")
+        said.append(f"{enumerated(list(front['label']))}: {_traded(front)}.")
     whole = known[~known["stays"]].dropna(subset="floor_s")
     if len(whole):
-        first = whole.sort_values("completion_s").iloc[0]
-        of_runs = " (the median of its runs)" if first["runs"] > 1 else ""
+        fastest = whole[whole["completion_s"] <= TIE * whole["completion_s"].min()]
+        of_runs = " (the median of its runs)" if fastest["runs"].iloc[0] > 1 else ""
+        complete = "completes first, in" if len(fastest) == 1 else "complete first, in about"
         said.append(
-            f"Of what moves everything {first['label']} completes first, in {_s(first['completion_s'])}{of_runs}; the "
-            f"floor, a bare copy of the same bytes, is {_s(first['floor_s'])}."
+            f"Of what moves everything {enumerated(list(fastest['label']))} {complete} "
+            f"{_s(fastest['completion_s'].iloc[0])}{of_runs}; the floor, a bare copy of the same bytes, is "
+            f"{_s(fastest['floor_s'].iloc[0])}."
         )
     staying = list(known[known["stays"]]["label"])
     if staying:
@@ -56,6 +60,37 @@ def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
             f"{enumerated(staying)}: completion is the change of owner only; part of the state stays where it was "
             "until a record asks for it."
         )
+    return said
+
+
+def _traded(front: pd.DataFrame) -> str:
+    """How those that nobody beats, by completion, are to each other."""
+    costs = front[["spike_ms", "completion_s"]].to_numpy("float64")
+    if (costs.max(axis=0) <= TIE * costs.min(axis=0)).all():
+        return "about the same in both spike and completion"
+    if (costs[1:, 1] <= TIE * costs[:-1, 1]).any():
+        return "none is better than another in both spike and completion"
+    return "each pays for a lower spike with a later completion"
+
+
+def rescaling_sentences(tables: Mapping[str, pd.DataFrame], names: Sequence[str]) -> list[str]:
+    """Who was done first with each migration, and who had the lowest spike. ``tables`` and ``names``: see
+    ``rescaling_figure``; of points all of whose runs are correct.
+    """
+    means = {name: table.groupby("number")[["completion_s", "spike_ms"]].mean() for name, table in tables.items()}
+    said = []
+    for number, migration in enumerate(names):
+        for column, show, verbs, best in (
+            ("completion_s", _s, ("was done", "were done"), " first, in"),
+            ("spike_ms", _ms, ("had", "had"), " the lowest spike,"),
+        ):
+            known = {name: float(mean[column].get(number, nan)) for name, mean in means.items()}
+            known = {name: value for name, value in known.items() if isfinite(value)}
+            if len(known) > 1:
+                low = min(known.values())
+                first = [name for name, value in known.items() if value <= TIE * low]
+                text = f"{enumerated(first)} {verbs[len(first) > 1]}{best}"
+                said.append(f"{migration}: {text} {show(low)}.")
     return said
 
 
@@ -71,20 +106,27 @@ def digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"
 
 
-def full_machine(rows: Sequence[Row]) -> list[str]:
-    """A sentence that says of how many runs the latencies are those of a full machine; none if of no run."""
-    busy = [(row.get("cpu_busy") or 0.0) >= FULL for row in rows]
-    if not any(busy):
-        return []
-    return [
-        f"The processors were full before the migration in {sum(busy)} of {len(busy)} runs: their latencies "
-        "measure the machine."
-    ]
+def doubts(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each thing because of which figures of ``rows`` say less: a full machine, an overloaded job."""
+    busy = sum((row.get("cpu_busy") or 0.0) >= FULL for row in rows)
+    overloaded = sum(bool(row.get("overloaded")) for row in rows)
+    said = []
+    if busy:
+        said.append(
+            f"The processors were full before the migration in {busy} of {len(rows)} runs: their latencies "
+            "measure the machine."
+        )
+    if overloaded:
+        said.append(
+            f"The job was overloaded in {overloaded} of {len(rows)} runs: their figures know nothing of the events "
+            "that it had not processed."
+        )
+    return said
 
 
-def verdict_sentences(group: Sequence[Point]) -> list[str]:
+def verdict_sentences(rows: Sequence[Row]) -> list[str]:
     """Which runs are correct, and what is wrong with the others."""
-    runs = sum(len(point.rows) for point in group)
+    runs, group = len(rows), [point for some in points(rows).values() for point in some]
     correct = [point.label for point in group if not point.bad]
     said = [_wrong(point) for point in group if point.bad]
     if said and correct:
@@ -96,16 +138,17 @@ def verdict_sentences(group: Sequence[Point]) -> list[str]:
 
 
 def _about(group: list[Point]) -> list[str]:
-    said = verdict_sentences(group)
+    said = verdict_sentences([row for point in group for row in point.rows])
     correct = [point for point in group if not point.bad]
     if not correct:
         return said
     rows = [row for point in correct for row in point.rows]
-    said += full_machine(rows)
-    if not any(map(_is_hit, rows)):  # then what is called spike and silence is any moment
-        return said
+    said += doubts(rows)
+    hit = [point for point in correct if any(map(_is_hit, point.rows))]  # else spike and silence are any moment
+    if any(len(point.rows) > 1 for point in hit):
+        said.append("Of points that were repeated, the figures are means over their runs.")
     said += _compare(
-        correct,
+        hit,
         lambda row: ratio(row, "spike_ms", "p99_ms"),
         # What is compared are the multiples, so they come first: P99 before may differ.
         one="{best} kept the P99 spike at {low} its value before ({best_spike}).",
@@ -115,29 +158,29 @@ def _about(group: list[Point]) -> list[str]:
         show=lambda value: f"{digits(value)} ×",
         much="much",
     )
-    unknown = [point.label for point in correct if not point.values(lambda row: ratio(row, "spike_ms", "p99_ms"))]
+    unknown = [point.label for point in hit if not point.values(lambda row: ratio(row, "spike_ms", "p99_ms"))]
     if unknown:
         said.append(f"P99 before and at its spike are not both known for {enumerated(unknown)}.")
     said += _compare(
-        correct,
+        hit,
         lambda row: row.get("silence_ms"),
-        one="{best} left at most {low} without a result.",
-        several="{best} left at most {low} without a result; {worst} up to {high}: {times}.",
+        one="The longest time without a result is {low} with {best}.",
+        several="The longest time without a result is {low} with {best}, {high} with {worst}: {times}.",
         same="The longest time without a result is about the same everywhere, {low}.",
         show=_ms,
     )
     said += _compare(
-        correct,
+        hit,
         lambda row: row.get("completion_s"),
         one="{best} completed in {low}.",
         several="{best} completed first, in {low}; {worst} took {high}: {times}.",
         same="All took about the same time to complete, {low}.",
         show=_s,
     )
-    unfinished = [point.label for point in correct if point.lacks("completion_s", _moves)]
+    unfinished = [point.label for point in hit if point.lacks("completion_s", _moves)]
     if unfinished:
         said.append(f"A completion time is missing for {enumerated(unfinished)}.")
-    unrecovered = [point.label for point in correct if point.lacks("recover_s", _is_hit)]
+    unrecovered = [point.label for point in hit if point.lacks("recover_s", _is_hit)]
     if unrecovered:
         said.append(f"P99 was not seen back under its objective for good with {enumerated(unrecovered)}.")
     return said

@@ -8,11 +8,13 @@ from statistics import median
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import TIE, digits, enumerated, full_machine, verdict_sentences
+from keyshift.analysis.conclusions import TIE, digits, doubts, enumerated, verdict_sentences
 from keyshift.analysis.metrics import need
-from keyshift.analysis.tables import Row, comparison_table, points
+from keyshift.analysis.statistics import differ
+from keyshift.analysis.tables import OF_A_COMPARISON, Row, comparison_table, measured
 
 LATE = "late results (%)"
+LEAST_LATE = 0.1  # of late results in %; a hiccup of the machine makes as many
 THERE = "last unit there after (s)"
 _OF_ROWS = ["P99 before (ms)", "P99 spike (ms)", "silence (ms)", "completion (s)", "moved (MiB)", "copied before (MiB)"]
 
@@ -53,29 +55,50 @@ def incident_sentences(
     """What the runs show: their verdicts, then whether each point helped ``against`` the one that shows the pain.
 
     ``table``: of ``incident_table``, perhaps with more columns. ``measures``: of its columns those that tell; in each
-    less is better. What is within 10 % is called the same. Nothing is known of a point whose runs died, or are wrong.
+    less is better. What is within 10 % is called the same, and so are ``LEAST_LATE`` of late results; where both were
+    repeated, what may be chance (Welch, 95 %) is called so. Nothing is known of a point whose runs died, or are wrong.
     Raises BadInput if there is no such measure.
     """
     need(table, measures, "incident_sentences")
-    said = verdict_sentences([point for group in points(rows).values() for point in group])
-    said += full_machine([row for row in rows if row["verdict"] == "ok"])
+    said = verdict_sentences(rows)
+    said += doubts([row for row in rows if row["verdict"] == "ok"])
     for measure in measures:
         correct = table.loc[table["verdict"] == "ok", measure].dropna()
         known = {str(point): float(value) for point, value in correct.items()}
         for point, pain in against.items():
             missing = [name for name in (point, pain) if name not in known]
-            told = f"not known for {enumerated(missing)}" if missing else _relief(point, pain, known)
+            if missing:
+                told = f"not known for {enumerated(missing)}"
+            else:
+                each = (_values(rows, name, measure) for name in (point, pain))
+                told = _relief(point, pain, known, LEAST_LATE if measure == LATE else 0.0, *each)
             said.append(f"{measure}: {told}.")
     return said
 
 
-def _relief(point: str, pain: str, known: Mapping[str, float]) -> str:
+def _values(rows: Sequence[Row], point: str, measure: str) -> list[float]:
+    """Of each run of the point; none if only tables of the runs tell the measure."""
+    if measure not in OF_A_COMPARISON:
+        return []
+    return measured((row for row in rows if row["strategy"] == point), OF_A_COMPARISON[measure])
+
+
+def _relief(
+    point: str,
+    pain: str,
+    known: Mapping[str, float],
+    least: float,
+    of_point: Sequence[float],
+    of_pain: Sequence[float],
+) -> str:
     value, hurt = known[point], known[pain]
     both = f"{digits(value)} with **{point}**, {digits(hurt)} with **{pain}**"
-    if not max(value, hurt):
+    if max(value, hurt) <= least:
         return f"{both}; there was nothing to help against here"
-    if max(value, hurt) <= TIE * min(value, hurt):
+    if max(value, hurt) <= max(TIE * min(value, hurt), min(value, hurt) + least):
         return f"{both}; it did not help here"
+    if of_point and of_pain and differ(of_point, of_pain) is False:
+        return f"{both}; with 95 % confidence that may be chance"
     if value > hurt:
         return f"{both}; it was worse here"
     return f"{both}; it helped, {f'{digits(hurt / value)} times less' if value else 'nothing is left of it'}"

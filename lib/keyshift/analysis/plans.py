@@ -130,11 +130,7 @@ def _alike(plans: Mapping[str, pd.DataFrame]) -> list[str]:
     for name, plan in plans.items():
         moves = tuple(sorted(zip(plan["step"].tolist(), plan["unit"].tolist(), strict=True)))
         alike.setdefault(moves, []).append(name)
-    return [
-        f"{enumerated(names)} have the same plan: they differ in what waits, what is copied and how state travels."
-        for names in alike.values()
-        if len(names) > 1
-    ]
+    return [f"{enumerated(names)} make the same moves in the same steps." for names in alike.values() if len(names) > 1]
 
 
 def _fewest_steps(plans: Mapping[str, pd.DataFrame]) -> list[str]:

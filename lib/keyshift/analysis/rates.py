@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from keyshift.analysis.conclusions import verdict_sentences
 from keyshift.analysis.sweeps import sweep
-from keyshift.analysis.tables import Measure, Row, points
+from keyshift.analysis.tables import Measure, Row
 
 HIGHEST = "highest sustained rate (events/s)"
 RATE_MEASURES: dict[str, Measure] = {
@@ -19,7 +19,7 @@ def rate_sentences(summaries: Sequence[Row], parameter: str = "slots", group: st
 
     Runs whose verdict is not ok count for nothing, and are told of.
     """
-    said = [line for some in points(summaries).values() for line in verdict_sentences(some)]
+    said = verdict_sentences(summaries)
     found = sweep(summaries, parameter, {HIGHEST: RATE_MEASURES[HIGHEST]}, group).dropna(subset="mean")
     for name, line in found.groupby("group", sort=False):
         first, last = line.iloc[0], line.iloc[-1]

@@ -173,14 +173,15 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
     return frame.assign(front=on_front(frame))
 
 
-def on_front(costs: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
     """Of which rows both spike_ms and completion_s are known, and nobody is better in one and not worse in the other.
 
-    Shape (rows,).
+    Shape (rows,). What differs by no more than the factor ``tie`` is neither better nor worse.
     """
     both = costs[["spike_ms", "completion_s"]].to_numpy("float64")
-    no_worse = (both[:, None, :] <= both[None, :, :]).all(axis=2)  # [i, j]: i is as good as j in both; NaN never is
-    better = no_worse & (both[:, None, :] < both[None, :, :]).any(axis=2)
+    one, other = both[:, None, :], both[None, :, :]
+    no_worse = (one <= tie * other).all(axis=2)  # [i, j]: i is as good as j in both; NaN never is
+    better = no_worse & (tie * one < other).any(axis=2)
     return np.asarray(~np.isnan(both).any(axis=1) & ~better.any(axis=0))
 
 

@@ -31,7 +31,6 @@ from keyshift.workloads.times import Times
 
 FILL_S = 60.0  # without a result of a key that was filled in
 LOOK_S = 1.0  # between two looks whether the job is alive
-ALL = 1 << 62  # no offset is beyond it
 ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those behind may be unknown without
     "workload": "keycount",
     "backend": "memory",
@@ -47,17 +46,19 @@ ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those 
 }
 
 
-def counting_spec(common: Mapping[str, Any], engine: str, snapshots: bool = False) -> RunSpec:
+def counting_spec(common: Mapping[str, Any], engine: str, snapshots: bool = False, rescales: bool = True) -> RunSpec:
     """The spec of a run with a job that counts keys in ``engine``; ``snapshots``: it may take some, every
-    ``snapshot_s``. Raises BadInput for what that job does not do.
+    ``snapshot_s``; ``rescales``: it can go on with other slots, else it is never asked to. Raises BadInput for what
+    that job does not do.
     """
-    spec = make_spec({**common, "strategy": "stop_restart"})
-    given = spec.parameters()
+    given = {**common, "strategy": "stop_restart"}
+    spec = make_spec(given)
+    found = spec.parameters()
     require_settled(spec, engine)
     for name, value in ONLY.items():
-        if given[name] != value and not (snapshots and name == "snapshot_s"):
-            raise BadInput(f"{name} = {given[name]!r}: a job of {engine} is compared with {name} = {value!r} only")
-    return spec
+        if found[name] != value and not (snapshots and name == "snapshot_s"):
+            raise BadInput(f"{name} = {found[name]!r}: a job of {engine} is compared with {name} = {value!r} only")
+    return spec if rescales else make_spec({**given, "trigger": "none"})
 
 
 def require_settled(spec: RunSpec, beside: str) -> None:
@@ -103,13 +104,11 @@ class Stopped(NamedTuple):
 
 class CountingQuery(Protocol):
     """The query of an engine. ``name``: of the engine, in sentences; ``told``: a note for readers, what bytes and
-    verdict are about; ``rescales``: whether it can go on with another number of slots; ``repeats``: whether it then
-    gives some results once more.
+    verdict are about; ``repeats``: whether it gives some results once more after it was rescaled.
     """
 
     name: str
     told: str
-    rescales: bool
     repeats: bool
 
     def open(self) -> None:
@@ -210,13 +209,12 @@ class CountingJob:
         """Nothing can be done ahead."""
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
-        """Have the next ``check`` restart the job, if its engine can. Raises BadInput for all but a number of slots."""
+        """Have the next ``check`` restart the job. Raises BadInput for all but a number of slots."""
         if not isinstance(change, ScaleTo):
             raise BadInput(
                 f"trigger: {self._query.name} chooses the keys of a slot, so only scale is possible, not {change}"
             )
-        if self._query.rescales:
-            self._requests.append(change)
+        self._requests.append(change)
 
     def cancel(self) -> None:
         """Forget the requests that have not begun."""
@@ -266,7 +264,7 @@ class CountingJob:
             records=self._records,
         )
         return FinalState(
-            offsets=dict.fromkeys(range(self._events.partitions), ALL),  # nothing is left out, if it is overloaded
+            offsets={},
             parts=lambda timers: self._query.final_parts(),
             stages=[end],
             revoked=(),

@@ -65,7 +65,6 @@ class FlinkQuery:
         "a job of Flink: bytes of a unit are an equal share of the savepoint, all of which is written and read; the "
         "verdict is about results and the last count of each key, not about owners nor Flink's own final state"
     )
-    rescales = True
     repeats = False
 
     def __init__(self, workload: KeyCount, client: FlinkClient, events: Topic, results: Topic) -> None:

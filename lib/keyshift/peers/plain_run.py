@@ -41,7 +41,6 @@ from keyshift.workloads.times import Times
 Points = Mapping[str, Mapping[str, Any]]
 START_S = 300.0  # from the begin of the first batch until the load begins, and until its last result
 NAME = "no_support"  # of the point, and of the strategy in what is stored
-ALL = 1 << 62  # no offset is beyond it
 ONLY: dict[str, Any] = {  # of what a run may be
     "backend": "memory",
     "replicas": 1,
@@ -126,11 +125,10 @@ class PlainSystem:
 
     def final_state(self) -> FinalState:
         """Describe the end of the job, without the state itself."""
-        config = self._job.config
         units = dict.fromkeys(range(len(self._owned.owner)), 0)
         begins = [self._owned.version]
         return FinalState(
-            offsets=dict.fromkeys(range(config.routers), ALL),  # nothing is left out, if it is overloaded
+            offsets={},
             parts=lambda timers: iter(()),
             stages=[StageEnd(self._stage, Ownership([self._owned]), begins=begins, unit_bytes=units, records=[])],
             revoked=(),

@@ -69,7 +69,7 @@ class SparkQuery:
         "has where each of its events was, without which no event but a batch's last would have a result; bytes of a "
         "unit are an equal share of the checkpoint, all of which is read and written"
     )
-    rescales = True
+    rescales = True  # it can go on with another number of slots
     repeats = False
     counted: ClassVar[type[KeyCount]] = CountedByState
     in_batches = True

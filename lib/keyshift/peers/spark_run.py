@@ -25,7 +25,7 @@ QUERIES: dict[str, type[SparkQuery]] = {"spark_state": RealTimeSparkQuery, "spar
 
 def spark_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
     """The spec of a run of one of ``QUERIES``. Raises BadInput for what that job does not do."""
-    spec = counting_spec(common, "Spark")
+    spec = counting_spec(common, "Spark", rescales=QUERIES[name].rescales)
     return peer_spec(spec, name, QUERIES[name].counted(**spec.workload.model_dump()))
 
 

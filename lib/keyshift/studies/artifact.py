@@ -27,7 +27,7 @@ from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import full_machine
+from keyshift.analysis.conclusions import doubts
 from keyshift.analysis.metrics import mean_ms
 from keyshift.analysis.plots.published import published_figure
 from keyshift.model.errors import BadInput
@@ -221,7 +221,7 @@ def _published(store: ResultStore, manifests: Sequence[Manifest]) -> str:
                 row["mean_ms"] = mean_ms(tables["latency"], tables["migration"])
             rows.append(row)
     curves = [_curve(curve, beside(curve, rows)) for curve in CURVES]
-    values = {"curves": curves, "least": LEAST, "doubts": full_machine([row for row in rows if row["verdict"] == "ok"])}
+    values = {"curves": curves, "least": LEAST, "doubts": doubts([row for row in rows if row["verdict"] == "ok"])}
     return page("keyshift.studies", "published.html.jinja", title="beside publications", **values)
 
 

@@ -74,6 +74,11 @@ class Study:
         found = {name: [run for run in some if run[0].status == "ok"] for name, some in self.runs.items()}
         return {name: some for name, some in found.items() if some}
 
+    @property
+    def correct(self) -> list[str]:
+        """The points all of whose runs are correct. As in ``sentences``, no other one is compared."""
+        return [name for name, some in self.good().items() if len(some) == len(self.runs[name])]
+
     def timelines(self) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
         """For ``panels``: latency by second, over the repetitions of a point, and the first one's migration."""
         timelines = {}

@@ -2,10 +2,11 @@
 
 from functools import partial
 
+import pandas as pd
 import pytest
 from small_store import row as summary
 
-from keyshift.analysis.conclusions import sentences
+from keyshift.analysis.conclusions import rescaling_sentences, sentences
 from keyshift.analysis.tables import comparison_table
 from keyshift.model.errors import BadInput
 
@@ -30,7 +31,7 @@ def test_the_conclusion_follows_from_the_numbers():
         "Both runs are correct: nothing lost, duplicated, reordered or wrong.",
         "fluid kept the P99 spike at 1.5 × its value before (30 ms); stop_restart reached 61 × (1.2 s): "
         "41 times as much.",
-        "fluid left at most 40 ms without a result; stop_restart up to 6.0 s: 150 times as long.",
+        "The longest time without a result is 40 ms with fluid, 6.0 s with stop_restart: 150 times as long.",
         "stop_restart completed first, in 1.5 s; fluid took 3.0 s: 2.0 times as long.",
     ]
 
@@ -79,12 +80,33 @@ def test_nothing_is_said_or_missing_of_what_was_not_to_happen(happens, said_of):
     gap = row("kazoo", parameters={"seed": 1, "rate": 100} | happens, completion_s=None, recover_s=None)
     lines = {
         "spike": "kazoo kept the P99 spike at 1.5 × its value before (30 ms).",
-        "silence": "kazoo left at most 40 ms without a result.",
+        "silence": "The longest time without a result is 40 ms with kazoo.",
         "completion": "A completion time is missing for kazoo.",
         "recover": "P99 was not seen back under its objective for good with kazoo.",
     }
     said = sentences([gap])
     assert [name for name, line in lines.items() if line in said] == said_of
+
+
+def test_a_point_in_which_nothing_can_move_is_compared_with_none():
+    still = row("no_support", parameters={"seed": 1, "trigger": "none"}, spike_ms=21.0, silence_ms=1.0)
+    said = sentences([still | {"completion_s": None, "recover_s": None}, row("fluid"), row("lazy", spike_ms=90.0)])
+    assert said[0].startswith("All 3 runs are correct")
+    assert not any("no_support" in sentence for sentence in said), said
+    assert any(sentence.startswith("fluid kept the P99 spike at 1.5") for sentence in said)
+
+
+def test_that_figures_are_means_is_said_of_repeated_points():
+    silences = [row("fluid", silence_ms=ms, parameters={"seed": ms}) for ms in (50.0, 950.0)]
+    said = sentences(silences)
+    assert "Of points that were repeated, the figures are means over their runs." in said
+    assert "The longest time without a result is 500 ms with fluid." in said
+    assert not any("means over" in sentence for sentence in sentences(silences[:1]))
+
+
+def test_runs_of_an_overloaded_job_are_told():
+    said = sentences([row("fluid", overloaded=True), row("lazy")])
+    assert said[1].startswith("The job was overloaded in 1 of 2 runs: their figures know nothing of")
 
 
 def test_repetitions_that_scatter_as_far_as_they_differ_prove_nothing():
@@ -127,3 +149,20 @@ def test_workloads_are_not_compared_with_each_other():
     said = sentences([row("fluid"), row("fluid", workload="q5", spike_ms=900.0)])
     assert {sentence.split(":")[0] for sentence in said} == {"keycount", "q5"}
     assert not any("times as" in sentence for sentence in said)
+
+
+def test_of_each_migration_all_are_named_that_were_about_as_good_as_the_best():
+    def costs(*of_runs):
+        return pd.DataFrame(of_runs, columns=["number", "completion_s", "spike_ms"])
+
+    tables = {
+        "fluid": costs((0, 1.001, 20.0), (1, 4.0, 20.0), (2, NAN, 30.0)),
+        "matched": costs((0, 1.0, 60.0), (1, 1.0, 20.1), (1, 2.0, 20.1), (2, NAN, NAN)),
+    }
+    assert rescaling_sentences(tables, ["2 → 4", "4 → 3", "3 → 5"]) == [
+        "2 → 4: fluid and matched were done first, in 1.0 s.",
+        "2 → 4: fluid had the lowest spike, 20 ms.",
+        "4 → 3: matched was done first, in 1.5 s.",
+        "4 → 3: fluid and matched had the lowest spike, 20 ms.",
+    ]
+    assert rescaling_sentences({}, ["2 → 4"]) == []

@@ -52,6 +52,8 @@ def test_what_is_not_correct_has_no_measure_and_is_said_to_be_wrong():
         (39.0, 40.0, "39 with **b**, 40 with **a**; it did not help here."),
         (0.0, 0.0, "0 with **b**, 0 with **a**; there was nothing to help against here."),
         (80.0, 40.0, "80 with **b**, 40 with **a**; it was worse here."),
+        (0.001, 0.0, "0.001 with **b**, 0 with **a**; there was nothing to help against here."),
+        (0.15, 0.1, "0.15 with **b**, 0.1 with **a**; it did not help here."),
     ],
 )
 def test_whether_it_helped_follows_from_the_numbers(value, hurt, words):
@@ -70,3 +72,18 @@ def test_a_measure_that_is_not_there_is_told():
     table = pd.DataFrame({"verdict": ["ok"], LATE: [1.0]}, index=["a"])
     with pytest.raises(BadInput, match="no column pains"):
         incident_sentences([row("a", 1.0)], table, {}, ["pains"])
+
+
+@pytest.mark.parametrize(
+    ("silences", "words"),
+    [
+        ((20.0, 90.0, 25.0), "45 with **b**, 120 with **a**; with 95 % confidence that may be chance."),
+        ((20.0, 21.0, 22.0), "21 with **b**, 120 with **a**; it helped, 5.7 times less."),
+    ],
+)
+def test_what_repetitions_do_not_prove_is_called_chance(silences, words):
+    rows = [row("a", ms) | {"run_id": f"a{ms}"} for ms in (110.0, 120.0, 130.0)]
+    rows += [row("b", ms) | {"run_id": f"b{ms}"} for ms in silences]
+    rows = [each | {"parameters": {"seed": number % 3}} for number, each in enumerate(rows)]
+    table = incident_table(rows, {}, {}, slo_ms=500)
+    assert incident_sentences(rows, table, {"b": "a"}, ["silence (ms)"])[-1] == f"silence (ms): {words}"

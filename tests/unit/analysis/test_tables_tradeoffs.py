@@ -96,8 +96,8 @@ def test_the_sentences_name_the_front_the_beaten_the_floor_and_what_stays():
         ]
     )
     assert said == [
-        "lazy: no other strategy is better in both spike and completion. fluid, all_at_once and rhino: it is at least "
-        "as good in both.",
+        "lazy: no other strategy is better in both spike and completion. all_at_once, rhino and fluid: there is one "
+        "that is about as good in both, or better.",
         "Of what moves everything all_at_once completes first, in 500 ms; the floor, a bare copy of the same bytes, is "
         "250 ms.",
         "lazy: completion is the change of owner only; part of the state stays where it was until a record asks for "
@@ -111,6 +111,21 @@ def test_two_that_nobody_beats_are_a_matter_of_price():
     assert tradeoff_sentences([row("fluid", None, 4.0)]) == [
         "No strategy has both a spike and a completion to compare."
     ]
+
+
+def test_what_is_within_ten_percent_neither_beats_nor_is_beaten():
+    same = [row("fluid", 20.0, 1.0), row("matched", 20.6, 1.04), row("chunked", 20.3, 1.05)]
+    assert tradeoff_sentences(same) == [
+        "fluid, matched and chunked: about the same in both spike and completion.",
+        "Of what moves everything fluid, matched and chunked complete first, in about 1.0 s; the floor, a bare copy of "
+        "the same bytes, is 250 ms.",
+    ]
+    said = tradeoff_sentences([*same, row("all_at_once", 200.0, 0.3)])
+    assert (
+        said[0] == "all_at_once, fluid, matched and chunked: none is better than another in both spike and completion."
+    )
+    beaten = tradeoff_sentences([row("fluid", 40.0, 1.0), row("matched", 20.0, 1.05)])
+    assert beaten[0].startswith("matched: no other strategy"), "about as fast, with half of the spike"
 
 
 def test_the_comparison_shows_copies_minimum_and_floor_if_they_are_known():

@@ -84,8 +84,8 @@ class Query:
 
     name, told, repeats = "An engine", "a note", False
 
-    def __init__(self, rescales):
-        self.rescales, self.asked = rescales, []
+    def __init__(self):
+        self.asked = []
 
     def begin(self, slots, version):
         self.asked.append(("begin", slots, version))
@@ -107,21 +107,26 @@ class Query:
         """It lives."""
 
 
-@pytest.mark.parametrize("rescales", [True, False])
-def test_a_job_is_begun_anew_if_its_engine_can(rescales, monkeypatch):
+def test_what_cannot_be_rescaled_is_not_asked_to_and_its_run_says_so():
+    assert spark_spec("spark_state", SMALL).parameters()["trigger"] == "none"
+    assert spark_spec("spark_restart", SMALL).parameters()["trigger"] == "scale"
+    with pytest.raises(BadInput, match="trigger = 'none': a job of Spark is compared with trigger = 'scale' only"):
+        spark_spec("spark_state", SMALL | {"trigger": "none"})
+
+
+def test_to_be_rescaled_a_job_is_begun_anew(monkeypatch):
     monkeypatch.setattr(counting.lines, "fill", lambda *told: None)
     monkeypatch.setattr(Topic, "length", lambda topic: 20)
-    query = Query(rescales)
+    query = Query()
     job = CountingJob(spark_spec("spark_restart", SMALL), query, Topic("k", "in", 2), Topic("k", "out"))
     job.start()
     job.request(ScaleTo(4))
-    assert job.busy == rescales
+    assert job.busy
     job.check()
     job.stop()
-    again = [("halt", False), ("begin", 4, 2)] if rescales else []
-    assert query.asked == [("begin", 2, 1), *again, ("halt", True)]
+    assert query.asked == [("begin", 2, 1), ("halt", False), ("begin", 4, 2), ("halt", True)]
     end = job.final_state()
-    assert [len(stage.records) for stage in end.stages] == [int(rescales)]
+    assert [len(stage.records) for stage in end.stages] == [1]
     assert end.notes == ["a note"] and set(end.stages[0].unit_bytes.values()) == {100}
     with pytest.raises(BadInput, match="An engine chooses the keys of a slot"):
         job.request(Shuffle(3))

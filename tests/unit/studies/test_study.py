@@ -105,6 +105,18 @@ def test_runs_whose_verdict_is_bad_are_told_and_enter_no_figure(lab):
     assert [row["verdict"] for row in study.rows()] == ["ok", "bad"]
 
 
+def test_a_point_one_of_whose_runs_is_bad_is_not_compared(lab, monkeypatch):
+    run = lab.run
+
+    def first_is_bad(spec):
+        lab.bad = () if lab.made else {"fluid"}
+        return run(spec)
+
+    monkeypatch.setattr(lab, "run", first_is_bad)
+    study = measure(named(["fluid", "lazy"]), {"repetitions": 2})
+    assert set(study.good()) == {"fluid", "lazy"} and study.correct == ["lazy"]
+
+
 def test_runs_that_are_all_bad_are_published_before_it_is_said_that_there_is_nothing_to_show(lab, monkeypatch):
     told = []
     monkeypatch.setattr(studies.notebook, "publish", told.extend)

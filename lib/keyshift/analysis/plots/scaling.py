@@ -23,13 +23,20 @@ _PANELS = (
 
 
 def scaling_timeline(
-    latency: pd.DataFrame, scaling: pd.DataFrame, begin_s: float, end_s: float, slo_ms: float
+    latency: pd.DataFrame,
+    scaling: pd.DataFrame,
+    begin_s: float,
+    end_s: float,
+    slo_ms: float,
+    offered: Sequence[tuple[float, float]] = (),
 ) -> pd.DataFrame:
     """A run from ``begin_s`` to ``end_s`` (relative to its trigger), by second of creation.
 
-    ``latency`` and ``scaling`` are tables of the run. Columns: second; offered_per_s; p50_ms, p99_ms (NaN without
-    events); missed (P99 above ``slo_ms``); backlog (events due and not answered at the end of the second); slots that
-    are paid for, averaged: during a migration those that come are and those that go still are.
+    ``latency`` and ``scaling`` are tables of the run. ``offered``: of a job that was overloaded to the end, since which
+    second so many events per second were offered; without it, all that was offered has a result. Columns: second;
+    offered_per_s; p50_ms, p99_ms (NaN without results); missed (P99 above ``slo_ms``, or events without a result);
+    backlog (events due and not answered at the end of the second); slots that are paid for, averaged: during a
+    migration those that come are and those that go still are.
     """
     need(scaling, ["t_s", "stage", "slots", "target", "migrating"], "scaling_timeline")
     seconds = per_second(latency).set_index("second")
@@ -38,17 +45,29 @@ def scaling_timeline(
     created = np.sort(latency["created_s"].to_numpy())
     answered = arrivals_ms(latency, "scaling_timeline") / 1e3
     backlog = np.searchsorted(created, ends) - np.searchsorted(answered, ends)
+    results = seconds["count"].fillna(0).to_numpy()
+    never = np.zeros(len(ends))  # events without a result
+    if offered:
+        behind = ends > (created[-1] if len(created) else -np.inf)
+        never = np.where(behind, np.maximum(_due(offered, ends).round() - results, 0), 0)
     return pd.DataFrame(
         {
             "second": seconds.index,
-            "offered_per_s": seconds["count"].fillna(0).to_numpy(),
+            "offered_per_s": results + never,
             "p50_ms": seconds["p50_ms"].to_numpy(),
             "p99_ms": seconds["p99_ms"].to_numpy(),
-            "missed": (seconds["p99_ms"] > slo_ms).to_numpy(),
-            "backlog": backlog,
+            "missed": (seconds["p99_ms"] > slo_ms).to_numpy() | (never > 0),
+            "backlog": backlog + never.cumsum().astype(int),
             "slots": _paid(scaling, ends - 1),
         }
     )
+
+
+def _due(offered: Sequence[tuple[float, float]], ends: np.ndarray) -> np.ndarray:
+    """Events that are due in the seconds that end at ``ends``."""
+    begins, rates = np.array(offered).T
+    before = np.append(0.0, np.cumsum(np.diff(begins) * rates[:-1]))  # of each stretch
+    return np.diff(np.interp(np.append(ends[0] - 1, ends), begins, before))
 
 
 def _paid(scaling: pd.DataFrame, begins: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from keyshift.analysis.conclusions import TIE
 from keyshift.analysis.metrics import MOMENTS, need
 from keyshift.analysis.plots.style import (
     LEGEND_COLUMNS,
@@ -108,9 +109,11 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
 
     ``tradeoffs`` is from ``tables.tradeoffs``. Markers are medians, their bars reach from the lowest to the highest of
     the repetitions. Lines: P99 before the migration, the floor (the time of a bare copy of what had to move), and the
-    front of those that nobody beats in both. A strategy that cannot be drawn is named in the legend, with the reason.
+    front of those that nobody beats in both: P99 and floor if they are about the same for all, and the front unless
+    floors differ, as then it would be of different jobs. A strategy that cannot be drawn is named in the legend, with
+    the reason.
     """
-    need(tradeoffs, ["label", "strategy", "verdict", "stays", "front", "spike_ms", "completion_s"], "pareto")
+    need(tradeoffs, ["label", "strategy", "verdict", "stays", "front", "floor_s", "spike_ms", "completion_s"], "pareto")
     ax = new_axes((8.5, max(4.6, 1.6 + 0.27 * len(tradeoffs))))
     drawn = tradeoffs.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     front = drawn[drawn["front"]]
@@ -121,11 +124,11 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
         ("floor_s", ax.axvline, "--", "floor, a bare copy: {:.2g} s"),
     ):
         value = drawn[column].median()
-        if pd.notna(value):
+        if pd.notna(value) and _shared(drawn[column]):
             style: dict[str, Any] = {"color": "#444444", "linestyle": dashes, "linewidth": 1.2}
             line(value, zorder=1, **style)
             signs.append(legend_line(text.format(value), **style))
-    if len(front) > 1:
+    if len(front) > 1 and _shared(drawn["floor_s"]):
         ribbon: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.5, "linewidth": 6, "solid_capstyle": "round"}
         ax.plot(front["completion_s"], front["spike_ms"], zorder=1, **ribbon)
         signs.append(legend_line("nobody is better in both", **ribbon))
@@ -140,6 +143,11 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
     heading(ax, "What a migration costs")
     ax.legend(handles=signs, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
     return ax
+
+
+def _shared(values: "pd.Series[float]") -> bool:
+    """Whether all that are known are about the same."""
+    return not values.max() > TIE * values.min()
 
 
 def _cost(ax: Axes, row: dict[Hashable, Any], how: Style) -> Line2D:

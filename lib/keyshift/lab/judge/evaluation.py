@@ -70,6 +70,17 @@ def _furthest(turns: Mapping[int, int]) -> int:
     return max(turns.values(), default=-1)
 
 
+def _processed(workload: Workload, events: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """Those of ``events`` that a job has processed which does not tell its offsets: of each key of a router, up to the
+    last one that has a result. One before that without a result is lost.
+    """
+    origin = ["router", "offset", "position"]
+    events = events.sort_values(origin, ignore_index=True)
+    answered = pd.MultiIndex.from_frame(events[origin]).isin(pd.MultiIndex.from_frame(results[origin]))
+    reached = pd.Series(answered)[::-1].groupby([events["router"], events["key"]]).cummax()
+    return events[reached.sort_index() | ~due_in(workload.stages, events)]
+
+
 class EndedJob:
     """A job that has ended, with all that was offered to it and came out. ``overloaded``: what it had processed."""
 
@@ -89,8 +100,10 @@ class EndedJob:
             *((at, FAULT, what, 1.0) for at, what in final.struck),
             *((at, REPLICAS, "full", float(full)) for at, full in final.strength),
         ]
-        self.events, self._frames = traffic.offered(before=final.offsets if overloaded else None)
+        self.events, self._frames = traffic.offered(before=(final.offsets or None) if overloaded else None)
         self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
+        if overloaded and not final.offsets:
+            self.events = _processed(workload, self.events, self._results)
 
     def verdict(self) -> Verdict:
         """Of the whole job. If replicas have had different assignments, first copies are from slots of all of them: one
@@ -222,6 +235,8 @@ class EndedJob:
         """Events that were offered and not processed."""
         assert self.feed.offered is not None
         frames, offsets = self._frames, self.final.offsets
+        if self._overloaded and not offsets:
+            return self.feed.offered - len(self.events)
         processed = frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded else frames
         return self.feed.offered - int(processed["events"].sum())
 

@@ -64,7 +64,7 @@ class StageTold:
 class FinalState:
     """The end of a job, with the way there. See ``results.verdict.judge`` and ``workloads.times.Times``."""
 
-    offsets: Mapping[int, int]  # of each router: what is before it was answered, and nothing else
+    offsets: Mapping[int, int]  # of each router: what is before it was answered, and nothing else; empty: nobody knows
     parts: Callable[[list[pd.DataFrame]], Iterator[pd.DataFrame]]  # of the state; gives it timers into a list, too
     stages: Sequence[StageEnd]
     revoked: Collection[int]

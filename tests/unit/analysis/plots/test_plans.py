@@ -83,7 +83,7 @@ def test_the_sentences_follow_from_the_plans():
     lazy = once(Mode(transfer="access", background=False))
     said = plans.plan_sentences({"once": once(), "gated": once(Mode(gate="slots")), "one": one_by_one(), "lazy": lazy})
     assert said == [
-        "once, gated and lazy have the same plan: they differ in what waits, what is copied and how state travels.",
+        "once, gated and lazy make the same moves in the same steps.",
         "one has at most 0.00038 MiB in flight, once 0.00095 MiB: 2.5 times as much. For that it makes 4 steps instead "
         "of 1 and takes, by the model, 14 s instead of 7.0 s.",
         "Where a slot gives and takes at most one unit per step, there are at least as many steps as the busiest slot "

@@ -44,6 +44,19 @@ def test_a_timeline_has_load_misses_and_backlog_of_each_second_also_of_those_wit
     assert set(seconds["slots"]) == {1.0}
 
 
+def test_seconds_of_which_an_overloaded_job_has_no_result_are_missed_and_in_its_backlog():
+    """10 per second until 4, 20 until 6, and no more; nothing has a result that was due from 3.5 s on."""
+    created = np.arange(0, 3.5, 0.1) + 1e-3
+    some = pd.DataFrame({"created_s": created, "latency_ms": 100.0})
+    seconds = scaling_timeline(some, ONE, 0.0, 8.0, 500, offered=[(0.0, 10.0), (4.0, 20.0), (6.0, 0.0)])
+    assert seconds["offered_per_s"].tolist() == [10, 10, 10, 10, 20, 20, 0, 0]
+    assert seconds["missed"].tolist() == [False] * 3 + [True] * 3 + [False] * 2
+    assert seconds["backlog"].tolist()[3:] == [5, 25, 45, 45, 45]
+    assert scaling_costs({"it": seconds})["late events (%)"].tolist() == [pytest.approx(100 * 50 / 80)]
+    nothing = scaling_timeline(some[:0], ONE, 0.0, 2.0, 500, offered=[(0.0, 10.0), (2.0, 0.0)])
+    assert nothing["missed"].all() and nothing["backlog"].tolist() == [10, 20]
+
+
 def test_slots_are_paid_for_from_the_request_on_and_until_their_state_has_gone():
     rows = [
         (0.0, 1, 1, False),

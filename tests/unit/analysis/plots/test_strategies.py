@@ -124,6 +124,16 @@ def test_the_pareto_figure_has_a_point_with_its_range_per_strategy_the_floor_and
     assert "nobody is better in both" in legend_of(ax.get_legend())
 
 
+def test_the_pareto_figure_of_jobs_with_other_states_has_no_line_that_is_of_one_of_them():
+    fast = {"strategy": "all_at_once", "spike_ms": 600.0, "completion_s": 0.5}
+    ax = figures.pareto(costs({"strategy": "fluid", "spike_ms": 30.0, "completion_s": 4.0, "floor_s": 0.5}, fast))
+    lines = legend_of(ax.get_legend())
+    assert lines[:2] == ["all at once", "fluid"]
+    assert lines[2:] == ["P99 before: 20 ms"], "neither a floor nor a front"
+    ax = figures.pareto(costs({"strategy": "fluid", "spike_ms": 30.0, "completion_s": 4.0, "p99_ms": 40.0}, fast))
+    assert legend_of(ax.get_legend())[2:] == ["floor, a bare copy: 0.2 s", "nobody is better in both"]
+
+
 def test_the_pareto_figure_names_whom_it_cannot_draw_and_whose_state_stays():
     ax = figures.pareto(
         costs(

@@ -14,10 +14,11 @@ from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.keys import Assignment
 from keyshift.model.records import Measured, SnapshotRecord
+from keyshift.peers.counting import CountedByResults
 from keyshift.results.verdict import Judgement, Ownership
 from keyshift.traffic.copies import Incarnation
 from keyshift.traffic.messages import Diverged
-from keyshift.workloads import workloads
+from keyshift.workloads.keycount import KeyCount
 
 GOOD = Judgement(0, 0, 0, 0, 0, 0, 0)
 BAD = Judgement(0, 0, 0, 2, 0, 0, 0, ("wrong: final state of key 5", "wrong: final state of key 6"))
@@ -28,18 +29,19 @@ TAKEN = [SnapshotRecord(1, 2, {"counter": 3}, {"counter": 4}, name) for name in 
 def ended(monkeypatch):
     """A good run, as its verdict is to be made; gives it what is found at each snapshot, None if none is judged."""
 
-    def make(cuts):
+    def make(cuts, kind=KeyCount, kept=slice(None), **more):
         monkeypatch.setattr(evaluation, "judged_cuts", lambda *given: cuts or {})
-        workload = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
+        workload = kind(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
         run = run_sequentially(workload, [Assignment.contiguous(8, 2)])
         frames = run.frames.assign(events=len(run.events) // len(run.frames))
-        results = run.results.assign(replica=0, slot_turn=0, attempt=0, first=True)
+        results = run.results.iloc[kept].assign(replica=0, slot_turn=0, attempt=0, first=True)
         traffic = SimpleNamespace(
             offered=lambda before: (run.events, frames), results=lambda: results, seconds=[], differences=[]
         )
         stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
-        final = FinalState({0: 10, 1: 10}, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
-        return EndedJob(workload, traffic, SimpleNamespace(offered=len(run.events)), final, [])
+        offsets = more.pop("offsets", {0: 10, 1: 10})
+        final = FinalState(offsets, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
+        return EndedJob(workload, traffic, SimpleNamespace(offered=len(run.events)), final, [], **more)
 
     return make
 
@@ -66,6 +68,20 @@ def test_good_snapshots_change_nothing_but_are_counted(ended):
 
 def test_that_there_was_no_snapshot_to_judge_is_told(ended):
     assert ended({}).notes == ["0 snapshots were judged, each as if the job had ended there: 0 bad"]
+
+
+def test_of_an_overloaded_job_that_tells_no_offsets_what_it_has_answered_is_judged(ended):
+    whole = ended(None, CountedByResults)
+    offered = len(whole.events)
+    given_up = ended(None, CountedByResults, slice(offered // 2), offsets={}, overloaded=True)
+    assert given_up.verdict().ok and given_up.unprocessed == offered - offered // 2
+    one_is_lost = [number for number in range(offered // 2) if number != 3]
+    found = ended(None, CountedByResults, one_is_lost, offsets={}, overloaded=True)
+    assert (found.verdict().lost, found.unprocessed) == (1, offered - offered // 2)
+    all_came = ended(None, CountedByResults, offsets={}, overloaded=True)
+    assert all_came.verdict().ok and all_came.unprocessed == 0
+    gave_up_nothing = ended(None, CountedByResults, slice(offered // 2), offsets={})
+    assert gave_up_nothing.verdict().lost == offered - offered // 2, "it was silent while some were missing"
 
 
 def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_difference(ended, monkeypatch):
@@ -157,7 +173,7 @@ NOT_YET, MOVED = Assignment.contiguous(8, 2), Assignment(2, tuple(unit % 3 for u
 
 def gave(moved_in):
     """What a replica would give in ten turns that moves in this one, and all there is to judge it by."""
-    workload = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
+    workload = KeyCount(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
     assignments = [NOT_YET] * (moved_in - 1) + [MOVED] * (11 - moved_in)
     run = run_sequentially(workload, assignments, ordering="live_robin")
     results = run.results.assign(slot_turn=run.results["offset"] + 1, replica=0, attempt=0, first=True)
