@@ -79,7 +79,6 @@ class CountedByResults(KeyCount):
     ) -> Iterator[str]:
         """See ``Workload.wrong``."""
         counts = KeyCounts(events["key"])
-        results = results[results["position"] >= 0]
         yield from wrong_results(counts, results)
         yield from wrong_counts("final count", counts, results.groupby("key")["count"].max())
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import ConsumerRecord
@@ -194,14 +195,15 @@ class ResultsFile:
 def decoded(
     records: Sequence[ConsumerRecord], expected: pa.Schema, as_lines: bool
 ) -> Iterator[tuple[ConsumerRecord, pa.RecordBatch, frames.Facts]]:
-    """Results and facts of each frame, with the record it came in. Of lines: of those together that came into Kafka's
-    log in the same millisecond, with the last one of them.
+    """Results and facts of each frame, with the record it came in. Of lines: those that count of all that came into
+    Kafka's log in the same millisecond, with the last one of them.
     """
     if as_lines:
         batch, first = lines.decode([record.value for record in records], expected), 0
         for _, some in groupby(records, key=attrgetter("timestamp")):
             *_, last = together = list(some)
-            yield last, batch.slice(first, len(together)), frames.NO_FACTS
+            now = batch.slice(first, len(together))
+            yield last, now.filter(pc.greater_equal(now["position"], 0)), frames.NO_FACTS
             first += len(together)
         return
     for record in records:

@@ -244,14 +244,13 @@ def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_canc
     assert not made.system.busy
 
 
-@pytest.mark.parametrize("death", [QueryDied, MigrationFailed], ids=["dies", "is given up"])
 @pytest.mark.parametrize("switches", [False, True], ids=["savepoint", "new attempt"])
-def test_a_restart_in_which_the_query_dies_is_made_once(death, switches):
+def test_a_restart_in_which_the_query_dies_is_made_once(switches):
     """In the next attempt, if this one has not switched to the target."""
     made = system_of(strategy="stop_restart", slots=2, to_slots=4)
     made.system.request(made.spec.changes[0])
-    made.job.dies, made.job.switches = death("gone"), switches
-    with pytest.raises(death):
+    made.job.dies, made.job.switches = QueryDied("gone"), switches
+    with pytest.raises(QueryDied):
         made.system.check()
     assert made.system.busy
     before = list(made.system.plans.of["counter"].past.decisions)
@@ -261,6 +260,22 @@ def test_a_restart_in_which_the_query_dies_is_made_once(death, switches):
     assert target.owner == made.spec.target(made.spec.start()).owner
     assert made.system.plans.of["counter"].past.decisions == before and before
     assert made.system.plans.ended("counter", 0) and not made.system.busy
+
+
+@pytest.mark.parametrize("switches", [False, True], ids=["savepoint", "new attempt"])
+def test_a_restart_that_is_late_is_not_tried_again(switches):
+    """If it has switched, the next attempt has it."""
+    made = system_of(strategy="stop_restart", slots=2, to_slots=4)
+    made.system.request(made.spec.changes[0])
+    made.job.dies, made.job.switches = MigrationFailed("late"), switches
+    with pytest.raises(MigrationFailed):
+        made.system.check()
+    made.job.dies = None
+    made.system.check()
+    assert not made.system.busy and bool(made.job.restarted) == switches == bool(made.system.plans.ended("counter", 0))
+    assert [str(note) for note in made.job.notes if note] == (
+        [] if switches else ["a restart was late, and is not tried again"]
+    )
 
 
 def test_a_balance_whose_restart_has_died_behind_the_switch_is_not_planned_from_new_measures(monkeypatch):

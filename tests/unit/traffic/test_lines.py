@@ -67,6 +67,13 @@ def test_results_of_several_lines_have_the_time_at_which_each_was_there():
     assert {facts for *_, facts in found} == {NO_FACTS}
 
 
+def test_a_line_without_an_event_is_no_result():
+    """It was there to fill in the state of its key."""
+    records = [record(6, result(position=-1), 5), record(7, result(key=3), 5), record(8, result(position=-1), 6)]
+    found = list(decoded(records, RESULTS, as_lines=True))
+    assert [(last.offset, batch["key"].to_pylist()) for last, batch, _ in found] == [(7, [3]), (8, [])]
+
+
 def test_frames_come_one_by_one_with_what_they_say():
     batch = pa.RecordBatch.from_pylist([dict.fromkeys(RESULTS.names, 1)], schema=RESULTS)
     records = [record(7, frame(batch)), record(8, frame(batch, Facts(epoch=2)))]

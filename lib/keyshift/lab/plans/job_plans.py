@@ -119,10 +119,16 @@ class JobPlans:
         if not self._waiting or self._migrating:
             return
         asked = self._waiting.popleft()
+        stage = self._job.stage(asked.stage)
+        before = stage.assignment
         try:
             self._begin(asked)
-        except (QueryDied, MigrationFailed):
+        except QueryDied:
             self._waiting.appendleft(asked)  # of the next attempt, which has nothing to do if this one has switched
+            raise
+        except MigrationFailed:  # one that is late is so again, perhaps, and each takes one of ``recoveries``
+            if stage.assignment == before:
+                self._job.notes.append(stage.note("a restart was late, and is not tried again"))
             raise
 
     def _begin(self, asked: _Queued) -> None:
