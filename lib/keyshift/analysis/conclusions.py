@@ -241,7 +241,7 @@ def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None],
     low, high = best.mean(measure), worst.mean(measure)
     assert low is not None and high is not None  # they are ranked
     if differ(best.values(measure), worst.values(measure)) is False:
-        return "with 95 % confidence that may be chance"
+        return "that may be chance (Welch, 95 %)"
     return f"{digits(high / low)} times as {word}" if low > 0 else "no multiple of nothing"
 
 

@@ -98,7 +98,7 @@ def _relief(
     if max(value, hurt) <= max(TIE * min(value, hurt), min(value, hurt) + least):
         return f"{both}; it did not help here"
     if of_point and of_pain and differ(of_point, of_pain) is False:
-        return f"{both}; with 95 % confidence that may be chance"
+        return f"{both}; that may be chance (Welch, 95 %)"
     if value > hurt:
         return f"{both}; it was worse here"
     return f"{both}; it helped, {f'{digits(hurt / value)} times less' if value else 'nothing is left of it'}"

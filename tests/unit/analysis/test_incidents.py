@@ -77,7 +77,7 @@ def test_a_measure_that_is_not_there_is_told():
 @pytest.mark.parametrize(
     ("silences", "words"),
     [
-        ((20.0, 90.0, 25.0), "45 with **b**, 120 with **a**; with 95 % confidence that may be chance."),
+        ((20.0, 90.0, 25.0), "45 with **b**, 120 with **a**; that may be chance (Welch, 95 %)."),
         ((20.0, 21.0, 22.0), "21 with **b**, 120 with **a**; it helped, 5.7 times less."),
     ],
 )
