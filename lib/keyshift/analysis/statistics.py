@@ -1,5 +1,6 @@
 """Statistics over repetitions: intervals, and whether two points differ. Pure: numbers in, numbers out."""
 
+import warnings
 from collections.abc import Iterable
 from math import isfinite, nan
 from typing import NamedTuple
@@ -45,11 +46,12 @@ def difference(one: Iterable[float | None], other: Iterable[float | None], confi
     mean, n = float(second.mean() - first.mean()), len(first) + len(second)
     if min(len(first), len(second)) < 2:
         return Interval(mean, nan, nan, n)
-    if not (first.var() or second.var()):
+    if not (np.ptp(first) or np.ptp(second)):
         return Interval(mean, mean, mean, n)
     from scipy import stats  # as in ``interval``
 
-    low, high = stats.ttest_ind(second, first, equal_var=False).confidence_interval(confidence)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # if those of one do not scatter
+        low, high = stats.ttest_ind(second, first, equal_var=False).confidence_interval(confidence)
     return Interval(mean, float(low), float(high), n)
 
 

@@ -51,10 +51,12 @@ def test_welch_s_interval_is_that_of_the_textbook():
         ([0, 65, 62], [5000, 6000, 18000], False),
         ([5, 5], [5, 5], False),
         ([5, 5], [6, 6], True),
+        ([0.3, 0.3, 0.3], [6, 7, 6.5], True),
         ([20], [41, 42, 43], None),
         ([20, None, NAN], [41, 42], None),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_points_differ_only_if_their_difference_cannot_be_chance(one, other, differs):
     assert statistics.differ(one, other) is differs
     assert statistics.differ(other, one) is differs
