@@ -425,15 +425,35 @@ def test_without_a_home_the_state_folder_has_to_be_named(monkeypatch):
         folders.state_folder()
 
 
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """`keyshift lab`, with a shell's line in place of JupyterLab."""
+
+    def started(line):
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
+        monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext())
+        return keyshift("lab", "--no-browser", home=tmp_path)
+
+    return started
+
+
+def test_jupyter_asks_nobody_for_news_and_keeps_the_configuration_of_its_user(lab, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/etc/mine")
+    assert lab(f'echo "$JUPYTER_CONFIG_PATH" > {tmp_path}/told').returncode == 0
+    ours, mine = (tmp_path / "told").read_text().strip().split(os.pathsep)
+    page = json.loads((Path(ours) / "labconfig" / "page_config.json").read_text())
+    assert (
+        page == {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}} and mine == "/etc/mine"
+    )
+
+
 @pytest.mark.parametrize(("ending", "status"), [("exit 0", 0), ("exit 7", 3), ("exit 130", 0), ("kill -TERM $$", 0)])
-def test_jupyter_that_fails_is_a_failure(tmp_path, monkeypatch, ending, status):
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\n{ending}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
-    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext())
-    done = keyshift("lab", "--no-browser", home=tmp_path)
+def test_jupyter_that_fails_is_a_failure(lab, ending, status):
+    done = lab(ending)
     said = "keyshift: JupyterLab has ended with exit status 7; why is above\n" if status else ""
     assert (done.returncode, done.stderr) == (status, said)
 

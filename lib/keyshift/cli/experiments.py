@@ -247,11 +247,11 @@ def lab(
     with _services(profile):
         command = [sys.executable, "-m", "jupyter", "lab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
         command += [f"--ServerApp.root_dir={notebooks()}"] + ([] if browser else ["--no-browser"])
-        # Nothing here asks the internet for news.
-        command += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
         if os.geteuid() == 0:
             command.append("--allow-root")
-        jupyter = subprocess.Popen(command)
+        # Nothing here asks the internet for news, nor the user whether it may.
+        configs = [str(Path(__file__).parent / "jupyter"), *filter(None, [os.getenv("JUPYTER_CONFIG_PATH")])]
+        jupyter = subprocess.Popen(command, env=os.environ | {"JUPYTER_CONFIG_PATH": os.pathsep.join(configs)})
         try:
             status = jupyter.wait()
         finally:
