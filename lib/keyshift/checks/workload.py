@@ -21,7 +21,7 @@ from keyshift.results.verdict import Judgement, judge
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.config import result_schema
-from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload
+from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload, uses_time
 from keyshift.workloads.alone import StageAlone
 
 _LATER_US = 7_000_003
@@ -224,11 +224,11 @@ def _spoilt(
             if not exchanged.equals(run.results):
                 what = f"the values of {field.name} were exchanged between results of {whose}"
                 yield what, "wrong", {"results": exchanged}
-    timed = any(stage.operator().uses_time for stage in workload.stages)
     for row in run.results.index[~of_timers][:1]:
         extra = run.results.loc[[row]].assign(router=-1, offset=-1, position=-1, arrived_us=10**9, log_offset=10**6)
         changes = {"results": pd.concat([run.results, extra], ignore_index=True)}
-        yield "a result came once more without an event", "wrong" if timed else "unexpected", changes
+        kind = "wrong" if uses_time(workload.stages) else "unexpected"
+        yield "a result came once more without an event", kind, changes
     for row in run.results.index[of_timers][:1]:
         again = run.results.loc[[row]].assign(arrived_us=10**9, log_offset=10**6)
         yield "a timer fired twice", "wrong", {"results": pd.concat([run.results, again])}

@@ -22,6 +22,7 @@ from keyshift.planner.targets import zipf_mass
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 from keyshift.runtime.router import TICK_US
+from keyshift.workloads import uses_time
 from keyshift.workloads.keyed import Keyed
 
 LEAST_S = 1.0  # measured before a migration, to tell what is usual
@@ -116,7 +117,7 @@ def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
         yield f"workload = {workload.name}: its later events are not like its earlier ones"
     if spec.point().phase(0).replicate and (share := getattr(workload, "active_share", 1.0)) < 1:
         yield f"active_share = {share:g}: copies are simulated as if every event changed its key"
-    if len(workload.stages) > 1 or any(stage.operator().uses_time for stage in workload.stages):
+    if len(workload.stages) > 1 or uses_time(workload.stages):
         yield f"workload = {workload.name}: what is simulated is a single stage without timers"
     if job.snapshot_s:
         yield f"snapshot_s = {job.snapshot_s:g}: snapshots are not simulated"

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, units_of
-from keyshift.workloads import KeyedStage, Workload, due
+from keyshift.workloads import KeyedStage, Workload, due, uses_time
 from keyshift.workloads.times import Times
 
 Mask = npt.NDArray[np.bool_]
@@ -114,7 +114,7 @@ def judge(
     stages, owned = workload.stages, ownership[-1]
     if not owned.assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
-    timed = any(stage.operator().uses_time for stage in stages)
+    timed = uses_time(stages)
     if timed and times is None:
         raise BadInput(f"times is missing: {workload.name} uses time, so a verdict needs the run's frames and timers")
     found = _Findings()

@@ -14,7 +14,17 @@ from pydantic.fields import FieldInfo
 from keyshift.parcel import packed, unpacked
 from keyshift.registry import Registry
 from keyshift.workloads.chain import Chain
-from keyshift.workloads.contract import ORIGIN, KeyedStage, Operator, Partition, Source, Workload, due, results_due
+from keyshift.workloads.contract import (
+    ORIGIN,
+    KeyedStage,
+    Operator,
+    Partition,
+    Source,
+    Workload,
+    due,
+    results_due,
+    uses_time,
+)
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
 from keyshift.workloads.nexmark import Nexmark
@@ -35,6 +45,7 @@ __all__ = [
     "parameters",
     "parcel_of",
     "results_due",
+    "uses_time",
     "workload",
     "workloads",
 ]

@@ -140,6 +140,11 @@ class KeyedStage:
         return self.from_results(pa.concat_batches(results)) if results else self.nothing
 
 
+def uses_time(stages: Sequence[KeyedStage]) -> bool:
+    """Whether watermark, clock or timers matter to any of them."""
+    return any(stage.operator().uses_time for stage in stages)
+
+
 def due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Which of the first stage's ``events`` must have a result of the last one."""
     first, *others = stages

@@ -244,14 +244,19 @@ def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_canc
     assert not made.system.busy
 
 
+def with_a_restart_that_fails(failure, switches, **values):
+    made = system_of(strategy="stop_restart", slots=2, **values)
+    made.system.request(made.spec.changes[0])
+    made.job.dies, made.job.switches = failure, switches
+    with pytest.raises(type(failure)):
+        made.system.check()
+    return made
+
+
 @pytest.mark.parametrize("switches", [False, True], ids=["savepoint", "new attempt"])
 def test_a_restart_in_which_the_query_dies_is_made_once(switches):
     """In the next attempt, if this one has not switched to the target."""
-    made = system_of(strategy="stop_restart", slots=2, to_slots=4)
-    made.system.request(made.spec.changes[0])
-    made.job.dies, made.job.switches = QueryDied("gone"), switches
-    with pytest.raises(QueryDied):
-        made.system.check()
+    made = with_a_restart_that_fails(QueryDied("gone"), switches, to_slots=4)
     assert made.system.busy
     before = list(made.system.plans.of["counter"].past.decisions)
     made.job.dies, made.job.switches = None, True
@@ -265,11 +270,7 @@ def test_a_restart_in_which_the_query_dies_is_made_once(switches):
 @pytest.mark.parametrize("switches", [False, True], ids=["savepoint", "new attempt"])
 def test_a_restart_that_is_late_is_not_tried_again(switches):
     """If it has switched, the next attempt has it."""
-    made = system_of(strategy="stop_restart", slots=2, to_slots=4)
-    made.system.request(made.spec.changes[0])
-    made.job.dies, made.job.switches = MigrationFailed("late"), switches
-    with pytest.raises(MigrationFailed):
-        made.system.check()
+    made = with_a_restart_that_fails(MigrationFailed("late"), switches, to_slots=4)
     made.job.dies = None
     made.system.check()
     assert not made.system.busy and bool(made.job.restarted) == switches == bool(made.system.plans.ended("counter", 0))
@@ -279,11 +280,7 @@ def test_a_restart_that_is_late_is_not_tried_again(switches):
 
 
 def test_a_balance_whose_restart_has_died_behind_the_switch_is_not_planned_from_new_measures(monkeypatch):
-    made = system_of(strategy="stop_restart", trigger="balance", slots=2, key_groups=4)
-    made.system.request(made.spec.changes[0])
-    made.job.dies = QueryDied("gone")
-    with pytest.raises(QueryDied):
-        made.system.check()
+    made = with_a_restart_that_fails(QueryDied("gone"), switches=True, trigger="balance", key_groups=4)
     made.job.dies = None
     monkeypatch.setattr(made.job, "measure", lambda: {0: Measured(seconds=2.0, records=((2, 100), (3, 100)))})
     made.system.check()
