@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from keyshift.studies.batch_report import Done
 
 
+MARKDOWN = ".md"
+
+
 def run(
     workload: Workload = WORKLOAD,
     strategy: Strategy = STRATEGY,
@@ -103,14 +106,15 @@ def notebook(
 
 
 def batch(
-    file: Annotated[
-        Path | None, typer.Argument(help="A YAML file: name, notebook, and what varies (data/README.md).")
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="YAML files: name, notebook, and what varies (data/README.md).")
     ] = None,
     every: Annotated[
-        str, typer.Option("--all", help="In place of a file: every set of this kind below data/ (smoke, small, paper).")
+        str, typer.Option("--all", help="In place of files: every set of this kind below data/ (smoke, small, paper).")
     ] = "",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="With --all: the report. Default: report-KIND.html in the state.")
+        Path | None,
+        typer.Option("--out", "-o", help="The report, .html or .md. Default with --all: report-KIND.html in the state."),
     ] = None,
     name: Annotated[
         str,
@@ -132,22 +136,23 @@ def batch(
 ) -> None:
     """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed.
 
-    With --all, every notebook that has a set of a kind; one page then has all verdicts, figures, and what is missing.
+    With --all, every notebook that has a set of a kind. A report has all verdicts, conclusions, figures (not in
+    Markdown), and what is missing.
     """
-    if (file is None) == (not every):
-        raise BadInput("keyshift batch: give a batch file, or --all and a kind of sets (smoke, small or paper)")
-    if out and not every:
-        raise BadInput(f"--out {out}: a report is made of --all sets of a kind")
-    if name and every:
-        raise BadInput(f"--as {name}: sets of --all have names of their own")
+    if bool(files) == bool(every):
+        raise BadInput("keyshift batch: give batch files, or --all and a kind of sets (smoke, small or paper)")
+    if name and (every or len(files or []) > 1):
+        raise BadInput(f"--as {name}: it names one batch; several have names of their own")
+    if out and out.suffix not in (".html", MARKDOWN):
+        raise BadInput(f"--out {out}: a report is a file that ends with .html or {MARKDOWN}")
     require_file("--out", out)
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
     from keyshift.services.stack import Stack
     from keyshift.studies import batch as batches
 
-    files = [file] if file else batches.files_of(Path.cwd() / "data", every)
-    prepared = [batches.prepare(each, notebooks(), name) for each in files]
+    sets = files or batches.files_of(Path.cwd() / "data", every)
+    prepared = [batches.prepare(each, notebooks(), name) for each in sets]
     if dry_run:
         _forecast(prepared, profile, again, as_json)
         return
@@ -160,17 +165,18 @@ def batch(
                 batches.forget(each, records)
             seen(each, batches.ended(each, records))
         ended: list[tuple[batches.PreparedBatch, dict[str, batches.ExecutionRecord]]] = []
-        page, unwritten = out or home / f"report-{every}.html", ""
+        page, unwritten = out or (home / f"report-{every}.html" if every else None), ""
+        title = f"all {every} sets" if every else ", ".join(each.batch.name for each in prepared)
         for each in prepared:
             ended.append((each, batches.run_batch(each, runs, records, home, tell, seen=seen)))
-            if every:  # after each: who stops the night has a report of it
+            if page:  # after each: who stops the night has a report of it
                 still = [(other, batches.ended(other, records)) for other in prepared[len(ended) :]]
-                unwritten = _write(page, batch_report(f"all {every} sets", [*ended, *still], records))
+                unwritten = _write(page, batch_report(title, [*ended, *still], records, page.suffix == MARKDOWN))
     for each, done in ended:
         print_rows(batches.table(each, done), as_json)
     if unwritten:
         raise KeyshiftError(f"{unwritten}; all executions are stored, and the same command makes it of them")
-    if every:
+    if page:
         tell(f"report: {page}")
     raise typer.Exit(max(batches.exit_status(done) for _, done in ended))
 

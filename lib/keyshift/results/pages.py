@@ -17,13 +17,14 @@ from keyshift.analysis.plots.style import theme
 
 
 def page(package: str, template: str, **values: Any) -> str:
-    """The page of a template, which is beside the modules of ``package``; texts are escaped, a missing value is an
-    error. ``made``, when and with what the page was made, is among the values.
+    """The page of a template, which is beside the modules of ``package``; a missing value is an error. In HTML texts are
+    escaped. ``made``, when and with what the page was made, is among the values.
     """
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(each, ".") for each in (package, "keyshift.results")]),
-        autoescape=True,
+        autoescape=lambda name: name is not None and name.endswith(".html.jinja"),
         undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
     )
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, keyshift {metadata.version('keyshift')}"
     return environment.get_template(template).render(made=made, **values)

@@ -1,4 +1,4 @@
-"""What came of many batches, as one HTML file that opens anywhere: verdicts, every figure, and what is missing."""
+"""What came of batches, as one file that opens anywhere: verdicts, conclusions, every figure, and what is missing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +16,11 @@ STATUSES = ("ok", "bad", "failed", NOT_RUN)
 Done = Mapping[str, ExecutionRecord]  # of a batch, by the id of the execution
 
 
-def batch_report(title: str, batches: Sequence[tuple[PreparedBatch, Done]], records: Files) -> str:
+def batch_report(
+    title: str, batches: Sequence[tuple[PreparedBatch, Done]], records: Files, markdown: bool = False
+) -> str:
     """The page of ``batches``, in this order. Figures and conclusions come from the executed notebooks in ``records``.
+    In HTML, or in Markdown without figures.
 
     Texts and parameters have passed ``anonymous``: others read it. Raises ServiceUnavailable.
     """
@@ -26,7 +29,7 @@ def batch_report(title: str, batches: Sequence[tuple[PreparedBatch, Done]], reco
     ended, every = sum(len(done) for _, done in batches), sum(len(prepared.executions) for prepared, _ in batches)
     return page(
         "keyshift.studies",
-        "batches.html.jinja",
+        "batches.md.jinja" if markdown else "batches.html.jinja",
         title=title,
         told=f"{ended} of {counted(every, 'execution')} of {counted(len(batches), 'batch', 'batches')} have ended.",
         statuses=STATUSES,

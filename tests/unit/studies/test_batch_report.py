@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import nbformat
 import pytest
+import typer
 from small_batches import Bench, Executor, prepared, write_notebook
 
 from keyshift.cli import experiments
@@ -79,6 +80,19 @@ def test_without_gaps_it_says_so(folder):
     assert "Nothing: every execution has ended, and every run of it is correct." in page
 
 
+def test_in_markdown_it_has_the_same_lines_without_figures(folder):
+    bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25, 0.5]}", "first-small")
+    done = bench.run(made, Notebooks(verdicts={0.5: "bad"}))
+    text = batch_report("first-small", [(made, done)], bench.records, markdown=True)
+    assert "| first-small | 2 | 1 | 1 | 0 | 0 | 1 ok, 1 bad | 0.0 |" in text.splitlines()
+    assert "- first-small, execution 2 (skew=0.5): bad, 1 bad" in text.splitlines()
+    said = text.partition("## first-small\n")[2]
+    assert said == (
+        "\n### skew=0.25\n\nok: 1 ok, 0.0 min\n\n- with 0.25 < 1\n"
+        "\n### skew=0.5\n\nbad: 1 bad, 0.0 min\n\n- with 0.5 < 1\n"
+    )
+
+
 def test_a_page_is_of_itself_alone(page):
     assert "<script" not in page and "http" not in page
 
@@ -97,18 +111,20 @@ def test_a_kind_of_sets_is_its_files_and_another_one_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ([], "give a batch file, or --all and a kind of sets"),
-        (["a.yaml", "--all", "small"], "give a batch file, or --all and a kind of sets"),
-        (["a.yaml", "-o", "x.html"], "a report is made of --all sets of a kind"),
+        ([], "give batch files, or --all and a kind of sets"),
+        (["a.yaml", "--all", "small"], "give batch files, or --all and a kind of sets"),
+        (["a.yaml", "b.yaml", "--as", "c"], "--as c: it names one batch"),
+        (["a.yaml", "-o", "x.pdf"], "--out x.pdf: a report is a file that ends with .html or .md"),
         (["--all", "smal"], "unknown kind of sets below data/ 'smal': did you mean 'small'"),
         (["--all", "small", "-o", "nowhere/x.html"], "--out nowhere/x.html: its folder does not exist"),
-        (["--all", "small", "-o", "data"], "--out data: it is a folder; name a file"),
+        (["--all", "small", "-o", "data.md"], "--out data.md: it is a folder; name a file"),
         (["--all", "small"], "notebook = 'nowhere.ipynb': there is no such file"),
         (["data/01_one-small.yaml"], "notebook = 'nowhere.ipynb': there is no such file"),
     ],
 )
 def test_the_command_refuses_what_is_not_possible_before_anything_is_started(tmp_path, given, why):
     (tmp_path / "data").mkdir()
+    (tmp_path / "data.md").mkdir()
     (tmp_path / "data" / "01_one-small.yaml").write_text("name: a\nnotebook: nowhere.ipynb\n")
     command = [sys.executable, "-m", "keyshift.cli", "batch", *given]
     environment = os.environ | {"KEYSHIFT_HOME": str(tmp_path / "home")}
@@ -117,25 +133,35 @@ def test_the_command_refuses_what_is_not_possible_before_anything_is_started(tmp
     assert not (tmp_path / "home").exists()
 
 
-def test_a_page_that_cannot_be_written_is_told_and_does_not_end_the_night(folder, monkeypatch, capsys):
+@pytest.fixture
+def night(folder, monkeypatch):
+    """The sets one and two in a folder of data, whose executions need no services; the names of those executed."""
     for name in ("one", "two"):
         (folder / "data").mkdir(exist_ok=True)
         (folder / "data" / f"{name}-small.yaml").write_text(f"name: {name}\nnotebook: load.ipynb\n")
-    page, executed = folder / "pages" / "x.html", []
-    page.parent.mkdir()
-
-    def run_batch(prepared, *_, **__):
-        executed.append(prepared.batch.name)
-        page.parent.rmdir() if len(executed) == 1 else None
-        return {}
-
+    executed = []
     monkeypatch.chdir(folder)
     monkeypatch.setenv("KEYSHIFT_HOME", str(folder / "home"))
     monkeypatch.setattr(experiments, "_services", lambda profile: nullcontext(Endpoints("k:1", "z:1", "m:1", "a", "s")))
-    monkeypatch.setattr(batch, "run_batch", run_batch)
+    monkeypatch.setattr(batch, "run_batch", lambda prepared, *_, **__: executed.append(prepared.batch.name) or {})
     monkeypatch.setattr(batch, "ended", lambda *_: {})
-    monkeypatch.setattr(report, "batch_report", lambda *_: "a page")
+    return executed
+
+
+@pytest.mark.parametrize(("name", "first"), [("x.md", "# one"), ("x.html", "<!DOCTYPE html>")])
+def test_a_report_of_given_files_is_of_these_alone(folder, night, name, first):
+    with pytest.raises(typer.Exit):
+        experiments.batch(every="", files=[folder / "data" / "one-small.yaml"], out=folder / name, metrics=None)
+    written = (folder / name).read_text()
+    assert night == ["one"] and "0 of 1 execution of 1 batch have ended." in written and "two" not in written
+    assert written.splitlines()[0] == first and written.endswith("\n")
+
+
+def test_a_page_that_cannot_be_written_is_told_and_does_not_end_the_night(folder, night, monkeypatch, capsys):
+    page = folder / "pages" / "x.html"
+    page.parent.mkdir()
+    monkeypatch.setattr(report, "batch_report", lambda *_: page.parent.is_dir() and page.parent.rmdir() or "a page")
     with pytest.raises(KeyshiftError, match=r"x.html cannot be written: No such file.*the same command"):
-        experiments.batch(every="small", file=None, out=page, metrics=None)
-    assert executed == ["one", "two"]
+        experiments.batch(every="small", files=None, out=page, metrics=None)
+    assert night == ["one", "two"]
     assert "x.html cannot be written: No such file" in capsys.readouterr().err
