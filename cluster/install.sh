@@ -57,6 +57,8 @@ rm -rf "$prefix/notebooks"
 cp -r "$src/notebooks" "$prefix/notebooks"
 find "$prefix/notebooks" -name .ipynb_checkpoints -prune -exec rm -rf {} +
 install -m 0755 "$src/cluster/entrypoint.sh" "$prefix/entrypoint"
+# JupyterLab of a pod asks nobody about news, as that of `keyshift lab`.
+cp -r "$src/lib/keyshift/cli/jupyter/." "$prefix/etc/jupyter"
 # Hadoop's login fails for a user without a name.
 getent group 1000 >/dev/null || groupadd --gid 1000 keyshift
 getent passwd 1000 >/dev/null || useradd --uid 1000 --gid 1000 --no-create-home --home-dir /var/lib/keyshift \
