@@ -337,17 +337,20 @@ def test_services_that_a_job_needs_are_not_stopped(tmp_path):
 def test_nothing_is_wiped_that_leads_to_what_a_job_has_left_elsewhere(tmp_path, gone):
     (tmp_path / "far.yaml").write_text("services: {kafka: 'k:1', zookeeper: 'z:1', minio: 'm:1'}\n")
     profiles = {"far": str(tmp_path / "far.yaml"), "unknown": str(tmp_path / "none.yaml"), "here": "local"}
+    values = {"redis": {"redis": "r:1"}, "redis-of-backend": {"backend.redis": "r:1"}, "here": {"redis": ""}}
     jobs = Jobs(tmp_path)
-    for name, profile in profiles.items():
+    for name in profiles | values:
         jobs.write(file_of(name, gone))
-        jobs.journal(name).keep(Kept(run_id=f"run-{name}", profile=profile))
+        kept = Kept(run_id=f"run-{name}", profile=profiles.get(name, "local"), values=values.get(name, {}))
+        jobs.journal(name).keep(kept)
     jobs.journal("far").close()
     refused = keyshift("down", "--wipe", home=tmp_path)
-    assert refused.returncode == 2 and len(jobs.all()) == 3
-    assert refused.stderr.startswith("keyshift: --wipe: far, unknown: such a job has left data in services")
+    assert refused.returncode == 2 and len(jobs.all()) == 5
+    elsewhere = "far, redis, redis-of-backend, unknown"
+    assert refused.stderr.startswith(f"keyshift: --wipe: {elsewhere}: such a job has left data in services")
     assert "`keyshift job forget NAME` deletes them" in refused.stderr
     assert keyshift("down", home=tmp_path).returncode == 0
-    for name in ("far", "unknown"):
+    for name in elsewhere.split(", "):
         jobs.remove(jobs.read(name))
     assert keyshift("down", "--wipe", home=tmp_path).returncode == 0 and jobs.all() == []
 

@@ -31,6 +31,7 @@ from keyshift.services import processes
 NAME = r"[a-z0-9][a-z0-9_-]{0,40}"
 LOCK_S = 30.0
 FORMAT = 7  # of journals; another one is not read
+REDIS = ("redis", "backend.redis")  # values of a spec: the address of somebody's server for state
 
 
 class JobFile(BaseModel):
@@ -308,6 +309,8 @@ class JournalFile:
         """
         if (left := _read(self._path) or _read(self._leftovers)) is None:
             return False
+        if any(left.values.get(name) for name in REDIS):
+            return True
         try:
             return load_profile(left.profile).services != "embedded"
         except KeyshiftError:
