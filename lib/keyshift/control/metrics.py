@@ -1,4 +1,6 @@
-"""What Prometheus reads of a live job: the labels ``stage`` and ``slot`` wherever a slot is meant."""
+"""What Prometheus reads of a live job: the labels ``stage`` and ``slot`` wherever a slot is meant, and ``replica`` if
+one of several has counted something.
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
@@ -45,7 +47,8 @@ class Metrics(Collector):
         if not told["stages"]:
             return
         yield CounterMetricFamily("keyshift_events_offered", "events sent to Kafka", told["offered"])
-        yield CounterMetricFamily("keyshift_results", "results that count", told["results"])
+        # No counter: what came out of an attempt that died counts no more. Prometheus would see one that began anew.
+        yield GaugeMetricFamily("keyshift_results", "results that count so far", told["results"])
         yield CounterMetricFamily("keyshift_deaths", "deaths of the query, or of replicas", told["deaths"])
         yield CounterMetricFamily("keyshift_snapshots", "complete snapshots", told["snapshots"])
         yield GaugeMetricFamily("keyshift_offered_rate", "events per second that are offered", told["rate"])
@@ -58,18 +61,8 @@ class Metrics(Collector):
             yield from _of_replicas(told["replicas"])
         if told["autoscaler"]:
             yield from _scaling(told["autoscaler"])
-        yield from self._of_slots(told["stages"])
+        yield from _of_slots(told["stages"], "replicas" in told)
         yield self._latencies(list(told["stages"])[-1])
-
-    def _of_slots(self, stages: Mapping[str, StageStatus]) -> Iterator[Metric]:
-        for name, kind, measure, meaning in OF_A_SLOT:
-            family = kind(f"keyshift_{name}", meaning, labels=LABELS)
-            for stage, told in stages.items():
-                for slot, of_slot in told["of_slot"].items():
-                    if (value := of_slot.get(measure)) is not None:
-                        family.add_metric((stage, str(slot)), float(value))
-            if family.samples:
-                yield family
 
     def _latencies(self, stage: str) -> Metric:
         """Of the last stage, whose results come out."""
@@ -79,6 +72,20 @@ class Metrics(Collector):
             buckets = list(zip(bounds, accumulate(within), strict=True))
             family.add_metric((stage, str(slot)), buckets, sum_ms / 1000)
         return family
+
+
+def _of_slots(stages: Mapping[str, StageStatus], replicas: bool) -> Iterator[Metric]:
+    """``replicas``: whether there are several, one of which has told of its slots."""
+    for name, kind, measure, meaning in OF_A_SLOT:
+        # Of another replica it is another counter: it may be far below, and Prometheus would see one that began anew.
+        whose = ("replica",) if replicas and kind is CounterMetricFamily else ()
+        family = kind(f"keyshift_{name}", meaning, labels=(*LABELS, *whose))
+        for stage, told in stages.items():
+            for slot, of_slot in told["of_slot"].items():
+                if (value := of_slot.get(measure)) is not None:
+                    family.add_metric((stage, str(slot), *(str(of_slot[label]) for label in whose)), float(value))
+        if family.samples:
+            yield family
 
 
 def _of_replicas(replicas: Mapping[int, ReplicaStatus]) -> Iterator[Metric]:

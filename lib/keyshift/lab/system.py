@@ -113,6 +113,8 @@ class LiveSystem(SystemUnderTest, Protocol):
     for any thread.
     """
 
+    measured_of: int | None  # the replica of which ``measure`` told last; None without replicas
+
     @property
     def plans(self) -> Plans:
         """What is asked of it."""
@@ -236,6 +238,7 @@ class KeyshiftJob:
     """A job of keyshift's own: a ``LiveSystem``. Another process can go on with it (``failover``)."""
 
     returning = False  # it has no replicas
+    measured_of: int | None = None  # likewise
 
     def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job

@@ -10,7 +10,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 
 from keyshift.experiment.commands import UNDER_WAY, Answer, Command
 from keyshift.experiment.live_spec import parameters, partitions, room
@@ -20,11 +19,11 @@ from keyshift.lab.controls import JobControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.journal import Keeper
 from keyshift.lab.live.run import LiveRun
-from keyshift.lab.live.status import OfSlot, ScalingStatus, Status
+from keyshift.lab.live.status import ScalingStatus, Status
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.notes import Activity
-from keyshift.model.records import Measured, Second
+from keyshift.model.records import Second
 from keyshift.planner.scaling import Scaling
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.traffic.messages import Latencies
@@ -168,7 +167,7 @@ class LiveJob:
         status |= {
             "phase": str(run.loop.reporter.doing),
             "running_s": round((self._ended_at or time.time()) - run.loop.began_at, 1),
-            "rate": sum(run.loop.rates.values()),
+            "rate": sum(run.loop.rates.values()) if self.state == "running" else 0.0,
             "offered": run.offered,
             "results": run.loop.traffic.received,
             "results_per_s": last.results,
@@ -182,7 +181,7 @@ class LiveJob:
         measured = run.measured
         for name, stage in status["stages"].items():
             for slot, of_slot in stage["of_slot"].items():
-                of_slot |= _figures(measured.get(name, {}).get(slot))
+                of_slot |= measured.get(name, {}).get(slot, {})
         return status
 
     def _scaling(self, made: Sequence[Scaling]) -> ScalingStatus | None:
@@ -223,11 +222,3 @@ class LiveJob:
         if self._run is None or self.state != "running":
             raise NotRunning(f"job {self.run_id} is {self.state}, not running")
         return self._run
-
-
-def _figures(measured: Measured | None) -> OfSlot:
-    """What a slot measured, without the units."""
-    if measured is None:
-        return {}
-    figures: OfSlot = {name: value for name, value in asdict(measured).items() if isinstance(value, int | float)}
-    return figures | {"records": sum(count for _, count in measured.records)}

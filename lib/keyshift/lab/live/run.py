@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import cast
 
 from keyshift.experiment.commands import Migration
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
+from keyshift.lab.live.status import OfSlot
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
@@ -34,7 +36,7 @@ class LiveRun:
         self.stop_wanted = False  # remembered, whatever becomes of the query meanwhile
         self.inbox = Inbox(lambda: self.state, lambda: str(loop.reporter.doing))
         self.migrations = Migrations(loop, self.system)
-        self.measured: Mapping[str, Mapping[int, Measured]] = {}  # of each stage and slot, as it said last
+        self.measured: Mapping[str, Mapping[int, OfSlot]] = {}  # of each stage and slot, as it said last
         self._failover = self.system.failover
         self._journal = JournalWriter(keeper, self._failover.kept, self.system.note)
 
@@ -79,9 +81,14 @@ class LiveRun:
 
     def _measure(self) -> None:
         try:
-            self.measured = self.system.measure()
+            measured = self.system.measure()
         except MigrationFailed as error:  # a slot that hangs is not dead
             self.loop.reporter.say(f"not measured: {error}")
+            return
+        replica = self.system.measured_of
+        self.measured = {
+            stage: {slot: _figures(said, replica) for slot, said in of.items()} for stage, of in measured.items()
+        }
 
     def _look(self) -> None:
         """Also while the last results come: old snapshots go then, too."""
@@ -164,3 +171,10 @@ class LiveRun:
             "measures and requests of the process before are lost"
         )
         return feed
+
+
+def _figures(measured: Measured, replica: int | None) -> OfSlot:
+    """What a slot measured, without the units; with replicas, of which one."""
+    figures: OfSlot = {name: value for name, value in asdict(measured).items() if isinstance(value, int | float)}
+    whose: OfSlot = {} if replica is None else {"replica": replica}
+    return figures | {"records": sum(count for _, count in measured.records)} | whose

@@ -9,7 +9,8 @@ OfSlot = dict[str, float | None]  # what is known of a slot, by its name; None i
 
 class StageStatus(TypedDict):
     """``slots``: that own state, of those that are ``provisioned``; ``owners``: the slot of each unit; ``of_slot``:
-    what each slot said last (bytes, records since the attempt began), by its number, which JSON makes a text.
+    what each slot said last (bytes, records since the attempt began), by its number, which JSON makes a text; with
+    replicas the slot of one of them, whose number is ``replica``.
     """
 
     slots: int
@@ -88,7 +89,7 @@ class Status(SystemStatus, total=False):
 
     ``state``: one of starting, running, stopping, ended and failed; ``why``: it has failed, in one line; ``examples``:
     of what is wrong; ``migrations``: see ``commands.Migration``; ``rate``: events per second that all sources together
-    are to offer now. Latencies and ``results_per_s`` are those of the last second.
+    are to offer now; 0 of a job that stops. Latencies and ``results_per_s`` are those of the last second.
     """
 
     run_id: str

@@ -41,6 +41,7 @@ class ReplicatedJob:
         self._spec, self._replicas, self._say = spec, replicas, say
         self._notes: list[str] = []
         self._told = 0  # differences
+        self.measured_of: int | None = None  # see ``LiveSystem``
         self._apart = moves_apart(spec.job, spec.scenario)
         self._requests: Requests = (OneByOne if self._apart else Together)(replicas, self._tell)
         self._dead: deque[LedReplica] = deque()  # whose way back has not begun
@@ -137,8 +138,10 @@ class ReplicatedJob:
         self._returns.close()
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
-        """Of one of them."""
-        return self._first.system.measure()
+        """Of one of them, ``measured_of``."""
+        first = self._first
+        self.measured_of = first.number
+        return first.system.measure()
 
     @property
     def owners(self) -> Mapping[str, Collection[int]]:

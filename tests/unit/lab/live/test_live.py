@@ -83,6 +83,20 @@ def test_what_all_sources_offer_is_told_together_and_a_rate_is_that_of_one(monke
         assert job.status()["rate"] == 205
 
 
+def test_nothing_is_offered_by_a_job_that_stops_and_its_rate_says_so(job):
+    job.inner.go.clear()
+    job.do(Scale(slots=4))
+    assert job.status()["rate"] == 2000
+    stop = threading.Thread(target=job.stop)
+    stop.start()
+    assert wait_until(lambda: job.status()["state"] == "stopping", 60)
+    assert job.status()["rate"] == 0
+    assert "keyshift_offered_rate 0.0" in generate_latest(Metrics(job)).decode()
+    job.inner.go.set()
+    stop.join(60)
+    assert (job.status()["state"], job.status()["rate"]) == ("ended", 0)
+
+
 @pytest.fixture
 def chain(monkeypatch):
     with live_job(monkeypatch, live_spec(CHAIN)) as job:

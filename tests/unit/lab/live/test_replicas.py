@@ -15,6 +15,7 @@ from keyshift.lab.live.journal import journal_from_json, journal_to_json
 from keyshift.lab.replicas import returning
 from keyshift.model.errors import BadInput, MigrationFailed, QueryDied
 from keyshift.model.notes import Activity
+from keyshift.model.records import Measured
 from keyshift.traffic.copies import Superseded
 from keyshift.waiting import wait_until
 
@@ -304,6 +305,31 @@ def test_prometheus_reads_states_lags_and_deaths(job):
     assert ("keyshift_replica_lag_seconds", "0") not in found
     assert [found["keyshift_replica_deaths_total", number] for number in "01"] == [1.0, 0.0]
     assert found["keyshift_deaths_total",] == 1.0
+
+
+def test_what_prometheus_counts_never_falls_when_another_replica_is_measured_in_place_of_a_dead_one(job):
+    """It would take that for a counter which began anew: the whole past of the other one at once."""
+
+    def measured(seconds):
+        return lambda: {slot: Measured(busy_s=seconds, records=((slot, seconds),)) for slot in range(4)}
+
+    def counters():
+        families = text_string_to_metric_families(generate_latest(Metrics(job)).decode())
+        samples = [each for family in families for each in family.samples if family.type in ("counter", "histogram")]
+        return {(each.name, *sorted(each.labels.items())): each.value for each in samples}
+
+    def busy_s():
+        return [value for (name, *_), value in counters().items() if name == "keyshift_busy_seconds_total"]
+
+    for replica, seconds in zip(job.replicas.all, (600, 540), strict=True):
+        replica.job.stages[-1].measure = measured(seconds)
+    assert wait_until(lambda: busy_s() == [600] * 4, 60)
+    before = counters()
+    dies(job)
+    assert wait_until(lambda: busy_s() == [540] * 4, 60)
+    after = counters()
+    assert {sample: value for sample, value in before.items() if after.get(sample, value) < value} == {}
+    assert {dict(labels).get("replica") for name, *labels in after if name == "keyshift_records_total"} == {"1"}
 
 
 # -- how another process goes on with it -------------------------------------------------------------------------------
