@@ -18,6 +18,7 @@ from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, Serv
 from keyshift.progress import Say
 
 LOOK_S = 0.3
+GOES_ON = ("running", "stopping")  # states of a job whose migrations come to their end
 ANSWER_S = 120.0  # a job that recovers or restarts answers when it has
 END_S = 120.0  # for its process to stop what it has started
 
@@ -60,18 +61,21 @@ class Client:
 
 
 def moved(client: Client, migration: Migration, say: Say) -> Migration:
-    """Wait until the migration that ``do`` has answered with is over, and return it. Raises MigrationFailed if not all
-    of the state came where it should.
+    """Wait until the migration that ``do`` has answered with is over, and return it; also while the job stops, which
+    waits for that. Raises MigrationFailed if not all of the state came where it should.
     """
     which = migration["stage"], migration["number"]
 
     def now(told: Status) -> Migration:
         return next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
 
-    ended = now(followed(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] != "running", say))
-    if ended["outcome"] != "complete":
-        raise MigrationFailed(f"the migration of {ended['stage']} to {ended['slots']} slots is {ended['outcome']}")
-    return ended
+    told = followed(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] not in GOES_ON, say)
+    ended, became = now(told), ""
+    if ended["outcome"] == "complete":
+        return ended
+    if told["state"] not in GOES_ON:
+        became = f"; the job has {told['state']}" + (f": {told['why']}" if told["why"] else "")
+    raise MigrationFailed(f"the migration of {ended['stage']} to {ended['slots']} slots is {ended['outcome']}{became}")
 
 
 def followed(client: Client, over: Callable[[Status], bool], say: Say) -> Status:
@@ -96,7 +100,7 @@ def stopped(client: Client, say: Say, within_s: float | None = None) -> Status:
     deadline = math.inf if within_s is None else time.monotonic() + within_s
 
     def over(told: Status) -> bool:
-        return answer.done() or told["state"] not in ("running", "stopping") or time.monotonic() >= deadline
+        return answer.done() or told["state"] not in GOES_ON or time.monotonic() >= deadline
 
     def stop() -> None:
         try:

@@ -15,7 +15,7 @@ from keyshift.control import background
 from keyshift.control import client as client_module
 from keyshift.control.api import make_app
 from keyshift.control.background import TOKEN, control_token, start
-from keyshift.control.client import Client, await_end, followed, stopped
+from keyshift.control.client import Client, await_end, followed, moved, stopped
 from keyshift.control.files import FORMAT, Jobs, Kept, last_line
 from keyshift.control.forgetting import forget
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
@@ -23,7 +23,7 @@ from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import locked
 from keyshift.lab import environment
-from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import silent
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
@@ -285,6 +285,38 @@ def test_a_stop_without_a_verdict_is_not_waited_for_longer_than_is_said(monkeypa
     with pytest.raises(TimeoutError):
         stopped(job, print, within_s=0.1)
     never.set()
+
+
+def told_of_moving(monkeypatch, *looks):
+    """A client whose statuses have these states and outcomes, one after the other; and the migration."""
+    migration = {"stage": "counter", "number": 0, "slots": 4}
+    told = [{"state": state, "why": why, "migrations": [migration | {"outcome": of}]} for state, why, of in looks]
+    monkeypatch.setattr(client_module, "LOOK_S", 0.0)
+    return mock.Mock(**{"status.side_effect": told}), migration
+
+
+def test_a_migration_is_waited_for_while_somebody_else_stops_the_job(monkeypatch):
+    looks = [("running", None, "under way"), *[("stopping", None, "under way")] * 2, ("stopping", None, "complete")]
+    client, migration = told_of_moving(monkeypatch, *looks)
+    assert moved(client, migration, silent)["outcome"] == "complete"
+    assert client.status.call_count == len(looks)
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (("failed", "it died 6 times", "under way"), "is under way; the job has failed: it died 6 times"),
+        (("ended", None, "under way"), "is under way; the job has ended"),
+        (("stopping", None, "incomplete: it was taken back"), "is incomplete: it was taken back"),
+    ],
+)
+def test_a_migration_that_does_not_come_to_its_end_is_said_to_have_failed_and_what_became_of_the_job(
+    monkeypatch, last, words
+):
+    client, migration = told_of_moving(monkeypatch, ("stopping", None, "under way"), last)
+    with pytest.raises(MigrationFailed) as failed:
+        moved(client, migration, silent)
+    assert str(failed.value) == f"the migration of counter to 4 slots {words}"
 
 
 def test_a_start_that_fails_leaves_the_entry_to_the_job_that_has_its_name_now(jobs, gone):
