@@ -2,14 +2,16 @@
 
 ``POST /verb`` for each of ``commands.COMMANDS``, with its values in the query or in a JSON body. Answers are JSON. A
 request that is refused has ``detail``, the reason in one line, and has changed nothing: 401 without the token, 408 or
-413 if it is too slow or too large (``Guard``), 400 if it is wrong, 409 if the job is not running, 503 if it has failed.
+413 if it is too slow or too large (``Guard``), 400 if it is wrong, 409 if the job is not running, 503 if it has failed
+or too many commands wait for it.
 """
 
+import asyncio
 import json
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from keyshift.control.metrics import Metrics
@@ -18,12 +20,16 @@ from keyshift.experiment.commands import COMMANDS, Answer, command
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.status import Status
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+
+LOOK_S = 0.05  # between two looks at whether the job has ended
+MOST_COMMANDS = 40  # that wait for the job at the same time, each in a thread
 
 
 def make_app(job: LiveJob, token: str) -> FastAPI:
     """The application. It answers about ``job`` before it has begun, and after it has ended."""
     app = guarded_app("keyshift", token, Metrics(job))
+    waiting = CapacityLimiter(MOST_COMMANDS)  # of their own: the threads for status and metrics are always there
 
     @app.exception_handler(KeyshiftError)
     def refused(_: Request, error: KeyshiftError) -> JSONResponse:
@@ -35,14 +41,23 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
         return job.status()
 
     @app.post("/stop", response_model=None)
-    def stop() -> Status:
+    async def stop(request: Request) -> Status:
+        job.begin_stop()
+        while not job.ended.is_set():  # no thread: that may take long, and whoever is gone by then may have asked often
+            if await request.is_disconnected():
+                return job.status()  # nobody hears that
+            await asyncio.sleep(LOOK_S)
         job.stop()
         return job.status()
 
     async def do(request: Request) -> Answer:
         verb = request.url.path.removeprefix("/")
         wanted = command(verb, {**request.query_params, **_body(await request.body())})
-        return await run_in_threadpool(job.do, wanted)
+        if waiting.available_tokens < 1:
+            raise ServiceUnavailable(
+                f"{MOST_COMMANDS} commands wait for the job already, nothing was changed: ask again later"
+            )
+        return await to_thread.run_sync(job.do, wanted, limiter=waiting)
 
     for verb in COMMANDS:
         app.post(f"/{verb}", status_code=202, response_model=None)(do)

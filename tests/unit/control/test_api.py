@@ -1,14 +1,20 @@
 """HTTP of a live job whose system is a stand-in: what it answers, and that wrong requests change nothing."""
 
+import contextlib
+import socket
+import threading
 import time
 from dataclasses import replace
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from small_live import live_job
 
-from keyshift.control.api import make_app
+from keyshift.control.api import MOST_COMMANDS, make_app
+from keyshift.control.server import Server, listen, url_of
+from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.notes import Activity, Doing
 from keyshift.traffic.messages import Latencies
@@ -35,6 +41,8 @@ def client(job):
     return TestClient(make_app(job, TOKEN), headers={"Authorization": f"Bearer {TOKEN}"})
 
 
+MOST_THREADS = 40  # that Starlette has for handlers
+PATIENCE_S = 20.0
 GETS = ["/status", "/metrics"]
 POSTS = ["/scale?slots=3", "/plan", "/cancel", "/stop", "/rate?rate=5", "/fault?fault=kill:slot"]
 
@@ -166,6 +174,65 @@ def test_stop_answers_with_the_verdict_and_then_everything_else_is_refused(job, 
     answer = client.post("/scale", params={"slots": 3})
     assert (answer.status_code, "is ended, not running" in answer.json()["detail"]) == (409, True)
     assert client.get("/status").json()["state"] == "ended"
+
+
+@contextlib.contextmanager
+def served(job):
+    """Its HTTP as it is on loopback; gives a client, and a way to ask for something and not to wait for the answer."""
+    listener = listen()
+    server = Server(make_app(job, TOKEN), listener)
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+
+    def ask(path):
+        stranger = socket.create_connection(listener.getsockname(), PATIENCE_S)
+        stranger.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+        return stranger
+
+    try:
+        with httpx.Client(base_url=url_of(listener), headers=bearer, timeout=PATIENCE_S) as client:
+            yield client, ask
+    finally:
+        server.stop()
+
+
+def test_those_who_wait_for_the_end_keep_nobody_from_an_answer(job, monkeypatch):
+    """Whoever has asked for a stop and is gone by now counts, too."""
+    begin, asked = job.begin_stop, []
+    monkeypatch.setattr(job, "begin_stop", lambda: (asked.append(True), begin()))
+    job.inner.go.clear()
+    job.do(Scale(slots=4))
+    with served(job) as (client, ask):
+        gone = [ask("/stop") for _ in range(MOST_THREADS + 1)]
+        assert wait_until(lambda: len(asked) == len(gone) and job.state == "stopping", 60)
+        assert {client.get(path).status_code for path in GETS} == {200}
+        for each in gone:
+            each.close()
+        assert client.get("/status").json()["state"] == "stopping"
+        job.inner.go.set()
+        assert client.post("/stop", timeout=60).json()["summary"]["verdict"] == "ok"
+
+
+def test_commands_that_wait_keep_nobody_else_from_an_answer_and_one_too_many_is_refused(job, monkeypatch):
+    go, waiting = threading.Event(), []
+
+    def waits(command):
+        waiting.append(command.rate)
+        assert go.wait(60)
+        return {"rate": command.rate}
+
+    monkeypatch.setattr(job, "do", waits)
+    with served(job) as (client, ask):
+        gone = [ask("/rate?rate=5") for _ in range(MOST_COMMANDS)]
+        assert wait_until(lambda: len(waiting) == MOST_COMMANDS, 60)
+        for each in gone:
+            each.close()
+        refused = client.post("/rate?rate=6")
+        reason = f"{MOST_COMMANDS} commands wait for the job already, nothing was changed: ask again later"
+        assert (refused.status_code, refused.json()["detail"]) == (503, reason)
+        assert {client.get(path).status_code for path in GETS} == {200}
+        go.set()
+        assert wait_until(lambda: client.post("/rate?rate=7").status_code == 202, 60)
+    assert waiting == [5.0] * MOST_COMMANDS + [7.0]
 
 
 def test_a_job_that_has_failed_says_why(job, client):

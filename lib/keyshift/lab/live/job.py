@@ -111,14 +111,18 @@ class LiveJob:
         if threading.current_thread() is not self._controller:
             self.ended.wait()
 
+    def begin_stop(self) -> None:
+        """See ``stop``; does not wait."""
+        self._stop_wanted = True
+        if self._run:
+            self._run.stop()
+
     def stop(self) -> Manifest:
         """End the load, wait for all results and the verdict. Whoever asks again gets the same.
 
         A job that starts or recovers stops when it has. Raises what kept it from its verdict.
         """
-        self._stop_wanted = True
-        if self._run:
-            self._run.stop()
+        self.begin_stop()
         self.ended.wait()
         if self.manifest is None:
             raise self.error if isinstance(self.error, KeyshiftError) else KeyshiftError(f"the job died: {self.why}")
