@@ -114,7 +114,7 @@ def batch(
     ] = "",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The report, .html or .md. Default with --all: report-KIND.html in the state."),
+        typer.Option("--out", "-o", help="The report: .html or .md. Default of --all: report-KIND.html in the state."),
     ] = None,
     name: Annotated[
         str,

@@ -17,8 +17,8 @@ from keyshift.analysis.plots.style import theme
 
 
 def page(package: str, template: str, **values: Any) -> str:
-    """The page of a template, which is beside the modules of ``package``; a missing value is an error. In HTML texts are
-    escaped. ``made``, when and with what the page was made, is among the values.
+    """The page of a template, which is beside the modules of ``package``; a missing value is an error. In HTML texts
+    are escaped. ``made``, when and with what the page was made, is among the values.
     """
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(each, ".") for each in (package, "keyshift.results")]),

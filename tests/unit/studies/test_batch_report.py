@@ -160,7 +160,7 @@ def test_a_report_of_given_files_is_of_these_alone(folder, night, name, first):
 def test_a_page_that_cannot_be_written_is_told_and_does_not_end_the_night(folder, night, monkeypatch, capsys):
     page = folder / "pages" / "x.html"
     page.parent.mkdir()
-    monkeypatch.setattr(report, "batch_report", lambda *_: page.parent.is_dir() and page.parent.rmdir() or "a page")
+    monkeypatch.setattr(report, "batch_report", lambda *_: (page.parent.is_dir() and page.parent.rmdir()) or "a page")
     with pytest.raises(KeyshiftError, match=r"x.html cannot be written: No such file.*the same command"):
         experiments.batch(every="small", files=None, out=page, metrics=None)
     assert night == ["one", "two"]
