@@ -93,11 +93,13 @@ class Stack:
         """Start what does not run, leave alone what runs well, restart what is unhealthy. May be called at any time.
         The services stay until ``down``.
 
-        ``say`` gets progress lines, one at a time, also from other threads. Raises ServiceUnavailable, with the last
-        lines of the log if a service did not start; then, as on Ctrl-C, everything this call started is ended.
+        ``say`` gets progress lines, one at a time, also from other threads. Raises ServiceUnavailable if another host
+        uses the folder, or with the last lines of the log if a service did not start; then, as on Ctrl-C, everything
+        this call started is ended.
         """
         folders.require_disk_space(self.home, 0, REMEDY)
         with self._lock(say):
+            _require_here(self.home)
             endpoints = self._up(say)
             self._users.keep()
             return endpoints
@@ -110,6 +112,7 @@ class Stack:
         """
         folders.require_disk_space(self.home, 0, REMEDY)
         with self._lock(say):
+            _require_here(self.home)
             if not self.running():
                 self._users.forget()
             me = self._users.add()
@@ -159,11 +162,13 @@ class Stack:
         """End all services and wait until their ports are free; ``wipe`` also deletes data, logs,
         credentials, and what commands have left in the folder.
 
-        ``require``: raises if they have to stay; called when nobody can begin to use them any more.
+        ``require``: raises if they have to stay; called when nobody can begin to use them any more. Raises
+        ServiceUnavailable if another host uses the folder.
         """
         if not self.home.exists():
             return
         with self._lock(say):
+            _require_here(self.home)
             require()
             self._users.forget()
             self._stop(self._all(), say)
@@ -285,9 +290,20 @@ class Stack:
         ports = [port for service in alive for port in service.used_ports()]
         free = wait_until(lambda: all(map(is_free, ports)), 5.0, 0.05)
         for service in services:
-            service.pid_file.unlink(missing_ok=True)
+            if service.process is None:  # nobody would find one that does not end
+                service.pid_file.unlink(missing_ok=True)
         if not free:
             say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not is_free(port))}")
+
+
+def _require_here(home: Path) -> None:
+    """Raises ServiceUnavailable if a process of another host is, or was when it was killed, in the folder ``home``."""
+    entries = [*(home / "pids").glob("*.json"), *Users(home).entries()]
+    if there := next(filter(None, map(processes.elsewhere, entries)), ""):
+        raise ServiceUnavailable(
+            f"{there} has services in {home}, and those of two hosts would spoil each other's data: end it there, or "
+            f"{REMEDY}; if that host is gone, delete the folders pids and users in {home}"
+        )
 
 
 def _nodes_before(home: Path) -> int:

@@ -121,6 +121,20 @@ def test_a_pid_file_finds_its_process_but_not_another_with_the_same_number(tmp_p
     assert processes.find(file) is None
 
 
+def test_a_process_is_found_though_the_clock_was_set(tmp_path, monkeypatch):
+    """The system tells when a process began by the clock of now."""
+    processes.write_pid_file(tmp_path / "service.json", os.getpid())
+    began = psutil.Process().create_time()
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: began + 3600)
+    found = processes.find(tmp_path / "service.json")
+    assert found is not None and found.pid == os.getpid()
+    known = processes.identity(os.getpid())
+    boot, _, ticks = known.pop("born").rpartition(" ")
+    assert processes.living(**known, born=f"{boot} {int(ticks) + 1}") is None, "that one began at another moment"
+    assert processes.living(**known, born=f"another {ticks}") is None, "the machine was started anew"
+    assert processes.living(**known), "the system did not tell"
+
+
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"pid": 1}', '{"pid": "x", "created": 1}', '{"pid": -5, "created": 1}']
 )
@@ -211,6 +225,29 @@ def test_the_tail_of_a_log_shows_causes_and_no_stack_frames(tmp_path):
     log.write_text("")
     assert processes.tail(log) == "(the log is empty)"
     assert processes.tail(tmp_path / "none") == "(no log)"
+
+
+# Another host in the same folder
+
+
+@pytest.mark.parametrize("entry", ["pids/kafka-2.json", "users/7-ab"])
+def test_services_of_another_host_in_the_folder_are_left_alone_and_named(tmp_path, entry, monkeypatch):
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(processes.platform, "node", lambda: "there")
+    processes.write_pid_file(tmp_path / entry, os.getpid())
+    told = json.loads((tmp_path / entry).read_text())
+    stack = Stack(tmp_path)
+    monkeypatch.setattr(processes.platform, "node", lambda: "here")
+    assert not processes.elsewhere(tmp_path / entry), "the host has another name by now"
+    folders.write_whole(tmp_path / entry, json.dumps(told | {"born": "another 1"}))
+    words = rf"^process {os.getpid()} of host there .*KEYSHIFT_HOME.* pids and users in {re.escape(str(tmp_path))}$"
+    for use in (stack.up, stack.used().__enter__, stack.down, lambda: stack.down(wipe=True)):
+        with pytest.raises(ServiceUnavailable, match=words):
+            use()
+    assert (tmp_path / entry).exists() and (tmp_path / "data").exists()
+    monkeypatch.setattr(processes.platform, "node", lambda: "there")
+    stack.down(wipe=True)  # that machine was started anew
+    assert not (tmp_path / "data").exists()
 
 
 # Java
