@@ -1,9 +1,11 @@
 """The embedded stack without its services: folders, processes, Java, jars and the MinIO program."""
 
+import errno
 import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -106,6 +108,49 @@ def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path):
             pytest.fail("two hold the lock")
     with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0):
         pass  # free again
+
+
+@pytest.fixture
+def full():
+    """Makes the disk as good as full: no file grows."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_on_a_full_disk_services_are_stopped_all_the_same(tmp_path, launched, full):
+    process = launched("exec sleep 600")
+    stack = Stack(tmp_path)
+    (tmp_path / "pids" / "service.json").rename(tmp_path / "pids" / "kafka.json")
+    full()
+    stack.down(wipe=True)
+    assert not _alive(process.pid)
+    with (
+        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0),
+        pytest.raises(ServiceUnavailable, match="the build is still busy in process"),
+        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0),
+    ):
+        pytest.fail("two hold the lock")
+
+
+def test_what_cannot_be_locked_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "lock"):
+        with (
+            pytest.raises(ServiceUnavailable, match=f"^cannot lock {re.escape(str(path))}: (Is|Not|File) "),
+            folders.locked(path, "the build", silent, deadline_s=0),
+        ):
+            pytest.fail("it is locked")
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folders.fcntl, "flock", none)
+    with (
+        pytest.raises(ServiceUnavailable, match="lock: No locks available; "),
+        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=60),
+    ):
+        pytest.fail("it is locked")
 
 
 # Processes
