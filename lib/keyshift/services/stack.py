@@ -13,7 +13,6 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
 
 import shutil
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -201,8 +200,10 @@ class Stack:
         """The processes of other commands that use the services now."""
         return self._users.others()
 
-    def restart(self, name: str, away_s: float = 0.0, say: Say = silent) -> None:
-        """End a service, and start it again where it was, ``away_s`` seconds later at the earliest.
+    def restart(
+        self, name: str, away_s: float = 0.0, say: Say = silent, at_once: threading.Event | None = None
+    ) -> None:
+        """End a service, and start it again where it was, ``away_s`` seconds later, or as soon as ``at_once`` is set.
 
         Of several nodes it is the one that ``node`` names.
         Raises BadInput if there is no such service, ServiceUnavailable if it does not come back.
@@ -210,7 +211,7 @@ class Stack:
         service = self.node(name)
         with self._lock(say):
             self._stop([service], say)
-            time.sleep(away_s)
+            (at_once or threading.Event()).wait(away_s)
             self._start([service], say)
 
     def pid(self, name: str) -> int:
