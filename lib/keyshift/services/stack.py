@@ -48,7 +48,7 @@ REMEDY = "set KEYSHIFT_HOME to another folder"
 OURS = (
     *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes", folders.WORK),
     # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
-    *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html", "spark-files"),
+    *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html"),
     *(f"notebooks/*-{'[0-9]' * 8}T{'[0-9]' * 6}", f"batches/*/{'[0-9a-f]' * 16}"),  # executed ones
 )
 PATIENCE_S = 10.0  # before a live service counts as unhealthy: a busy machine answers late

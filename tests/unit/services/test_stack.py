@@ -617,7 +617,7 @@ def test_a_service_that_does_not_answer_is_started_again_at_its_ports(tmp_path, 
 def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_has_put_there_stays(tmp_path):
     ours = [
         *("data/minio/x", "logs/job-a.log", "jobs/a.json", "ports.json"),
-        *("spark.log", "spark-1.log", "spark-spare-0.log", "spark-files/x", "keyshift-work/spark-ab12/x"),
+        *("spark.log", "spark-1.log", "spark-spare-0.log", "keyshift-work/spark-ab12/x"),
         *("bare_copy.json", "load-cost-2.json", "load-cost-16.json", "report-small.html"),
         *("notebooks/00_quickstart-20260101T101112/00_quickstart.ipynb", "batches/small/0123456789abcdef/notebooks/x"),
     ]
