@@ -6,13 +6,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 import platformdirs
 
-from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable, service_errors
 from keyshift.progress import Say
 from keyshift.waiting import wait_until
 
@@ -164,15 +164,22 @@ def _lock_file(folder: Path) -> IO[str]:
 def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading.Event | None = None) -> Iterator[None]:
     """Hold the lock file ``path``; others, also in other processes, wait. The system frees it if we die.
 
-    Raises ServiceUnavailable naming the holder after ``deadline_s``, Cancelled once ``cancel`` is set.
+    Raises ServiceUnavailable naming the holder after ``deadline_s``, or the path if it cannot be locked, Cancelled once
+    ``cancel`` is set.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+") as file:
+
+    def reason(error: OSError) -> str:
+        return f"cannot lock {path}: {error.strerror or error}; that takes write access, and a disk that has locks"
+
+    with ExitStack() as stack:
+        with service_errors(OSError, reason):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "a+"))
         told = False
 
         def ours() -> bool:
             nonlocal told
-            with suppress(BlockingIOError):
+            with service_errors(OSError, reason), suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             if cancel is not None and cancel.is_set():
@@ -186,10 +193,9 @@ def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading
             raise ServiceUnavailable(
                 f"{what} is still busy in {_holder(file)} after {deadline_s:.0f} s; let it finish or end it ({path})"
             )
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+        with suppress(OSError):  # on a full disk: the number is only for people
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), str(os.getpid()).encode())
         yield
 
 

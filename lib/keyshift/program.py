@@ -6,13 +6,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
 from keyshift.model.errors import BadInput, KeyshiftError
 
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: the terminal is closed, or its line lost
 INTERRUPTED = 130  # an exit status
 
 
@@ -20,18 +20,25 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
     """Run ``app`` (of typer, or any other) and leave the process with its exit status.
 
     An error of ours is one line that begins with ``name``: status 2 for bad input, 3 for any other. One that nobody has
-    thought of shows where it happened: 3, too, as 1 is a bad verdict. Ctrl-C and SIGTERM take the same orderly way out:
-    status 130.
+    thought of shows where it happened: 3, too, as 1 is a bad verdict. Ctrl-C, SIGTERM and the end of the terminal
+    (SIGHUP, unless ``nohup`` has it ignored) take the same orderly way out: status 130.
     """
     interrupted = False
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    def said(text: str) -> None:
+        with suppress(OSError):  # the terminal may be gone
+            sys.stderr.write(text)
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
         nonlocal interrupted
         interrupted = True
+        if number == signal.SIGHUP:  # a terminal that goes sends several, and the next would interrupt the tidying up
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     for number in INTERRUPTS:
-        signal.signal(number, interrupt)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, interrupt)
     status: str | int | None = 0
     try:
         app()
@@ -40,22 +47,22 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
     except KeyboardInterrupt:  # typer makes a status of it
         interrupted = True
     except KeyshiftError as error:
-        sys.stderr.write(f"{name}: {error}\n")
+        said(f"{name}: {error}\n")
         status = 2 if isinstance(error, BadInput) else 3
     except Exception:
-        traceback.print_exc()
+        said(traceback.format_exc())
         status = 3
     if interrupted:
-        sys.stderr.write(f"{name}: interrupted; what it had started is stopped\n")
+        said(f"{name}: interrupted; what it had started is stopped\n")
         status = INTERRUPTED
     sys.exit(status)
 
 
 @contextmanager
 def interrupts_wait(heard: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM wait until the end, so that what has to be cleaned up is: whoever sees nothing happen
-    presses Ctrl-C twice, and ``timeout -s INT`` sends two. ``heard`` is called for the first. One that is ignored
-    stays so.
+    """Inside, Ctrl-C, SIGTERM and SIGHUP wait until the end, so that what has to be cleaned up is: whoever sees nothing
+    happen presses Ctrl-C twice, and ``timeout -s INT`` sends two. ``heard`` is called for the first. One that is
+    ignored stays so.
 
     They interrupt the main thread; in another one there is nothing to do.
     """

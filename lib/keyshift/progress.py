@@ -3,7 +3,7 @@
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tqdm import tqdm
 
@@ -16,8 +16,9 @@ def silent(line: str) -> None:
 
 
 def tell(line: str) -> None:
-    """One line on standard error, above any progress bar."""
-    tqdm.write(line, file=sys.stderr)
+    """One line on standard error, above any progress bar; none if the terminal is gone."""
+    with suppress(OSError):
+        tqdm.write(line, file=sys.stderr)
 
 
 @contextmanager

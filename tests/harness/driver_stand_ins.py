@@ -222,6 +222,7 @@ class _NoSampler:
     """Nobody's memory is of interest here."""
 
     rows: ClassVar[list[Any]] = []
+    notes: ClassVar[list[str]] = []
 
     def __init__(self, *ignore: Any) -> None:
         pass

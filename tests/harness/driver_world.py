@@ -89,7 +89,7 @@ class World:
         if (place := here()) is not None and place is not self.user:
             self.watcher.deletes(place_driver(place), what, self.journal())
 
-    def living_process(self, pid: int, created: float) -> object | None:
+    def living_process(self, pid: int, created: float, born: str) -> object | None:
         """The process of a driver, if it lives and can be seen; stands in for ``processes.living``."""
         driver = self.drivers.get(pid)
         return driver if driver and driver.status is None and not driver.elsewhere else None

@@ -334,7 +334,7 @@ def without_waiting(monkeypatch):
         monkeypatch.setattr(module, "LEAD_S", 0.0)
         monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(backlog, "LOOK_S", 0.01)
-    monkeypatch.setattr(run_loop, "Sampler", lambda *ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
+    monkeypatch.setattr(run_loop, "Sampler", lambda *ignore: contextlib.nullcontext(SimpleNamespace(rows=[], notes=[])))
     monkeypatch.setattr(run_loop, "EndedJob", lambda *_: Mock())
 
 

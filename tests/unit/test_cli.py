@@ -21,6 +21,7 @@ from keyshift.control.files import Jobs, Kept
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.model.errors import BadInput
 from keyshift.planner import strategies
+from keyshift.program import INTERRUPTS
 from keyshift.services import processes
 from keyshift.studies import stored_runs
 from keyshift.workloads.stock import writing
@@ -40,7 +41,7 @@ def python(*arguments, home, path="/usr/bin:/bin"):
 def keyshift(*arguments, home):
     """As a process of its own does it, but in this one: to start takes longer than what most commands do."""
     out, err = io.StringIO(), io.StringIO()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in INTERRUPTS}
     with contextlib.ExitStack() as stack:
         for number, handler in handlers.items():
             stack.callback(signal.signal, number, handler)

@@ -1,5 +1,6 @@
 """A program of ours ends with one line and an exit status."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -9,13 +10,15 @@ import psutil
 import pytest
 
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.program import ending_with_us, interrupts_wait, run_program
+from keyshift.program import INTERRUPTS, ending_with_us, interrupts_wait, run_program
+from keyshift.progress import tell
 from keyshift.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
 def handlers():
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in INTERRUPTS}
+    signal.signal(signal.SIGHUP, lambda *_: None)  # these tests may run under nohup
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -44,7 +47,7 @@ def test_the_status_of_the_program_itself_is_kept(capsys, status):
 
 
 @pytest.mark.parametrize("by_typer", [True, False])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", INTERRUPTS)
 def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number, by_typer):
     tidied = []
 
@@ -60,6 +63,39 @@ def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number, by_
     assert ended(app) == 130
     assert tidied == [1]
     assert capsys.readouterr().err == "the-program: interrupted; what it had started is stopped\n"
+
+
+def test_a_program_under_nohup_goes_on_when_its_terminal_is_closed(capsys):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert ended(lambda: signal.raise_signal(signal.SIGHUP)) == 0
+    assert capsys.readouterr().err == ""
+
+
+class Closed:
+    """A terminal that is gone."""
+
+    def write(self, text: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def flush(self) -> None:
+        pass
+
+
+def test_a_program_whose_terminal_is_closed_tidies_up_though_it_cannot_say_so(monkeypatch):
+    """The terminal sends the signal, and so does its shell."""
+    tidied = []
+
+    def app() -> None:
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        finally:
+            tell("stopping what it had started")
+            signal.raise_signal(signal.SIGHUP)
+            tidied.append(1)
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    assert ended(app) == 130
+    assert tidied == [1]
 
 
 def test_any_other_error_is_a_fault_that_shows_where_and_is_no_bad_verdict(capsys):

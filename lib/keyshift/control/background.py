@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.control.client import LOOK_S, Client
-from keyshift.control.files import NOTHING, JobFile, Jobs, last_line, process_created
+from keyshift.control.files import NOTHING, JobFile, Jobs, last_line
 from keyshift.control.server import listen, url_of
 from keyshift.experiment.definitions import Parcels, define_own, own_parcels
 from keyshift.experiment.live_spec import live_spec
@@ -25,7 +25,7 @@ from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.profile import ControlProfile, located
 from keyshift.progress import Say
-from keyshift.services.processes import detached
+from keyshift.services.processes import detached, identity
 
 RELEASE = b"release\n"  # what the process is told when whoever has started it knows that the job is ready
 TOKEN = "KEYSHIFT_CONTROL_TOKEN"  # of all jobs, for who reads it from a Secret; without it each job draws its own
@@ -123,8 +123,7 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
             name=name,
             url=url_of(listener),
             token=token,
-            pid=process.pid,
-            created=process_created(process.pid),
+            **identity(process.pid),
             workload=spec.workload.name,
             strategy=spec.strategy.name,
             log=str(log),

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from keyshift.experiment.definitions import Parcels
@@ -35,9 +34,9 @@ REDIS = ("redis", "backend.redis")  # values of a spec: the address of somebody'
 
 
 class JobFile(BaseModel):
-    """What is known of a job. ``pid`` and ``created`` name its process; ``entry``: no other job has it; ``why``: how it
-    ended, if it says so. ``before``: what was known before that process, which is to go on with the job and has not got
-    hold of it yet.
+    """What is known of a job. ``pid``, ``created`` and ``born`` name its process (``processes.identity``); ``entry``:
+    no other job has it; ``why``: how it ended, if it says so. ``before``: what was known before that process, which is
+    to go on with the job and has not got hold of it yet.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -47,6 +46,7 @@ class JobFile(BaseModel):
     token: str
     pid: int
     created: float
+    born: str = ""
     workload: str
     strategy: str
     log: str
@@ -56,7 +56,7 @@ class JobFile(BaseModel):
 
     def same(self, other: "JobFile") -> bool:
         """Whether it is of the same job and the same process."""
-        return (self.entry, self.pid, self.created) == (other.entry, other.pid, other.created)
+        return (self.entry, self.pid, self.created, self.born) == (other.entry, other.pid, other.created, other.born)
 
 
 class Kept(BaseModel):
@@ -218,7 +218,7 @@ class Jobs:
 
     def alive(self, job: JobFile) -> bool:
         """Whether the process of the job lives."""
-        return processes.living(job.pid, job.created) is not None
+        return processes.living(job.pid, job.created, job.born) is not None
 
     def ended(self, job: JobFile) -> HowEnded:
         """How a job ended whose process is gone."""
@@ -344,8 +344,3 @@ def last_line(log: Path) -> str:
     lines = [line for line in processes.tail(log, 200).splitlines() if line.strip()]
     ours = [line.removeprefix("keyshift: ") for line in lines if line.startswith("keyshift: ")]
     return (ours or lines or ["(nothing)"])[-1].strip()
-
-
-def process_created(pid: int) -> float:
-    """When it was created, for ``JobFile``."""
-    return psutil.Process(pid).create_time()

@@ -119,6 +119,8 @@ class RunLoop:
             self.surviving(self.backlog.await_migrations)
             self.surviving(self.backlog.finish)
         self.samples = sampler.rows
+        for line in sampler.notes:
+            self.system.note(line)
         if (wanted := len(deaths_of(self.spec.job, self.spec.scenario))) > len(self.deaths):
             text = f"fault = {self.spec.scenario.fault}: not all of it happened"
             self.system.note(f"{text}, the query died {len(self.deaths)} times and not {wanted}")

@@ -3,10 +3,10 @@
 ``lab.pod_faults`` has those of pods.
 """
 
+import contextlib
 import os
 import signal
 import threading
-import time
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -72,6 +72,7 @@ class BesideRun:
     def __init__(self, note: Say) -> None:
         self._note = note
         self._threads: list[threading.Thread] = []
+        self._closing = threading.Event()  # nobody wants the rest of a fault any more
 
     @abstractmethod
     def require(self, fault: Fault) -> None:
@@ -103,7 +104,8 @@ class BesideRun:
         return any(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
-        """Until all of it is there again."""
+        """Until all of it is there again, which does not wait for the end of a fault that lasts."""
+        self._closing.set()
         for thread in self._threads:
             thread.join()
 
@@ -151,16 +153,23 @@ class ServiceFaults(BesideRun):
         if fault.cuts_off:
             assert self._relays is not None
             self._relays.cut(fault)
-            time.sleep(fault.seconds)
+            self._closing.wait(fault.seconds)
             return
         assert self._stack is not None
         node = self._stack.node(fault.who).name
         if node != fault.who:
             self._note(f"{fault.action} of {fault.who} hits {node}")
         if fault.action == "stop":
-            faults.stop(self._stack.pid(node), fault.seconds)
-            time.sleep(fault.seconds)
+            self._stop(self._stack.pid(node), fault.seconds)
         elif fault.action == "kill":
             os.kill(self._stack.pid(node), signal.SIGKILL)
         else:
-            self._stack.restart(node, fault.seconds)
+            self._stack.restart(node, fault.seconds, at_once=self._closing)
+
+    def _stop(self, pid: int, seconds: float) -> None:
+        waker = faults.stop(pid, seconds)
+        if self._closing.wait(seconds):
+            with contextlib.suppress(ProcessLookupError):  # somebody has killed it meanwhile
+                os.kill(pid, signal.SIGCONT)
+            os.killpg(waker.pid, signal.SIGKILL)
+        waker.wait()

@@ -1,8 +1,10 @@
 """The runs of another system than keyshift's job: repeated, stored, and given as a study beside ours."""
 
+import atexit
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +33,9 @@ from keyshift.studies.study import Study
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
 from keyshift.workloads import Workload
+
+_until_exit = ExitStack()  # what goes when this process ends
+atexit.register(_until_exit.close)
 
 
 @dataclass(frozen=True)
@@ -124,12 +129,19 @@ def counting_run(
             yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)
 
 
+@cache
+def _spark_files(home: Path) -> Path:
+    """Spark's temporary files, in a folder that stays for as long as this process: a JVM keeps its first one for all
+    later sessions, and would make a removed one anew.
+    """
+    return _until_exit.enter_context(work_folder(home, "spark-files-"))
+
+
 @contextmanager
 def local_spark(cores: int, home: Path, say: Say, options: Mapping[str, Any]) -> Iterator[SparkSession]:
     """A Spark of one process, for peers that run in it. Raises ServiceUnavailable."""
-    # A folder that stays: a JVM keeps its first one for all later sessions, and would make a removed one anew.
-    work = home / "spark-files"
-    work.mkdir(parents=True, exist_ok=True)
+    work = _spark_files(home)
+    work.mkdir(parents=True, exist_ok=True)  # somebody may have wiped the state folder since the last session
     say(f"starting Spark, local[{cores}]")
     spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log", options)
     try:

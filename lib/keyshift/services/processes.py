@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import threading
@@ -90,29 +91,64 @@ def launch(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log
 
 def write_pid_file(pid_file: Path, pid: int) -> None:
     """Write which process ``find`` is to find."""
-    write_whole(pid_file, json.dumps({"pid": pid, "created": psutil.Process(pid).create_time()}))
+    write_whole(pid_file, json.dumps(identity(pid) | {"host": platform.node()}))
 
 
 def find(pid_file: Path) -> psutil.Process | None:
     """The live process a pid file speaks of; see ``living``."""
+    saved = _saved(pid_file)
     try:
-        saved = json.loads(pid_file.read_text())
-        return living(saved["pid"], saved["created"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return living(saved["pid"], saved["created"], saved.get("born", ""))
+    except (ValueError, KeyError, TypeError):
         return None
 
 
-def living(pid: int, created: float) -> psutil.Process | None:
-    """The process of this number that was ``created`` then; None if it ended, also if its number belongs to another
-    process by now.
+def elsewhere(pid_file: Path) -> str:
+    """The process and the host a pid file speaks of, if that is another host, where nobody here can look; else empty.
+
+    A host may have got another name: a process that is found here is none of another host.
+    """
+    saved = _saved(pid_file)
+    host = saved.get("host") or platform.node()
+    return "" if host == platform.node() or find(pid_file) else f"process {saved.get('pid')} of host {host}"
+
+
+def _saved(pid_file: Path) -> dict[str, Any]:
+    try:
+        saved = json.loads(pid_file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return saved if isinstance(saved, dict) else {}
+
+
+def identity(pid: int) -> dict[str, Any]:
+    """What ``living`` has to know of a process: ``pid``, ``created`` and ``born``. Raises psutil.NoSuchProcess."""
+    return {"pid": pid, "created": psutil.Process(pid).create_time(), "born": _born(pid)}
+
+
+def _born(pid: int) -> str:
+    """The id of the machine's boot, and the ticks from then until the process began, which stay what they are when the
+    clock is set; empty where the system does not tell (no Linux), or if the process is gone.
+    """
+    try:
+        boot, stat = Path("/proc/sys/kernel/random/boot_id").read_text(), Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ""
+    return f"{boot.strip()} {stat.rpartition(b')')[2].split()[19].decode()}"  # before it: a name that may have blanks
+
+
+def living(pid: int, created: float, born: str = "") -> psutil.Process | None:
+    """The process of this number that was ``created`` (seconds since the epoch) and ``born`` then, see ``identity``;
+    None if it ended, also if its number belongs to another process by now.
     """
     child = _children.get(pid)
     if child is not None and child.poll() is not None:
         del _children[pid]
     try:
         process = psutil.Process(pid)
-        # Both times derive from the boot time, which moves a little when the clock is set.
-        ours = abs(process.create_time() - created) < 2.0
+        # Times of creation derive from the boot time on Linux, which moves when the clock is set.
+        now = born and _born(pid)
+        ours = born == now if now else abs(process.create_time() - created) < 2.0
         return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None

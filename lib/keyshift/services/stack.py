@@ -13,7 +13,6 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
 
 import shutil
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -49,7 +48,7 @@ REMEDY = "set KEYSHIFT_HOME to another folder"
 OURS = (
     *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes", folders.WORK),
     # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
-    *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html", "spark-files"),
+    *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html"),
     *(f"notebooks/*-{'[0-9]' * 8}T{'[0-9]' * 6}", f"batches/*/{'[0-9a-f]' * 16}"),  # executed ones
 )
 PATIENCE_S = 10.0  # before a live service counts as unhealthy: a busy machine answers late
@@ -93,11 +92,13 @@ class Stack:
         """Start what does not run, leave alone what runs well, restart what is unhealthy. May be called at any time.
         The services stay until ``down``.
 
-        ``say`` gets progress lines, one at a time, also from other threads. Raises ServiceUnavailable, with the last
-        lines of the log if a service did not start; then, as on Ctrl-C, everything this call started is ended.
+        ``say`` gets progress lines, one at a time, also from other threads. Raises ServiceUnavailable if another host
+        uses the folder, or with the last lines of the log if a service did not start; then, as on Ctrl-C, everything
+        this call started is ended.
         """
         folders.require_disk_space(self.home, 0, REMEDY)
         with self._lock(say):
+            _require_here(self.home)
             endpoints = self._up(say)
             self._users.keep()
             return endpoints
@@ -110,6 +111,7 @@ class Stack:
         """
         folders.require_disk_space(self.home, 0, REMEDY)
         with self._lock(say):
+            _require_here(self.home)
             if not self.running():
                 self._users.forget()
             me = self._users.add()
@@ -159,11 +161,13 @@ class Stack:
         """End all services and wait until their ports are free; ``wipe`` also deletes data, logs,
         credentials, and what commands have left in the folder.
 
-        ``require``: raises if they have to stay; called when nobody can begin to use them any more.
+        ``require``: raises if they have to stay; called when nobody can begin to use them any more. Raises
+        ServiceUnavailable if another host uses the folder.
         """
         if not self.home.exists():
             return
         with self._lock(say):
+            _require_here(self.home)
             require()
             self._users.forget()
             self._stop(self._all(), say)
@@ -196,8 +200,10 @@ class Stack:
         """The processes of other commands that use the services now."""
         return self._users.others()
 
-    def restart(self, name: str, away_s: float = 0.0, say: Say = silent) -> None:
-        """End a service, and start it again where it was, ``away_s`` seconds later at the earliest.
+    def restart(
+        self, name: str, away_s: float = 0.0, say: Say = silent, at_once: threading.Event | None = None
+    ) -> None:
+        """End a service, and start it again where it was, ``away_s`` seconds later, or as soon as ``at_once`` is set.
 
         Of several nodes it is the one that ``node`` names.
         Raises BadInput if there is no such service, ServiceUnavailable if it does not come back.
@@ -205,7 +211,7 @@ class Stack:
         service = self.node(name)
         with self._lock(say):
             self._stop([service], say)
-            time.sleep(away_s)
+            (at_once or threading.Event()).wait(away_s)
             self._start([service], say)
 
     def pid(self, name: str) -> int:
@@ -285,9 +291,20 @@ class Stack:
         ports = [port for service in alive for port in service.used_ports()]
         free = wait_until(lambda: all(map(is_free, ports)), 5.0, 0.05)
         for service in services:
-            service.pid_file.unlink(missing_ok=True)
+            if service.process is None:  # nobody would find one that does not end
+                service.pid_file.unlink(missing_ok=True)
         if not free:
             say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not is_free(port))}")
+
+
+def _require_here(home: Path) -> None:
+    """Raises ServiceUnavailable if a process of another host is, or was when it was killed, in the folder ``home``."""
+    entries = [*(home / "pids").glob("*.json"), *Users(home).entries()]
+    if there := next(filter(None, map(processes.elsewhere, entries)), ""):
+        raise ServiceUnavailable(
+            f"{there} has services in {home}, and those of two hosts would spoil each other's data: end it there, or "
+            f"{REMEDY}; if that host is gone, delete the folders pids and users in {home}"
+        )
 
 
 def _nodes_before(home: Path) -> int:

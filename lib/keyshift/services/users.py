@@ -7,6 +7,7 @@ written under the lock of the stack.
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -38,16 +39,20 @@ class Users:
         """Let the services stay when nobody uses them."""
         write_whole(self._folder / STAY, "")
 
+    def entries(self) -> Iterator[Path]:
+        """The pid files, also of processes that have died."""
+        return self._folder.glob("*-*")
+
     def wanted(self) -> bool:
         """Whether anybody uses the services, or they are to stay. Those who died without leaving are forgotten."""
-        for entry in self._folder.glob("*-*"):
+        for entry in self.entries():
             if processes.find(entry) is None:
                 entry.unlink(missing_ok=True)
         return any(self._folder.glob("*"))
 
     def others(self) -> list[int]:
         """The live processes that use them, but for this one and those that have started it, as a batch its kernels."""
-        alive = {process for entry in self._folder.glob("*-*") if (process := processes.find(entry))}
+        alive = {process for entry in self.entries() if (process := processes.find(entry))}
         me = psutil.Process()
         return sorted(process.pid for process in alive - {me, *me.parents()})
 

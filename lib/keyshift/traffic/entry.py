@@ -77,8 +77,11 @@ class CommandLines:
 
 
 def run(config_type: type[C], body: Callable[[C, CommandLines], None], kinds: Any = Command) -> None:
-    """Run ``body`` and exit; what Ctrl-C means is up to who has started this process. ``kinds``: of its commands."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Run ``body`` and exit; what Ctrl-C and the end of the terminal mean is up to who has started this process.
+    ``kinds``: of its commands.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     keep_reports_apart()
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of it is raised, and ends in one line
     gc.collect()

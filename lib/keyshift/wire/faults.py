@@ -138,11 +138,12 @@ def _process_of(who: str) -> int | None:
     return None
 
 
-def stop(pid: int, seconds: float) -> None:
-    """Stop a process, our own perhaps, for so long."""
+def stop(pid: int, seconds: float) -> subprocess.Popen[bytes]:
+    """Stop a process, our own perhaps, for so long. Returns the process that wakes it up, in a session of its own."""
     wake = f"sleep {seconds:f}; kill -CONT {pid}"  # somebody else has to wake it up
-    subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
+    waker = subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
     os.kill(pid, signal.SIGSTOP)
+    return waker
 
 
 def parse(text: str) -> list[Fault]:

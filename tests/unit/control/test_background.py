@@ -7,6 +7,7 @@ import sys
 import threading
 from unittest import mock
 
+import psutil
 import pytest
 from small_jobs import file_of
 from small_live import live_job
@@ -56,6 +57,12 @@ def test_a_token_has_no_blanks_around_it(monkeypatch):
     assert control_token() == ""
 
 
+def test_a_job_runs_though_the_clock_was_set(jobs, monkeypatch):
+    jobs.write(file_of("one"))
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: 1.0)
+    assert [job.name for job in jobs.running()] == ["one"]
+
+
 def test_a_file_is_for_its_owner_alone_and_keeps_all_there_is_to_know(jobs):
     job = file_of("one")
     jobs.write(job)
@@ -65,7 +72,7 @@ def test_a_file_is_for_its_owner_alone_and_keeps_all_there_is_to_know(jobs):
     path.write_text("{")
     assert jobs.read("one") is None and jobs.all() == []
     jobs.write(job)
-    for other in ({"pid": 1}, {"created": 1.0}, {"entry": "ab"}):
+    for other in ({"pid": 1}, {"created": 1.0}, {"born": "1"}, {"entry": "ab"}):
         jobs.remove(job.model_copy(update=other))
         assert path.exists(), "its name is another one's by now, or another process goes on with it"
     jobs.remove(job)

@@ -262,7 +262,8 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         setattr(run.system, name, note(name))
     run.system.request = note("request")
     run.system.final_state = lambda: note("final state")() or "final"
-    monkeypatch.setattr(run_loop, "Sampler", lambda *ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
+    sampled = SimpleNamespace(rows=["sample"], notes=["the clock was set"])
+    monkeypatch.setattr(run_loop, "Sampler", lambda *ignore: contextlib.nullcontext(sampled))
     ended = mock.Mock(return_value=mock.Mock(evaluation=lambda span, scalings, say: (span, scalings)))
     monkeypatch.setattr(run_loop, "EndedJob", ended)
     span, scalings = run.execute()
@@ -281,6 +282,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     ]
     assert span == tuple(BEGIN + begin + passed for passed in (0.0, 4.0, 24.0, 12.0))
     assert (workload, final, samples, overloaded) == (run.spec.workload, "final", ["sample"], False)
+    assert run.system.notes == sampled.notes
     assert scalings == []
 
 

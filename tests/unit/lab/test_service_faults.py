@@ -7,6 +7,7 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from keyshift.experiment.spec import make_spec
@@ -15,6 +16,7 @@ from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
 from keyshift.services.stack import Stack
+from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 
 
@@ -24,7 +26,7 @@ class Services:
     def __init__(self):
         self.calls, self.go, self.failure, self.first = [], threading.Event(), None, ""
 
-    def restart(self, name, away_s):
+    def restart(self, name, away_s, at_once):
         self.calls.append((name, away_s))
         assert self.go.wait(60)
         if self.failure:
@@ -104,11 +106,11 @@ class Relays:
 def test_a_replica_goes_through_relays_only_if_it_is_to_be_cut_off(monkeypatch):
     slept, faults = [], parse("restart:minio@2,cut:kafka@4:2s")
     monkeypatch.setattr(service_faults, "Relays", Relays)
-    monkeypatch.setattr(service_faults.time, "sleep", slept.append)
     others = ServiceFaults(Services(), SparkProfile(), print, faults[:1])
     assert others.seen_by("config") == "config"
     others.close()
     made = ServiceFaults(Services(), SparkProfile(), print, faults)
+    monkeypatch.setattr(made._closing, "wait", slept.append)
     assert [made.seen_by("config") for _ in range(2)] == ["config through kafka"] * 2
     made.hit(faults[1])
     made.close()
@@ -133,12 +135,39 @@ def test_a_service_that_does_not_come_back_is_noted():
 
 def test_a_service_is_stopped_for_its_time(monkeypatch):
     stopped, slept = [], []
-    monkeypatch.setattr(service_faults.faults, "stop", lambda *what: stopped.append(what))
-    monkeypatch.setattr(service_faults.time, "sleep", slept.append)
+    waker = SimpleNamespace(wait=lambda: stopped.append("was woken up"))
+    monkeypatch.setattr(service_faults.faults, "stop", lambda *what: stopped.append(what) or waker)
     made = ServiceFaults(Services(), SparkProfile(), lambda line: None)
+    monkeypatch.setattr(made._closing, "wait", slept.append)
     made.hit(*parse("stop:zookeeper@4:2s"))
     made.close()
-    assert (stopped, slept) == ([(12345, 2.0)], [2.0])
+    assert (stopped, slept) == ([(12345, 2.0), "was woken up"], [2.0])
+
+
+def test_who_ends_a_run_does_not_wait_for_a_service_that_is_stopped_for_an_hour(tmp_path, monkeypatch):
+    with subprocess.Popen(["sleep", "600"]) as service:
+        process, stack = psutil.Process(service.pid), Stack(tmp_path)
+        monkeypatch.setattr(stack, "pid", lambda name: service.pid)
+        before = set(psutil.Process().children())
+        made = ServiceFaults(stack, SparkProfile(), print)
+        made.hit(*parse("stop:kafka@4:3600s"))
+        assert wait_until(lambda: process.status() == psutil.STATUS_STOPPED, 60, 0.01)
+        made.close()
+        assert process.status() != psutil.STATUS_STOPPED and not made.away
+        assert set(psutil.Process().children()) <= before, "nobody is left who would wake it up"
+        service.kill()
+
+
+def test_who_ends_a_run_does_not_wait_for_a_service_that_is_away_for_an_hour(tmp_path, monkeypatch):
+    stack, did = Stack(tmp_path), []
+    monkeypatch.setattr(stack, "_stop", lambda services, say: did.append("ended"))
+    monkeypatch.setattr(stack, "_start", lambda services, say: did.append("started"))
+    made = ServiceFaults(stack, SparkProfile(), print)
+    made.hit(*parse("restart:kafka@4:3600s"))
+    assert wait_until(lambda: did, 60, 0.01)
+    assert did == ["ended"] and made.away
+    made.close()
+    assert did == ["ended", "started"] and not made.away
 
 
 def test_of_three_nodes_one_is_hit_and_a_note_says_which(monkeypatch):

@@ -1,6 +1,9 @@
 """What the runs of all peers have in common."""
 
+import subprocess
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -57,3 +60,30 @@ def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others(r
     with pytest.raises(KeyshiftError, match="it is over"):
         runs.run_peer(SPEC, None, tmp_path, print, prepared)
     assert around == [{7: "kafka"}] and recorded == ["it is over"]
+
+
+FILES = """
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+from keyshift.peers import runs
+session = runs.session = Mock()
+runs.jars = Mock()
+for _ in range(2):
+    with runs.local_spark(1, Path(sys.argv[1]), print, {}):
+        pass
+first, second = (Path(call.args[2]) for call in session.call_args_list)
+assert first == second and first.is_dir()
+print(first)
+"""
+
+
+def test_sparks_files_have_one_folder_that_goes_with_its_process_or_if_that_is_killed_with_the_next(tmp_path):
+    left = tmp_path / "keyshift-work" / "spark-files-left"
+    left.mkdir(parents=True)
+    (left / "in-use").touch()
+    done = subprocess.run([sys.executable, "-c", FILES, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.splitlines()[-1])
+    assert folder.parent == left.parent and folder.name.startswith("spark-files-")
+    assert not folder.exists() and not left.exists()

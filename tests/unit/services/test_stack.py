@@ -1,9 +1,11 @@
 """The embedded stack without its services: folders, processes, Java, jars and the MinIO program."""
 
+import errno
 import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -108,6 +110,49 @@ def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path):
         pass  # free again
 
 
+@pytest.fixture
+def full():
+    """Makes the disk as good as full: no file grows."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_on_a_full_disk_services_are_stopped_all_the_same(tmp_path, launched, full):
+    process = launched("exec sleep 600")
+    stack = Stack(tmp_path)
+    (tmp_path / "pids" / "service.json").rename(tmp_path / "pids" / "kafka.json")
+    full()
+    stack.down(wipe=True)
+    assert not _alive(process.pid)
+    with (
+        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0),
+        pytest.raises(ServiceUnavailable, match="the build is still busy in process"),
+        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0),
+    ):
+        pytest.fail("two hold the lock")
+
+
+def test_what_cannot_be_locked_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "lock"):
+        with (
+            pytest.raises(ServiceUnavailable, match=f"^cannot lock {re.escape(str(path))}: (Is|Not|File) "),
+            folders.locked(path, "the build", silent, deadline_s=0),
+        ):
+            pytest.fail("it is locked")
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folders.fcntl, "flock", none)
+    with (
+        pytest.raises(ServiceUnavailable, match="lock: No locks available; "),
+        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=60),
+    ):
+        pytest.fail("it is locked")
+
+
 # Processes
 
 
@@ -119,6 +164,20 @@ def test_a_pid_file_finds_its_process_but_not_another_with_the_same_number(tmp_p
     assert found.pid == own.pid
     file.write_text(json.dumps({"pid": own.pid, "created": own.create_time() - 3600}))
     assert processes.find(file) is None
+
+
+def test_a_process_is_found_though_the_clock_was_set(tmp_path, monkeypatch):
+    """The system tells when a process began by the clock of now."""
+    processes.write_pid_file(tmp_path / "service.json", os.getpid())
+    began = psutil.Process().create_time()
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: began + 3600)
+    found = processes.find(tmp_path / "service.json")
+    assert found is not None and found.pid == os.getpid()
+    known = processes.identity(os.getpid())
+    boot, _, ticks = known.pop("born").rpartition(" ")
+    assert processes.living(**known, born=f"{boot} {int(ticks) + 1}") is None, "that one began at another moment"
+    assert processes.living(**known, born=f"another {ticks}") is None, "the machine was started anew"
+    assert processes.living(**known), "the system did not tell"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +270,29 @@ def test_the_tail_of_a_log_shows_causes_and_no_stack_frames(tmp_path):
     log.write_text("")
     assert processes.tail(log) == "(the log is empty)"
     assert processes.tail(tmp_path / "none") == "(no log)"
+
+
+# Another host in the same folder
+
+
+@pytest.mark.parametrize("entry", ["pids/kafka-2.json", "users/7-ab"])
+def test_services_of_another_host_in_the_folder_are_left_alone_and_named(tmp_path, entry, monkeypatch):
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(processes.platform, "node", lambda: "there")
+    processes.write_pid_file(tmp_path / entry, os.getpid())
+    told = json.loads((tmp_path / entry).read_text())
+    stack = Stack(tmp_path)
+    monkeypatch.setattr(processes.platform, "node", lambda: "here")
+    assert not processes.elsewhere(tmp_path / entry), "the host has another name by now"
+    folders.write_whole(tmp_path / entry, json.dumps(told | {"born": "another 1"}))
+    words = rf"^process {os.getpid()} of host there .*KEYSHIFT_HOME.* pids and users in {re.escape(str(tmp_path))}$"
+    for use in (stack.up, stack.used().__enter__, stack.down, lambda: stack.down(wipe=True)):
+        with pytest.raises(ServiceUnavailable, match=words):
+            use()
+    assert (tmp_path / entry).exists() and (tmp_path / "data").exists()
+    monkeypatch.setattr(processes.platform, "node", lambda: "there")
+    stack.down(wipe=True)  # that machine was started anew
+    assert not (tmp_path / "data").exists()
 
 
 # Java
@@ -535,7 +617,7 @@ def test_a_service_that_does_not_answer_is_started_again_at_its_ports(tmp_path, 
 def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_has_put_there_stays(tmp_path):
     ours = [
         *("data/minio/x", "logs/job-a.log", "jobs/a.json", "ports.json"),
-        *("spark.log", "spark-1.log", "spark-spare-0.log", "spark-files/x", "keyshift-work/spark-ab12/x"),
+        *("spark.log", "spark-1.log", "spark-spare-0.log", "keyshift-work/spark-ab12/x"),
         *("bare_copy.json", "load-cost-2.json", "load-cost-16.json", "report-small.html"),
         *("notebooks/00_quickstart-20260101T101112/00_quickstart.ipynb", "batches/small/0123456789abcdef/notebooks/x"),
     ]

@@ -18,7 +18,9 @@ from keyshift.model.records import PodUsed
 AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job
 SENT, RECEIVED = "sent_mib", "received_mib"  # metrics: over the network, since the first sample
 NETWORK_EVERY = 2  # samples: a look at all connections takes 10 ms
+CLOCK_SET_S = 0.05  # more than a clock is adjusted by in a second while it runs
 WAITING = "run_queue"  # metric: processes that run or could
+SHOWN = 5  # times that the clock was set, which a note names
 SERVERS = {"redis-server": "Redis"}  # a run may start one for its state: below its process, and not of the job
 Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
 
@@ -88,6 +90,7 @@ class Sampler:
         self._first: dict[str, PodUsed] = {}  # by pod, in the order in which they were seen first
         self._used: dict[str, PodUsed] = {}  # likewise, what they told last
         self._stop = threading.Event()
+        self._clock_set: list[float] = []  # seconds by which somebody has set the clock, each time
         self._cpu = Looks({})
         # When the machine was looked at last, and seconds of its processors by then, by what they did.
         self._machine: tuple[float, dict[str, float]] = (0.0, {})
@@ -113,18 +116,29 @@ class Sampler:
         ]
         return sorted(rows)
 
+    @property
+    def notes(self) -> list[str]:
+        """What has made measurements wrong."""
+        if not self._clock_set:
+            return []
+        by = ", ".join(f"{each:+.2f}" for each in self._clock_set[:SHOWN]) + (", …" * (len(self._clock_set) > SHOWN))
+        return [f"the clock was set by {by} s (or the machine slept): times measured across that are wrong by as much"]
+
     def _run(self) -> None:
-        last, self._machine = time.time(), (time.monotonic(), processors_s())
+        before, last = clocks()
+        self._machine = (time.monotonic(), processors_s())
         self._cpu = Looks(dict(_spent(self._around())))
         while not self._stop.wait(SAMPLED_S):
-            now = time.time()
-            ours = list(self._processes(now - last))
+            now, moment = clocks()
+            if abs(set_by := (now - before) - (moment - last)) > CLOCK_SET_S:
+                self._clock_set.append(set_by)
+            ours = list(self._processes(moment - last))
             at_work = sum(value for metric, _, value in ours if metric in ("cpu_cores", AROUND))
             for metric, kind, value in (*ours, *self._of_machine(at_work), *self._of_pods()):
                 moments, values = self._series.setdefault((metric, kind), (array("d"), array("d")))
                 moments.append(now)
                 values.append(value)
-            last = now
+            before, last = now, moment
 
     def _processes(self, passed_s: float) -> Iterator[tuple[str, str, float]]:
         around, parts, names = dict(self._around()), dict(self._parts()), dict[int, str]()
@@ -179,6 +193,15 @@ class Sampler:
         yield DISTURBED, "machine", float(cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL])
         with contextlib.suppress(OSError, StopIteration), open("/proc/stat") as file:  # Linux alone tells
             yield WAITING, "machine", float(next(line.split()[1] for line in file if line.startswith("procs_running")))
+
+
+def clocks() -> tuple[float, float]:
+    """Seconds since the epoch, and by a clock that nobody sets, of one moment: nothing else has run between them."""
+    while True:
+        moment = time.monotonic()
+        now = time.time()
+        if time.monotonic() - moment < CLOCK_SET_S / 10:
+            return now, moment
 
 
 def _kind(process: psutil.Process) -> str:

@@ -1,7 +1,9 @@
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from statistics import median
 
@@ -120,6 +122,24 @@ def test_a_process_that_ends_between_two_looks_is_its_parents_and_none_counts_tw
                 process.kill()
     assert spent > 0.9 * seconds * children
     assert of_the_job(sampler.rows) == pytest.approx(spent, abs=0.1)
+
+
+def test_a_clock_that_is_set_makes_no_negative_cpu_and_is_noted(busy, monkeypatch):
+    with Sampler(dict) as sampler:
+        assert wait_until(lambda: sum(values(sampler.rows, "cpu_cores", "python_workers")) > 0, 60.0)
+        assert sampler.notes == []
+        set_by, right = -2.0, time.time
+        monkeypatch.setattr(time, "time", lambda: right() + set_by)
+        seen = len(sampler.rows)
+        assert wait_until(lambda: len(sampler.rows) > seen + 20, 60.0)
+        monkeypatch.setattr(time, "time", right)
+        assert wait_until(lambda: len(values(sampler.rows, "cpu_cores", "python_workers")) > 4, 60.0)
+    rows = sampler.rows
+    assert min(value for _, metric, _, value in rows if metric == "cpu_cores") >= 0
+    assert 0 < max(values(rows, "cpu_cores", "python_workers")) < 2 * psutil.cpu_count()
+    [note] = sampler.notes
+    told = re.fullmatch(r"the clock was set by (\S+), (\S+) s \(or .*", note)
+    assert told and [*map(float, told.groups())] == pytest.approx([-2.0, 2.0], abs=0.02)
 
 
 def test_what_was_known_of_a_child_is_not_told_again_whenever_its_parent_hears_of_its_end():
