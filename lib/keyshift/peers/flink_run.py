@@ -15,7 +15,7 @@ from keyshift.peers.counting import CountedByResults, counting_spec, require_oth
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.peers.flink_job import RESCALE_S, AdaptiveFlinkQuery, FlinkQuery
-from keyshift.peers.runs import PeerSpec, counting_run, peer_spec, repeated, run_peer
+from keyshift.peers.runs import PeerSpec, counting_run, idle_jvm, peer_spec, repeated, run_peer
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
@@ -86,6 +86,7 @@ def run_flink(
         ),
         versions={"flink": client.version()},
         told=lambda metrics: with_jvm(metrics, "flink_jvm"),
+        beside=idle_jvm,
     )
 
 
