@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keyshift.endpoints import Endpoints
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers.runs import local_spark
 from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery
 from keyshift.peers.spark_run import run_spark, spark_spec
@@ -60,9 +60,9 @@ def test_spark_repartitions_no_state_of_an_aggregation_in_real_time_mode(
         committed = tmp_path / "checkpoint" / "commits"
         assert wait_until(lambda: len([*committed.glob("[0-9]*")]) > 1, 120), "no batch has ended"
         query.halt()
-        with pytest.raises(PySparkException) as told:
+        with pytest.raises(ServiceUnavailable, match="Spark's state: ") as told:
             query.begin(3, 2)
-        assert "UNSUPPORTED_STATEFUL_OPERATOR" in getattr(told.value, "_stackTrace", ""), told.value
+        assert "UNSUPPORTED_STATEFUL_OPERATOR" in getattr(told.value.__cause__, "_stackTrace", ""), told.value
     finally:
         query.close()
         for topic in (events, results):

@@ -69,6 +69,12 @@ def require_settled(spec: RunSpec, beside: str) -> None:
         )
 
 
+def require_other_slots(spec: RunSpec, name: str) -> None:
+    """Raises BadInput if ``name``, the point of an engine, is to go on with the number of slots that it has."""
+    if [*spec.slots_of.values()] == spec.scenario.reconfigurations:
+        raise BadInput(f"to_slots = {spec.scenario.to_slots}: {name} needs another number than it has before")
+
+
 class CountedByResults(KeyCount):
     """``keycount`` of which the final state is not read: the last count of each key says what it must be."""
 
@@ -92,8 +98,8 @@ def wrong_counts(what: str, counts: KeyCounts, last: "pd.Series[int]") -> Iterat
 
 
 class Stopped(NamedTuple):
-    """How a job of a peer has stopped: when, in microseconds since the epoch, the ``state_bytes`` it has left, and a
-    ``note`` for readers, if there is something to say.
+    """How a job of a peer has stopped: when, in microseconds since the epoch, the ``state_bytes`` that moved or are
+    left, 0 if nobody knows, and a ``note`` for readers, if there is something to say.
     """
 
     at_us: int

@@ -17,7 +17,7 @@ import yaml
 from keyshift.folders import MIB, require_disk_space, work_folder, write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers.flink_client import FlinkClient
-from keyshift.program import ending_with_us
+from keyshift.program import ending_with_us, interrupts_wait
 from keyshift.progress import Say
 from keyshift.services import processes
 from keyshift.services.jars import jars, require_java
@@ -25,7 +25,7 @@ from keyshift.services.service import HOST, JVM
 from keyshift.waiting import wait_until
 
 START_S = 120.0  # from the start of its processes until they answer, on a busy machine
-ROOM_BYTES = 512 * MIB  # for savepoints
+ROOM_BYTES = 512 * MIB  # for the savepoints of one run
 TASK_HEAP_MIB = 512
 LOOK_MS = 20  # how old an answer about a job may be: without it three seconds
 
@@ -113,7 +113,8 @@ def flink(home: Path, slots: int, say: Say, checkpoint_s: float = 0.0) -> Iterat
     """
     java, classpath = require_java(), os.pathsep.join(str(jar) for jar in jars("flink", say))
     require_disk_space(home, ROOM_BYTES, "set KEYSHIFT_HOME to another folder")
-    with ExitStack() as stack:
+    stack = ExitStack()
+    try:
         folder = stack.enter_context(work_folder(home, "flink-"))
         ports = dict(zip(("rpc", "rest", "gateway"), _free_ports(3), strict=True))
         write_whole(folder / "conf" / "config.yaml", yaml.safe_dump(configuration(folder, slots, ports, checkpoint_s)))
@@ -134,6 +135,9 @@ def flink(home: Path, slots: int, say: Say, checkpoint_s: float = 0.0) -> Iterat
         _await(client, slots, home, folder)
         say(f"Flink {client.version()}: ready")
         yield client
+    finally:
+        with interrupts_wait():
+            stack.close()
 
 
 def _await(client: FlinkClient, slots: int, home: Path, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """What is asked of a Flink cluster: SQL by its gateway, jobs and savepoints by its job manager, both over REST."""
 
+import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -157,6 +158,10 @@ class FlinkClient:
         """The size of a savepoint in bytes."""
         folder = self._savepoints / savepoint.rstrip("/").rpartition("/")[2]
         return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+    def remove_savepoints(self) -> None:
+        """Delete the savepoints of all jobs so far, also those that were not complete."""
+        shutil.rmtree(self._savepoints, ignore_errors=True)
 
 
 def cause(text: str) -> str:

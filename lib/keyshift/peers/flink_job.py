@@ -120,9 +120,10 @@ class FlinkQuery:
         return iter(())
 
     def close(self) -> None:
-        """End it, if it runs."""
+        """End it, if it runs. Of its savepoints nothing is left, as the cluster has room for those of one run."""
         if self._job:
             self._client.cancel(self._job)
+        self._client.remove_savepoints()
 
 
 class AdaptiveFlinkQuery(FlinkQuery):

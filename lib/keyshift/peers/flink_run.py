@@ -11,11 +11,11 @@ from keyshift.endpoints import Endpoints
 from keyshift.folders import MIB
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
-from keyshift.peers.counting import CountedByResults, counting_spec
+from keyshift.peers.counting import CountedByResults, counting_spec, require_other_slots
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.peers.flink_job import RESCALE_S, AdaptiveFlinkQuery, FlinkQuery
-from keyshift.peers.runs import PeerSpec, counting_run, peer_spec, repeated, run_peer
+from keyshift.peers.runs import PeerSpec, counting_run, idle_jvm, peer_spec, repeated, run_peer
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
@@ -40,8 +40,8 @@ def flink_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
             f"snapshot_s = {spec.job.snapshot_s:g}: {name} goes on from a checkpoint; give {LEAST_S:g} to "
             f"{RESCALE_S / 2:g} seconds between two, as {CHECKPOINT_S:g}"
         )
-    if checkpoints and [*spec.slots_of.values()] == spec.scenario.reconfigurations:
-        raise BadInput(f"to_slots = {spec.scenario.to_slots}: {name} needs another number than it has before")
+    if checkpoints:
+        require_other_slots(spec, name)
     workload = CountedByResults(**spec.workload.model_dump())
     if (state := workload.keys * workload.state_bytes) > MOST_STATE:
         raise BadInput(
@@ -86,6 +86,7 @@ def run_flink(
         ),
         versions={"flink": client.version()},
         told=lambda metrics: with_jvm(metrics, "flink_jvm"),
+        beside=idle_jvm,
     )
 
 

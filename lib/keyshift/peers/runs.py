@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from keyshift.driver.spark import session
@@ -77,23 +78,32 @@ def run_peer(
     prepared: Callable[[str], AbstractContextManager[RunLoop]],
     versions: Mapping[str, str] | None = None,
     told: Callable[[pa.Table], pa.Table] = lambda metrics: metrics,
+    beside: Callable[[], Mapping[int, str]] = dict,
 ) -> Manifest:
     """One run, stored whatever its verdict, or if it died.
 
     ``prepared``: the run of an id, ready to be executed. ``told``: the table of metrics, as it is to be stored.
+    ``beside``: processes of ours that are neither services nor the job's, with their names.
     """
     run_id = new_run_id(spec.workload.name, spec.peer)
     speed = bare_copy.bytes_per_s(home / "bare_copy.json")
     recording = Recording(store, say, spec, run_id, spec.parameters(), speed, versions=versions)
     try:
         with prepared(run_id) as run:
-            run.services = Stack(home).pids  # else their CPU would be that of others
+            services = Stack(home).pids
+            run.services = lambda: {**services(), **beside()}  # else what they use would be others', or the job's
             found = run.execute()
             tables = found.tables | {"metrics": told(found.tables["metrics"])}
             return recording.ended(found._replace(tables=tables), [])
     except BaseException as error:
         recording.died(error, [])
         raise
+
+
+def idle_jvm() -> dict[int, str]:
+    """The JVM of Spark sessions that this process had before, if there is one: PySpark keeps it."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return {process.pid: "idle Spark"} if process and process.poll() is None else {}
 
 
 @contextmanager
@@ -147,4 +157,5 @@ def local_spark(cores: int, home: Path, say: Say, options: Mapping[str, Any]) ->
     try:
         yield spark
     finally:
-        spark.stop()
+        with interrupts_wait():
+            spark.stop()

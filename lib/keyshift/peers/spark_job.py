@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.clock import now_us
-from keyshift.driver.spark import interval, why_ended
+from keyshift.driver.spark import interval, telling_line, why_ended
 from keyshift.experiment.spec import RunSpec
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.model.keys import units_of
 from keyshift.peers.counting import CountedByResults, Stopped, begun_anew, wrong_counts
 from keyshift.traffic.topics import Topic
@@ -67,7 +68,8 @@ class SparkQuery:
     told = (
         "Spark's own state in micro-batches, one behind the other without a pause: beside count and text of a key it "
         "has where each of its events was, without which no event but a batch's last would have a result; bytes of a "
-        "unit are an equal share of the checkpoint, all of which is read and written"
+        "unit are an equal share of what Spark wrote to repartition the state, compressed as its files are; completion "
+        "ends with the first batch behind that"
     )
     rescales = True  # it can go on with another number of slots
     repeats = False
@@ -79,7 +81,7 @@ class SparkQuery:
         self._workload, self._spark, self._checkpoint = spec.workload, spark, work / "checkpoint"
         self._events, self._results = events, results
         self._query: StreamingQuery | None = None
-        self._final = pd.DataFrame()
+        self._final, self._written = pd.DataFrame(), 0
         real_time = {"realTime": interval(spec.job.batch_s)}
         self._trigger = {"processingTime": "0 seconds"} if self.in_batches else real_time
 
@@ -87,18 +89,33 @@ class SparkQuery:
         """Nothing has to be there."""
 
     def begin(self, slots: int, version: int) -> None:
-        """See ``CountingQuery``. Raises ServiceUnavailable if it does not work in time."""
-        if version > 1:  # False: batches that were not complete are made anew
-            self._spark._streamingCheckpointManager.repartition(str(self._checkpoint), slots, False)
+        """See ``CountingQuery``. Raises ServiceUnavailable if Spark cannot repartition its state, or the query does not
+        work in time.
+        """
+        if version > 1:
+            self._repartition(slots)
         self._spark.conf.set("spark.sql.shuffle.partitions", slots)
         self._query = query = self._started(version)
 
         def works() -> bool:
             self.require_alive()
-            return bool(query.status["isTriggerActive"])
+            # A trigger is active before any task has its state. Only a complete batch shows that all of them had.
+            return query.lastProgress is not None if version > 1 else bool(query.status["isTriggerActive"])
 
         if not wait_until(works, START_S, 0.02):
             raise ServiceUnavailable(f"Spark's query does not work {START_S:g} s after its start")
+
+    def _repartition(self, slots: int) -> None:
+        """Have the state in the checkpoint in so many parts, and keep how much Spark wrote for that: the state once,
+        where the checkpoint has all versions of some time.
+        """
+        before, manager = self._state_files(), self._spark._streamingCheckpointManager
+        with service_errors(PySparkException, lambda error: f"Spark's state: {telling_line(str(error))}"):
+            manager.repartition(str(self._checkpoint), slots, False)  # batches that were not complete are made anew
+        self._written = sum(file.stat().st_size for file in self._state_files() - before)
+
+    def _state_files(self) -> set[Path]:
+        return {each for each in (self._checkpoint / "state").rglob("*") if each.is_file()}
 
     def _started(self, version: int) -> StreamingQuery:
         kafka = {"kafka.bootstrap.servers": self._events.kafka} | self._events.sign_in.options()
@@ -112,7 +129,7 @@ class SparkQuery:
 
     def halt(self, finally_: bool = False) -> Stopped:
         """See ``CountingQuery``. Right behind the end of a batch: the next one has no results yet that would come once
-        more.
+        more. How much state there is, only ``rescale`` knows.
         """
         if not finally_:
             self._await_batch()
@@ -122,12 +139,11 @@ class SparkQuery:
         stopped_us = now_us()
         if finally_:
             self._final = _kept(self._spark, self._checkpoint, self._workload.state_bytes)
-        files = (each for each in (self._checkpoint / "state").rglob("*") if each.is_file())
-        return Stopped(stopped_us, sum(each.stat().st_size for each in files))
+        return Stopped(stopped_us, self._written)
 
     def rescale(self, slots: int, version: int) -> Stopped:
         """See ``CountingQuery``."""
-        return begun_anew(self, slots, version)
+        return begun_anew(self, slots, version)._replace(state_bytes=self._written)
 
     def _await_batch(self) -> None:
         def last() -> int:

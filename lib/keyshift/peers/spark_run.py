@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from keyshift.endpoints import Endpoints
 from keyshift.lab.environment import open_services
-from keyshift.peers.counting import counting_spec
+from keyshift.peers.counting import counting_spec, require_other_slots
 from keyshift.peers.runs import PeerSpec, counting_run, local_spark, peer_spec, repeated, run_peer
 from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery, SparkQuery
 from keyshift.place.profile import load_profile
@@ -26,6 +26,8 @@ QUERIES: dict[str, type[SparkQuery]] = {"spark_state": RealTimeSparkQuery, "spar
 def spark_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
     """The spec of a run of one of ``QUERIES``. Raises BadInput for what that job does not do."""
     spec = counting_spec(common, "Spark", rescales=QUERIES[name].rescales)
+    if QUERIES[name].rescales:
+        require_other_slots(spec, name)
     return peer_spec(spec, name, QUERIES[name].counted(**spec.workload.model_dump()))
 
 

@@ -35,6 +35,7 @@ def nothing_starts(monkeypatch):
         (FLUID, {}, ["spark_state", "flink"], "'flink' is not known; there are spark_state, spark_restart, flink_rest"),
         (FLUID, {"trigger": "shuffle", "affected": 4}, ["spark_restart"], "a job of Spark is compared with trigger"),
         (FLUID, {"state_bytes": 1 << 20, "keys": 200}, ["spark_state", "flink_restart"], "Flink's task manager"),
+        (FLUID, {"to_slots": 2}, ["spark_state", "spark_restart"], "to_slots = 2: spark_restart needs another number"),
         (FLUID, {"rate": "auto"}, ["spark_state"], "rate = auto: .* give a number beside Spark"),
         (FLUID, {"state_bytes": 1 << 20, "keys": 200}, ["flink_rescale"], "Flink's task manager"),
     ],
@@ -109,6 +110,7 @@ class Query:
 
 def test_what_cannot_be_rescaled_is_not_asked_to_and_its_run_says_so():
     assert spark_spec("spark_state", SMALL).parameters()["trigger"] == "none"
+    assert spark_spec("spark_state", SMALL | {"to_slots": 2}).parameters()["trigger"] == "none"
     assert spark_spec("spark_restart", SMALL).parameters()["trigger"] == "scale"
     with pytest.raises(BadInput, match="trigger = 'none': a job of Spark is compared with trigger = 'scale' only"):
         spark_spec("spark_state", SMALL | {"trigger": "none"})

@@ -1,6 +1,8 @@
 """The processes of Flink without Flink: what they are told, and what is left of a start that fails."""
 
+import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -60,6 +62,23 @@ def test_a_process_that_does_not_start_is_named_with_its_words_and_nothing_stays
     deadline = time.monotonic() + 60
     while sleeping := [p for p in psutil.process_iter(["environ"]) if str(home) in str(p.info["environ"])]:
         assert time.monotonic() < deadline, sleeping
+
+
+def test_another_interrupt_waits_until_its_processes_have_ended(tmp_path, no_java, monkeypatch):
+    stop, ended = flink.processes.stop, []
+
+    def interrupted(some):
+        os.kill(os.getpid(), signal.SIGINT)
+        stop(some)
+        ended.extend(some)
+
+    monkeypatch.setattr(flink.processes, "stop", interrupted)
+    monkeypatch.setattr(flink, "_await", lambda *told: None)
+    monkeypatch.setattr(flink.FlinkClient, "version", lambda client: "2")
+    with pytest.raises(KeyboardInterrupt), flink.flink(tmp_path, 2, silent):
+        raise KeyboardInterrupt
+    assert ended and not any(process.is_running() for process in ended)
+    assert not [entry for entry in (tmp_path / "keyshift-work").iterdir() if entry.is_dir()]
 
 
 def test_without_its_jars_nothing_is_started(tmp_path, monkeypatch):

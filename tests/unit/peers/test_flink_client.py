@@ -109,6 +109,9 @@ def test_a_stop_waits_for_its_savepoint_and_knows_its_size(client, tmp_path):
     flink = client(STOP | {MADE: [waiting, waiting, done]}, asked)
     savepoint, _ = flink.stop("j")
     assert savepoint.endswith("/savepoint-j-1") and flink.size(savepoint) == 300
+    for _ in range(2):  # there may be none
+        flink.remove_savepoints()
+        assert flink.size(savepoint) == 0 and not (tmp_path / "savepoint-j-1").exists()
     assert len(asked) == 4 and b'"drain":false' in asked[0][2] and tmp_path.as_uri().encode() in asked[0][2]
 
 

@@ -87,7 +87,7 @@ def test_a_rescale_that_cannot_be_is_refused(given, named):
 
 class Client:
     def __init__(self):
-        self.asked, self.dead = [], False
+        self.asked, self.dead, self.savepoints = [], False, 0
 
     def open_session(self):
         self.asked.append("session")
@@ -105,6 +105,7 @@ class Client:
 
     def stop(self, job):
         self.asked.append(("stop", job))
+        self.savepoints += 1
         return "file:/savepoints/1", 1000.0
 
     def rescale(self, job, slots, within_s):
@@ -116,6 +117,9 @@ class Client:
 
     def cancel(self, job):
         self.asked.append(("cancel", job))
+
+    def remove_savepoints(self):
+        self.savepoints = 0
 
 
 @pytest.fixture
@@ -220,6 +224,17 @@ def test_a_job_that_was_not_stopped_is_cancelled_in_the_end(job, client):
     asked = len(client.asked)
     job.close()
     assert len(client.asked) == asked
+
+
+def test_when_a_run_begins_nothing_is_left_of_the_savepoints_of_the_one_before(started, client):
+    for _ in range(2):
+        assert client.savepoints == 0
+        job = started(RESTART)
+        job.request(ScaleTo(4))
+        job.check()
+        job.stop()
+        assert client.savepoints == 2
+        job.close()
 
 
 # What comes of it

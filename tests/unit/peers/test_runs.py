@@ -1,15 +1,22 @@
 """What the runs of all peers have in common."""
 
+import os
+import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
+from pyspark import SparkContext
 
+from keyshift.lab.machine.sampler import Sampler
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.peers import runs
+from keyshift.progress import silent
+from keyshift.waiting import wait_until
 
 SPEC = SimpleNamespace(workload=SimpleNamespace(name="keycount"), peer="spark_state", parameters=dict)
 
@@ -87,3 +94,60 @@ def test_sparks_files_have_one_folder_that_goes_with_its_process_or_if_that_is_k
     folder = Path(done.stdout.splitlines()[-1])
     assert folder.parent == left.parent and folder.name.startswith("spark-files-")
     assert not folder.exists() and not left.exists()
+
+
+@contextmanager
+def java(folder, does):
+    """A program that the sampler takes for a JVM."""
+    program = folder / "java"
+    if not program.exists():
+        program.symlink_to(sys.executable)
+    with subprocess.Popen([program, "-c", does]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_jvm_of_spark_that_was_there_before_is_not_the_jobs(recorded, monkeypatch, tmp_path):
+    """PySpark keeps it behind the last session, for as long as the process lasts."""
+    seen = []
+
+    def execute():
+        with Sampler(run.services) as sampler:
+            assert wait_until(lambda: {"rss_mib", "harness_cores"} <= {row[1] for row in sampler.rows}, 60.0)
+        seen.extend(sampler.rows)
+        raise KeyshiftError("it is over")
+
+    run = SimpleNamespace(execute=execute)
+
+    @contextmanager
+    def prepared(run_id):
+        yield run
+
+    with ExitStack() as stack:
+        idle = stack.enter_context(java(tmp_path, "kept = b'x' * (128 << 20); import time; time.sleep(600)"))
+        assert wait_until(lambda: psutil.Process(idle.pid).memory_info().rss > 128 << 20, 60.0)
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=idle))
+        stack.enter_context(java(tmp_path, "import time; time.sleep(600)"))
+        with pytest.raises(KeyshiftError, match="it is over"):
+            runs.run_peer(SPEC, None, tmp_path, print, prepared, beside=runs.idle_jvm)
+        assert runs.idle_jvm() == {idle.pid: "idle Spark"}
+    assert runs.idle_jvm() == {}, "it has ended"
+    memory = [value for _, metric, kind, value in seen if (metric, kind) == ("rss_mib", "spark_jvm")]
+    assert memory and 0 < max(memory) < 100
+    assert "idle Spark" in {kind for _, metric, kind, _ in seen if metric == "harness_cores"}
+
+
+def test_an_interrupt_while_spark_stops_waits_until_it_has(monkeypatch, tmp_path):
+    ended = []
+
+    def stop():
+        os.kill(os.getpid(), signal.SIGINT)
+        ended.append("spark")
+
+    monkeypatch.setattr(runs, "jars", lambda conf, say: [])
+    monkeypatch.setattr(runs, "session", lambda *told: SimpleNamespace(stop=stop))
+    with pytest.raises(KeyboardInterrupt), runs.local_spark(2, tmp_path, silent, {}):
+        assert not ended
+    assert ended == ["spark"]

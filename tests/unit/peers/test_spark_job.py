@@ -1,0 +1,105 @@
+"""Spark's own job in micro-batches, without Spark: what its restart waits for, what it wrote, and what it cannot do."""
+
+from types import SimpleNamespace
+
+import pytest
+from pyspark.errors import PySparkException
+
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.peers import spark_job
+from keyshift.peers.counting import Stopped
+from keyshift.peers.runs import repeated
+from keyshift.peers.spark_job import SparkQuery
+from keyshift.peers.spark_run import spark_spec
+from keyshift.traffic.topics import Topic
+
+SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots": 4, "skew": 0.0}
+
+
+class Streaming:
+    """A query whose trigger is active at once. ``progress``: what each look at it finds; the last stays."""
+
+    isActive, status = True, {"isTriggerActive": True}
+
+    def __init__(self, progress):
+        self.progress = [*progress]
+
+    @property
+    def lastProgress(self):
+        return self.progress.pop(0) if len(self.progress) > 1 else self.progress[0]
+
+    def stop(self):
+        """It has ended."""
+
+
+def batch(number):
+    return SimpleNamespace(batchId=number)
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path):
+    """A job of Spark, and its queries to come."""
+    queries, manager = [], SimpleNamespace(repartition=lambda *told: None)
+    conf = SimpleNamespace(set=lambda *told: None)
+    spark = SimpleNamespace(conf=conf, _streamingCheckpointManager=manager)
+    job = SparkQuery(spark_spec("spark_restart", SMALL), spark, tmp_path, Topic("k", "in", 2), Topic("k", "out"))
+    monkeypatch.setattr(job, "_started", lambda version: queries.pop(0))
+    return job, queries, manager
+
+
+def test_the_first_beginning_waits_for_no_batch_as_there_are_no_events_yet(made):
+    job, queries, _ = made
+    queries.append(Streaming([None]))
+    job.begin(2, 1)
+
+
+def test_a_restart_is_over_when_a_batch_of_its_own_is_complete_and_not_at_a_trigger(made, monkeypatch):
+    job, queries, _ = made
+    after = Streaming([None, None, batch(7)])
+    queries.append(after)
+    job.begin(4, 2)
+    assert len(after.progress) == 1, "it had looked until there was one"
+    monkeypatch.setattr(spark_job, "START_S", 0.1)
+    queries.append(Streaming([None]))
+    with pytest.raises(ServiceUnavailable, match=r"Spark's query does not work 0\.1 s after its start"):
+        job.begin(4, 3)
+
+
+def test_bytes_are_those_that_the_repartition_wrote_and_no_older_versions(made, tmp_path):
+    job, queries, manager = made
+    parts = tmp_path / "checkpoint" / "state" / "0"
+    parts.mkdir(parents=True)
+    for version in range(30):
+        (parts / f"{version}.changelog").write_bytes(bytes(1000))
+
+    def repartition(checkpoint, slots, _exactly_once):
+        assert (checkpoint, slots) == (str(tmp_path / "checkpoint"), 4)
+        for name in ("30.zip", "30.sst"):
+            (parts / name).write_bytes(bytes(70))
+
+    manager.repartition = repartition
+    queries += [Streaming([batch(1), batch(2)]), Streaming([batch(3)])]
+    job.begin(2, 1)
+    stopped = job.rescale(4, 2)
+    assert isinstance(stopped, Stopped) and stopped.state_bytes == 140
+
+
+def test_what_spark_cannot_repartition_ends_its_own_point_and_no_other(made, tmp_path):
+    job, _, manager = made
+
+    def refuse(*told):
+        raise PySparkException("[STATE_REPARTITION_INVALID_CHECKPOINT] The checkpoint is odd.\n\tat a.B.c(D.java:1)")
+
+    manager.repartition = refuse
+    specs = {name: spark_spec(name, SMALL) for name in ("spark_restart", "spark_state")}
+
+    def one(spec):
+        if spec.peer == "spark_restart":
+            job.begin(4, 2)
+        return SimpleNamespace(run_id=spec.peer)
+
+    study = repeated(specs, SimpleNamespace(get_tables=lambda run_id: {}), one)
+    assert study.died == {
+        "spark_restart": "Spark's state: [STATE_REPARTITION_INVALID_CHECKPOINT] The checkpoint is odd."
+    }
+    assert [manifest.run_id for manifest, _ in study.runs["spark_state"]] == ["spark_state"]
