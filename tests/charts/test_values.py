@@ -351,6 +351,16 @@ def test_grafana_gets_a_dashboard_only_if_wanted_of_metrics_that_there_are():
     assert not {"keyshift_batch_nothing", "keyshift_lateny_seconds_bucket"} & exported()
 
 
+def test_what_is_shown_of_jobs_names_the_pod_of_each_so_that_several_labs_are_told_apart():
+    panels = json.loads((CHARTS / "lab" / "files" / "dashboard.json").read_text())["panels"]
+    titles = [panel["title"] for panel in panels]
+    of_jobs = [target for panel in panels[titles.index("Jobs") + 1 :] for target in panel.get("targets", [])]
+    assert len(of_jobs) > 10
+    assert [target["legendFormat"] for target in of_jobs if "{{pod}}" not in target["legendFormat"]] == []
+    by = [found for target in of_jobs for found in re.findall(r"\bby \(([^)]*)\)", target["expr"])]
+    assert by and all("pod" in labels.split(", ") for labels in by)
+
+
 def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):
     raw, executor = profile_files(manifests("keyshift"))
     assert set(raw) == {"services", "spark"}
@@ -666,9 +676,12 @@ def test_a_name_that_yaml_reads_as_something_else_stays_a_text(name):
         ("kafka", None, ["helm test keyshift", "goes with its pod"]),
         ("zookeeper", "persistent", ["helm test keyshift", "data-keyshift-zookeeper-0"]),
         ("minio", None, ["port-forward service/keyshift-minio 9000", "existingSecret.name=keyshift-minio"]),
+        ("minio", "secret", ["Secret.name=my-store", "Secret.accessKey=user", "Secret.secretKey=password"]),
         ("redis", "secret", ["helm test keyshift", "my-redis", "goes with its pod"]),
         ("lab", "batch", ["port-forward service/keyshift-lab 8888", "app.kubernetes.io/name=lab-batch", "helm test"]),
+        ("lab", "alone", ["`helm upgrade`", "after about a minute"]),
         ("keyshift", None, ["port-forward service/keyshift-lab 8888", "get secret keyshift-lab", "helm uninstall"]),
+        ("keyshift", None, ["`helm upgrade` changes (lab.spark, lab.services)", "after about a minute"]),
     ],
 )
 def test_the_notes_name_the_next_commands(chart, case, commands, tmp_path):

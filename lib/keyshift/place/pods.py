@@ -31,6 +31,7 @@ HOPELESS = {
     "InvalidImageName",
     "RunContainerError",
 }
+INACTIVE = "spark-exec-inactive"  # Spark's label of a pod that it has seen end, and keeps
 # Without these on pods the driver cannot have executors; what else the chart grants lets Spark tidy up behind them.
 NEEDED = ("create", "get", "list", "watch", "delete")
 
@@ -105,10 +106,12 @@ class Pods:
     def await_executors(self, application: str, registered: Callable[[], int], say: Say) -> None:
         """Wait until as many executors as the profile says have ``registered`` with the driver.
 
-        Raises ServiceUnavailable with the pod's own words if one cannot start, or after ``START_S`` seconds.
+        Raises ServiceUnavailable with the pod's own words if one cannot start, if others come in its place and end as
+        well, or after ``START_S`` seconds.
         """
         wanted, begin = self._spark.executors, time.monotonic()
         hopeless_since: dict[str, float] = {}
+        failed: set[str] = set()
         here, told, last = 0, begin, "no pod was made"
 
         def all_here() -> bool:
@@ -123,6 +126,10 @@ class Pods:
             for pod, since in hopeless_since.items():
                 if now - since >= HOPELESS_S:
                     raise ServiceUnavailable(f"executor pod {pod} does not start: {hopeless[pod]}")
+            failed.update(hopeless)
+            if len(failed) > max(3, 2 * wanted):  # as many as Spark takes by itself; ours counts to MOST_FAILED
+                pod, words = next(reversed(hopeless.items()))
+                raise ServiceUnavailable(f"{len(failed)} executor pods did not start; {pod}: {words}")
             if now - told >= TELL_S:
                 told = now
                 say(f"executors: {here} of {wanted} after {now - begin:.0f} s" + (f"; {last}" if troubles else ""))
@@ -137,11 +144,13 @@ class Pods:
         return {name: words for name, words in found.items() if words is not None}
 
     def executors(self, application: str) -> dict[str, Any]:
-        """Its pods by their names, the one that was asked for first in front."""
+        """Its pods by their names, the one that was asked for first in front; none that Spark keeps after its end
+        (spark.kubernetes.executor.deleteOnTermination=false): another one is there in its place.
+        """
         with self._asking():
             pods = self._core.list_namespaced_pod(
                 self._spark.namespace,
-                label_selector=f"spark-app-selector={application},spark-role=executor",
+                label_selector=f"spark-app-selector={application},spark-role=executor,{INACTIVE}!=true",
                 _request_timeout=ANSWER_S,
             )
         return {str(pod.metadata and pod.metadata.name): pod for pod in sorted(pods.items, key=_number)}

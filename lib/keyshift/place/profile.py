@@ -24,6 +24,9 @@ KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")
 KAFKA_KEYS = ("KEYSHIFT_KAFKA_USER", "KEYSHIFT_KAFKA_PASSWORD")
 SHIPPED = ("local", "local-cluster", "kubernetes")
 KUBERNETES, CLUSTER, LOCAL = "k8s://", "local-cluster", "local"
+# Spark counts the executors that have failed as long as its session lasts, and by default ends itself, with the job, at
+# the fifth, if it has two. How often a job may die, its ``recoveries`` say. This is the largest number for Spark.
+MOST_FAILED = 2**31 - 1
 REPLICA_LABEL = "keyshift/replica"  # of executor pods: whose they are; the chart `lab` tells replicas apart by it
 
 Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}$")]
@@ -129,7 +132,9 @@ class SparkProfile(BaseModel):
             f"{pods}.container.image.pullPolicy": self.image_pull_policy,
             f"{pods}.authenticate.executor.serviceAccountName": self.service_account,
             f"{pods}.executor.request.cores": self.request_cpu,
+            f"{pods}.executor.label.app.kubernetes.io/part-of": "keyshift",  # whom the charts' policies let in
             "spark.executor.instances": self.executors,
+            "spark.executor.maxNumFailures": MOST_FAILED,
             "spark.executor.cores": self.cores,
             "spark.executor.memory": self.memory,
             "spark.executor.memoryOverhead": self.memory_overhead,

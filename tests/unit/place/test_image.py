@@ -157,6 +157,20 @@ def test_the_manifests_for_kind_and_the_operator_name_this_image():
     assert (LIB / program).is_file()
 
 
+def test_the_driver_of_the_operator_may_have_executors_reach_them_and_read_kafka():
+    spec = yaml.safe_load((CLUSTER / "sparkapplication.yaml").read_text())["spec"]
+    driver = spec["driver"]["template"]
+    assert driver["spec"]["automountServiceAccountToken"] is True, "the account of the chart says false"
+    assert driver["metadata"]["labels"] == {  # as the chart's own: policies tell by them who may talk to executors
+        "app.kubernetes.io/instance": "keyshift",
+        "app.kubernetes.io/part-of": "keyshift",
+        "app.kubernetes.io/component": "driver",
+    }
+    of_image = [line.split()[1] for line in (CLUSTER / "jars.sha256").read_text().splitlines()]
+    wanted = [f"local://{ENV['KEYSHIFT_CACHE']}/jars/{name}" for name in of_image if name.startswith("spark/")]
+    assert spec["deps"]["jars"] == wanted != []
+
+
 # --- the entry point
 
 

@@ -71,6 +71,29 @@ def test_an_executor_that_ended_is_quoted_with_its_exit_code(cluster, clock):
         made.await_executors("app", lambda: 0, lambda line: None)
 
 
+def ended(name: str) -> Thing:
+    how = Thing(exit_code=1, reason="Error", message=None)
+    return pod(name, container_statuses=[Thing(state=Thing(waiting=None, terminated=how))])
+
+
+def test_a_pod_that_is_kept_after_its_end_is_no_trouble_while_another_one_starts(cluster, monkeypatch, clock):
+    """As with spark.kubernetes.executor.deleteOnTermination=false; the label is Spark's, when it has seen the end."""
+    made, _ = cluster
+    kept = ended("exec-1")
+    kept.metadata.labels = {"spark-exec-inactive": "true"}
+    monkeypatch.setattr(made, "_core", Api(kept, pod("exec-2", container_statuses=waiting("ContainerCreating"))))
+    made.await_executors("app", lambda: 2 * (clock[0] > 100), lambda line: None)
+
+
+def test_executors_that_end_one_after_the_other_are_given_up_long_before_time_is_up(cluster, monkeypatch, clock):
+    """Spark puts another one in the place of each, for ever."""
+    made, _ = cluster
+    monkeypatch.setattr(made, "executors", lambda _: {(name := f"exec-{clock[0] // 5:g}"): ended(name)})
+    with pytest.raises(ServiceUnavailable, match=r"5 executor pods did not start; exec-4: it ended with exit code 1"):
+        made.await_executors("app", lambda: 0, lambda line: None)
+    assert clock[0] < 60
+
+
 def test_a_container_that_is_only_being_made_is_no_trouble(cluster, clock):
     made, found = cluster
     found.append(pod("exec-1", container_statuses=waiting("ContainerCreating")))
@@ -117,12 +140,14 @@ class Api:
         self.found, self.slow, self.asked = {pod.metadata.name: pod for pod in found}, slow, []
 
     def list_namespaced_pod(self, namespace, label_selector, _request_timeout):
-        assert (namespace, label_selector) == ("lab", "spark-app-selector=app,spark-role=executor")
+        ours = "spark-app-selector=app,spark-role=executor,spark-exec-inactive!=true"
+        assert (namespace, label_selector) == ("lab", ours)
         gone = [name for name, _ in self.asked]
         if self.slow:
             self.slow -= bool(gone)
             gone = []
-        return Thing(items=[pod for name, pod in self.found.items() if name not in gone])
+        left = [pod for name, pod in self.found.items() if name not in gone]
+        return Thing(items=[pod for pod in left if (pod.metadata.labels or {}).get("spark-exec-inactive") != "true"])
 
     def delete_namespaced_pod(self, name, namespace, grace_period_seconds, _request_timeout):
         if name not in self.found:

@@ -89,6 +89,19 @@ def test_the_profile_for_a_cluster_takes_what_differs_from_the_environment(monke
         load_profile("kubernetes")
 
 
+def test_services_of_the_charts_let_in_the_executors_of_every_profile(write):
+    label = "spark.kubernetes.executor.label.app.kubernetes.io/part-of"
+    assert load_profile(write(SERVICES + SPARK)).spark.options()[label] == "keyshift"
+    assert label not in load_profile("local-cluster").spark.options()
+
+
+def test_spark_does_not_end_a_job_that_lasts_for_executors_that_it_has_lost(write):
+    name, largest = "spark.executor.maxNumFailures", 2**31 - 1
+    assert load_profile(write(SERVICES + SPARK)).spark.options()[name] == largest
+    given = SERVICES + SPARK.replace("cores: 4", f"cores: 4, conf: {{{name}: 9}}")
+    assert load_profile(write(given)).spark.options()[name] == 9
+
+
 def test_what_executors_in_pods_say_to_each_other_is_encrypted_unless_the_profile_says_otherwise(write):
     options = load_profile(write(SERVICES + SPARK)).spark.options()
     assert options["spark.network.crypto.enabled"] == "true"
