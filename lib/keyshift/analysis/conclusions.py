@@ -1,6 +1,7 @@
 """Comparisons of runs in words, computed from summary rows (``results.manifest.Summary``, as dicts)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite, nan
 
 import pandas as pd
@@ -144,7 +145,11 @@ def _about(group: list[Point]) -> list[str]:
         return said
     rows = [row for point in correct for row in point.rows]
     said += doubts(rows)
-    hit = [point for point in correct if any(map(_is_hit, point.rows))]  # else spike and silence are any moment
+    if still := [_part(point, number) for point in correct if (number := sum(map(_stood_still, point.rows)))]:
+        said.append(
+            f"Nothing moved in {enumerated(still)}: spike and silence would be of any moment, and are not compared."
+        )
+    hit = [replace(point, rows=some) for point in correct if (some := tuple(filter(_is_hit, point.rows)))]
     if any(len(point.rows) > 1 for point in hit):
         said.append("Of points that were repeated, the figures are means over their runs.")
     said += _compare(
@@ -187,13 +192,26 @@ def _about(group: list[Point]) -> list[str]:
 
 
 def _moves(row: Row) -> bool:
-    """Whether state was to move in the run."""
-    return row["parameters"].get("trigger") != "none"
+    """Whether state was to move in the run, and there was something to move."""
+    return row["parameters"].get("trigger") != "none" and not _stood_still(row)
+
+
+def _stood_still(row: Row) -> bool:
+    """Whether a move was requested and no step begun, as all state was where it should be.
+
+    An autoscaler, or a script, asks for a move or not: what its job does without one is compared.
+    """
+    return row["parameters"].get("trigger") not in ("none", "auto", "script") and row.get("steps") == 0
 
 
 def _is_hit(row: Row) -> bool:
     """Whether something was to happen in the run, from which it had to recover."""
     return _moves(row) or bool(row["parameters"].get("fault"))
+
+
+def _part(point: Point, number: int) -> str:
+    """So many of the runs of a point, in words."""
+    return point.label if number == len(point.rows) else f"{number} of {len(point.rows)} runs of {point.label}"
 
 
 def _wrong(point: Point) -> str:

@@ -14,7 +14,9 @@ from keyshift.clock import SECOND_US
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.forecast import Cluster, Costs, Fit, Load, MeasuredRun, Simulated, fit, require_possible, simulated
 from keyshift.forecast.cost import event_cpu_us, event_us
+from keyshift.forecast.fitting import SIZES
 from keyshift.forecast.model import LEVELS
+from keyshift.forecast.simulation import Question
 from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy, make_plan
@@ -74,6 +76,30 @@ def calibrate(runs: Mapping[str, Sequence[tuple[Manifest, Tables]]]) -> Calibrat
     return Calibration(everything.costs, everything.table, pd.DataFrame(rows))
 
 
+def require_costs(
+    points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any], asked: Mapping[str, Question]
+) -> None:
+    """Before runs of ``points`` are made, parameters by name over those ``common`` to all: ``calibrate`` can find costs
+    from them, and those of everything that is ``asked``, as far as parameters tell.
+
+    Raises BadInput for a point that cannot be simulated, if none has several steps, or if a restart is asked about and
+    there are no two of which one has more state.
+    """
+    specs = {name: make_spec({**common, **given}) for name, given in points.items()}
+    for name, spec in specs.items():
+        _require_known(name, spec)
+    live = [spec for spec in specs.values() if not spec.point().restarts]
+    if specs and not any(_steps(spec) > 1 for spec in live):  # without points, `measure` has the right words
+        raise BadInput(f"none of {', '.join(specs)} has several steps, from which costs follow; measure fluid, too")
+    sizes = [_state(spec) for spec in specs.values() if spec.point().restarts]
+    restarts = [name for name, question in asked.items() if question.strategy.restarts]
+    if restarts and max(sizes, default=0) < SIZES * min(sizes, default=1):
+        raise BadInput(
+            f"{restarts[0]}: what a restart costs follows from two that are measured, one with {SIZES} times as much "
+            "state; measure stop_restart with two sizes of state, or leave the restart out"
+        )
+
+
 def usable(store: ResultStore, newest: int = 60) -> dict[str, list[tuple[Manifest, Tables]]]:
     """The newest runs of a store that ``calibrate`` can use, by strategy, all from machines like that of the newest."""
     found: dict[str, list[tuple[Manifest, Tables]]] = {}
@@ -100,10 +126,27 @@ def _possible(manifest: Manifest) -> bool:
 def _spec(manifest: Manifest) -> RunSpec:
     """What was run. Raises BadInput if that cannot be simulated."""
     spec = make_spec(manifest.parameters)
-    for why in _beyond_the_model(spec, live=not {"seconds", "run.seconds"} & manifest.parameters.keys()):
-        raise BadInput(f"run {manifest.run_id}: {why}")
-    require_possible(spec.point().phase(0))
+    _require_known(f"run {manifest.run_id}", spec, live=not {"seconds", "run.seconds"} & manifest.parameters.keys())
     return spec
+
+
+def _require_known(name: str, spec: RunSpec, live: bool = False) -> None:
+    for why in _beyond_the_model(spec, live):
+        raise BadInput(f"{name}: {why}")
+    require_possible(spec.point().phase(0))
+
+
+def _state(spec: RunSpec) -> int:
+    """Bytes of values."""
+    assert isinstance(spec.workload, Keyed)
+    return max(spec.workload.keys * spec.workload.state_bytes, 1)
+
+
+def _steps(spec: RunSpec) -> int:
+    """Of the migration, if all units are alike."""
+    current = spec.start()
+    alike = [1.0] * len(current.owner)
+    return len(make_plan(spec.point().phase(0), current, spec.target(current), alike, spec.workload.seed).steps)
 
 
 def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:

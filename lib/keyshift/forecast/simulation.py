@@ -65,7 +65,9 @@ class Question(NamedTuple):
 
 
 def questions(points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any] | None = None) -> dict[str, Question]:
-    """Those of ``points``, see ``simulate``. Raises BadInput for one that is not possible."""
+    """Those of ``points``, see ``simulate``. Raises BadInput for one that is not possible, or if there is none."""
+    if not points:
+        raise BadInput("simulate: no point given; name a strategy")
     return {name: _question({**(common or {}), **given}) for name, given in points.items()}
 
 

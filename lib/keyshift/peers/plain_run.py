@@ -187,7 +187,10 @@ def measure_beside_plain(
     ours = specs_of(points, common)
     specs = {name: plain_spec({**common, **given}) for name, given in plain.items()}
     if specs and load_profile(profile).spark.master != LOCAL:
-        raise BadInput(f"profile = {profile!r}: a job without support runs in Spark of one process: `--profile local`")
+        raise BadInput(
+            f"profile = {profile!r}: a job without support runs in Spark of one process: `--profile local`, or leave "
+            f"{', '.join(specs)} out (no_support or native = False in notebooks)"
+        )
     place = require_possible_here([*specs.values(), *ours.values()], profile)
     beside = _measure_plain(specs, profile, place.spark) if specs else Study({}, {})
     study = beside | collect(ours, profile)

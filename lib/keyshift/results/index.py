@@ -24,8 +24,9 @@ from keyshift.results.manifest import SCHEMA_VERSION, Summary
 Row = Mapping[str, Any]
 MOST = 32  # objects that are read one by one: a list takes about 5 ms for each
 TRIES = 3
+MADE_BY = ["machine", "keyshift"]  # of a row, beside the summary: the manifest's machine, and keyshift's version
 # Another keyshift has rows with other fields: it keeps an index of its own, and each reads what the other stored.
-VERSION = f"{SCHEMA_VERSION}-{zlib.crc32(' '.join(Summary.model_fields).encode()):08x}"
+VERSION = f"{SCHEMA_VERSION}-{zlib.crc32(' '.join([*Summary.model_fields, *MADE_BY]).encode()):08x}"
 
 
 class Index:

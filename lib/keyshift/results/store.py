@@ -20,7 +20,7 @@ from keyshift.model.errors import BadInput, KeyshiftError, NotThere, ServiceUnav
 from keyshift.objects import Bucket
 from keyshift.registry import unknown
 from keyshift.results.files import Files
-from keyshift.results.index import Index, Row
+from keyshift.results.index import MADE_BY, Index, Row
 from keyshift.results.manifest import Manifest, Summary, validate
 from keyshift.results.tables import LATER, TABLES, check_table, table_schema, upgraded
 
@@ -164,7 +164,8 @@ class ResultStore:
         strategy: str | None = None,
         status: str | None = None,
     ) -> pd.DataFrame:
-        """Runs, newest first: one row each, with run_id, status, started_at, error and the columns of the summary.
+        """Runs, newest first: one row each, with run_id, status, started_at, error, the columns of the summary, machine
+        (as in the manifest) and keyshift (its version; None if the run does not say).
 
         A run whose manifest cannot be read is listed with status "unreadable" and the reason as its error.
         Complexity: a request per thousand runs, and one for each run that the index does not know, once.
@@ -185,7 +186,7 @@ class ResultStore:
             if all(value is None or row.get(key) == value for key, value in wanted.items()):
                 rows.append(row)
         self._index.add(new)
-        columns = [*HEAD, *(name for name in Summary.model_fields if name not in HEAD)]
+        columns = [*HEAD, *(name for name in Summary.model_fields if name not in HEAD), *MADE_BY]
         frame = pd.DataFrame([[row.get(name) for name in columns] for row in rows], columns=columns)
         return frame.assign(started_at=pd.to_datetime(frame["started_at"], utc=True, format="ISO8601"))
 
@@ -215,7 +216,8 @@ def _parsed(run_id: str, content: bytes) -> Manifest:
 def _row(manifest: Manifest) -> dict[str, Any]:
     """Of a list of runs, as JSON has it."""
     summary = manifest.summary.model_dump(mode="json") if manifest.summary else {}
-    return summary | manifest.model_dump(mode="json", include=set(HEAD))
+    told = manifest.model_dump(mode="json", include={*HEAD, "machine"})
+    return summary | told | {"keyshift": manifest.versions.get("keyshift")}
 
 
 def _parquet(name: str, table: pa.Table) -> bytes:

@@ -11,6 +11,7 @@ from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
 from keyshift.planner import MEANINGS
 from keyshift.progress import Say, progress
+from keyshift.results.index import MADE_BY
 from keyshift.results.manifest import Summary
 from keyshift.results.store import ResultStore
 from keyshift.services.stack import STORE
@@ -26,12 +27,13 @@ def open_store(profile: str | None = None, say: Say | None = None) -> Iterator[R
         yield ResultStore(endpoints)
 
 
-def comparable(runs: pd.DataFrame, workload: str = "", like: str = "") -> list[dict[str, Any]]:
-    """Summary rows that differ in strategy, its settings and the seed only: of one load, on the same parameters.
+def comparable(runs: pd.DataFrame, workload: str = "", like: str = "", anywhere: bool = False) -> list[dict[str, Any]]:
+    """Summary rows that differ in strategy, its settings and the seed only: of one load, on the same parameters, made
+    on machines that are alike by one version of keyshift.
 
     ``runs``: of ``ResultStore.list_runs``. Those that died have no summary and are left out. ``like``: (the beginning
     of) the id of a run; the others are like it. Empty: like the newest run of ``workload``, or of all. None if there
-    is no such run. Raises BadInput for a run that is not among them.
+    is no such run. ``anywhere``: made wherever, and by any version. Raises BadInput for a run that is not among them.
     """
     ended = runs[runs["status"].isin(["ok", "bad"])]
     chosen = ended[ended["workload"] == workload] if workload else ended
@@ -39,9 +41,13 @@ def comparable(runs: pd.DataFrame, workload: str = "", like: str = "") -> list[d
         raise BadInput(f"like = {like!r}: no run with a verdict begins so, of {len(ended)}; `keyshift results list`")
     if chosen.empty:
         return []
-    first = fixed(chosen.iloc[0])
-    rows = ended.to_dict("records")
-    return [_summary(row) for row in reversed(rows) if fixed(row) == first]
+    made_by = [] if anywhere else MADE_BY
+
+    def alike(row: Any) -> tuple[Any, ...]:
+        return fixed(row), *(row[name] for name in made_by)
+
+    first, rows = alike(chosen.iloc[0]), ended.to_dict("records")
+    return [_summary(row) for row in reversed(rows) if alike(row) == first]
 
 
 def _summary(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -96,6 +96,32 @@ def test_a_point_in_which_nothing_can_move_is_compared_with_none():
     assert any(sentence.startswith("fluid kept the P99 spike at 1.5") for sentence in said)
 
 
+def test_a_point_in_which_nothing_had_to_move_wins_nothing():
+    def scaled(name, seed=1, **values):
+        return row(name, parameters={"seed": seed, "trigger": "scale"}, steps=4, units_moved=4, **values)
+
+    still = {"steps": 0, "units_moved": 0, "completion_s": None, "spike_ms": 21.0, "silence_ms": 1.0}
+    said = sentences([scaled("counters=3") | still, scaled("counters=1"), scaled("counters=2", spike_ms=90.0)])
+    assert said[1:3] == [
+        "Nothing moved in counters=3: spike and silence would be of any moment, and are not compared.",
+        "counters=1 kept the P99 spike at 1.5 × its value before (30 ms); counters=2 reached 4.5 × (90 ms): "
+        "3.0 times as much.",
+    ]
+    assert not any("counters=3" in sentence for sentence in said[2:]), said
+    part = sentences([scaled("fluid"), scaled("fluid", seed=2) | still])
+    assert part[1].startswith("Nothing moved in 1 of 2 runs of fluid: ")
+    assert part[2].startswith("fluid kept the P99 spike at 1.5 × ")
+    assert sentences([scaled("fluid") | still])[1:] == [
+        "Nothing moved in fluid: spike and silence would be of any moment, and are not compared."
+    ]
+
+
+@pytest.mark.parametrize("trigger", ["auto", "script"])
+def test_a_job_that_decides_not_to_move_is_compared(trigger):
+    stays = row("stays", parameters={"seed": 1, "trigger": trigger}, steps=0, completion_s=None, recover_s=None)
+    assert any(sentence.startswith("stays kept the P99 spike") for sentence in sentences([stays]))
+
+
 def test_that_figures_are_means_is_said_of_repeated_points():
     silences = [row("fluid", silence_ms=ms, parameters={"seed": ms}) for ms in (50.0, 950.0)]
     said = sentences(silences)

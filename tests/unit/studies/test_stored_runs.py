@@ -1,7 +1,7 @@
 """Which stored runs can be compared."""
 
 import pytest
-from small_store import result_store, run, tables
+from small_store import OTHER_MACHINE, result_store, run, tables
 
 from keyshift.model.errors import BadInput
 from keyshift.studies.stored_runs import comparable
@@ -33,6 +33,18 @@ def test_who_chose_the_load_is_no_difference_but_the_load_is():
     for number, parameters in enumerate(({}, {"auto": "rate"}, {"auto": "rate", "rate": 9.0})):
         store.put_run(run(number, "fluid", parameters=parameters), tables())
     assert len(comparable(store.list_runs(), like=run(1).run_id)) == 2
+
+
+@pytest.mark.parametrize("other", [{"machine": OTHER_MACHINE}, {"versions": {"keyshift": "0.1"}}])
+def test_runs_of_another_machine_or_version_are_not_compared(other):
+    store = result_store()
+    store.put_run(run(0, "fluid").model_copy(update=other), tables())
+    for number in (1, 2):
+        store.put_run(run(number, "fluid"), tables())
+    listed = store.list_runs()
+    assert [row["run_id"] for row in comparable(listed)] == [run(1).run_id, run(2).run_id]
+    assert [row["run_id"] for row in comparable(listed, like=run(0).run_id)] == [run(0).run_id]
+    assert len(comparable(listed, anywhere=True)) == 3
 
 
 def test_a_row_says_what_its_run_says_whatever_stands_beside_it():

@@ -1,0 +1,158 @@
+"""Parameters of notebooks: what is not possible is refused before anything starts, what is possible is not."""
+
+import contextlib
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import nbformat
+import pandas as pd
+import pytest
+from small_store import OTHER_MACHINE, result_store, row, run, tables
+
+from keyshift.experiment.spec import make_spec
+from keyshift.model.errors import KeyshiftError
+from keyshift.studies import stored_runs
+from keyshift.studies.dry_run import asked_of
+from keyshift.studies.study import Study
+from keyshift.workloads import workloads
+
+NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
+SIMULATE = "compare/04_simulate_clusters"
+
+
+@pytest.fixture(autouse=True)
+def no_profile(monkeypatch, tmp_path):
+    monkeypatch.delenv("KEYSHIFT_PROFILE", raising=False)
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+
+
+def asked(notebook, **parameters):
+    return asked_of(NOTEBOOKS / f"{notebook}.ipynb", parameters)
+
+
+def code(notebook, name=""):
+    """Of all cells in which ``name`` occurs."""
+    cells = nbformat.read(NOTEBOOKS / f"{notebook}.ipynb", as_version=4).cells
+    return [cell.source for cell in cells if cell.cell_type == "code" and name in cell.source]
+
+
+def execute(notebook, name, **names):
+    """The cell of a notebook in which ``name`` occurs, with what the cells before would have left; gives all names."""
+    [source] = code(notebook, name)
+    exec(source, names)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"strategies": ["fluid", "lazy"]}, "transfer = access: keys that move one by one are not simulated"),
+        ({"strategies": ["fluid"], "also": ["stop_restart"]}, "stop_restart: what a restart costs follows from two"),
+        ({"measured_bytes": [1024]}, "stop_restart: what a restart costs follows from two"),
+        ({"strategies": ["all_at_once"]}, "none of all_at_once, .* has several steps"),
+        ({"state": "10tb"}, "state = '10tb'"),
+        ({"sizes": ["1TB", "much"]}, "state = 'much'"),
+        ({"slots": 40000}, "more than key groups"),
+        ({"clusters": [10, 0]}, "slots = 0"),
+        ({"strategies": [], "also": []}, "no point given"),
+    ],
+)
+def test_a_cluster_that_cannot_be_simulated_is_refused_before_runs_are_made_for_it(parameters, words):
+    with pytest.raises(KeyshiftError, match=words):
+        asked(SIMULATE, **parameters)
+
+
+def test_figures_of_simulated_clusters_may_be_left_out():
+    assert len(asked(SIMULATE, sizes=[], clusters=[]).specs) == 14
+    for name in ("over_state", "over_slots"):
+        assert "figure" not in execute(SIMULATE, f"if {name}", **{name: {}})
+
+
+@pytest.mark.parametrize(
+    ("notebook", "parameters", "points"),
+    [
+        ("hybrid/04_parallelism", {"work_us": {"counter": 10.0}}, 6),
+        ("replication/03_moves", {"moves": []}, 3),
+        ("replication/03_moves", {"moves": [], "phases": []}, 2),
+        ("replication/01_deaths", {"deaths": 0}, 4),
+        ("replication/01_deaths", {"slots": 1}, 3),
+    ],
+)
+def test_what_is_possible_is_not_refused(notebook, parameters, points):
+    assert len(asked(notebook, **parameters).specs) == points
+
+
+@pytest.mark.parametrize("notebook", ["spacker/05_dynamic", "stock/01_exchange"])
+def test_a_job_that_is_to_be_scaled_needs_a_number_of_slots(notebook):
+    with pytest.raises(KeyshiftError, match=r"scalings = \[\]: name at least one number"):
+        asked(notebook, scalings=[])
+
+
+@pytest.mark.parametrize("notebook", ["compare/01_compare_presets", "spacker/01_overview", "spacker/03_sweeps"])
+def test_a_job_that_is_scaled_has_something_to_move(notebook):
+    for spec in asked(notebook, trigger="scale").specs:
+        assert spec.start().moves_to(spec.target(spec.start()))
+
+
+@pytest.mark.parametrize(
+    ("notebook", "more"),
+    [
+        ("compare/01_compare_presets", {}),
+        ("hybrid/01_backends", {}),
+        ("failures/01_faults", {}),
+        ("replication/03_moves", {"moves": ["together"]}),
+    ],
+)
+def test_workloads_that_a_parameter_names_are_possible_and_no_others(notebook, more):
+    [parameters] = code(notebook, "profile: str")
+    for name in workloads.names():
+        if f" {name}" in parameters.partition("workload: str")[2].partition("\n")[0].partition("#")[2]:
+            assert asked(notebook, workload=name, **more).specs
+        else:
+            with pytest.raises(KeyshiftError, match="keys"):
+                asked(notebook, workload=name, **more)
+
+
+def test_events_without_work_say_nothing_of_the_limit_of_a_slot():
+    rows = [row("skew 1.5, 2 balanced slots"), row("skew 1.5, 4 slots")]
+    points = [[each["strategy"]] for each in rows]
+    same = {"rows": rows, "balanced": points[0], "rescaled": points[1], "skews": [1.5], "peak": 700.0, "key_groups": 16}
+    same["table"] = pd.DataFrame({"verdict": "ok", "late results (%)": [1.0, 2.0]}, index=points[0] + points[1])
+    told = [execute("incidents/09_hot_key", "hottest", work_us=work_us, **same)["said"] for work_us in (0.0, 2000.0)]
+    assert [any("a slot takes 500" in line for line in said) for said in told] == [False, True]
+    assert len(told[0]) + 1 == len(told[1])
+
+
+@pytest.mark.parametrize("notebook", ["nexmark/01_queries", "spacker/04_overhead"])
+def test_snapshots_that_did_not_come_are_not_drawn(notebook):
+    made = {name: table.to_pandas() for name, table in tables().items()}
+    for taken, drawn in ((made, True), (made | {"snapshots": made["snapshots"].iloc[:0]}, False)):
+        study = Study({"fluid": [(run(), taken)]}, {"fluid": make_spec({})})
+        assert ("figure" in execute(notebook, "snapshot_figure", study=study, snapshot_s=30.0)) == drawn
+    plt.close("all")
+
+
+def compared(store, monkeypatch, capsys, **parameters):
+    """All that the notebook that compares stored runs leaves, and what it prints first."""
+    monkeypatch.setattr(stored_runs, "open_store", lambda profile: contextlib.nullcontext(store))
+    names = {"display": lambda shown: None}
+    for number, source in enumerate(code("compare/02_compare_runs")):
+        exec(source, names)
+        if not number:
+            names |= parameters
+    plt.close("all")
+    return names, capsys.readouterr().out
+
+
+def test_stored_runs_are_compared_and_ranked_on_the_load_that_was_asked_for(monkeypatch, capsys):
+    store = result_store()
+    for number, (strategy, rate, spike) in enumerate(
+        [("fluid", 10.0, 40.0), ("matched", 10.0, 50.0), ("fluid", 99.0, 800.0), ("matched", 99.0, 700.0)]
+    ):
+        store.put_run(run(number, strategy, parameters={"rate": rate}, spike_ms=spike), tables())
+    store.put_run(run(5, "fluid", parameters={"rate": 10.0}).model_copy(update={"machine": OTHER_MACHINE}), tables())
+    names, said = compared(store, monkeypatch, capsys, like=run(0).run_id)
+    assert [each["spike_ms"] for each in names["every"]] == [40, 50]
+    assert said.startswith("5 runs in the store, 2 of one load, 2 of them correct; 1 more, made on other machines")
+    names, _ = compared(store, monkeypatch, capsys, like=run(0).run_id, strategies=["matched"])
+    assert [each["spike_ms"] for each in names["every"]] == [50]
