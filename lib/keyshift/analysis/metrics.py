@@ -16,6 +16,7 @@ import pandas as pd
 
 from keyshift.model.errors import BadInput
 
+FAULT = "fault"  # the metric whose rows are faults: their moment, and what was hit as instance
 HOLD_S = 3  # so many seconds in a row under the objective count as recovered
 CCDF_POINTS = 2000
 PHASES = ("plan", "replicate", "prepare", "align", "transfer", "install", "catch_up")
@@ -107,8 +108,9 @@ def recover_s(seconds: pd.DataFrame, objective: float, not_before_s: float = 0.0
     """Seconds from the trigger until the per-second P99 is back under ``objective`` (ms) and stays.
 
     It stays if it holds for ``HOLD_S`` seconds in a row of which the first is not over before ``not_before_s`` (the end
-    of the migration: quiet between two steps is no recovery). The time is the end of the last second before those that
-    was above, 0.0 if none was, None if the run ended first. A second without results is neither good nor above.
+    of the migration, or the last fault: quiet between two steps is no recovery). The time is the end of the last second
+    before those that was above, 0.0 if none was, None if the run ended first. A second without results is neither good
+    nor above.
     """
     need(seconds, ["second", "p99_ms"], "recover_s")
     p99 = seconds.set_index("second")["p99_ms"]
@@ -259,7 +261,7 @@ def pace(latency: pd.DataFrame, load: Offered) -> dict[str, Any]:
         "offered_per_s": load.events / max(load_s, load.took_s),
         "sustained_per_s": _known(answered * events_of_a_result / load_s),
         "results_due": load.due,
-        "backlog": max(0, load.due + load.unprocessed - answered),
+        "backlog": load.unprocessed + (round((load.due - answered) * events_of_a_result) if load.due > answered else 0),
         "worked_off_s": None if load.unprocessed or not len(arrived) else max(0.0, float(arrived.max()) - load.end_s),
         "unprocessed": load.unprocessed,
         "overloaded": load.unprocessed > 0,
@@ -310,8 +312,9 @@ def summarise(
     p50, p99 = before(latency, since_s)
     seconds = per_second(latency)
     goal = objective if objective is not None or p99 is None else objective_ms(p99)
+    loaded_s = float(latency["created_s"].max()) if load is None else load.end_s
     end = migration[["installed_s", "drained_s"]].max().max()
-    end = max(float(end), 0.0) if isfinite(end) else 0.0
+    end = max(float(end) if isfinite(end) else 0.0, _last_fault_s(metrics, loaded_s), 0.0)
     recovered = None if goal is None else recover_s(seconds, goal, end)
     until = None if recovered is None else max(recovered, ceil(end))
     events = len(latency) if load is None else load.events
@@ -339,6 +342,13 @@ def summarise(
         "fewer_replicas_s": fewer_replicas_s,
         **({} if load is None else pace(latency, load)),
     }
+
+
+def _last_fault_s(metrics: pd.DataFrame, until_s: float) -> float:
+    """When the last fault before ``until_s`` was, 0.0 if there was none. A later one hits no event of the load."""
+    need(metrics, ["t_s", "metric"], "summarise")
+    moments = metrics.loc[(metrics["metric"] == FAULT) & (metrics["t_s"] < until_s), "t_s"]
+    return 0.0 if moments.empty else float(moments.max())
 
 
 def _known(value: npt.ArrayLike) -> float | None:

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from keyshift.analysis.metrics import need, per_second
+from keyshift.analysis.metrics import FAULT, need, per_second
 from keyshift.analysis.tables import MIB
 from keyshift.model.errors import BadInput
 
 TAIL = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P99.9": 0.999, "P99.99": 0.9999, "max": 1.0}
-FAULT = "fault"  # the metric whose rows are faults: their moment, and what was hit as instance
 DEATH = "query died"  # such an instance
 
 

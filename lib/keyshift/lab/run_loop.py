@@ -8,7 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from keyshift.analysis.timelines import DEATH, FAULT
+from keyshift.analysis.metrics import FAULT
+from keyshift.analysis.timelines import DEATH
 from keyshift.experiment.replicas import deaths_of
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec

@@ -49,6 +49,7 @@ from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, Topic
 
 PART_ROWS = 1 << 16  # are written at once: some MiB, which take milliseconds
+PART_TABLES = 600  # at most, however few their rows are: each takes some KiB beside them
 _ARRIVAL = (
     pa.field("slot", pa.int32()),
     pa.field("log_offset", pa.int64()),
@@ -171,9 +172,10 @@ class ResultsFile:
         of_rows = [*np.repeat(of_frames, rows, axis=0).T, first]
         for field, values in zip(_ARRIVAL, of_rows, strict=True):
             table = table.append_column(field, pa.array(values).cast(field.type))
-        self._tables.append(table)
-        self._unwritten += table.num_rows
-        if self._unwritten >= PART_ROWS:
+        if table.num_rows:
+            self._tables.append(table)
+            self._unwritten += table.num_rows
+        if self._unwritten >= PART_ROWS or len(self._tables) >= PART_TABLES:
             self._write()
         slots, _, arrived_us, *_ = of_rows
         of_event = (table.column("position").to_numpy() >= 0) & first
@@ -184,7 +186,8 @@ class ResultsFile:
     def close(self) -> None:
         """The file has everything. Nothing can read it before."""
         self.roll()
-        self._write()
+        if self._tables:
+            self._write()
         self._writer.close()
 
     def _write(self) -> None:

@@ -70,8 +70,9 @@ class Schedule:
     def _events(self, passed_us: float) -> float:
         """How many events, not rounded, all routers together have until so long after the start."""
         stretch = max(0, int(np.searchsorted(self._begins_us, passed_us, side="right")) - 1)
-        if not self._rates[stretch]:  # an event that is due just when a pause begins comes behind the pause
-            return float(np.nextafter(self._before[stretch], 0.0))
+        if not self._rates[stretch]:  # an event that is due just when a pause begins, also the first, comes behind it
+            before = self._before[stretch]
+            return float(before - np.spacing(before + 1))  # + 1: what is next to 0 is 0 again when it is divided
         since_us = passed_us - self._begins_us[stretch]
         return float(self._before[stretch] + since_us * self._rates[stretch] / SECOND_US)
 

@@ -70,10 +70,14 @@ def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_t
     assert metrics.pace(results, offered._replace(took_s=5.0))["offered_per_s"] == 8 / 5
     seldom = metrics.pace(results, offered._replace(events=800))
     assert (seldom["offered_per_s"], seldom["sustained_per_s"]) == (200, 100), "a result is due for every 100th event"
+    assert seldom["backlog"] == 400, "of events, as the rates"
     assert metrics.pace(latency(), offered._replace(due=0))["sustained_per_s"] is None
     not_waited_for = metrics.pace(latency((0.0, 100), (1.9, 3000)), offered._replace(unprocessed=6, due=2))
     told = ("overloaded", "unprocessed", "results_due", "backlog", "worked_off_s")
     assert [not_waited_for[name] for name in told] == [True, 6, 2, 7, None]
+    rarely = metrics.pace(latency((0.0, 100), (1.9, 3000)), offered._replace(events=206, unprocessed=6, due=2))
+    assert rarely["backlog"] == 6 + 100
+    assert metrics.pace(latency(), offered._replace(events=9, unprocessed=6, due=0))["backlog"] == 6
 
 
 def test_the_objective_is_relative_for_a_slow_job_and_absolute_for_a_fast_one():
@@ -213,6 +217,25 @@ def test_a_spike_below_the_objective_is_still_the_spike_of_the_migration():
     rows = [(t / 10, 10.0) for t in range(-50, 100)]
     found = metrics.summarise(latency(*rows, *bump, *later), TWO_STEPS, NO_METRICS, since_s=-4)
     assert (found["recover_s"], found["spike_ms"]) == (0.0, 40.0)
+
+
+def fault(*moments_s: float) -> pd.DataFrame:
+    return pd.DataFrame({"t_s": moments_s}).assign(metric="fault", instance="kill slot", value=1.0)
+
+
+@pytest.mark.parametrize("moved", [NO_MIGRATION, migration((0, 0.1, 0.2, 0.3, 0.4, 0.5))], ids=["still", "moved"])
+def test_a_fault_behind_three_quiet_seconds_is_in_spike_and_recovery(moved):
+    rows = [(t / 10, 2000.0 if 40 <= t < 60 else 10.0) for t in range(-50, 100)]
+    load = metrics.Offered(begin_s=-5.0, end_s=10.0, took_s=15.0, events=150, unprocessed=0, due=150)
+    for given in ({}, {"load": load}):
+        found = metrics.summarise(latency(*rows), moved, fault(1.0, 4.0), since_s=-4, **given)
+        assert (found["spike_ms"], found["recover_s"]) == (2000.0, 6.0)
+        later = metrics.summarise(latency(*rows), moved, fault(1.0, 4.0, 10.5), since_s=-4, **given)
+        assert (later["spike_ms"], later["recover_s"]) == (2000.0, 6.0), "a fault behind the load hits no event of it"
+        unseen = metrics.summarise(latency(*rows), moved, fault(8.0), since_s=-4, **given)
+        assert (unseen["spike_ms"], unseen["recover_s"]) == (2000.0, None), "the run ends first"
+        before = metrics.summarise(latency(*rows), moved, fault(-2.0), since_s=-4, **given)
+        assert before["recover_s"] == 0.0
 
 
 def test_what_was_not_measured_is_none_not_zero():

@@ -130,6 +130,29 @@ def test_no_result_at_all_is_a_file_without_rows(tmp_path):
     assert (table.num_rows, table.column_names[-7:-4]) == (0, ["slot", "log_offset", "arrived_us"])
 
 
+def test_seconds_with_few_results_are_written_before_they_are_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(collector, "PART_TABLES", 10)
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
+    for second in range(500):
+        if second % 4 == 0:
+            results.add(batch((second, second)), slot=0, log_offset=second, arrived_us=second)
+        results.roll()
+        assert len(results._tables) < 10
+    results.close()
+    file = pq.ParquetFile(tmp_path / "results.parquet")
+    assert file.read()["position"].to_pylist() == list(range(0, 500, 4))
+    assert file.num_row_groups == 13, "quiet seconds between them count for nothing"
+
+
+def test_a_job_without_results_keeps_nothing(tmp_path):
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
+    for _ in range(1000):
+        results.roll()
+    assert results._tables == []
+    results.close()
+    assert pq.read_table(tmp_path / "results.parquet").num_rows == 0
+
+
 def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp_path):
     results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet", first_copies())
     results.add(batch((0, 2)), slot=0, log_offset=0, arrived_us=9000, replica=0, turn=told(2))

@@ -443,3 +443,27 @@ def test_a_generator_offers_the_events_of_a_file_as_it_does_those_that_it_draws(
             sent.append(broker.values)
         drawn, replayed = sent
         assert replayed == drawn and drawn
+
+
+@pytest.mark.parametrize("routers", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("seconds", "rate", "steps"),
+    [
+        pytest.param(60, 0.0, [(30.0, 500.0)], id="and later has a rate"),
+        pytest.param(60, 2000.0, [(0.0, 0.0), (30.0, 500.0)], id="by a step at its beginning"),
+        pytest.param(None, 0.0, [], id="without an end"),
+    ],
+)
+def test_a_load_that_begins_with_a_pause_offers_nothing_in_it(seconds, rate, steps, routers):
+    schedule = Schedule(START_US, seconds, rate, routers, steps)
+    pause_us = [START_US, START_US + 1, START_US + 1_000_000, START_US + 29_999_999]
+    assert [schedule.due(router, at_us) for at_us in pause_us for router in range(routers)] == [0] * 4 * routers
+    if steps:
+        assert schedule.due(0, START_US + 30_000_000) == 1, "the first event comes behind the pause"
+        assert schedule.times(0, 0, 1).tolist() == [START_US + 30_000_000]
+    else:
+        schedule.change(START_US + 2_000_000, 500)
+        assert schedule.times(0, 0, 1).tolist() == [START_US + 2_000_000]
+        assert schedule.due(0, START_US + 2_000_001) == 1
+        schedule.end(START_US + 2_000_000)
+        assert schedule.total == [0] * routers

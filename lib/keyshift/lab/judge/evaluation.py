@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from keyshift.analysis.metrics import Offered
-from keyshift.analysis.timelines import FAULT
+from keyshift.analysis.metrics import FAULT, Offered
 from keyshift.clock import SECOND_US
 from keyshift.lab.judge.final_state import FinalState, judged, judged_cuts
 from keyshift.lab.machine.sampler import Sample

@@ -118,7 +118,7 @@ class Series:
         attempt, sent = system.status()["attempt"], bytes_beside(system.measure().values())
         trigger = time.time()
         planned_s, numbers = yield from self._migrate(spec, point)
-        yield from self._await_calm(trigger, trigger + run.seconds - spec.scenario.trigger_s, CALM_S)
+        yield from self._await_calm(time.time(), trigger + run.seconds - spec.scenario.trigger_s, CALM_S)
         span = Span(begin, begin, time.time(), trigger)
         restarted = system.status()["attempt"] != attempt  # slots count from the beginning of their attempt
         sent = bytes_beside(system.measure().values()) - (0 if restarted else sent)

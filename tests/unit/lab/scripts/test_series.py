@@ -4,7 +4,9 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import run_in_one_job
-from keyshift.lab.scripts.series import Series, job_of, one_job
+from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.scripts import series as scripts
+from keyshift.lab.scripts.series import CALM_S, Series, job_of, one_job
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.model.records import Second
 
@@ -137,3 +139,68 @@ def test_normal_latency_is_that_of_the_seconds_under_load_that_have_results(told
     series = Series([])
     series.script(SimpleNamespace(system=None, began_at=19.5, traffic=SimpleNamespace(seconds=told)))
     assert series._objective_ms == objective_ms
+
+
+class CalmJob:
+    """Has a calm second after the other, on a clock of its own, and a migration takes it ``takes_s``."""
+
+    def __init__(self, spec, takes_s):
+        self.spec, self.takes_s, self.now, self.began_at = spec, takes_s, 1000.0, 990.0
+        self.system, self.plans, self.traffic = self, self, self
+        self.notes, self.migrated_at = [], 0.0
+
+    def time(self):
+        return self.now
+
+    perf_counter = time
+
+    @property
+    def seconds(self):
+        return [Second(at, 9, 4.0, 8.0) for at in range(990, int(self.now))]
+
+    def calm(self, *asked):
+        return RunLoop.calm(self, *asked)
+
+    def announce(self, change, point):
+        pass
+
+    def status(self):
+        return {"attempt": 0}
+
+    def measure(self):
+        return {}
+
+    def propose(self, stage, change, point):
+        return SimpleNamespace(stage=stage)
+
+    def adopt(self, plan):
+        self.migrated_at = self.now + self.takes_s
+        return 0
+
+    def ended(self, stage, number):
+        return True if self.now >= self.migrated_at else None
+
+    def copied(self):
+        return None
+
+    end_copies = copied
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "seconds", "behind_s"),
+    [
+        pytest.param(1.0, 40.0, CALM_S, id="a short migration"),
+        pytest.param(7.0, 40.0, CALM_S, id="a migration that is longer than the calm time"),
+        pytest.param(7.0, 10.0, 0.0, id="no longer than the run"),
+    ],
+)
+def test_a_lap_lasts_until_latency_was_normal_for_a_while_behind_its_migration(monkeypatch, takes_s, seconds, behind_s):
+    mine = spec(seconds=seconds)
+    job, series = CalmJob(mine, takes_s), Series([mine])
+    monkeypatch.setattr(scripts, "time", job)
+    monkeypatch.setattr(series, "_go_back", lambda: iter(()))
+    series.script(job)
+    for moment in series._lap(mine):
+        job.now = max(job.now + 0.01, moment)
+    [lap] = series._laps
+    assert behind_s <= lap.span.end - job.migrated_at < behind_s + 2.5
