@@ -279,11 +279,9 @@ class RunSpec:
     @cached_property
     def changes(self) -> list[Change]:
         """What the scenario changes, one migration each. Raises BadInput."""
-        lasts = not any(source.changes for source in self.workload.sources)
-        known = lasts and self.moving == [self.workload.stages[0].name]  # stages behind the first have other keys
-        return self.scenario.changes(
-            self.workload.skew if known else 0.0, min(self.tasks[name] for name in self.moving)
-        )
+        lasts, first = not any(source.changes for source in self.workload.sources), self.workload.stages[0].name
+        skew = self.workload.skew if lasts and self.moving == [first] else 0.0  # behind the first one keys are others
+        return self.scenario.changes(skew, min(self.tasks[name] for name in self.moving))
 
     def target(self, current: Assignment, change: Change | None = None, heat: Sequence[float] = ()) -> Assignment:
         """Where ``change`` leads from ``current``, both in units; without one, the first change of the scenario.
