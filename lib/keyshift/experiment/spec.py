@@ -17,7 +17,7 @@ from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
 from keyshift.experiment.possible import Rehearsal
 from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, deaths_of, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Assignment
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy, change, in_units, make_plan, strategies, turn_conflicts
@@ -352,7 +352,10 @@ def _require_plans(spec: RunSpec) -> None:
         for requested in spec.changes:
             heat = [1.0] * len(current.owner) if spec.job.replicas == 1 else []  # as the job will give it
             target = spec.target(current, requested, heat)
-            make_plan(point, current, target, heat, spec.workload.seed)
+            try:
+                make_plan(point, current, target, heat, spec.workload.seed)
+            except PlanRejected as error:
+                raise PlanRejected(f"strategy = {spec.strategy.name}: {error}") from error
             current = target
     parcel_of(type(spec.workload))
 
