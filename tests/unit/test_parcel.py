@@ -104,7 +104,7 @@ def test_a_strategy_that_needs_heat_is_refused_for_replicas_by_its_name():
     strategy()(hot_own)
     given = {"strategy": "hot_own", "key_groups": 16, "slots": 2, "to_slots": 4}
     assert make_spec(given).strategy.name == "hot_own"
-    with pytest.raises(PlanRejected, match="^strategy = hot_own: the strategy raised IndexError: tuple index out of"):
+    with pytest.raises(PlanRejected, match=r"^strategy = hot_own: the strategy raised IndexError: tuple index out of"):
         make_spec(given | {"replicas": 2, "ordering": "live_robin"})
 
 
