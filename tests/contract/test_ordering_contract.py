@@ -83,6 +83,27 @@ class NeverEnds(LiveRobin):
         return super().take(ready) or Turn(self.turn, (), (), 0, 0, 0, 0)
 
 
+class Eager(LiveRobin):
+    """Gives rows whether the slot is ready or not."""
+
+    def take(self, ready):
+        return super().take(True)
+
+
+class WaitsWithControl(LiveRobin):
+    """Gives nothing at all to a slot that is not ready, which may be so because of what it waits with."""
+
+    def take(self, ready):
+        return super().take(ready) if ready else None
+
+
+class AsTheyCome(Unordered):
+    """Rows are delivered as they come, to a slot that is ready for them."""
+
+    def take(self, ready):
+        return super().take(ready) if ready else None
+
+
 class GoesBack(LiveRobin):
     """The clock falls now and then."""
 
@@ -158,13 +179,16 @@ def of(machine: type[Ordering], **changes) -> OrderProtocol:
 @pytest.mark.parametrize(
     ("protocol", "words"),
     [
-        (of(Unordered), "differs between replicas|not each barrier|bytes"),
+        (of(Unordered), "turn [0-9]+ has rows, and the slot was not ready for any"),
+        (of(AsTheyCome), "differs between replicas|not each barrier|bytes"),
         (of(LiveRobin, agrees=False), "replicas never differ in 40 examples, though nothing orders them"),
         (of(LosesAnEvent), "events are lost, 0 are delivered twice"),
         (of(TurnsAround), "events are delivered in another order than they came"),
         (of(Swallows), "0 of [0-9]+ rows passed by that are not for the core"),
         (of(StandsStill), "events are lost|not each barrier is delivered once|bytes wait"),
         (of(NeverEnds), "a turn has neither rows nor control"),
+        (of(Eager), "turn [0-9]+ has rows, and the slot was not ready for any"),
+        (of(WaitsWithControl), "control waits behind turn [0-9]+ until the slot is ready for rows"),
         (of(GoesBack), "the clock of turn [0-9]+ falls from"),
         (
             of(DependsOnTheOwner),

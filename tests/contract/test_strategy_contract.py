@@ -144,6 +144,14 @@ def talkative(strategy, snapshot, log):
     yield from (Step((move,)) for move in snapshot.misplaced())
 
 
+def hot_own(strategy, snapshot, log):
+    yield from (Step((m,)) for m in sorted(snapshot.misplaced(), key=lambda m: snapshot.heat[m.unit]))
+
+
+def surprised(strategy, snapshot, log):
+    raise ZeroDivisionError("of a cell")
+
+
 @pytest.mark.parametrize(
     ("strategy", "error", "words"),
     [
@@ -151,10 +159,21 @@ def talkative(strategy, snapshot, log):
         (strategy_that(by_chance), ContractBroken, "the same snapshot gave another plan"),
         (strategy_that(incomplete), PlanRejected, "units never moved"),
         (strategy_that(talkative), ContractBroken, "a unit that does not move"),
+        (strategy_that(hot_own), ContractBroken, "^without heat, as with replicas, it raised IndexError: "),
+        (strategy_that(surprised), PlanRejected, "^the strategy raised ZeroDivisionError: of a cell$"),
         (strategy_that(None, summary="short"), ContractBroken, "summary 'short': must be a line"),
         (strategy_that(None, source=""), ContractBroken, "source is empty"),
     ],
-    ids=["an empty step", "chance", "a unit left out", "too many decisions", "summary", "source"],
+    ids=[
+        "an empty step",
+        "chance",
+        "a unit left out",
+        "too many decisions",
+        "no heat",
+        "an error",
+        "summary",
+        "source",
+    ],
 )
 def test_the_check_says_in_plain_words_what_a_strategy_does_not_keep(strategy, error, words):
     with pytest.raises(error, match=words):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import cycle, pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field, computed_field
 
 from keyshift.checks import check_workload
 from keyshift.checks.workload import answers
@@ -23,6 +25,7 @@ from keyshift.wire.config import slot_schema
 from keyshift.workloads import Source, results_due, workloads
 from keyshift.workloads.keycount import EVENTS as EVENTS_OF_KEYS
 from keyshift.workloads.keycount import KeyCount, KeyCountOperator, KeyCounts, wrong_results
+from keyshift.workloads.keyed import Grouped
 from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
@@ -184,6 +187,41 @@ class SumsTheState(KeyCount):
             yield "counts do not add up"
 
 
+class TrustsPayloads(KeyCount):
+    """The oracle never looks at a column."""
+
+    def damaged(self, part, counts):
+        return np.zeros(len(part), bool)
+
+
+def that_overlooks(words):
+    """An oracle that never says a line with these words."""
+
+    class Overlooks(WindowCount):
+        def wrong(self, events, results, final, times=None):
+            yield from (line for line in super().wrong(events, results, final, times) if words not in line)
+
+    return Overlooks
+
+
+class NoSkew(Grouped):
+    """As much of a workload as is looked at until it is missed."""
+
+    name: ClassVar[str] = "no_skew"
+    summary: ClassVar[str] = "nobody knows how its keys come"
+
+
+class SaysMore(KeyCount):
+    @computed_field
+    @property
+    def twice(self) -> int:
+        return 2 * self.keys
+
+
+class SetsOfNames(KeyCount):
+    names: Any = Field(default=("a", "b"), description="JSON has no such type")
+
+
 class Suspicious(KeyCount):
     def wrong(self, events, results, final, times=None):
         yield "nobody is to be trusted"
@@ -216,6 +254,12 @@ BROKEN = {
     "an oracle that says yes": (Credulous, "the state of a unit was lost, and the verdict does not call it wrong"),
     "a blind oracle": (BlindToAField, "the values of stamp were exchanged between results of events, and the verdict"),
     "an oracle that sums": (SumsTheState, "two keys of stage 0 have each other's state, and the verdict does not"),
+    "an oracle that trusts": (TrustsPayloads, "two keys of stage 0 have each other's payload in their state, and the"),
+    "no timer": (that_overlooks("has no timer"), "a timer is missing in the final state, and the verdict does not"),
+    "a timer": (that_overlooks("a timer is set"), "a timer is there that nobody has set in the final state, and the"),
+    "no skew": (NoSkew, "no_skew has skew None: must be a number"),
+    "computed": (SaysMore, "keycount is not made anew of what its model_dump.. gives: unknown key 'twice'"),
+    "no JSON": (SetsOfNames, r"names was \('a', 'b'\), and is \['a', 'b'\]"),
     "an oracle that says no": (Suspicious, "a run whose state moves twice is judged bad"),
     "map": (with_stage(KeyCount, map=lambda events: events), "its map belongs to the source"),
     "twins": (with_sources(KeyCount, lambda plain: [plain, plain]), "two sources or stages have the same name"),

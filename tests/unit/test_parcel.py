@@ -96,6 +96,18 @@ def test_a_run_of_a_strategy_that_proposes_nonsense_is_refused_before_it_can_beg
         make_spec({"strategy": "nonsense", "key_groups": 16, "slots": 2, "to_slots": 3})
 
 
+def test_a_strategy_that_needs_heat_is_refused_for_replicas_by_its_name():
+    def hot_own(strategy, snapshot, log):
+        """The hottest unit first, one in each step."""
+        yield from (Step((m,)) for m in sorted(snapshot.misplaced(), key=lambda m: -snapshot.heat[m.unit]))
+
+    strategy()(hot_own)
+    given = {"strategy": "hot_own", "key_groups": 16, "slots": 2, "to_slots": 4}
+    assert make_spec(given).strategy.name == "hot_own"
+    with pytest.raises(PlanRejected, match=r"^strategy = hot_own: the strategy raised IndexError: tuple index out of"):
+        make_spec(given | {"replicas": 2, "ordering": "live_robin"})
+
+
 @pytest.mark.parametrize("proposed", [None, 7])
 def test_a_function_that_yields_nothing_is_told_so(proposed):
     def forgetful(strategy, snapshot, log):

@@ -1,5 +1,6 @@
 """Replicas of one slot behind made-up routers, for ``check_ordering``: each with its own delays and batch ends."""
 
+import copy
 import random
 import struct
 from collections import defaultdict
@@ -199,10 +200,16 @@ class Replica:
         """All turns that there are, as far as the slot is ``ready``: it may not be any more behind control."""
         while (turn := self.machine.take(ready)) is not None:
             require(bool(turn.rows or turn.control), "a turn has neither rows nor control")  # or they may never end
+            obeys = ready or not turn.rows or not self.protocol.agrees
+            require(obeys, f"turn {turn.number} has rows, and the slot was not ready for any")
             self.turns.append(turn)
             if is_capture(turn):
                 self.captured = self.machine.position
             ready = ready and (not turn.control or self.over or self.rng.random() < 0.7)
+        if not ready and self.protocol.agrees and not self.protocol.leads and self.machine.owes_control:
+            turn = copy.deepcopy(self.machine).take(True)  # with a leader captures wait for that
+            waits = turn is not None and bool(turn.control)
+            require(not waits, f"control waits behind turn {self.machine.turn} until the slot is ready for rows")
         if self.rng.random() < self.saves and not self.over:
             self.go_on()
 

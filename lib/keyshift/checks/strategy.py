@@ -3,15 +3,17 @@
 import copy
 import random
 from collections import Counter
+from dataclasses import replace
 
-from keyshift.model.errors import require
+from keyshift.model.errors import ContractBroken, PlanRejected, require
 from keyshift.model.keys import Assignment, SlotId, Version
 from keyshift.planner import Plan, Snapshot, Strategy, check, in_units, make_plan
 from keyshift.planner.targets import scale
 
 
 def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> None:
-    """Try ``strategy``, in each of its phases, on random assignments and on those at the edges.
+    """Try ``strategy``, in each of its phases, on random assignments and on those at the edges; one with a ``propose``
+    of its own also without heat, as replicas have none.
 
     Raises ContractBroken, or what ``check`` and ``make_plan`` raise (BadInput, PlanRejected).
     """
@@ -30,12 +32,22 @@ def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> Non
             require(
                 not plan.steps and not plan.decisions, "a plan for the assignment that is there has steps or decisions"
             )
+            if phase.propose:
+                _check_without_heat(phase, view)
         alone = Assignment.contiguous(16, 1)
         plan = check_plan(phase, Snapshot(alone, scale(alone, 1)))
         require(not plan.steps and not plan.copies, "a plan for a single slot has steps or copies")
         check_plan(phase, Snapshot(Assignment(Version(1), (SlotId(0),)), Assignment(Version(1), (SlotId(1),)), (3.0,)))
         many = Assignment.contiguous(4000, 999)
         check_plan(phase, Snapshot(many, scale(many, 1000), tuple(float(unit % 7) for unit in range(4000))))
+
+
+def _check_without_heat(strategy: Strategy, view: Snapshot) -> None:
+    try:
+        check_plan(strategy, replace(view, heat=()))
+    except PlanRejected as error:
+        said = str(error).replace("the strategy", "it", 1)
+        raise ContractBroken(f"without heat, as with replicas, {said}") from error
 
 
 def check_plan(strategy: Strategy, view: Snapshot) -> Plan:

@@ -3,7 +3,9 @@
 import random
 import re
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,18 +13,22 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ValidationError
 
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import BadInput, require
 from keyshift.model.frames import EVENT_FIELDS, RESULT_FIELDS
 from keyshift.model.keys import Assignment, units_of
+from keyshift.model.messages import decode, encode
 from keyshift.parcel import packed
+from keyshift.refusals import refusal
 from keyshift.results.verdict import Judgement, judge
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.config import result_schema
 from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload, uses_time
 from keyshift.workloads.alone import StageAlone
+from keyshift.workloads.times import Times
 
 _LATER_US = 7_000_003
 _FRAME = ("router", "offset")  # which frame of the input an event comes of
@@ -41,6 +47,9 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
     packed(type(workload), type(workload).__module__)
     name, summary = workload.name, workload.summary
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
+    skew = getattr(workload, "skew", None)
+    require(isinstance(skew, Real), f"{name} has skew {skew!r}: must be a number; 0 if none of its keys is known")
+    _check_parameters(workload)
     require(len(workload.sources) > 0, f"{name} has no source")
     require(len(workload.stages) > 0, f"{name} has no keyed stage")
     names = [source.name for source in workload.sources] + [stage.name for stage in workload.stages]
@@ -68,6 +77,19 @@ def _assignments(workload: Workload) -> list[Assignment]:
     """Of all units, to two, three and again two slots, or as many as there are units."""
     units = workload.key_groups * workload.bins
     return [Assignment.contiguous(units, min(slots, units), version) for version, slots in ((1, 2), (2, 3), (3, 2))]
+
+
+def _check_parameters(workload: Workload) -> None:
+    """Other processes make it anew of what ``model_dump`` gives, as JSON."""
+    given, what = workload.model_dump(), f"{workload.name} is not made anew of what its model_dump() gives"
+    try:
+        again = type(workload)(**decode(dict[str, Any], encode(given))).model_dump()
+    except ValidationError as error:
+        require(False, f"{what}: {refusal(error.errors(), type(workload))}")
+    except ValueError as error:
+        require(False, f"{what}: {error}")
+    for name in given:
+        require(again[name] == given[name], f"{what}: {name} was {given[name]!r}, and is {again[name]!r}")
 
 
 def _check_columns(stage: KeyedStage) -> None:
@@ -213,8 +235,10 @@ def _spoilt(
     if run.final:
         yield "the state of a unit was lost", "wrong", {"final": run.final[1:]}
         yield "the state is that before the last frame", "wrong", {"final": shorter.final}
-    for number, final in _with_two_exchanged(run.final):
-        yield f"two keys of stage {number} have each other's state", "wrong", {"final": final}
+    for what, final in _with_two_exchanged(run.final):
+        yield what, "wrong", {"final": final}
+    for what, times in _with_other_timers(run):
+        yield what, "wrong", {"times": times}
     of_timers = (run.results[["router", "offset", "position"]] == -1).all(axis=1)
     for field in workload.stages[-1].result_fields:
         for whose, rows in (("events", ~of_timers), ("timers", of_timers)):
@@ -238,21 +262,38 @@ def _spoilt(
         yield "a timer fired in a slot that was not the owner", "foreign", {"results": elsewhere}
 
 
-def _with_two_exchanged(final: list[pd.DataFrame]) -> Iterator[tuple[int, list[pd.DataFrame]]]:
-    """For each stage with two keys in a unit whose values differ: its number, and a final state in which they have each
-    other's.
+def _with_two_exchanged(final: list[pd.DataFrame]) -> Iterator[tuple[str, list[pd.DataFrame]]]:
+    """For each stage with two keys in a unit whose values differ, final states in which they have each other's: all of
+    them, and those of each column alone. With what that is.
     """
-    done: set[int] = set()
+    done: set[str] = set()
     for place, part in enumerate(final):
-        names = [str(name) for name in part if name not in ("key", "stage", "unit", "slot")]
-        told = part[names].map(repr).to_numpy()
-        others = np.flatnonzero((told != told[:1]).any(axis=1))
-        if len(others) and (stage := int(part["stage"].iloc[0])) not in done:
-            done.add(stage)
-            order = np.arange(len(part))
-            order[[0, others[0]]] = others[0], 0
-            changed = part.assign(**{name: _in_order(part[name], order) for name in names})
-            yield stage, [*final[:place], changed, *final[place + 1 :]]
+        columns = [str(name) for name in part if name not in ("key", "stage", "unit", "slot")]
+        for names in (columns, *([name] for name in columns)):
+            told = part[names].map(repr).to_numpy()
+            others = np.flatnonzero((told != told[:1]).any(axis=1))
+            if not len(others):
+                continue
+            state = "state" if names == columns else f"{names[0]} in their state"
+            what = f"two keys of stage {part['stage'].iloc[0]} have each other's {state}"
+            if what not in done:
+                done.add(what)
+                order = np.arange(len(part))
+                order[[0, others[0]]] = others[0], 0
+                changed = part.assign(**{name: _in_order(part[name], order) for name in names})
+                yield what, [*final[:place], changed, *final[place + 1 :]]
+
+
+def _with_other_timers(run: SequentialRun) -> Iterator[tuple[str, Times]]:
+    """Of each kind of timer that is in the final state: one is missing, or there is another one, which is not due."""
+    for kind in (EVENT, PROCESSING):
+        for place, part in enumerate(run.timers):
+            if len(some := part[part["kind"] == kind][:1]):
+                another = pd.concat([part, some.assign(time=some["time"] + 1)], ignore_index=True)
+                for what, changed in (("is missing", part.drop(some.index)), ("is there that nobody has set", another)):
+                    timers = [*run.timers[:place], changed, *run.timers[place + 1 :]]
+                    yield f"a timer {what} in the final state", replace(run.times, timers=timers)
+                break
 
 
 def _in_order(column: "pd.Series[Any]", order: npt.NDArray[np.int64]) -> "pd.Series[Any]":

@@ -11,16 +11,16 @@ from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 from keyshift.refusals import made
 
-DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
+DEFAULTS = {"job.snapshot_s": 10.0, "run.recoveries": 5}  # of a live job, where those of a run differ
 # Likewise, of one with replicas, which is not started anew.
-OF_REPLICAS = {"snapshot_s": DEFAULTS["snapshot_s"], "trigger": "scale"}
+OF_REPLICAS = {"job.snapshot_s": DEFAULTS["job.snapshot_s"], "scenario.trigger": "scale"}
 ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
 NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps", "events"} - {"to_slots", "trigger"}
 
 
 def live_spec(values: Mapping[str, Any]) -> RunSpec:
     """As ``make_spec``, with the defaults of a job that lasts. Raises BadInput, also for what only a run has."""
-    names = {name.rpartition(".")[2] for name in values}
+    names = {_of_run(name) for name in values}
     if not_live := sorted(names & NOT_LIVE):
         raise BadInput(
             f"{not_live[0]} is of a run with a scenario and an end: a job lasts until it is stopped, and is scaled "
@@ -34,9 +34,9 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
     replicas = made(JobPart, {"replicas": values.get("replicas", values.get("job.replicas", 1))}).replicas
     several = replicas > 1
     defaults: dict[str, Any] = OF_REPLICAS if several else DEFAULTS
-    own = {name: default for name, default in defaults.items() if name not in names}
+    own = {name: default for name, default in defaults.items() if _of_run(name) not in names}
     if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
-        own["to_slots"] = max(1, most)
+        own["scenario.to_slots"] = max(1, most)
     if several and trigger == "auto":
         raise BadInput(
             f"replicas = {replicas} with trigger = auto: replicas do not scale themselves yet; leave trigger out"
@@ -94,7 +94,15 @@ def partitions(spec: RunSpec) -> int:
 
 def parameters(spec: RunSpec) -> dict[str, Any]:
     """Those of a live job."""
-    return {name: value for name, value in spec.parameters().items() if name.rpartition(".")[2] not in NOT_LIVE}
+    return {name: value for name, value in spec.parameters().items() if _of_run(name) not in NOT_LIVE}
+
+
+def _of_run(name: str) -> str:
+    """The name of a parameter without its owner; empty if the owner is none of a run's own parts: a workload of one's
+    own may have a parameter of any name.
+    """
+    owner, _, alone = name.rpartition(".")
+    return alone if owner in ("", "run", "job", "scenario") else ""
 
 
 def anywhere(values: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class ScenarioPart(BaseModel):
     def changes(self, skew: float, slots: int) -> list[Change]:
         """The changes, in their order, of each stage that migrates. Raises BadInput.
 
-        ``skew``: of the job's keys, 0 if none is known. ``slots``: there are, of each of these stages.
+        ``skew``: of the keys of all these stages, 0 if none is known. ``slots``: there are, of each of these stages.
         """
         match self.trigger:
             case "scale":
@@ -151,7 +151,7 @@ class ScenarioPart(BaseModel):
             case "zipf":
                 if not skew:
                     raise BadInput(
-                        "trigger = zipf: no skew of the job's keys is known that lasts, so nobody knows what to move; "
+                        "trigger = zipf: no skew that lasts is known of the keys that move, so nobody knows where to; "
                         "set trigger = balance, which goes by the measured load"
                     )
                 return [BalanceZipf(skew)]

@@ -17,12 +17,12 @@ from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
 from keyshift.experiment.possible import Rehearsal
 from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, deaths_of, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Assignment
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy, change, in_units, make_plan, strategies, turn_conflicts
 from keyshift.refusals import made
-from keyshift.registry import by_name, unknown
+from keyshift.registry import by_name, require_new
 from keyshift.state import backends
 from keyshift.traffic.load import SourceLoad
 from keyshift.workloads import Workload, parcel_of, workloads
@@ -70,6 +70,8 @@ class RunSpec:
                 f"then_slots = {scenario.then_slots}: only a live migration with trigger = scale goes on to other "
                 "numbers"
             )
+        if scenario.moves and scenario.trigger != "map":
+            raise BadInput(f"moves = {scenario.moves}: trigger is {scenario.trigger}; set trigger = map")
         last_s = scenario.trigger_s + scenario.gap_s * (len(scenario.reconfigurations) - 1)
         if last_s >= run.seconds:
             raise BadInput(
@@ -197,16 +199,17 @@ class RunSpec:
     @cached_property
     def moving(self) -> list[str]:
         """The stages that migrate. Raises BadInput."""
-        known = [stage.name for stage in self.workload.stages]
-        wanted = [name.strip() for name in self.scenario.stage.split(",") if name.strip()]
-        if wanted == [ALL]:
+        known, text = [stage.name for stage in self.workload.stages], self.scenario.stage
+        wanted = [name.strip() for name in text.split(",") if name.strip()]
+        for number, name in enumerate(wanted):
+            require_new("stage", text, "stage", name, [*known, ALL], wanted[:number])
+        if ALL in wanted:
+            if others := ", ".join(name for name in wanted if name != ALL):
+                raise BadInput(f"stage = {text}: {ALL} stands alone; leave out {others}, or {ALL}")
             wanted = known
-        for name in wanted:
-            if name not in known:
-                raise unknown("stage", name, [*known, ALL])
         if (trigger := self.scenario.trigger) in ("auto", "script"):
             if wanted:
-                raise BadInput(f"stage = {self.scenario.stage}: trigger = {trigger} may move all stages; leave it out")
+                raise BadInput(f"stage = {text}: trigger = {trigger} may move all stages; leave it out")
             return known
         return wanted or known[-1:]
 
@@ -276,7 +279,8 @@ class RunSpec:
     @cached_property
     def changes(self) -> list[Change]:
         """What the scenario changes, one migration each. Raises BadInput."""
-        skew = 0.0 if any(source.changes for source in self.workload.sources) else self.workload.skew
+        lasts, first = not any(source.changes for source in self.workload.sources), self.workload.stages[0].name
+        skew = self.workload.skew if lasts and self.moving == [first] else 0.0  # behind the first one keys are others
         return self.scenario.changes(skew, min(self.tasks[name] for name in self.moving))
 
     def target(self, current: Assignment, change: Change | None = None, heat: Sequence[float] = ()) -> Assignment:
@@ -348,7 +352,10 @@ def _require_plans(spec: RunSpec) -> None:
         for requested in spec.changes:
             heat = [1.0] * len(current.owner) if spec.job.replicas == 1 else []  # as the job will give it
             target = spec.target(current, requested, heat)
-            make_plan(point, current, target, heat, spec.workload.seed)
+            try:
+                make_plan(point, current, target, heat, spec.workload.seed)
+            except PlanRejected as error:
+                raise PlanRejected(f"strategy = {spec.strategy.name}: {error}") from error
             current = target
     parcel_of(type(spec.workload))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from operator import index
 
-from keyshift.model.errors import BadInput, PlanRejected
+from keyshift.model.errors import BadInput, KeyshiftError, PlanRejected
 from keyshift.model.keys import MAX_UNITS, Assignment, Move, SlotId, Step, UnitId
 from keyshift.planner.batches import batches
 from keyshift.planner.check import check
@@ -28,10 +28,18 @@ def make_plan(
     PlanRejected, which names the move, if what is proposed is no step; if a step is empty, is above the cap, has a mode
     of its own, moves a unit that is not there or not misplaced, moves a unit twice, names a source that is not the
     owner or a destination that is not the target; if a misplaced unit never moves; or if a query that is stopped would
-    be stopped more than once.
+    be stopped more than once; or if a strategy of somebody's own raises anything else.
     """
     check(strategy)
-    strategy = strategy.phase(0)
+    try:
+        return _made(strategy.phase(0), current, target, heat, seed)
+    except KeyshiftError:
+        raise
+    except Exception as error:  # no reason to end a job
+        raise PlanRejected(f"the strategy raised {type(error).__name__}: {error}") from error
+
+
+def _made(strategy: Strategy, current: Assignment, target: Assignment, heat: Sequence[float], seed: int) -> Plan:
     units = len(current.owner)
     if len(target.owner) != units:
         raise BadInput(f"the target has {len(target.owner)} units: must have as many as the assignment now, {units}")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from keyshift.model.errors import BadInput
 from keyshift.model.frames import EVENT_FIELDS, keys_of
@@ -229,6 +229,12 @@ class WordCount(Grouped):
         default=0.8, ge=0, le=10, description="Zipf exponent over key groups, if there is no text; 0 is uniform"
     )
     window_ms: int = Field(default=0, ge=0, description="length of a window, in milliseconds; 0: count in all")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_has_no_skew(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Nobody knows in which key groups the words of a text are, whatever is said of drawn ones."""
+        return values | {"skew": 0.0} if values.get("text") else values
 
     @property
     def window_us(self) -> int:

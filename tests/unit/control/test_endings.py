@@ -24,9 +24,9 @@ from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.live import inbox
 from keyshift.lab.live import journal as live_journal
-from keyshift.lab.plans import stage_plans
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected, ServiceUnavailable
 from keyshift.model.records import Measured
+from keyshift.planner import plan
 from keyshift.services.stack import Stack
 from keyshift.waiting import wait_until
 
@@ -546,10 +546,10 @@ def _(world, monkeypatch):
     def planned(*_):
         if errors:
             raise errors.pop()
-        return stage_plans_make_plan(*_)
+        return proposed(*_)
 
-    stage_plans_make_plan = stage_plans.make_plan
-    monkeypatch.setattr(stage_plans, "make_plan", planned)
+    proposed = plan.propose
+    monkeypatch.setattr(plan, "propose", planned)
     seen = 0.0
 
     def measured(stage):

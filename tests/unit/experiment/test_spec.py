@@ -228,12 +228,16 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("trigger=map moves=", "moves = ''", "0:3,7:1"),
         ("trigger=map moves=0:3,0:1", "moves = '0:3,0:1'", "key group 0 is there twice"),
         ("trigger=map moves=0-1", "moves = '0-1'", "0:3,7:1"),
+        ("moves=0:1", "moves = 0:1: trigger is scale", "set trigger = map"),
+        ("trigger=shuffle affected=2 moves=garbage", "moves = garbage: trigger is shuffle", "set trigger = map"),
         ("trigger=map moves=500:0 slots=2", "unit 500", "0 to 127"),
         ("trigger=map moves=0:7 slots=2", "7", "slots"),
         ("trigger=map moves=0:7 slots_max=4", "unit 0 to slot 7", "slots are 0 to 3"),
         ("trigger=zipf skew=0", "trigger = zipf: no skew", "set trigger = balance"),
         ("trigger=zipf workload=stock", "trigger = zipf: no skew", "set trigger = balance"),
         ("trigger=zipf workload=micro later_events=9", "trigger = zipf: no skew", "set trigger = balance"),
+        ("trigger=zipf workload=chain", "trigger = zipf: no skew", "set trigger = balance"),
+        ("trigger=zipf workload=chain stage=all", "trigger = zipf: no skew", "set trigger = balance"),
         ("key_groups=3", "to_slots = 4", "lower to_slots or raise key_groups"),
         ("workload=windowcount late_share=1.5", "late_share = 1.5", "less than or equal to 1"),
         ("keys=5 workload.keys=6", "workload.keys is given twice", "leave one out"),
@@ -244,6 +248,9 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("stage_slots=counter:2,counter:3", "stage counter is there twice", "leave one out"),
         ("stage_slots=counter:96", "96 slots makes 9600 rows/s", "raise frame_ms"),
         ("workload=chain stage_slots=counter-1:3 stage=counter-3", "'counter-3'", "known: counter-1, counter-2, all"),
+        ("workload=chain stage=counter-1,counter-1", "stage counter-1 is there twice", "leave one out"),
+        ("workload=chain stage=all,counter-1", "stage = all,counter-1: all stands alone", "leave out counter-1"),
+        ("workload=chain stage=counter-1,al", "stage = 'counter-1,al': unknown stage 'al'", "did you mean 'all'"),
         ("trigger=auto stage_slots=counter:5 slots_max=4", "slots = 5 of counter", "slots_max = 4"),
         ("trigger=shuffle stage_slots=counter:1", "at least 2 slots", "shuffle"),
         ("trigger=map moves=0:3 stage_slots=counter:3", "unit 0 to slot 3", "slots are 0 to 2"),
@@ -355,14 +362,24 @@ def test_a_job_that_is_restarted_has_the_slots_of_each_stage():
     assert [each.slots for each in config.chain()] == [2, 5]
 
 
-@pytest.mark.parametrize("trigger", ["balance", "zipf"])
-def test_each_stage_is_balanced_over_its_own_slots(trigger):
-    spec = make_spec(MAP_AND_COUNTER | {"trigger": trigger, "stage": "all", "skew": 1.0, "key_groups": 40})
+@pytest.mark.parametrize(("trigger", "stage", "moving"), [("balance", "all", 2), ("zipf", "map", 1)])
+def test_each_stage_is_balanced_over_its_own_slots(trigger, stage, moving):
+    spec = make_spec(MAP_AND_COUNTER | {"trigger": trigger, "stage": stage, "skew": 1.0, "key_groups": 40})
     heat = [40.0 - group for group in range(40)]
-    for name, slots in spec.slots_of.items():
+    assert len(spec.moving) == moving
+    for name in spec.moving:
         target = spec.target(spec.start(name), heat=heat)
         assert target != spec.start(name)
-        assert set(target.owner) == set(range(slots))
+        assert set(target.owner) == set(range(spec.slots_of[name]))
+
+
+def test_the_skew_of_words_is_told_only_where_they_are_drawn():
+    assert make_spec({"workload": "wordcount", "skew": 0.7}).parameters()["skew"] == 0.7
+    of_text = make_spec({"workload": "wordcount", "text": __file__, "skew": 0.7})
+    assert of_text.parameters()["skew"] == 0
+    assert of_text.repeated(1).workload.skew == 0
+    with pytest.raises(BadInput, match=r"^trigger = zipf: no skew .* set trigger = balance"):
+        make_spec({"workload": "wordcount", "text": __file__, "trigger": "zipf"})
 
 
 def test_settings_are_json_or_text():

@@ -11,7 +11,7 @@ from keyshift.experiment.commands import StepTold
 from keyshift.experiment.scenario import Balance, Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.status import OfSlot, StageStatus
-from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
+from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.keys import Assignment, Move, SlotId, Step
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.planner import Decision, Plan, Strategy, make_plan
@@ -192,12 +192,7 @@ class StagePlans:
         own = point.propose is not None and self._spec.job.replicas == 1
         heat = self._heat() if own or point.order == "hottest" or isinstance(change, Balance) else []
         target = self._spec.target(current, change, heat)
-        try:
-            plan = make_plan(point, current, target, heat, self._spec.workload.seed)
-        except KeyshiftError:
-            raise
-        except Exception as error:  # of a strategy of somebody's own: no reason to end a job
-            raise PlanRejected(f"the strategy raised {type(error).__name__}: {error}") from error
+        plan = make_plan(point, current, target, heat, self._spec.workload.seed)
         return Proposal(self.led.name, change, point, current, target, plan)
 
     def _heat(self) -> list[float]:

@@ -3,9 +3,11 @@
 import json
 import threading
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from prometheus_client import generate_latest
+from pydantic import Field
 from small_live import Stage, Traffic, live_job
 
 from keyshift.control.metrics import Metrics
@@ -18,6 +20,8 @@ from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured
 from keyshift.waiting import wait_until
+from keyshift.workloads import workloads
+from keyshift.workloads.keycount import KeyCount
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
 CHAIN = SMALL | {"workload": "chain", "chain": "counter,map,counter"}
@@ -55,6 +59,30 @@ def test_a_job_may_scale_itself_and_has_no_other_trigger():
 def test_what_only_a_run_with_a_scenario_has_is_refused(name):
     with pytest.raises(BadInput, match=f"{name.rpartition('.')[2]} is of a run with a scenario"):
         live_spec({name: 1})
+
+
+class Namesakes(KeyCount):
+    """A workload with parameters that a scenario, a run or a live job has, too."""
+
+    name: ClassVar[str] = "namesakes"
+    moves: int = Field(default=3, description="of its own")
+    seconds: int = Field(default=3, description="of its own")
+    recoveries: int = Field(default=3, description="of its own")
+    to_slots: int = Field(default=3, description="of its own")
+
+
+def test_a_workload_of_ones_own_may_have_any_parameters(monkeypatch):
+    monkeypatch.setitem(workloads._entries, "namesakes", Namesakes)
+    own = {"workload.moves": 5, "workload.seconds": 6, "workload.recoveries": 7, "workload.to_slots": 8}
+    spec = live_spec({"workload": "namesakes", "slots_max": 6} | own)
+    assert spec.workload.model_dump().items() >= {"moves": 5, "seconds": 6, "recoveries": 7, "to_slots": 8}.items()
+    assert (spec.run.recoveries, spec.tasks) == (5, {"counter": 6})
+    told = parameters(spec)
+    assert told.items() >= own.items()
+    assert not {"moves", "scenario.moves", "run.seconds"} & told.keys()
+    for name in ("moves", "scenario.moves", "run.seconds"):
+        with pytest.raises(BadInput, match=f"^{name.rpartition('.')[2]} is of a run with a scenario"):
+            live_spec({"workload": "namesakes", name: 5})
 
 
 def test_more_slots_than_key_groups_are_refused_before_anything_starts():
