@@ -140,7 +140,7 @@ def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
 def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
     spec = _spec(manifest)
     if _in_pods(tables):
-        raise BadInput(f"run {manifest.run_id}: its executors were pods; take runs whose executors were on this machine")
+        raise BadInput(f"run {manifest.run_id}: its executors were pods; take runs whose executors were not")
     latency, metrics = tables["latency"], tables["metrics"]
     since_s = -spec.scenario.trigger_s  # the end of the warm-up, in which a job is slow and takes more
     before = latency.loc[latency["created_s"].between(since_s, 0, inclusive="left"), "latency_ms"]

@@ -156,7 +156,7 @@ def test_nothing_to_move_takes_no_time():
     [
         ("lazy", PAIR, FREE, "transfer = access: keys that move one by one"),
         ("hybrid", PAIR, FREE, "transfer = remote: keys that move one by one"),
-        ("stop_restart", PAIR, replace(FREE, restart_s=np.nan), r"restarts have to be measured with at least two sizes of state, one 1\.5 "),
+        ("stop_restart", PAIR, replace(FREE, restart_s=np.nan), r"with at least two sizes of state, one 1\.5 times"),
         ("fluid", PAIR, replace(FREE, event_s=0.06), r"rate = 20: slot 0 would be busy for 1\.2 s of each second"),
         ("fluid", PAIR, replace(FREE, row_s=0.2), "2 s of them with 10 rows; lower rate"),
     ],

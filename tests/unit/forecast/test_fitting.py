@@ -89,10 +89,11 @@ def test_restarts_with_the_same_state_do_not_say_what_state_costs():
 def test_a_restart_has_a_core_for_each_slot_that_owns_state_then():
     """Written by one, read by two."""
     took = [TRUE.restart_s + TRUE.stored_byte_s * 8 * size * (1 / 2 + 1 / 4) for size in (1 << 20, 1 << 24)]
-    late = [
-        replace(each, owners=(1, 2), migration=each.migration.assign(installed_s=each.migration["switched_s"] + seconds))
+    moves = [
+        each.migration.assign(installed_s=each.migration["switched_s"] + seconds)
         for each, seconds in zip(RESTARTS, took, strict=True)
     ]
+    late = [replace(each, owners=(1, 2), migration=moved) for each, moved in zip(RESTARTS, moves, strict=True)]
     assert fit([*LIVE, *late]).costs.stored_byte_s == pytest.approx(TRUE.stored_byte_s)
 
 

@@ -75,7 +75,7 @@ def _paid(scaling: pd.DataFrame, begins: np.ndarray) -> np.ndarray:
     total = np.zeros(len(begins))
     for _, looks in scaling.sort_values("t_s").groupby("stage"):
         most = looks[["slots", "target"]].max(axis=1)
-        until_over = (~looks["migrating"].astype(bool)).cumsum()  # a look, and those at which its migration is under way
+        until_over = (~looks["migrating"].astype(bool)).cumsum()  # a look, and those of its migration
         paid = most.groupby(until_over).cummax().to_numpy("float64")
         grid = (begins[:, None] + (np.arange(_GRID) + 0.5) / _GRID).ravel()
         place = np.searchsorted(looks["t_s"].to_numpy(), grid, side="right") - 1
