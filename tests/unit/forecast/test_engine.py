@@ -123,9 +123,7 @@ def test_a_restart_writes_and_reads_all_state_and_stops_all_records():
 def test_a_restart_uses_a_core_for_each_slot_that_owns_state(host_slots):
     """Of 400 bytes two slots write half each, and four read a quarter each, whatever room is left on their host."""
     costs, cluster = replace(FREE, stored_byte_s=0.02), Cluster(host_slots, cores=8, link_bytes_per_s=1e9)
-    found = carried_out(
-        "stop_restart", assignment(0, 0, 1, 1), assignment(0, 1, 2, 3), load([1.0] * 4), cluster, costs
-    )
+    found = carried_out("stop_restart", assignment(0, 0, 1, 1), assignment(0, 1, 2, 3), load([1.0] * 4), cluster, costs)
     assert found.completion_s == pytest.approx(400 * 0.01 / 2 + 400 * 0.01 / 4)
 
 
