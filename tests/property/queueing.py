@@ -36,7 +36,8 @@ class Stage:
 class Job:
     """``offered(at_s)``: events per second; ``noise(n)``: a factor for the n-th measured number.
 
-    ``felt``: whether records wait for their state while it moves, so that these seconds are missed.
+    ``felt``: whether records wait for their state while it moves, so that these seconds are missed. ``mapped``: records
+    of the first stage that a source makes of an event; None: the event is one.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Job:
         takes_s: float = 2.0,
         noise: Callable[[int], float] = lambda n: 1.0,
         felt: bool = False,
+        mapped: float | None = None,
     ):
-        self.policy = ScalingPolicy(goals, len(stages))
+        self.policy = ScalingPolicy(goals, len(stages), mapped is not None)
+        self.mapped = 1.0 if mapped is None else mapped
         self.offered, self.stages, self.every_s, self.takes_s, self.noise = offered, stages, every_s, takes_s, noise
         self.at_s, self.numbers, self.felt = 0.0, 0, felt
         self.moving: tuple[float, float, list[int]] | None = None  # until, share, slots behind it
@@ -94,7 +97,7 @@ class Job:
                     stage.slots = number
                 self.moving, self.migrated_at_s, paused = None, self.at_s, 0.0
                 self.migrations[-1] = (self.migrations[-1][0], self.at_s)
-        late = False
+        late, came = False, came * self.mapped
         for stage in self.stages:
             late |= stage.queue > stage.capacity * OBJECTIVE_S or (self.felt and paused > 0)
             came = stage.pass_time(came, paused)
@@ -106,7 +109,7 @@ class Job:
         return value * self.noise(self.numbers)
 
     def _look(self, offered: float, missed: float) -> None:
-        seen, each = [], 1.0
+        seen, each = [], self.mapped
         backlog = 0.0
         for stage in self.stages:
             busy_s = self._measured(stage.busy_s)

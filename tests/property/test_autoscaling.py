@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from queueing import Job, Stage
@@ -83,6 +84,35 @@ def test_in_a_chain_each_stage_gets_what_the_stages_before_pass_on(load, passes_
         assert slots == 1 or need / (slots - 1) > 0.99 * DOWN
 
 
+@given(loads, st.floats(0.05, 3.0), starts, st.booleans(), st.floats(0, 100), st.floats(0.0, 0.05))
+def test_slots_are_for_the_records_that_a_source_makes_of_its_events(load, mapped, start, chain, seed, noise):
+    """``load`` is of records; what is offered are events."""
+    each = [1.0, 2.0] if chain else [1.0]
+    stages = [Stage(RATE / need, 32 if chain else start) for need in each]
+    job = Job(Goals(1, 32), lambda _: load * RATE / mapped, stages, noise=factors(seed, noise), mapped=mapped).run(400)
+    for slots, need in zip(job.slots, each, strict=True):
+        assert slots >= load * need
+        assert slots == 1 or load * need / (slots - 1) > 0.9 * DOWN
+
+
+def test_a_source_that_drops_most_of_its_events_gets_no_slots_for_them():
+    job = Job(Goals(1, 8), lambda _: 3.0 * RATE, [Stage(RATE, 1)], mapped=0.08).run(200)
+    assert job.slots == [1] and not job.moves
+    assert job.decisions[-1].stages[0].utilisation < 0.3
+
+
+@pytest.mark.parametrize("each", [[1.0], [1.0, 2.0]], ids=["a stage", "a chain"])
+def test_what_a_source_makes_of_its_events_may_change(each):
+    job = Job(Goals(1, 16), lambda _: 3.0 * RATE, [Stage(RATE / need, 1) for need in each], mapped=0.08).run(100)
+    assert job.slots == [1 for _ in each]
+    job.mapped = 1.5
+    job.run(300)
+    for slots, need in zip(job.slots, each, strict=True):
+        assert DOWN < 4.5 * need / slots <= UP
+    job.mapped = 0.08
+    assert job.run(400).slots == [1 for _ in each]
+
+
 needs = st.lists(st.floats(0.3, 3.0), min_size=2, max_size=4)  # by stage, in slots at work for each in ``loads``
 
 
@@ -156,6 +186,25 @@ def test_a_migration_that_has_proved_dear_is_not_made_for_a_few_slot_seconds():
     refused = [d for d in dear.decisions if d.reason == "a move would cost more than it brings"]
     assert refused and all(decision.move_cost >= decision.stay_cost for decision in refused)
     assert dear.policy.takes_s > 10 * cheap.policy.takes_s
+
+
+@given(st.floats(2.0, 6.0), st.floats(67.0, 72.0))
+def test_a_burst_while_slots_go_or_soon_after_is_not_what_migrations_cost(height, begin_s):
+    def offered(at_s):
+        return (3.0 if at_s < 60 else height if begin_s <= at_s < begin_s + 5 else 0.5) * RATE
+
+    job = Job(Goals(1, 8), offered, [Stage(RATE, 4)]).run(90)
+    assert directions(job)[0] == -1
+    assert job.policy.misses_s <= 1.0, "nothing was learnt"
+    assert job.run(110).slots == [1]
+
+
+def test_what_migrations_have_cost_is_forgotten_in_the_end():
+    job = Job(Goals(1, 8), lambda at_s: (3.0 if at_s < 60 else 0.5) * RATE, [Stage(RATE, 4)]).run(61)
+    job.policy.misses_s, job.policy.takes_s = 12.0, 20.0
+    assert job.run(200).slots == [4], "too dear"
+    assert 1.0 < job.policy.misses_s < 12.0 and 4.0 < job.policy.takes_s < 20.0
+    assert job.run(3000).slots == [1]
 
 
 def test_slots_that_share_two_cores_are_not_added_again_when_they_have_brought_nothing():

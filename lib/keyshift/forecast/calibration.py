@@ -107,9 +107,10 @@ def usable(store: ResultStore, newest: int = 60) -> dict[str, list[tuple[Manifes
     listed = store.list_runs(limit=10 * newest)
     good = (store.get_manifest(run_id) for run_id in listed.loc[listed["status"] == "ok", "run_id"])
     for manifest in islice((m for m in good if _possible(m)), newest):
-        machine = machine or manifest.machine
-        if manifest.machine == machine:
-            found.setdefault(manifest.strategy, []).append((manifest, store.get_tables(manifest.run_id)))
+        if manifest.machine != (machine or manifest.machine) or _in_pods(tables := store.get_tables(manifest.run_id)):
+            continue
+        machine = manifest.machine
+        found.setdefault(manifest.strategy, []).append((manifest, tables))
     return found
 
 
@@ -121,6 +122,11 @@ def _possible(manifest: Manifest) -> bool:
     summary = manifest.summary
     needed = ("p99_ms", "completion_s", "spike_ms", "bytes_minimum")
     return summary is not None and all(getattr(summary, name) is not None for name in needed)
+
+
+def _in_pods(tables: Tables) -> bool:
+    """Whether executors were pods, of which each is sampled as a whole: nobody has looked at their Python workers."""
+    return bool(tables["metrics"]["instance"].str.startswith("pod ").any())
 
 
 def _spec(manifest: Manifest) -> RunSpec:
@@ -176,18 +182,22 @@ def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
 
 def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
     spec = _spec(manifest)
+    if _in_pods(tables):
+        raise BadInput(f"run {manifest.run_id}: its executors were pods; take runs whose executors were not")
     latency, metrics = tables["latency"], tables["metrics"]
     since_s = -spec.scenario.trigger_s  # the end of the warm-up, in which a job is slow and takes more
     before = latency.loc[latency["created_s"].between(since_s, 0, inclusive="left"), "latency_ms"]
     workers = metrics[(metrics["metric"] == "cpu_cores") & (metrics["instance"] == "python_workers")]
     cores = workers.loc[workers["t_s"].between(since_s, 0, inclusive="left"), "value"].median()
-    point = spec.point().phase(0)
+    point, current = spec.point().phase(0), spec.start()
+    target = spec.target(current, None, _load(spec, manifest).rates.tolist())
     measured = MeasuredRun(
         restarts=point.restarts,
         routers=spec.routers,
         frame_s=spec.run.frame_ms / 1000,
         rate=spec.run.rate,
         slots=max(spec.tasks.values()),
+        owners=(len(set(current.owner)), len(set(target.owner))),
         rows_per_s=_rows_per_s(spec),
         cpus=manifest.machine.cpus,
         event_s=event_us(spec.workload) / 1e6,

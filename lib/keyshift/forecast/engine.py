@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from keyshift.forecast.fitting import SIZES
 from keyshift.forecast.model import Cluster, Costs, Floats, Ints, Load
 from keyshift.forecast.network import Network
 from keyshift.forecast.waiting import Waits
@@ -70,7 +71,10 @@ def simulated(
         load.check(assignment, slots, costs)
     require_possible(strategy)
     if strategy.restarts and math.isnan(costs.restart_s):
-        raise BadInput("gate = query: no run that restarts was measured, so nobody knows what that costs")
+        raise BadInput(
+            "gate = query: what a restart costs is not known; restarts have to be measured with at least two sizes of "
+            f"state, one {SIZES:g} times the other"
+        )
     run = _Migration(strategy, current, load, cluster, costs, slots, seed)
     if strategy.restarts:
         run.restart(plan, target)
@@ -127,8 +131,9 @@ class _Migration:
         self.begin_s, took_s = 0.0, costs.restart_s
         for assignment in (self.assignment, target):
             held = np.bincount(assignment.slot_of // cluster.host_slots, load.unit_bytes)
-            cores = min(cluster.cores, cluster.host_slots)
-            took_s += held.max() * max(costs.stored_byte_s / 2 / cores, 1 / cluster.link_bytes_per_s)
+            owners = np.bincount(np.unique(assignment.slot_of) // cluster.host_slots)
+            cores = np.clip(owners, 1, cluster.cores)  # a slot uses one
+            took_s += float((held * np.maximum(costs.stored_byte_s / 2 / cores, 1 / cluster.link_bytes_per_s)).max())
         self.assignment, self._rates = target, load.of_slots(target, self._slots)
         begins = load.boundaries(costs.notify_s)
         busy = self._busy(self._rates, np.arange(self._slots))

@@ -30,6 +30,7 @@ class MeasuredRun:
     frame_s: float
     rate: float
     slots: int  # tasks of the stage
+    owners: tuple[int, int]  # slots that own state, before the migration and behind it
     rows_per_s: float  # into all of them, before the migration
     cpus: int  # of the machine
     event_s: float  # that an event takes of its slot
@@ -58,7 +59,7 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
     What depends on something else (how many answer, what is handed over, what is stored) is the least squares of the
     relative error, none below 0; the others are medians over runs. The wait for a frame is taken out: where routers
     take turns, the last of them switches on average after a frame less half a turn. Raises BadInput unless a run has
-    several steps, and state takes some time.
+    several steps, state takes some time, and of a run is known what its Python workers took.
     """
     live = [run.typical for run in runs if not run.restarts and len(run.migration)]
     steps = pd.DataFrame(live, columns=["first", "notice", "took", "gap", "ack_s", *HANDED])
@@ -74,7 +75,12 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
     ack_s, answer_s = table.least_squares(answered, several["gap"], "runs of several steps")
     handover_s, stream_s, unit_s, byte_s = table.least_squares(steps[HANDED], steps["took"], "runs", "byte_s")
     restart_s, stored_byte_s = _restarts([run for run in runs if run.restarts], table)
-    rows = [(run.cores - run.rate * run.event_cpu_s) / run.rows_per_s for run in runs]
+    rows = pd.Series([(run.cores - run.rate * run.event_cpu_s) / run.rows_per_s for run in runs])
+    if rows.isna().all():
+        raise BadInput(
+            f"calibrate: of none of {len(runs)} runs is known what its Python workers took before the migration; "
+            "measure runs on this machine"
+        )
     costs = Costs(
         request_s=table.median("request_s", steps["first"] - notify_s - answer_s, "runs"),
         notify_s=notify_s,
@@ -87,7 +93,7 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
         restart_s=restart_s,
         stored_byte_s=stored_byte_s,
         event_s=table.median("event_s", pd.Series([run.event_s for run in runs]), "computations without a job"),
-        row_s=table.median("row_s", pd.Series(rows), "runs"),
+        row_s=table.median("row_s", rows, "runs"),
         before_ms=tuple(np.median([run.latency_ms - 1000 * run.frame_s * LEVELS for run in runs], axis=0).tolist()),
     )
     return Fit(costs, table.frame())
@@ -175,7 +181,7 @@ def _restarts(runs: Sequence[MeasuredRun], table: _CostTable) -> list[float]:
     sizes = pd.Series([float(run.migration["bytes"].sum()) for run in runs], dtype="float64")
     if len(runs) < 2 or sizes.max() < SIZES * max(sizes.min(), 1.0):
         return [nan, nan]
-    cores = pd.Series([min(run.cpus, run.slots) for run in runs])
+    cores = pd.Series([2 / sum(1 / min(run.cpus, owners) for owners in run.owners) for run in runs])
     took = pd.Series([run.migration["installed_s"].max() - run.migration["switched_s"].min() for run in runs])
     parts = pd.DataFrame({"restart_s": np.ones(len(runs)), "stored_byte_s": sizes / cores})
     return table.least_squares(parts, took, "restarts")

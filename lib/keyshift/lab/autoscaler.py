@@ -13,6 +13,7 @@ from dataclasses import replace
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.status import DecisionTold, StageDecisionTold
+from keyshift.lab.scalings import Scalings
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.records import Measured
@@ -45,7 +46,8 @@ class Autoscaler:
         part = spec.autoscaler
         goals = Goals(part.slots_min, spec.slots_most, part.work_off_s, part.horizon_s, part.miss_cost)
         self.stages = [stage.name for stage in spec.workload.stages]
-        self._policy = ScalingPolicy(goals, len(self.stages))
+        mapped = any(source.map is not None for source in spec.workload.sources)
+        self._policy = ScalingPolicy(goals, len(self.stages), mapped)
         self._system, self._traffic, self._feed, self._say, self._ask = system, traffic, feed, say, ask
         self._slo_ms, self._every_s, self._next = part.slo_ms, part.autoscale_s, first
         self._moving = False  # a migration was not over when that was seen last, whoever has requested it
@@ -53,7 +55,7 @@ class Autoscaler:
         self._work: Mapping[str, Work] = {}  # of each stage, until the look before
         self._offered: Progress | None = None  # likewise
         self._heard = len(traffic.seconds)  # seconds that the collector has told of, likewise
-        self.decisions: list[Scaling] = []
+        self.decisions = Scalings(len(self.stages))
 
     def go_on(self) -> None:
         """Looks if it is time to. Raises what the system raises if it has died."""
@@ -70,24 +72,30 @@ class Autoscaler:
             self._say(f"autoscaler: no look, {error}")
             return
         made = self._policy.look(self._seen(time.time(), measured))
-        self.decisions.append(made)
         self._say(f"  autoscaler: {sentence(made, self.stages)}")
         self._moving |= made.moves
-        asked = [self._asked(name, stage) for name, stage in zip(self.stages, made.stages, strict=True)]
-        if made.moves and not any(asked):
+        requested = self._requested(made)
+        if made.moves and not requested.moves:
             self._moving = False
             self._policy.withdraw()
+        self.decisions.append(requested)
 
-    def _asked(self, name: str, stage: StageScaling) -> bool:
-        """Whether what was decided of a stage is requested now."""
-        if stage.target == stage.slots:
-            return False
-        try:
-            self._ask(ScaleTo(stage.target), name)
-        except (BadInput, MigrationFailed, PlanRejected) as error:
-            self._say(f"autoscaler: nothing was requested of {name}, {error}")
-            return False
-        return True
+    def _requested(self, made: Scaling) -> Scaling:
+        """What becomes of a decision: a stage whose request is refused stays as it is, and the reason says so."""
+        stages, refused = list(made.stages), []
+        for place, (name, stage) in enumerate(zip(self.stages, made.stages, strict=True)):
+            if stage.target == stage.slots:
+                continue
+            try:
+                self._ask(ScaleTo(stage.target), name)
+            except (BadInput, MigrationFailed, PlanRejected) as error:
+                refused.append(f"nothing was requested of {name}, {error}")
+                self._say(f"autoscaler: {refused[-1]}")
+                stages[place] = replace(stage, target=stage.slots)
+        if not refused:
+            return made
+        kept = [made.reason] if any(stage.target != stage.slots for stage in stages) else []
+        return replace(made, stages=tuple(stages), reason="; ".join([*kept, *refused]))
 
     # -- a look -------------------------------------------------------------------------------------------------------
 

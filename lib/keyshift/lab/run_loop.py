@@ -19,11 +19,11 @@ from keyshift.lab.ending import Unwanted
 from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span
 from keyshift.lab.machine.sampler import Sample, Sampler
 from keyshift.lab.reporter import Reporter
+from keyshift.lab.scalings import Scalings
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import PodUsed
-from keyshift.planner.scaling import Scaling
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
 
@@ -198,9 +198,9 @@ class RunLoop:
         self._autoscaler = Autoscaler(*given, ask)
 
     @property
-    def scalings(self) -> list[Scaling]:
+    def scalings(self) -> Scalings:
         """What an autoscaler has decided so far."""
-        return self._autoscaler.decisions if self._autoscaler else []
+        return self._autoscaler.decisions if self._autoscaler else Scalings(len(self.spec.workload.stages))
 
     # -- the death of the query ---------------------------------------------------------------------------------------
 

@@ -13,11 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from keyshift.planner.scaling import Goals, Look, Scaling, StageScaling
-from keyshift.planner.true_rate import TrueRate
+from keyshift.planner.true_rate import MappedRate, TrueRate
 
 UP, GOAL, DOWN = 0.85, 0.75, 0.6  # shares of time at work: more slots above UP, so many that it is GOAL, or DOWN
 LOOKS_UP, LOOKS_DOWN = 2, 3  # looks in a row that have to agree: a backlog grows, idle slots only cost
 ON_THE_WAY_S = 0.5  # of the offered rate: so much is always between source and results, and is no backlog
+TAKES_S, MISSES_S = 4.0, 1.0  # guesses, of a migration of the whole state; see ``ScalingPolicy``
+FORGET_S = (
+    1800.0  # in which what was learnt about migrations is forgotten, all but a third: it may have been an accident
+)
 COOL_DOWN_S, COOL_DOWN_TIMES = 4.0, 2.0  # after a migration: at least so long, and so often the time that it disturbs
 
 
@@ -35,31 +39,40 @@ class _Move:
     share: float  # of the state that moves, about
     at_s: float
     telling: bool  # what is missed is missed because of it: there were enough slots before and there are behind it
+    enough_per_s: float = math.inf  # events: as long as no more are offered, the slots that are left have time
     ended_s: float | None = None
     missed_s: float = 0.0
     own: bool = True  # somebody else's teaches nothing, but what it has brought is looked at as long
 
 
 class ScalingPolicy:
-    """Decides at each look. The first look of a job, and the first after a migration, only begin a measurement."""
+    """Decides at each look. The first look of a job, and the first after a migration, only begin a measurement.
 
-    def __init__(self, goals: Goals, stages: int = 1) -> None:
+    ``mapped``: records of the first stage are not the events offered; a source makes others of them, more or fewer.
+    """
+
+    def __init__(self, goals: Goals, stages: int = 1, mapped: bool = False) -> None:
         self._goals = goals
         self._stages = [_ScaledStage() for _ in range(stages)]
+        self._mapped = MappedRate() if mapped else None
         self._move: _Move | None = None
         self._migrated_at_s: float | None = None  # as the look before said
         self._seen = False
         self._at_s = 0.0
         # Learnt, of a migration of the whole state: seconds it takes, seconds over the objective because of it.
-        self.takes_s, self.misses_s = 4.0, 1.0
+        self.takes_s, self.misses_s = TAKES_S, MISSES_S
         self._known = [False, False]
 
     def look(self, look: Look) -> Scaling:
         """The decision, which is to be carried out at once."""
-        for stage in self._stages:
-            stage.relax(look.at_s - self._at_s)
-        self._at_s = look.at_s
-        if why := self._disturbed(look):
+        passed_s, self._at_s = look.at_s - self._at_s, look.at_s
+        self._relax(passed_s)
+        why = self._disturbed(look)
+        if self._mapped and why:
+            self._mapped.backlog = look.backlog
+        elif self._mapped:
+            self._mapped.measure(look, passed_s, look.stages[0].busy_s > UP * look.stages[0].slots * passed_s)
+        if why:
             return self._stay(look, why)
         for stage, seen in zip(self._stages, look.stages, strict=True):
             stage.measure(seen)
@@ -76,6 +89,13 @@ class ScalingPolicy:
         for stage in self._stages:
             stage.before = None
 
+    def _relax(self, seconds: float) -> None:
+        for stage in self._stages:
+            stage.relax(seconds)
+        forgotten = -math.expm1(-max(0.0, seconds) / FORGET_S)
+        self.takes_s += (TAKES_S - self.takes_s) * forgotten
+        self.misses_s += (MISSES_S - self.misses_s) * forgotten
+
     # -- after a migration --------------------------------------------------------------------------------------------
 
     def _disturbed(self, look: Look) -> str:
@@ -86,6 +106,7 @@ class ScalingPolicy:
             move = self._move = _Move(1.0, look.at_s, telling=False, own=False)
         if move is not None:
             move.missed_s += look.missed_s
+            move.telling &= look.offered_per_s <= move.enough_per_s
         if look.migrating or (move is not None and move.ended_s is None):
             for stage in self._stages:
                 stage.wanted.clear()
@@ -128,10 +149,15 @@ class ScalingPolicy:
 
     # -- the decision -------------------------------------------------------------------------------------------------
 
+    @property
+    def _each(self) -> float:
+        """Records of the first stage for each event offered."""
+        return self._mapped.each if self._mapped else 1.0
+
     def _demands(self, look: Look) -> Iterator[float]:
         """Records per second that each stage should take."""
-        late = max(0.0, look.backlog - look.offered_per_s * ON_THE_WAY_S)
-        demand = look.offered_per_s + late / self._goals.work_off_s
+        late = _late(look.offered_per_s, look.backlog)
+        demand = (look.offered_per_s + late / self._goals.work_off_s) * self._each
         for stage in self._stages:
             yield demand
             demand *= stage.passes_on
@@ -173,7 +199,8 @@ class ScalingPolicy:
         if move >= stay:
             return self._stay(look, "a move would cost more than it brings", **costs)
         grows = any(target > now for now, target in zip(slots, targets, strict=True))
-        self._move = _Move(share, look.at_s, telling=not grows and not look.missed_s)
+        enough_per_s = UP * self._capacity(targets, slots)
+        self._move = _Move(share, look.at_s, not grows and not look.missed_s, enough_per_s)
         for stage, seen in zip(self._stages, look.stages, strict=True):
             stage.before = seen.slots, stage.true_per_s
             stage.wanted.clear()
@@ -211,7 +238,7 @@ class ScalingPolicy:
 
     def _capacity(self, slots: Sequence[int], now: Sequence[int]) -> float:
         """Events per second that all stages together can take."""
-        most, each = math.inf, 1.0  # records of the stage for each event offered
+        most, each = math.inf, self._each  # records of the stage for each event offered
         for stage, number, before in zip(self._stages, slots, now, strict=True):
             if stage.busy_s and each:
                 most = min(most, stage.capacity(number, before) / each)
@@ -237,6 +264,11 @@ class ScalingPolicy:
         return Scaling(look, reason, self._numbers(look, [seen.slots for seen in look.stages]), **costs)
 
 
+def _late(offered: float, backlog: float) -> float:
+    """Of the backlog, what is more than always is on the way."""
+    return max(0.0, backlog - offered * ON_THE_WAY_S)
+
+
 def _missed_s(capacity: float, offered: float, backlog: float, seconds: float) -> tuple[float, float]:
     """Seconds over the objective within ``seconds``, and the backlog behind them.
 
@@ -246,7 +278,6 @@ def _missed_s(capacity: float, offered: float, backlog: float, seconds: float) -
     left = max(0.0, backlog + (offered - capacity) * seconds) if math.isfinite(capacity) else 0.0
     if capacity <= offered:
         return seconds if offered else 0.0, left
-    late = max(0.0, backlog - offered * ON_THE_WAY_S)
-    gone_s = min(seconds, late / (capacity - offered))
+    gone_s = min(seconds, _late(offered, backlog) / (capacity - offered))
     near = min(1.0, max(0.0, (offered / capacity - UP) / (1 - UP)))
     return gone_s + (seconds - gone_s) * near, left

@@ -3,11 +3,12 @@
 import math
 from dataclasses import dataclass
 
-from keyshift.planner.scaling import StageLook
+from keyshift.planner.scaling import Look, StageLook
 
 MEMORY_S = 1.0  # at work, of each slot: older measurements weigh no more than that
 TELLING = 1.5  # ratio of slots before and after, from which on the change of capacity is more than noise
 RELAX_S = 120.0  # in which the belief that more slots bring nothing is forgotten, all but a third of it
+MAPPED_S = 20.0  # likewise, what sources made of their events: their mix changes
 
 
 @dataclass(slots=True)
@@ -55,3 +56,35 @@ class TrueRate:
         if max(slots, had) >= TELLING * min(slots, had) and self.busy_s and rate > 0:
             came = (slots * self.true_per_s - had * rate) / (slots * rate - had * rate)
             self.worth = (self.worth + min(1.0, max(0.0, came))) / 2
+
+
+@dataclass(slots=True)
+class MappedRate:
+    """What the sources' ``map`` makes of an event: a few records of the first stage, or, of most, none."""
+
+    records: float = 0.0
+    events: float = 0.0
+    backlog: float = 0.0  # at the look before
+
+    @property
+    def each(self) -> float:
+        """Records of the first stage for each event offered; 1 as long as that is not known."""
+        return self.records / self.events if self.events else 1.0
+
+    def measure(self, look: Look, seconds: float, full: bool) -> None:
+        """The ``seconds`` since the look before. ``full``: the first stage was at work nearly all of them.
+
+        The events of these records are those offered, less those that wait since. With several stages nobody knows at
+        which of them these wait, and without a backlog not how many do if the stage is full: then what was known
+        counts, as far as that can be.
+        """
+        records, offered = look.stages[0].records, look.offered_per_s * seconds
+        taken = max(0.0, offered - look.backlog + self.backlog)
+        least, most = (taken, taken) if len(look.stages) == 1 else (min(offered, taken), max(offered, taken))
+        if full and not look.backlog:
+            least = 0.0
+        self.backlog = look.backlog
+        events = min(most, max(least, records / self.each)) if self.each else most
+        if records > 0 and events > 0:
+            keep = math.exp(-seconds / MAPPED_S)
+            self.records, self.events = self.records * keep + records, self.events * keep + events

@@ -119,6 +119,22 @@ def test_a_restart_writes_and_reads_all_state_and_stops_all_records():
     assert found.spike_ms == pytest.approx(6000, rel=0.05)
 
 
+@pytest.mark.parametrize("host_slots", [4, 10])
+def test_a_restart_uses_a_core_for_each_slot_that_owns_state(host_slots):
+    """Of 400 bytes two slots write half each, and four read a quarter each, whatever room is left on their host."""
+    costs, cluster = replace(FREE, stored_byte_s=0.02), Cluster(host_slots, cores=8, link_bytes_per_s=1e9)
+    found = carried_out("stop_restart", assignment(0, 0, 1, 1), assignment(0, 1, 2, 3), load([1.0] * 4), cluster, costs)
+    assert found.completion_s == pytest.approx(400 * 0.01 / 2 + 400 * 0.01 / 4)
+
+
+def test_a_restart_waits_for_the_host_that_takes_longest():
+    """One slot with 100 bytes on the first host, two with 150 on the second."""
+    costs, cluster = replace(FREE, stored_byte_s=0.02), Cluster(host_slots=2, cores=8, link_bytes_per_s=1e9)
+    offered = replace(load([1.0] * 3), unit_bytes=np.array([100.0, 75.0, 75.0]))
+    there = assignment(0, 2, 3)
+    assert carried_out("stop_restart", there, there, offered, cluster, costs).completion_s == pytest.approx(2 * 1.0)
+
+
 def test_of_a_copied_unit_only_what_has_changed_travels():
     found = carried_out("replicated", HERE, THERE, load([10.0, 10.0], copy_every_s=2.0), replicate=1)
     assert found.bytes_copied == 100
@@ -138,7 +154,7 @@ def test_nothing_to_move_takes_no_time():
     [
         ("lazy", PAIR, FREE, "transfer = access: keys that move one by one"),
         ("hybrid", PAIR, FREE, "transfer = remote: keys that move one by one"),
-        ("stop_restart", PAIR, replace(FREE, restart_s=np.nan), "no run that restarts was measured"),
+        ("stop_restart", PAIR, replace(FREE, restart_s=np.nan), r"with at least two sizes of state, one 1\.5 times"),
         ("fluid", PAIR, replace(FREE, event_s=0.06), r"rate = 20: slot 0 would be busy for 1\.2 s of each second"),
         ("fluid", PAIR, replace(FREE, row_s=0.2), "2 s of them with 10 rows; lower rate"),
     ],

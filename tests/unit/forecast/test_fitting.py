@@ -39,6 +39,7 @@ def run(steps, units, unit_bytes, frame_s=0.02, routers=2, pairs=1, restarts=Fal
         frame_s=frame_s,
         rate=1000.0,
         slots=2,
+        owners=(2, 2),
         rows_per_s=2 * routers / frame_s,
         cpus=2,
         event_s=TRUE.event_s,
@@ -83,6 +84,24 @@ def test_restarts_with_the_same_state_do_not_say_what_state_costs():
         assert math.isnan(costs.restart_s) and math.isnan(costs.stored_byte_s)
         again = Costs.from_json(costs.to_json())
         assert repr(again) == repr(costs)
+
+
+def test_a_restart_has_a_core_for_each_slot_that_owns_state_then():
+    """Written by one, read by two."""
+    took = [TRUE.restart_s + TRUE.stored_byte_s * 8 * size * (1 / 2 + 1 / 4) for size in (1 << 20, 1 << 24)]
+    moves = [
+        each.migration.assign(installed_s=each.migration["switched_s"] + seconds)
+        for each, seconds in zip(RESTARTS, took, strict=True)
+    ]
+    late = [replace(each, owners=(1, 2), migration=moved) for each, moved in zip(RESTARTS, moves, strict=True)]
+    assert fit([*LIVE, *late]).costs.stored_byte_s == pytest.approx(TRUE.stored_byte_s)
+
+
+def test_of_runs_at_whose_workers_nobody_has_looked_rows_are_not_taken_to_cost_nothing():
+    unseen = [replace(each, cores=math.nan) for each in LIVE]
+    with pytest.raises(BadInput, match="of none of 4 runs is known what its Python workers took"):
+        fit(unseen)
+    assert fit([LIVE[0], *unseen[1:]]).costs.row_s == pytest.approx(TRUE.row_s)
 
 
 def test_no_cost_is_below_nothing():

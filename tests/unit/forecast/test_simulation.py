@@ -10,6 +10,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.forecast.calibration import calibrate, usable
 from keyshift.forecast.simulation import amount, questions, simulate
 from keyshift.model.errors import BadInput
+from keyshift.results.tables import make_table
 from keyshift.studies.study import named
 
 SMALL = {"slots": 4, "to_slots": 6, "key_groups": 24, "state": "24GB", "rate": 1000, "host_slots": 1, "routers": 2}
@@ -107,6 +108,19 @@ def test_runs_that_cannot_be_simulated_are_refused_and_those_of_a_store_left_out
     for manifest, _ in (measured("fluid", 0), lazy, measured("fluid", 2, fault="kill:slot@10", snapshot_s=2)):
         store.put_run(manifest, small_store.tables())
     assert [(name, len(some)) for name, some in usable(store).items()] == [("fluid", 1)]
+
+
+def test_runs_whose_executors_were_pods_are_refused_and_left_out_of_a_store():
+    """Of pods nobody knows what their Python workers took. The newest is one, and had another driver."""
+    manifest, tables = measured("fluid", 1)
+    metrics = tables["metrics"].assign(instance=tables["metrics"]["instance"].replace("python_workers", "pod 1"))
+    with pytest.raises(BadInput, match=f"run {manifest.run_id}: its executors were pods; take runs whose executors"):
+        calibrate({"fluid": [(manifest, tables | {"metrics": metrics})]})
+    store, here = small_store.result_store(), measured("fluid", 0)[0]
+    other = manifest.model_copy(update={"machine": manifest.machine.model_copy(update={"cpus": 1})})
+    store.put_run(here, small_store.tables())
+    store.put_run(other, small_store.tables() | {"metrics": make_table("metrics", metrics.to_dict("list"))})
+    assert [each.run_id for each, _ in usable(store)["fluid"]] == [here.run_id]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import autoscaler as module
 from keyshift.lab.autoscaler import Autoscaler, sentence, told
-from keyshift.model.errors import MigrationFailed, QueryDied
+from keyshift.model.errors import BadInput, MigrationFailed, QueryDied
 from keyshift.model.records import Measured, Second
 from keyshift.planner.autoscaling import COOL_DOWN_S
 from keyshift.results.from_records import scaling_table
@@ -109,6 +109,24 @@ class Chain(Job):
     def begin(self, change):
         self.requests.append((self.clock.now - BEGIN, change))
         self.target, self.until = change.slots, self.clock.now + 3
+
+
+class Filtered(Job):
+    """A source drops 92 of a hundred events."""
+
+    def pass_second(self):
+        super().pass_second()
+        at, records, _ = self.feed.progress.pop()
+        self.feed.progress.append(Progress(at, records / 0.08, records / 0.08))
+        self.traffic.received = self.answered / 0.08
+        self.traffic.seconds[-1] = self.traffic.seconds[-1]._replace(results=self.traffic.seconds[-1].results / 0.08)
+
+    def measure(self):
+        return {"sellers": super().measure()["counter"]}
+
+    @property
+    def owners(self):
+        return {"sellers": super().owners["counter"]}
 
 
 @pytest.fixture
@@ -270,6 +288,31 @@ def test_each_stage_of_a_chain_gets_the_slots_that_it_needs(driven):
     assert table.groupby("stage")["slots"].last().tolist() == [3, 5]
 
 
+def test_of_a_chain_a_stage_whose_request_is_refused_stays_and_the_others_move(driven):
+    made = driven(1, lambda now: 900.0, of=Chain, workload="chain")
+    request = made.driver._ask
+
+    def ask(change, stage):
+        if stage == "counter-1":
+            raise BadInput("not now")
+        request(change, stage)
+
+    made.driver._ask = ask
+    made.run(15)
+    (moved,) = (decision for decision in made.driver.decisions if decision.moves)
+    assert [stage.target - stage.slots for stage in moved.stages] == [0, made.job.behind.slots - 1]
+    assert moved.reason == "more is to be done than the slots can; nothing was requested of counter-1, not now"
+
+
+def test_a_source_that_drops_most_events_needs_slots_for_the_others_only(driven):
+    made = driven(1, lambda now: 120.0, of=Filtered, workload="nexmark", query="q3")
+    made.run(40)
+    last = made.driver.decisions[-1]
+    assert (last.look.offered_per_s, made.driver.decisions.moves) == (1500.0, 0)
+    assert last.stages[0].demand_per_s == pytest.approx(120.0)
+    assert last.stages[0].utilisation == pytest.approx(120 / RATE)
+
+
 def test_what_somebody_else_has_requested_is_left_alone_until_a_cool_down_is_over(driven):
     made = driven(1, lambda now: 200.0)
     made.run(20)
@@ -336,7 +379,13 @@ def test_a_request_that_cannot_be_made_is_said_and_made_later(driven):
     made.run(40)
     assert "autoscaler: nothing was requested of counter, measure: 1 did not answer" in made.said
     assert made.job.slots > 3
-    refused, requested, *_ = (decision for decision in made.driver.decisions if decision.moves)
+    assert made.driver.decisions.moves == len(made.job.requests)
+    refused = next(
+        decision for decision in made.driver.decisions if decision.reason.startswith("nothing was requested")
+    )
+    assert refused.reason == "nothing was requested of counter, measure: 1 did not answer"
+    assert refused.stages[0].target == refused.stages[0].slots and not told(refused, ["counter"])["moves"]
+    requested = next(decision for decision in made.driver.decisions if decision.moves)
     assert requested.migration_s == refused.migration_s, "a refusal says nothing about how long a migration takes"
     between = [d for d in made.driver.decisions if refused.look.at_s < d.look.at_s < requested.look.at_s]
     assert not any(d.look.migrating or d.reason.startswith("cool-down") for d in between)

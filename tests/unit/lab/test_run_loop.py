@@ -283,7 +283,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     assert span == tuple(BEGIN + begin + passed for passed in (0.0, 4.0, 24.0, 12.0))
     assert (workload, final, samples, overloaded) == (run.spec.workload, "final", ["sample"], False)
     assert run.system.notes == sampled.notes
-    assert scalings == []
+    assert list(scalings) == []
 
 
 def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_offered(made):

@@ -74,9 +74,9 @@ def _paid(scaling: pd.DataFrame, begins: np.ndarray) -> np.ndarray:
     """Slots paid for, the mean of each second that begins at one of ``begins``. NaN if nobody has looked."""
     total = np.zeros(len(begins))
     for _, looks in scaling.sort_values("t_s").groupby("stage"):
-        asked = looks["target"].where(looks["target"] != looks["slots"]).ffill()  # by the last migration so far
-        moves = looks["migrating"] | (looks["target"] != looks["slots"])
-        paid = looks["slots"].where(~moves, looks["slots"].combine(asked.fillna(0), max)).to_numpy("float64")
+        most = looks[["slots", "target"]].max(axis=1)
+        until_over = (~looks["migrating"].astype(bool)).cumsum()  # a look, and those of its migration
+        paid = most.groupby(until_over).cummax().to_numpy("float64")
         grid = (begins[:, None] + (np.arange(_GRID) + 0.5) / _GRID).ravel()
         place = np.searchsorted(looks["t_s"].to_numpy(), grid, side="right") - 1
         total += paid[np.maximum(place, 0)].reshape(len(begins), _GRID).mean(axis=1)

@@ -9,7 +9,7 @@ job.stop().summary
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from keyshift.experiment.commands import UNDER_WAY, Answer, Command
 from keyshift.experiment.live_spec import parameters, partitions, room
@@ -21,10 +21,10 @@ from keyshift.lab.live.journal import Keeper
 from keyshift.lab.live.run import LiveRun
 from keyshift.lab.live.status import ScalingStatus, Status
 from keyshift.lab.run_loop import RunLoop, Script
+from keyshift.lab.scalings import Scalings
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.notes import Activity
 from keyshift.model.records import Second
-from keyshift.planner.scaling import Scaling
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.traffic.messages import Latencies
 
@@ -188,13 +188,13 @@ class LiveJob:
                 of_slot |= measured.get(name, {}).get(slot, {})
         return status
 
-    def _scaling(self, made: Sequence[Scaling]) -> ScalingStatus | None:
+    def _scaling(self, made: Scalings) -> ScalingStatus | None:
         """None without an autoscaler."""
         if self.spec.scenario.trigger != "auto":
             return None
         names = [stage.name for stage in self.spec.workload.stages]
         newest = [told(each, names) for each in made[-TOLD:]]
-        return {"looks": len(made), "moves": sum(each.moves for each in made), "decisions": newest}
+        return {"looks": len(made), "moves": made.moves, "decisions": newest}
 
     @property
     def phases(self) -> Mapping[str, Activity]:

@@ -70,8 +70,15 @@ def test_slots_are_paid_for_from_the_request_on_and_until_their_state_has_gone()
     paid = scaling_timeline(latency(), looks(*rows), -1.0, 8.0, 500)["slots"].tolist()
     assert paid[:3] == [1, 1, 1], "before the first look, too"
     assert paid[3:6] == [3, 3, 3]
-    assert paid[6] == 3, "until the migration away is over"
+    assert paid[6:8] == [3, 3], "until the migration away is over"
     assert paid[8] == 1
+
+
+def test_slots_that_go_are_paid_for_at_every_look_of_their_migration_and_not_at_one_of_the_next():
+    down = [(0.0, 4, 1, False), (1.0, 1, 1, True), (2.0, 1, 1, True), (3.0, 1, 1, False)]
+    by_hand = [(4.0, 1, 1, True), (5.0, 2, 2, True), (6.0, 2, 2, False)]
+    paid = scaling_timeline(latency(), looks(*down, *by_hand), 0.0, 7.0, 500)["slots"].tolist()
+    assert paid == [4, 4, 4, 1, 1, 2, 2]
 
 
 def test_slots_of_a_second_are_its_mean_and_those_of_all_stages_count():

@@ -262,11 +262,11 @@ def scaling(monkeypatch):
 
 def test_a_job_that_scales_itself_tells_what_it_decides_and_asks_for_it_like_anybody(scaling):
     assert wait_until(lambda: scaling.status()["migrations"], 60)
-    told = scaling.status()
-    migration = told["migrations"][0]
+    migration = scaling.status()["migrations"][0]
     assert (migration["stage"], migration["slots"]) == ("counter-1", 4)
     assert wait_until(lambda: scaling.status()["stages"]["counter-1"]["slots"] == 4, 60)
-    (moved,) = [each for each in scaling.status()["autoscaler"]["decisions"] if each["moves"]]
+    told = scaling.status()
+    (moved,) = [each for each in told["autoscaler"]["decisions"] if each["moves"]]
     assert (moved["stages"]["counter-1"]["slots"], moved["stages"]["counter-1"]["target"]) == (2, 4)
     assert moved["stages"]["counter-1"]["true_per_s"] == pytest.approx(100)
     assert "counter-1 2 → 4 slots" in moved["words"]
