@@ -19,9 +19,7 @@ UP, GOAL, DOWN = 0.85, 0.75, 0.6  # shares of time at work: more slots above UP,
 LOOKS_UP, LOOKS_DOWN = 2, 3  # looks in a row that have to agree: a backlog grows, idle slots only cost
 ON_THE_WAY_S = 0.5  # of the offered rate: so much is always between source and results, and is no backlog
 TAKES_S, MISSES_S = 4.0, 1.0  # guesses, of a migration of the whole state; see ``ScalingPolicy``
-FORGET_S = (
-    1800.0  # in which what was learnt about migrations is forgotten, all but a third: it may have been an accident
-)
+FORGET_S = 1800.0  # in which all but a third of what was learnt about migrations is forgotten: it may have been chance
 COOL_DOWN_S, COOL_DOWN_TIMES = 4.0, 2.0  # after a migration: at least so long, and so often the time that it disturbs
 
 

@@ -125,13 +125,14 @@ def test_a_jvm_of_spark_that_was_there_before_is_not_the_jobs(recorded, monkeypa
     def prepared(run_id):
         yield run
 
+    of_other_tests = {each.pid: "of other tests" for each in psutil.Process().children(recursive=True)}
     with ExitStack() as stack:
         idle = stack.enter_context(java(tmp_path, "kept = b'x' * (128 << 20); import time; time.sleep(600)"))
         assert wait_until(lambda: psutil.Process(idle.pid).memory_info().rss > 128 << 20, 60.0)
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=idle))
         stack.enter_context(java(tmp_path, "import time; time.sleep(600)"))
         with pytest.raises(KeyshiftError, match="it is over"):
-            runs.run_peer(SPEC, None, tmp_path, print, prepared, beside=runs.idle_jvm)
+            runs.run_peer(SPEC, None, tmp_path, print, prepared, beside=lambda: runs.idle_jvm() | of_other_tests)
         assert runs.idle_jvm() == {idle.pid: "idle Spark"}
     assert runs.idle_jvm() == {}, "it has ended"
     memory = [value for _, metric, kind, value in seen if (metric, kind) == ("rss_mib", "spark_jvm")]
