@@ -97,11 +97,11 @@ def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
     for name, silence in silences.items():
         low, high = sorted((max(silence, LEAST_S), max(mine, LEAST_S)))
         if high <= TIE * low:
-            said.append(f"{name} is silent for about as long, {digits(silence)} s.")
+            said.append(f"{name} is silent for about as long as {of}, {digits(silence)} s.")
         elif silence > mine:
-            said.append(f"{name} is silent {digits(high / low)} times as long, {digits(silence)} s.")
+            said.append(f"{name} is silent {digits(high / low)} times as long as {of}, {digits(silence)} s.")
         else:
-            said.append(f"That is {digits(high / low)} times as long as {name} is silent, {digits(silence)} s.")
+            said.append(f"{of} is silent {digits(high / low)} times as long as {name}, {digits(silence)} s.")
     return said
 
 
@@ -116,5 +116,6 @@ def steady_sentences(table: pd.DataFrame, of: str) -> list[str]:
     p50, p99 = known.pop(of)
     said = [f"{of}: P50 {digits(p50)} and P99 {digits(p99)} ms before the request."]
     for name, other in known.items():
-        said.append(f"{name} has {digits(other[0] / p50)} times its P50 and {digits(other[1] / p99)} times its P99.")
+        ratios = [digits(mine / theirs) for mine, theirs in zip(other, (p50, p99), strict=True)]
+        said.append(f"{name} has {ratios[0]} times the P50 and {ratios[1]} times the P99 of {of}.")
     return said

@@ -72,9 +72,9 @@ def test_silences_are_compared_in_words():
     table = interruptions(rows, {each["strategy"]: [latency(1.0)] for each in rows})
     assert interruption_sentences(table, "flink_restart") == [
         "flink_restart: no result for 2.0 s.",
-        "stop_restart is silent 3.0 times as long, 6.0 s.",
-        "That is 400 times as long as fluid is silent, 0.005 s.",
-        "lazy is silent for about as long, 2.1 s.",
+        "stop_restart is silent 3.0 times as long as flink_restart, 6.0 s.",
+        "flink_restart is silent 400 times as long as fluid, 0.005 s.",
+        "lazy is silent for about as long as flink_restart, 2.1 s.",
     ]
 
 
@@ -83,7 +83,7 @@ def test_latencies_before_are_compared_in_words():
     table = interruptions(rows, {"spark_state": [latency(1.0)], "fluid": [latency(1.0)]})
     assert steady_sentences(table, "spark_state") == [
         "spark_state: P50 10 and P99 20 ms before the request.",
-        "fluid has 0.5 times its P50 and 1.5 times its P99.",
+        "fluid has 0.5 times the P50 and 1.5 times the P99 of spark_state.",
     ]
     assert steady_sentences(table, "a") == ["No correct run of a says what its latency is."]
 
