@@ -94,8 +94,8 @@ class Autoscaler:
                 stages[place] = replace(stage, target=stage.slots)
         if not refused:
             return made
-        kept = [made.reason] if any(stage.target != stage.slots for stage in stages) else []
-        return replace(made, stages=tuple(stages), reason="; ".join([*kept, *refused]))
+        left = replace(made, stages=tuple(stages))
+        return replace(left, reason="; ".join([made.reason, *refused] if left.moves else refused))
 
     # -- a look -------------------------------------------------------------------------------------------------------
 
