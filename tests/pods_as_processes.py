@@ -52,6 +52,7 @@ class Pods:
             self._processes[name] = subprocess.Popen(
                 ["/bin/sh", ENTRY, *container["args"]],
                 env=os.environ | told | here,
+                cwd=folder,  # Spark leaves copies of its jars where it is
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -68,7 +68,7 @@ class ResultStore:
             with suppress(KeyshiftError):  # what stopped the upload is the news, not that tidying up failed as well
                 self._files.remove(stored.run_id, tried)
             raise
-        self._index.add([_row(stored)])
+        self._index.add([row_of(stored)])
         return stored
 
     def put_file(self, run_id: str, name: str, content: bytes | Path) -> Manifest:
@@ -193,7 +193,7 @@ class ResultStore:
     def _looked_at(self, run_id: str) -> Row | None:
         """The row of a run by its manifest; None for a folder without one, which is no run."""
         try:
-            return _row(_parsed(run_id, self._files.bucket.get(f"{run_id}/{MANIFEST}")))
+            return row_of(_parsed(run_id, self._files.bucket.get(f"{run_id}/{MANIFEST}")))
         except NotThere:
             return None
         except ServiceUnavailable:
@@ -213,8 +213,8 @@ def _parsed(run_id: str, content: bytes) -> Manifest:
     return validate(raw)
 
 
-def _row(manifest: Manifest) -> dict[str, Any]:
-    """Of a list of runs, as JSON has it."""
+def row_of(manifest: Manifest) -> dict[str, Any]:
+    """The row of a run in a list of runs, as JSON has it."""
     summary = manifest.summary.model_dump(mode="json") if manifest.summary else {}
     told = manifest.model_dump(mode="json", include={*HEAD, "machine"})
     return summary | told | {"keyshift": manifest.versions.get("keyshift")}

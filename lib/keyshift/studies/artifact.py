@@ -37,7 +37,7 @@ from keyshift.results.files import Files
 from keyshift.results.manifest import Manifest
 from keyshift.results.pages import page, svg, table
 from keyshift.results.report import overview, page_of, tables_of
-from keyshift.results.store import ResultStore
+from keyshift.results.store import ResultStore, row_of
 from keyshift.studies import gallery
 from keyshift.studies.batch import ExecutionRecord, PreparedBatch
 from keyshift.studies.batch_report import Done, batch_report
@@ -215,7 +215,7 @@ def _published(store: ResultStore, manifests: Sequence[Manifest]) -> str:
     rows = []
     for manifest in manifests:
         if manifest.summary:
-            row = manifest.summary.model_dump(mode="json")
+            row = row_of(manifest)
             if manifest.strategy in COMPARED:
                 tables = store.get_tables(manifest.run_id, ["latency", "migration"])
                 row["mean_ms"] = mean_ms(tables["latency"], tables["migration"])

@@ -14,6 +14,7 @@ import pandas as pd
 from keyshift.analysis.plots.style import shown, style_of
 from keyshift.analysis.tables import REPETITION, Row, measured
 from keyshift.planner import MEANINGS
+from keyshift.results.index import MADE_BY
 from keyshift.studies.stored_runs import FREE, fixed
 
 LEAST = 3  # points from which a shape can be told
@@ -24,7 +25,8 @@ class Ours(Protocol):
     """The values of stored runs at the points of a curve."""
 
     def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
-        """Runs of one load at a time: one of them, with the parameters that all have, and a value for each point."""
+        """Runs of one load, made alike, at a time: one of them, with the parameters that all have, and a value for each
+        point."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Line:
-    """Ours beside a curve: runs of one load."""
+    """Ours beside a curve: runs of one load, on machines that are alike, by one version of keyshift."""
 
     name: str
     points: pd.DataFrame  # columns point, published, ours, ratio; NaN where we have none
@@ -64,7 +66,7 @@ class Line:
 def beside(curve: Curve, rows: Sequence[Row]) -> list[Line]:
     """Our lines that have the most points of a curve; none if no run has any.
 
-    ``rows``: summaries, of which those whose verdict is not ok are left out.
+    ``rows``: of ``row_of``, of which those whose verdict is not ok are left out.
     """
     found = list(curve.ours([row for row in rows if row["verdict"] == "ok"]))
     most = max((len(values) for _, values in found), default=0)
@@ -79,17 +81,24 @@ def beside(curve: Curve, rows: Sequence[Row]) -> list[Line]:
 
 
 def _name(row: Row, others: Sequence[Row]) -> str:
-    """The workload, and the parameters in which the lines of one curve differ."""
+    """The workload, and in what the lines of one curve differ: parameters, machine, version."""
     names = sorted({name for other in others for name in fixed(other, REPETITION)} - {"workload"})
-    varying = [name for name in names if len({repr(other["parameters"].get(name)) for other in others}) > 1]
-    return ", ".join([row["workload"], *(f"{name}={shown(row['parameters'].get(name))}" for name in varying)])
+    ours, *theirs = ({name: each["parameters"].get(name) for name in names} | _made_by(each) for each in (row, *others))
+    varying = [name for name in ours if len({repr(each[name]) for each in theirs}) > 1]
+    return ", ".join([row["workload"], *(f"{name}={shown(ours[name])}" for name in varying)])
+
+
+def _made_by(row: Row) -> dict[str, Any]:
+    told = {name: row.get(name) for name in MADE_BY}
+    machine = told["machine"] or {}
+    return told | {"machine": ", ".join(f"{name} {value}" for name, value in machine.items())}
 
 
 def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
-    """Rows that differ in parameters of ``free`` alone, together."""
+    """Rows that differ in parameters of ``free`` alone, and were made by the same, together."""
     loads: dict[str, list[Row]] = {}
     for row in rows:
-        loads.setdefault(repr(sorted(fixed(row, free).items(), key=str)), []).append(row)
+        loads.setdefault(repr((sorted(fixed(row, free).items(), key=str), _made_by(row))), []).append(row)
     return list(loads.values())
 
 

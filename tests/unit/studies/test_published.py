@@ -54,6 +54,23 @@ def test_runs_of_other_loads_are_other_lines_and_only_the_fullest_are_shown():
     assert [line.name for line in lines] == ["keycount, rate=100", "keycount, rate=7"]
 
 
+def test_runs_of_other_machines_and_versions_are_other_lines():
+    def made(ours, **made_by):
+        return [in_turns(ms, ours * ms, **made_by) for ms in HEARTBEATS]
+
+    few, many = ({"cpus": cpus, "cpu": "one of a cloud"} for cpus in (2, 64))
+    rows = [*made(1, machine=few, keyshift="1"), *made(2, machine=many, keyshift="1"), *made(3, machine=few, keyshift="2")]
+    lines = {line.name: line.points["ours"].tolist() for line in beside(OF_HEARTBEAT, rows)}
+    assert lines == {
+        "keycount, machine=cpus 2, cpu one of a cloud, keyshift=1": [5, 10, 50, 100],
+        "keycount, machine=cpus 64, cpu one of a cloud, keyshift=1": [10, 20, 100, 200],
+        "keycount, machine=cpus 2, cpu one of a cloud, keyshift=2": [15, 30, 150, 300],
+    }
+    ours, theirs = (moved(strategy, 4, 4, 4) | {"machine": few} for strategy in ("drrs", "meces"))
+    assert len(beside(AGAINST_MECES, [ours, theirs])) == 1
+    assert beside(AGAINST_MECES, [ours, theirs | {"machine": many}]) == []
+
+
 def test_a_point_is_of_runs_with_all_its_parameters():
     passive = {"ordering": "none", "snapshot_s": 30.0, "rate": 10.0}
     rows = [row("fluid", p99_ms=9.0) | {"parameters": passive}]
