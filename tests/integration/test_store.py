@@ -105,7 +105,7 @@ def test_runs_are_listed_newest_first_and_chosen_by_their_kind(store):
 def test_an_empty_store_lists_nothing_and_says_so(store):
     assert store.list_runs().empty
     assert "spike_ms" in store.list_runs().columns
-    with pytest.raises(BadInput, match=r"^unknown run '2026': `keyshift results list` shows all$"):
+    with pytest.raises(BadInput, match=r"^unknown run '2026': `keyshift results list` shows the newest ones$"):
         store.get_manifest("2026")
 
 

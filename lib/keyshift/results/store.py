@@ -115,7 +115,7 @@ class ResultStore:
             raise BadInput(f"{run_id!r} begins {len(found)} runs, give more of it: {', '.join(found[:5])}")
         nearest = get_close_matches(run_id, self._run_ids(run_id[:DAY]), n=1, cutoff=0.0)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise BadInput(f"unknown run {run_id!r}: {hint}`keyshift results list` shows all")
+        raise BadInput(f"unknown run {run_id!r}: {hint}`keyshift results list` shows the newest ones")
 
     def get_manifest(self, run_id: str) -> Manifest:
         """The manifest of a run. Raises BadInput for an unknown run, KeyshiftError if the manifest is not valid."""
@@ -125,7 +125,7 @@ class ResultStore:
     def get_manifests(self, run_ids: Sequence[str]) -> list[Manifest]:
         """Those of several runs, each once. Raises BadInput if no run is given, too."""
         if not run_ids:
-            raise BadInput("no run given: name at least one, `keyshift results list` shows all")
+            raise BadInput("no run given: name at least one, `keyshift results list` shows the newest ones")
         return [self.get_manifest(run_id) for run_id in dict.fromkeys(map(self.resolve, run_ids))]
 
     def get_table(self, run_id: str, name: str) -> pd.DataFrame:

@@ -103,5 +103,5 @@ def test_a_run_that_is_not_there_is_named():
     store = result_store()
     with pytest.raises(BadInput, match="no run given"):
         report(store, [])
-    with pytest.raises(BadInput, match=r"^unknown run '2026': `keyshift results list` shows all$"):
+    with pytest.raises(BadInput, match=r"^unknown run '2026': `keyshift results list` shows the newest ones$"):
         report(store, ["2026"])

@@ -38,7 +38,7 @@ def test_an_unknown_run_is_looked_for_among_those_of_its_day_and_no_others(run_i
     bucket.listed.clear()
     with pytest.raises(BadInput) as error:
         store.get_manifest(run_id)
-    assert str(error.value) == f"unknown run {run_id!r}: {hint}`keyshift results list` shows all"
+    assert str(error.value) == f"unknown run {run_id!r}: {hint}`keyshift results list` shows the newest ones"
     assert len(bucket.listed) == looked_at
 
 
