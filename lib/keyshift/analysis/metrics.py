@@ -205,6 +205,14 @@ def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None)
     return _known((spans["end"] - np.maximum(spans["begin"], reached)).clip(lower=0).sum(skipna=False))
 
 
+def bytes_sent(migration: pd.DataFrame) -> int | None:
+    """Of state, with the units of ``migration``; None if a step has switched, and the source of a unit never told."""
+    need(migration, ["bytes", "switched_s", "sent_s"], "bytes_sent")
+    if (migration["switched_s"].notna() & migration["sent_s"].isna()).any():
+        return None
+    return int(migration["bytes"].sum())
+
+
 def phases(
     migration: pd.DataFrame, planned_s: float | None = None, replicate_s: float | None = None
 ) -> dict[str, float | None]:
@@ -308,7 +316,7 @@ def summarise(
     ``events`` and ``rate_per_s`` are those of results: a workload with other than one result per event has to set it.
     ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
     """
-    need(migration, ["bytes", "drained_s"], "summarise")
+    need(migration, ["drained_s"], "summarise")
     p50, p99 = before(latency, since_s)
     seconds = per_second(latency)
     goal = objective if objective is not None or p99 is None else objective_ms(p99)
@@ -319,6 +327,7 @@ def summarise(
     until = None if recovered is None else max(recovered, ceil(end))
     events = len(latency) if load is None else load.events
     span = float(latency["created_s"].max() - latency["created_s"].min()) if len(latency) else 0.0
+    sent = bytes_sent(migration)
     lasted = span if load is None else load.end_s - load.begin_s
     return {
         "measured_from_s": since_s,
@@ -332,7 +341,7 @@ def summarise(
         "completion_s": completion_s(migration, decisions),
         "phases": phases(migration, planned_s, replicate_s),
         "recover_s": recovered,
-        "bytes_moved": int(migration["bytes"].sum()) + bytes_beside,
+        "bytes_moved": None if sent is None else sent + bytes_beside,
         "bytes_copied": bytes_copied,
         "bytes_minimum": bytes_minimum,
         "units_moved": int(migration["installed_s"].notna().sum()),

@@ -69,7 +69,7 @@ _COLUMNS: dict[str, list[pa.Field]] = {
         column("unit", pa.int32(), "of state that moved"),
         column("source", pa.int32(), "slot that it left"),
         column("destination", pa.int32(), "slot to which it went"),
-        column("bytes", pa.int64(), "of state sent, the last time"),
+        column("bytes", pa.int64(), "of state sent, the last time; 0 if its source has not told"),
         column("prepared_s", pa.float64(), "source and destination have acknowledged the step"),
         column("switched_s", pa.float64(), "the new assignment is published"),
         column(
