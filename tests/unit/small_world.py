@@ -344,7 +344,6 @@ def world_of(monkeypatch, folder):
     monkeypatch.setattr(lab_run, "KeyshiftJob", system_of)
     monkeypatch.setattr(lab_run, "Replicas", ReplicasHere)
     monkeypatch.setattr(lab_run, "LiveReplicas", replicated)
-    monkeypatch.setattr(lab_run, "require_session", lambda *_: None)
     monkeypatch.setattr(lab_run, "clean_stores", lambda *_: world.delete("stores"))
     monkeypatch.setattr(background, "_launched", Process)
     monkeypatch.setattr(environment, "require_java", lambda: None)

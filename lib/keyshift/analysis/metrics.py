@@ -205,6 +205,14 @@ def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None)
     return _known((spans["end"] - np.maximum(spans["begin"], reached)).clip(lower=0).sum(skipna=False))
 
 
+def bytes_sent(migration: pd.DataFrame) -> int | None:
+    """Of state, with the units of ``migration``; None if a step has switched, and the source of a unit never told."""
+    need(migration, ["bytes", "switched_s", "sent_s"], "bytes_sent")
+    if (migration["switched_s"].notna() & migration["sent_s"].isna()).any():
+        return None
+    return int(migration["bytes"].sum())
+
+
 def phases(
     migration: pd.DataFrame, planned_s: float | None = None, replicate_s: float | None = None
 ) -> dict[str, float | None]:
@@ -290,7 +298,6 @@ def summarise(
     *,
     decisions: pd.DataFrame | None = None,
     since_s: float,
-    objective: float | None = None,
     planned_s: float | None = None,
     replicate_s: float | None = None,
     bytes_minimum: int | None = None,
@@ -302,23 +309,22 @@ def summarise(
 ) -> dict[str, Any]:
     """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
 
-    ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms, by default ``objective_ms`` of the one
-    before. ``decisions``: of its migrations, for ``completion_s``. ``bytes_beside``: sent beside those of its rows.
-    ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``load``: for ``pace``; without it,
-    ``events`` and ``rate_per_s`` are those of results: a workload with other than one result per event has to set it.
-    ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
+    ``since_s``: the end of the warm-up (negative). ``decisions``: of its migrations, for ``completion_s``.
+    ``bytes_beside``: sent beside those of its rows. ``copy_bytes_per_s``: measured bandwidth of a bare copy, for
+    ``floor_s``. ``load``: for ``pace``; without it, ``events`` and ``rate_per_s`` are those of results: a workload with
+    other than one result per event has to set it. ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
     """
-    need(migration, ["bytes", "drained_s"], "summarise")
+    need(migration, ["drained_s"], "summarise")
     p50, p99 = before(latency, since_s)
     seconds = per_second(latency)
-    goal = objective if objective is not None or p99 is None else objective_ms(p99)
     loaded_s = float(latency["created_s"].max()) if load is None else load.end_s
     end = migration[["installed_s", "drained_s"]].max().max()
     end = max(float(end) if isfinite(end) else 0.0, _last_fault_s(metrics, loaded_s), 0.0)
-    recovered = None if goal is None else recover_s(seconds, goal, end)
+    recovered = None if p99 is None else recover_s(seconds, objective_ms(p99), end)
     until = None if recovered is None else max(recovered, ceil(end))
     events = len(latency) if load is None else load.events
     span = float(latency["created_s"].max() - latency["created_s"].min()) if len(latency) else 0.0
+    sent = bytes_sent(migration)
     lasted = span if load is None else load.end_s - load.begin_s
     return {
         "measured_from_s": since_s,
@@ -332,7 +338,7 @@ def summarise(
         "completion_s": completion_s(migration, decisions),
         "phases": phases(migration, planned_s, replicate_s),
         "recover_s": recovered,
-        "bytes_moved": int(migration["bytes"].sum()) + bytes_beside,
+        "bytes_moved": None if sent is None else sent + bytes_beside,
         "bytes_copied": bytes_copied,
         "bytes_minimum": bytes_minimum,
         "units_moved": int(migration["installed_s"].notna().sum()),

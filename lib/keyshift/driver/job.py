@@ -286,9 +286,8 @@ class Job:
         """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""
         for stage in self.stages:
             if stage.log is not None:
-                place = "" if len(self.stages) == 1 else f"{stage.name} "
                 events = stage.ask.read_log(self._query.alive)
-                self.log += [event._replace(place=f"{place}{event.place}") for event in events]
+                self.log += events if len(self.stages) == 1 else [event.within(stage.name) for event in events]
 
     def call_savepoint(self, at_us: int = 0) -> int:
         """Let routers begin with the next ``savepoint``; see ``Questions.call_savepoint``."""

@@ -14,6 +14,7 @@ from keyshift.lab.machine.load_cost import cost_spec
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import service_errors
+from keyshift.ordering import orderings
 from keyshift.place.needs import Resources, require_needs
 from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
@@ -21,6 +22,7 @@ from keyshift.services.jars import jars, require_java
 from keyshift.services.stack import SERVICES, Stack
 from keyshift.state import backends, settings_of
 from keyshift.wire.client import connected
+from keyshift.wire.election import require_session
 
 ANSWER_S = 5.0
 
@@ -112,20 +114,20 @@ def open_lab(
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
     ``cores``: logical ones, if the specs need less. ``lasts_s``: seconds of load, if they are not those of the specs.
-    Raises KeyshiftError before anything is started, as ``require_possible_here`` does.
+    Raises KeyshiftError before anything is started, as ``require_possible_here`` does, and before Spark is started, as
+    ``require_session`` does.
     """
     place = require_possible_here(specs, profile, lasts_s=lasts_s)
     needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
-    with (
-        progress(say) as shown,
-        open_services(profile, shown) as endpoints,
-        Lab(
-            endpoints, jars("spark", shown), Stack().home, max(needed, cores), shown, place.spark, _stack(place)
-        ) as lab,
-    ):
-        yield lab
+    with progress(say) as shown, open_services(profile, shown) as endpoints:
+        for spec in specs:
+            if orderings.get(spec.job.ordering).leads:
+                require_session(endpoints.zookeeper, spec.job.session_ms)
+        given = endpoints, jars("spark", shown), Stack().home, max(needed, cores), shown, place.spark, _stack(place)
+        with Lab(*given) as lab:
+            yield lab
 
 
 def require_possible_here(

@@ -32,7 +32,6 @@ from keyshift.lab.scripts.series import Series, job_of, one_job
 from keyshift.lab.service_faults import BesideRun, ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic, used_by_pods
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.ordering import orderings
 from keyshift.place.profile import SparkProfile
 from keyshift.place.session import PlacedSpark
 from keyshift.program import interrupts_wait
@@ -43,7 +42,6 @@ from keyshift.runtime.protocol_log import LogEvent
 from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores, settings_of
 from keyshift.wire.config import JobConfig
-from keyshift.wire.election import require_session
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointStore
 
@@ -256,8 +254,6 @@ class Lab:
     def _around(
         self, spec: RunSpec, config: JobConfig, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
-        if orderings.get(config.ordering).leads:
-            require_session(config.endpoints.zookeeper, config.session_ms)
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
         traffic = job_traffic(spec.workload, config, results, self.work, reporter.second, configs)

@@ -173,7 +173,7 @@ class Summary(_Record):
     )
     bytes_moved: Count = Field(
         description="bytes of state sent because of the migration: whole units or their deltas, each time that they "
-        "were sent, and keys one by one"
+        "were sent, and keys one by one; null if a source has not told"
     )
     bytes_copied: Count = Field(
         default=None,

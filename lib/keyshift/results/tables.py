@@ -54,10 +54,11 @@ _COLUMNS: dict[str, list[pa.Field]] = {
             pa.string(),
             "what: cpu_cores and rss_mib (processors and MiB of the job; of pods without files that could be "
             "dropped), sent_mib and received_mib (MiB that the job has sent and received over the network since it "
-            "was sampled first), harness_cores (processors of what is around the job), machine_cores (processors "
-            "that the run may use: all, busy, busy for others, stolen), disturbed (1 if others and the host had at "
-            "least a tenth of them in the second before, else 0), run_queue (processes that run or could), "
-            "throughput_per_s (1/s), fault, replicas (how many are full, where that changes), …",
+            "was sampled first), harness_cores (processors of what the job is measured with: generator, collector, "
+            "embedded services, the driver's process), machine_cores (processors that the run may use: all, busy, "
+            "busy for others, stolen), disturbed (1 if others and the host had at least a tenth of them in the second "
+            "before, else 0), run_queue (processes that run or could), throughput_per_s (1/s), fault, replicas (how "
+            "many are full, where that changes), …",
         ),
         column("instance", pa.string(), "of which process, slot or task; of a fault, what happened"),
         column("value", pa.float64(), "in the unit of the metric"),
@@ -69,7 +70,7 @@ _COLUMNS: dict[str, list[pa.Field]] = {
         column("unit", pa.int32(), "of state that moved"),
         column("source", pa.int32(), "slot that it left"),
         column("destination", pa.int32(), "slot to which it went"),
-        column("bytes", pa.int64(), "of state sent, the last time"),
+        column("bytes", pa.int64(), "of state sent, the last time; 0 if its source has not told"),
         column("prepared_s", pa.float64(), "source and destination have acknowledged the step"),
         column("switched_s", pa.float64(), "the new assignment is published"),
         column(

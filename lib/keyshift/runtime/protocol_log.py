@@ -29,6 +29,10 @@ class LogEvent(NamedTuple):
     hop: int = 0
     other: str = ""
 
+    def within(self, part: str) -> "LogEvent":
+        """The same, where several have places of these names: a stage or replica, in front of both places."""
+        return self._replace(place=f"{part} {self.place}", other=self.other and f"{part} {self.other}")
+
 
 class ProtocolLog:
     """The last events of one place. ``new``: those that have no time yet, until the driver calls ``stamp``."""

@@ -21,7 +21,8 @@ def seconds(p99: dict[int, float]) -> pd.DataFrame:
 def migration(*rows: tuple[float, ...]) -> pd.DataFrame:
     """Rows of step, then switched, aligned, received, installed, drained."""
     columns = ["step", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s"]
-    return pd.DataFrame(rows, columns=columns).assign(bytes=10, unit=range(len(rows)))
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.assign(sent_s=frame["received_s"], bytes=10, unit=range(len(rows)))
 
 
 NO_MIGRATION = migration()
@@ -238,6 +239,13 @@ def test_a_fault_behind_three_quiet_seconds_is_in_spike_and_recovery(moved):
         assert before["recover_s"] == 0.0
 
 
+def test_what_was_sent_is_not_known_if_a_source_died_before_it_told():
+    silent = TWO_STEPS.assign(bytes=[10, 0, 10], sent_s=[1.9, NAN, 4.6])
+    given = latency((0.5, 10)), silent, NO_METRICS
+    assert metrics.summarise(*given, since_s=-4, bytes_beside=5)["bytes_moved"] is None
+    assert metrics.bytes_sent(silent.assign(switched_s=[1.0, NAN, 4.0])) == 20, "without a switch nothing is sent"
+
+
 def test_what_was_not_measured_is_none_not_zero():
     found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, since_s=-4)
     unknown = {name for name, value in found.items() if value is None}
@@ -251,7 +259,8 @@ def test_what_was_not_measured_is_none_not_zero():
 def moves(*rows: tuple[int, int, float, float]) -> pd.DataFrame:
     """Rows of step, unit, switched, installed; of stage 0."""
     frame = pd.DataFrame(rows, columns=["step", "unit", "switched_s", "installed_s"])
-    return frame.assign(stage=0, source=0, destination=1, drained_s=frame["installed_s"], bytes=1)
+    times = dict.fromkeys(("sent_s", "drained_s"), frame["installed_s"])
+    return frame.assign(stage=0, source=0, destination=1, bytes=1, **times)
 
 
 def planned(*rows: tuple[int, int, int]) -> pd.DataFrame:

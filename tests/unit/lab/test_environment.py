@@ -1,5 +1,6 @@
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,6 +127,18 @@ def test_a_fault_that_cannot_happen_there_is_refused_before_anything_is_opened(o
 def test_a_run_that_does_not_fit_into_its_profile_is_refused_before_anything_is_opened(opened, profile):
     spark = "\nspark: {master: 'k8s://https://api', image: i, driver_host: h, executors: 1, cores: 2}"
     with pytest.raises(BadInput, match=r"set spark\.executors to 3"), open_lab([make_spec({})], profile(more=spark)):
+        pass
+    assert not opened
+
+
+def test_a_session_that_zookeeper_does_not_have_is_refused_before_spark_is_started(opened, monkeypatch):
+    def refuse(hosts, session_ms):
+        raise BadInput(f"no session of {session_ms} ms at {hosts}")
+
+    monkeypatch.setattr(module, "open_services", lambda *_: nullcontext(SimpleNamespace(zookeeper="z:1")))
+    monkeypatch.setattr(module, "require_session", refuse)
+    led = make_spec({"ordering": "kazoo", "to_slots": 3, "session_ms": 300})
+    with pytest.raises(BadInput, match="no session of 300 ms at z:1"), open_lab([make_spec({}), led], "local"):
         pass
     assert not opened
 

@@ -21,6 +21,12 @@ def test_events_get_the_time_of_their_turn_and_the_oldest_are_forgotten():
     assert log.events[0] == LogEvent(100 + EVENTS // 2 + 2, "slot-1", "published", (), EVENTS // 2 + 2)
 
 
+def test_where_several_stages_have_such_places_both_are_named_with_theirs():
+    event = LogEvent(1, "slot-1", "send", (3,), 5, 1, "slot-2")
+    assert event.within("counter-1")[1::5] == ("counter-1 slot-1", "counter-1 slot-2")
+    assert event._replace(other="").within("counter-1").other == ""
+
+
 def test_effects_are_noted_with_what_they_are_about():
     log = ProtocolLog("slot-1")
     effects = (

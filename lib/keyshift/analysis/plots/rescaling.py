@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from keyshift.analysis.metrics import completion_s, migration_of, need, spike_ms
+from keyshift.analysis.metrics import bytes_sent, completion_s, migration_of, need, spike_ms
 from keyshift.analysis.plots.style import heading, plain_log, styles, theme
 from keyshift.analysis.statistics import interval
 from keyshift.analysis.tables import MIB
@@ -26,18 +26,19 @@ def rescalings(
     was requested, relative to the first one. The spike is the highest P99 of a second from there to the next request,
     at which a migration that takes longer still goes on: so that is in the next one's spike. What is not known is NaN.
     """
-    need(migration, ["bytes", "switched_s", "installed_s"], "rescalings")
+    need(migration, ["bytes", "switched_s", "sent_s", "installed_s"], "rescalings")
     moved = migration.assign(migration=migration_of(migration, decisions))
     rows = []
     for number, (begin, end) in enumerate(zip(requested_s, [*requested_s[1:], np.inf], strict=True)):
         mine = moved[moved["migration"] == number]
+        sent = bytes_sent(mine)
         later = seconds.assign(second=seconds["second"] - np.floor(begin))
         rows.append(
             {
                 "number": number,
                 "requested_s": begin,
                 "units": int(mine["installed_s"].notna().sum()),
-                "moved_mib": mine["bytes"].sum() / MIB,
+                "moved_mib": np.nan if sent is None else sent / MIB,
                 "completion_s": completion_s(mine),
                 "spike_ms": spike_ms(later, np.floor(end) - np.floor(begin)),
             }

@@ -240,11 +240,11 @@ class Replicas:
             _require_driver(replica)
 
     def read_log(self) -> None:
-        """The last protocol events of all that live into the log, with the replica in front of the place."""
+        """The last protocol events of all that live into the log, with the replica in front of the places."""
         for replica in self.living:
             replica.job.log = []
             replica.job.read_log()
-            self._log += [event._replace(place=f"replica-{replica.number} {event.place}") for event in replica.job.log]
+            self._log += [event.within(f"replica-{replica.number}") for event in replica.job.log]
 
     def stop(self) -> None:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""

@@ -45,7 +45,7 @@ class Job:
         self.asked.append(given)
 
     def read_log(self):
-        self.log += [LogEvent(1, "slot-0", "begin", (0,), 3)]
+        self.log += [LogEvent(1, "slot-0", "barrier", (), 3, 0, "router-0")]
 
 
 class Application:
@@ -153,6 +153,7 @@ def test_what_all_have_together_is_there_before_they_begin_and_goes_when_they_ar
 def test_the_log_says_of_which_replica_a_place_is_and_the_dead_are_not_asked(made):
     made.replicas.read_log()
     assert [event.place for event in made.log] == ["replica-0 slot-0", "replica-1 slot-0"]
+    assert [event.other for event in made.log] == ["replica-0 router-0", "replica-1 router-0"]
     made.replicas.all[0].lives = False
     assert [each.number for each in made.replicas.living] == [1]
     made.replicas.read_log()
