@@ -94,6 +94,11 @@ def test_a_job_that_is_scaled_has_something_to_move(notebook):
         assert spec.start().moves_to(spec.target(spec.start()))
 
 
+def test_keys_follow_another_skew_from_that_second_on_whatever_the_rate_was_before():
+    given = {"warmup_s": 1.0, "rate": 1000.0, "rate_steps": "2:500,9:100", "later_s": 6.0, "routers": 2}
+    assert {spec.workload.later_events for spec in asked("spacker/01_overview", **given).specs} == {2500}
+
+
 @pytest.mark.parametrize(
     ("notebook", "more"),
     [
