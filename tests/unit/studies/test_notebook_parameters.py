@@ -99,6 +99,11 @@ def test_keys_follow_another_skew_from_that_second_on_whatever_the_rate_was_befo
     assert {spec.workload.later_events for spec in asked("spacker/01_overview", **given).specs} == {2500}
 
 
+def test_half_of_the_key_groups_move_however_many_there_are():
+    given = {"parameter": "key_groups", "values": [16, 64], "affected": 0, "strategies": ["fluid"]}
+    assert [spec.scenario.affected for spec in asked("spacker/03_sweeps", **given).specs] == [8, 32]
+
+
 @pytest.mark.parametrize(
     ("notebook", "more"),
     [
