@@ -68,8 +68,9 @@ PRESETS = {
         replicate=2,
         copies="periodic",
     ),
-    # Survives the loss of a slot, and costs the most copying. A unit profits only if it moves to the slot that has its
-    # copy. As re-created for Meces: every 60 s along a ring.
+    # Costs the most copying, as nobody knows yet what will move. A unit profits only if it moves to the slot that has
+    # its copy. If a slot dies, the job goes on from a snapshot, not from copies. As re-created for Meces it copies each
+    # 60 s, along a ring of 3; here one copy is brought up to date every ``copy_every_s``, which is of the job.
     "rhino": Strategy(
         "everything is copied to the next slot of a ring, moves send the rest",
         "Rhino",
