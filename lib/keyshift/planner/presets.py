@@ -68,8 +68,9 @@ PRESETS = {
         replicate=2,
         copies="periodic",
     ),
-    # Survives the loss of a slot, and costs the most copying. A unit profits only if it moves to the slot that has its
-    # copy. As re-created for Meces: every 60 s along a ring.
+    # Costs the most copying, as nobody knows yet what will move. A unit profits only if it moves to the slot that has
+    # its copy. If a slot dies, the job goes on from a snapshot, not from copies. As re-created for Meces it copies each
+    # 60 s, along a ring of 3; here one copy is brought up to date every ``copy_every_s``, which is of the job.
     "rhino": Strategy(
         "everything is copied to the next slot of a ring, moves send the rest",
         "Rhino",
@@ -111,11 +112,11 @@ PRESETS = {
         mode=Mode(transfer="remote", background=False, cache=True),
     ),
     # All at once first, then chunks over copies of every second key group, of which a dirty one is sent whole. The
-    # scenario 'dynamic' of Spacker: changePlan(sync_keys, filter, order) with sync_keys 0, 8, 8 and filter 0, 2, 2.
+    # scenario 'dynamic' of Spacker: sync_keys 0 and filter 0, changePlan(8, 2, 'random'), changePlan(8, 2, 'default').
     "spacker_dynamic": Strategy(
         "all at once, then chunks over copies: another plan in each phase",
         "Spacker changePlan",
-        phases=({"batch": "all"}, _CHUNKS_OVER_COPIES, _CHUNKS_OVER_COPIES),
+        phases=({"batch": "all"}, {**_CHUNKS_OVER_COPIES, "order": "random"}, _CHUNKS_OVER_COPIES),
     ),
     # Re-routing does not wait for the transfer, and records of a unit that is not there yet wait in its queue while all
     # others are served. A sub-scale is a step of ``size`` units: routes of all units cannot switch at once and their

@@ -115,7 +115,11 @@ def balance(current: Assignment, load: Sequence[float], slots: int | None = None
 
 
 def zipf_balance(current: Assignment, exponent: float, slots: int | None = None) -> Assignment:
-    """``balance`` by Zipf mass: group i has rank i, as generators draw them. Source: Spacker, 'load_balance_zipf'."""
+    """``balance`` by Zipf mass: group i has rank i, as generators draw them.
+
+    Spacker's trigger 'load_balance_zipf' has another target: the first slot keeps its hottest groups up to half of the
+    mass that it and the last slot have, and gives all others to the last; no other slot takes part.
+    """
     return balance(current, zipf_mass(len(current.owner), exponent), slots)
 
 

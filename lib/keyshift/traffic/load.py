@@ -23,8 +23,9 @@ class SourceLoad(NamedTuple):
     file: str = ""
 
     def events(self, seconds: float) -> float:
-        """How many there are to be in so many ``seconds``, not rounded."""
-        return sum(rate * (end - begin) for (begin, rate), (end, _) in pairwise(self.stretches(seconds)))
+        """How many there are to be in the first ``seconds``, not rounded."""
+        stretches = pairwise(self.stretches(seconds))
+        return sum(rate * max(0.0, min(end, seconds) - begin) for (begin, rate), (end, _) in stretches)
 
     def stretches(self, seconds: float) -> list[tuple[float, float]]:
         """From when on which rate is offered, in so many ``seconds``, at whose end there is nothing any more."""

@@ -417,6 +417,7 @@ def test_steps_of_the_rate_count_from_the_beginning_of_the_measured_time():
     [load] = make_spec({"rate": 100, "rate_steps": "0:2000,10:6000,20:0", "warmup_s": 3, "seconds": 24}).loads
     assert load == SourceLoad(100.0, [(3.0, 2000.0), (13.0, 6000.0), (23.0, 0.0)])
     assert load.events(27) == 3 * 100 + 10 * 2000 + 10 * 6000
+    assert load.events(8) == 3 * 100 + 5 * 2000, "before the steps that are to come"
     with pytest.raises(BadInput, match="nothing is offered"):
         make_spec({"rate_steps": "0:0", "warmup_s": 0})
 

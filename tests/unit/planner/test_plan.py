@@ -269,4 +269,5 @@ def test_the_dynamic_preset_plans_each_reconfiguration_anew_and_stays_in_its_las
     plans = [make_plan(dynamic.phase(number), current, scale(current, 2)) for number in range(4)]
     assert [len(plan.steps) for plan in plans] == [1, 2, 2, 2]
     assert [len(plan.copies) for plan in plans] == [0, 16, 16, 16]
+    assert [dynamic.phase(number).order for number in range(4)] == ["id", "random", "id", "id"]
     assert make_plan(dynamic, current, scale(current, 2)) == plans[0]

@@ -94,6 +94,22 @@ def test_a_job_that_is_scaled_has_something_to_move(notebook):
         assert spec.start().moves_to(spec.target(spec.start()))
 
 
+def test_keys_follow_another_skew_from_that_second_on_whatever_the_rate_was_before():
+    given = {"warmup_s": 1.0, "rate": 1000.0, "rate_steps": "2:500,9:100", "later_s": 6.0, "routers": 2}
+    assert {spec.workload.later_events for spec in asked("spacker/01_overview", **given).specs} == {2500}
+
+
+@pytest.mark.parametrize("notebook", ["spacker/02_chunk_and_copies", "stock/01_exchange"])
+def test_a_copied_group_that_has_changed_is_sent_whole_as_by_spacker(notebook):
+    points = [spec.point() for spec in asked(notebook).specs]
+    assert {point.handover for point in points if point.replicate} == {"whole"}
+
+
+def test_half_of_the_key_groups_move_however_many_there_are():
+    given = {"parameter": "key_groups", "values": [16, 64], "affected": 0, "strategies": ["fluid"]}
+    assert [spec.scenario.affected for spec in asked("spacker/03_sweeps", **given).specs] == [8, 32]
+
+
 @pytest.mark.parametrize(
     ("notebook", "more"),
     [
