@@ -20,6 +20,7 @@ TASK_BYTES = 150 * MIB  # of a router or a slot, without its state
 UNITS_PER_S = 2500  # small ones, that a slot writes into a savepoint: 2^15 took 8 and 16 s on two busy processors
 UNIT_BYTES = 8 << 10  # of a unit, whatever is in it: 4 to 5 KiB in a slot, the rest in the driver, with 2^16 of them
 MOVED_PER_S = 2000  # small units in one step, from all slots together: 2^15 took 14 s on two busy processors
+MILLION_BYTES = 2 * GIB  # of a million events in the verdict, as a soak of windowcount had it (docs/faults.md)
 REDIS = ("remote", "hybrid")  # backends whose state is in a server
 
 
@@ -43,7 +44,8 @@ class Needs:
 
     ``cores``: logical ones, of all replicas together. ``processors``: at the least. ``keys_bytes``: of the keys that
     exist from the start, in all processes; ``slots_bytes``: what routers and slots have of them. ``memory``: bytes
-    before the first event, ``keys_bytes`` among them. ``redis``: whether state is in a server.
+    before the first event, ``keys_bytes`` among them. ``verdict_bytes``: what the driver has of all events of a run
+    when it is judged, about; nothing is refused for it. ``redis``: whether state is in a server.
     """
 
     cores: int = 0
@@ -51,6 +53,7 @@ class Needs:
     keys_bytes: int = 0
     slots_bytes: int = 0
     memory: int = 0
+    verdict_bytes: int = 0
     redis: bool = False
 
     def __or__(self, other: "Needs") -> "Needs":
@@ -69,7 +72,8 @@ def needs_of(spec: RunSpec) -> Needs:
     tasks = replicas * (JOB_BYTES + TASK_BYTES * spec.cores) + spec.job.spares * JOB_BYTES
     units = replicas * len(spec.tasks) * _units(spec) * UNIT_BYTES
     keys = in_slots + others
-    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + units + keys, backend in REDIS)
+    verdict = int(sum(load.events(spec.run.load_s) for load in spec.loads) * MILLION_BYTES / 1e6)
+    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + units + keys, verdict, backend in REDIS)
 
 
 def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:

@@ -117,7 +117,9 @@ class Forecast:
         yield f"{about}, with {counted(self.runs, 'run')}{self._duration()}"
         if self.runs:
             cores = f"{self.needs.cores} cores of Spark (tasks at once)"
-            yield f"  needs {cores}, {size(self.needs.memory)} of memory; {self.executors}"
+            memory = f"{size(self.needs.memory)} of memory before the first event"
+            verdict = f"about {size(self.needs.verdict_bytes)} more in the driver for a verdict"
+            yield f"  needs {cores}, {memory}, {verdict}; {self.executors}"
             yield f"  services: {', '.join(self.services)}"
         for reason, numbers in self.refused.items():
             yield f"  cannot run here, execution {', '.join(map(str, numbers))}: {reason}"

@@ -78,7 +78,10 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
         "batch small: 7 executions of load.ipynb, 7 to do, with 8 runs; about 4 min of load by the parameters (records "
         "of earlier ones were not read), starts and verdicts on top"
     )
-    assert needs == "  needs 6 cores of Spark (tasks at once), 1.6 GiB of memory; no executors, Spark in one process"
+    assert needs == (
+        "  needs 6 cores of Spark (tasks at once), 1.6 GiB of memory before the first event, about 123 MiB more in the "
+        "driver for a verdict; no executors, Spark in one process"
+    )
     assert services.startswith("  services: Kafka (embedded, one node), ZooKeeper")
     assert refused[0].startswith("  cannot run here, execution 3, 4: the run needs ")
     assert "skew = -1" in refused[2]

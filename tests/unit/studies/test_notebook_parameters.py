@@ -139,6 +139,13 @@ def test_events_without_work_say_nothing_of_the_limit_of_a_slot():
     assert len(told[0]) + 1 == len(told[1])
 
 
+def test_a_query_may_have_parameters_of_its_own():
+    own = {"q1": {"seconds": 30}, "q8": {"window_ms": 9000, "seconds": 40}}
+    specs = asked("nexmark/01_queries", queries=["q1", "q5", "q8"], of_query=own).specs
+    found = {(spec.workload.query, spec.workload.window_ms, spec.run.seconds) for spec in specs}
+    assert found == {("q1", 2000, 30), ("q5", 2000, 16), ("q8", 9000, 40)}, "q1 without support, too"
+
+
 @pytest.mark.parametrize("notebook", ["nexmark/01_queries", "spacker/04_overhead"])
 def test_snapshots_that_did_not_come_are_not_drawn(notebook):
     made = {name: table.to_pandas() for name, table in tables().items()}

@@ -400,9 +400,16 @@ def test_an_answer_with_the_key_of_another_event_is_wrong(query):
     assert found.wrong == 1 and f"key {others.iloc[0]}, expected" in found.examples[0]
 
 
-@pytest.mark.parametrize("change", [lambda lists: [[] for _ in lists], lambda lists: [*lists[:-1], lists[-1][1:]]])
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda lists: [[] for _ in lists], "lists of other lengths, or none"),
+        (lambda lists: [*lists[:-1], lists[-1][1:]], "lists of other lengths, or none"),
+        (lambda lists: [[None, *lists[0][1:]], *lists[1:]], "an entry lacks a value"),
+    ],
+)
 @pytest.mark.parametrize("query", TIMED)
-def test_an_entry_that_is_damaged_is_wrong_and_the_others_are_judged(query, change):
+def test_an_entry_that_is_damaged_is_wrong_and_the_others_are_judged(query, change, why):
     workload, made = run(query, delay_ms=300)
     part = next(part for part in made.final if (part["stage"] == 0).all())
     names, row = workload.stages[0].operator().state_schema.names, part.index[0]
@@ -410,7 +417,7 @@ def test_an_entry_that_is_damaged_is_wrong_and_the_others_are_judged(query, chan
         part.at[row, name] = value
     key = part.at[row, "key"]
     found = wrong(workload, made)
-    assert found[0] == f"final state of key {key}: lists of other lengths, or none"
+    assert found[0] == f"final state of key {key}: {why}"
     assert len(found) > 1 and all(f"key {key}" in line for line in found), "its entries are missing"
 
 
@@ -435,6 +442,15 @@ def test_a_state_of_the_last_stage_that_is_another_is_wrong(query):
     value = part[name].iloc[0]
     part.at[part.index[0], name] = value + 1 if query != "q6" else [*value[:-1], value[-1] + 1]
     assert verdict(workload, made).wrong
+
+
+@pytest.mark.parametrize(("query", "name"), [("q5", "leaders"), ("q6", "prices"), ("q7", "leaders")])
+def test_a_state_of_the_last_stage_that_lacks_a_list_is_wrong(query, name):
+    workload, made = run(query, frames=30, events_per_frame=60)
+    part = next(part for part in made.final if (part["stage"] == 1).any())
+    part.at[part.index[0], name] = None
+    found = wrong(workload, made)
+    assert [line.partition(":")[0] for line in found] == ["final state of the last stage"] * 2, "it, and the right one"
 
 
 @pytest.mark.parametrize("query", CHAINS)

@@ -234,6 +234,7 @@ OTHER_WINDOWS = {  # of a key's row in the final state
     "sum": lambda row: {"sums": row["sums"] + 1},
     "missing": lambda row: {column: row[column][1:] for column in ("starts", "counts", "sums")},
     "other lists": lambda row: {"counts": row["counts"][1:]},
+    "no count": lambda row: {"counts": np.append([np.nan], row["counts"][1:])},  # as Arrow gives a null among integers
 }
 
 

@@ -188,7 +188,7 @@ def _impossible(workload: "WindowCount", answers: pd.DataFrame, times: Times) ->
 
 
 def _kept(workload: "WindowCount", final: Iterator[pd.DataFrame]) -> Generator[str, None, tuple[pd.DataFrame, ...]]:
-    """One line per key of the final state that is not as it should be, whatever the events were.
+    """One line per key, or open window, of the final state that is not as it should be, whatever the events were.
 
     Returns of each key its unit, in how many ``places`` it is, and when its ``last`` event was processed; and the open
     windows: columns unit, key, start, count, sum.
@@ -211,4 +211,7 @@ def _kept(workload: "WindowCount", final: Iterator[pd.DataFrame]) -> Generator[s
     for k in np.flatnonzero(places != 1):
         yield f"final state of key {k}: in {places[k]} places, expected 1"
     keys = pd.DataFrame({"key": np.arange(workload.keys), "unit": workload.units, "places": places, "last": last})
-    return keys, pd.concat(windows, ignore_index=True).rename(columns=columns).astype(np.int64)
+    found = pd.concat(windows, ignore_index=True).rename(columns=columns)
+    lacks = found.isna().to_numpy().any(axis=1)
+    yield from lines(found, lacks, "final state of key {key}: an open window lacks its start, count or sum")
+    return keys, found[~lacks].astype(np.int64)
