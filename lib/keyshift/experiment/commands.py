@@ -245,7 +245,7 @@ class Double(Command):
 
 
 class InjectFault(Command):
-    """Let something of the job fail now: a slot is the first one of the first stage, a replica is the oldest one."""
+    """Let something fail now: a slot is the first of the first stage, a replica the oldest, a follower the newest."""
 
     verb = "fault"
 

@@ -8,11 +8,12 @@ from keyshift.experiment.scenario import ScenarioPart
 from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy
-from keyshift.wire.faults import EXECUTOR, MOVING, REPLICA, SERVICES, STEADY, Fault
+from keyshift.wire.faults import EXECUTOR, FOLLOWER, MOVING, REPLICA, SERVICES, STEADY, Fault
 
 NOTHING_MOVES = "none"  # of ``trigger``
 PLANNED_ALIKE = ("scale", "shuffle", "zipf", "map")  # triggers whose plan follows from the assignment alone
-OF_ONE = (REPLICA, "slot", EXECUTOR)  # whom to kill ends one replica
+_WHOLE = (REPLICA, FOLLOWER)
+OF_ONE = (REPLICA, "slot", EXECUTOR, FOLLOWER)  # whom to kill ends one replica
 _AT_A_TIME = (*OF_ONE, *SERVICES)
 _BESIDE_MOVES = {"fault", "trigger_s"}  # of a scenario: what says nothing of moves
 
@@ -45,7 +46,7 @@ def check_replicas(
     ``point``: of the strategy. ``stages``: of the workload. ``unsettled``: values that are still to be measured.
     """
     replicas, faults = job.replicas, scenario.faults()
-    whom = OF_ONE if replicas > 1 else (REPLICA,)  # a single job is started anew
+    whom = OF_ONE if replicas > 1 else _WHOLE  # a single job is started anew
     hits = [fault for fault in faults if fault.who in whom and fault.action == "kill"]
     if job.returns:  # then one after the other may die
         hits = max(([each for each in hits if _moment(each) == _moment(hit)] for hit in hits), key=len, default=[])
@@ -63,7 +64,7 @@ def check_replicas(
                 raise BadInput(f"fault = {fault}: there are no others that go on meanwhile; set replicas = 2")
         return
     of_moves = *_of_moves(scenario, point), *(_of_moves_apart(job, hits, stages) if moves_apart(job, scenario) else ())
-    for line in (*_conflicts(job, unsettled), *of_moves, *_of_faults(scenario, faults)):
+    for line in (*_conflicts(job, unsettled), *of_moves, *_of_faults(job, scenario, faults)):
         raise BadInput(f"replicas = {replicas} with {line}")
 
 
@@ -71,13 +72,15 @@ def check_fault_now(job: JobPart, fault: Fault) -> None:
     """Raises BadInput for a ``fault`` that is asked for while the job runs, and is not possible with so many replicas,
     or is not yet.
     """
-    if job.replicas == 1 and fault.who == REPLICA:
+    if job.replicas == 1 and fault.who in _WHOLE:
         raise BadInput(f"fault = {fault}: this job has no replicas; take kill:slot, or start one with replicas = 2")
     if job.replicas > 1 and fault.who not in _AT_A_TIME:
         raise BadInput(
             f"replicas = {job.replicas} with fault = {fault}: not possible yet; what is: {', '.join(_AT_A_TIME)}, as "
             f"kill:{REPLICA} or stop:{REPLICA}:3s"
         )
+    for line in _of_leaders(job, fault):
+        raise BadInput(f"replicas = {job.replicas} with {line}")
 
 
 def check_alike(job: JobPart, point: Strategy) -> None:
@@ -141,12 +144,22 @@ def _of_moves_apart(job: JobPart, hits: Sequence[Fault], stages: Sequence[str]) 
         )
 
 
-def _of_faults(scenario: ScenarioPart, faults: list[Fault]) -> Iterator[str]:
+def _of_leaders(job: JobPart, fault: Fault) -> Iterator[str]:
+    if fault.who == FOLLOWER and not orderings.get(job.ordering).leads:
+        known = ", ".join(name for name, each in orderings.items() if each.leads)
+        yield (
+            f"fault = {fault}: with ordering = {job.ordering} nobody leads, so nobody follows; use kill:{REPLICA}, or "
+            f"set ordering to one of: {known}"
+        )
+
+
+def _of_faults(job: JobPart, scenario: ScenarioPart, faults: list[Fault]) -> Iterator[str]:
     phases = (STEADY,) if scenario.trigger == NOTHING_MOVES else (STEADY, *MOVING)
     for fault in faults:
         if fault.who == REPLICA and fault.of_migration and scenario.trigger == NOTHING_MOVES:
             yield f"fault = {fault}: nothing moves; set trigger to one of: {', '.join(PLANNED_ALIKE)}"
-        possible = (fault.who == REPLICA and fault.phase in phases) or (not fault.phase and fault.who in _AT_A_TIME)
+        yield from _of_leaders(job, fault)
+        possible = (fault.who in _WHOLE and fault.phase in phases) or (not fault.phase and fault.who in _AT_A_TIME)
         if not possible:
             yield (
                 f"fault = {fault}: not possible yet; what is: kill:{REPLICA} and stop:{REPLICA} in the phases "

@@ -18,6 +18,7 @@ from keyshift.results.index import MADE_BY
 from keyshift.studies.stored_runs import FREE, fixed
 
 LEAST = 3  # points from which a shape can be told
+_SEVERAL_STAGES = ("saas", "nexmark")  # workloads that have them, or may; of ``chain`` its parameter tells
 _Values = Mapping[str, float]  # by the name of the point
 
 
@@ -26,7 +27,8 @@ class Ours(Protocol):
 
     def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
         """Runs of one load, made alike, at a time: one of them, with the parameters that all have, and a value for each
-        point."""
+        point.
+        """
 
 
 @dataclass(frozen=True)
@@ -102,13 +104,20 @@ def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
     return list(loads.values())
 
 
+def _plain(row: Row) -> bool:
+    """Whether it is of one stage, at a rate that stays."""
+    parameters = row["parameters"]
+    several = row["workload"] in _SEVERAL_STAGES or "," in str(parameters.get("chain", ""))
+    return not (several or parameters.get("rate_steps"))
+
+
 def _ordered(row: Row) -> bool:
     return bool(row["parameters"].get("ordering", "none") != "none")
 
 
 @dataclass(frozen=True)
 class _AtPoints:
-    """A column of the summary, in runs with the parameters of each point.
+    """A column of the summary, in runs of one stage and rate with the parameters of each point.
 
     A job without an order has no replicas: it is beside those with any number of them.
     """
@@ -118,7 +127,7 @@ class _AtPoints:
 
     def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
         free = {*REPETITION, "auto", *(name for where in self.points.values() for name in where)}
-        for alike in _loads(rows, free | {"replicas"}):
+        for alike in _loads([row for row in rows if _plain(row)], free | {"replicas"}):
             alone = [row for row in alike if not _ordered(row)]
             for load in _loads([row for row in alike if _ordered(row)], free) or [[]]:
                 of_point = {

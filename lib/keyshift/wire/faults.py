@@ -21,7 +21,8 @@ ENSEMBLES = ("zookeeper", "kafka")  # what may have several nodes, of which the 
 SERVICES = (*ENSEMBLES, "minio")
 EXECUTOR = "executor"
 PROCESSES = ("daemon", EXECUTOR)  # those in which the first slot runs
-REPLICA = "replica"  # the first one that lives, all processes of it
+REPLICA = "replica"  # the one that has lived for longest, all processes of it: where slots have leaders, it leads
+FOLLOWER = "follower"  # the one that came last, where slots have leaders
 STEADY = "steady"  # the phase in which nothing moves: at ``trigger_s``, where a migration would begin
 # Who may be hit when. A source and a destination are those of the first step: of several the one with the least number.
 PHASES = {
@@ -30,11 +31,12 @@ PHASES = {
     "slot": BESIDE,  # the first one
     "flight": ("transfer",),  # the connections of a source
     REPLICA: (STEADY, *MOVING),
+    FOLLOWER: (STEADY,),
     **dict.fromkeys(("coordinator", *PROCESSES, *SERVICES), AROUND),
 }
-AT_A_TIME = ("slot", "coordinator", *PROCESSES, *SERVICES, REPLICA)  # who may be hit now, and at a time
+AT_A_TIME = ("slot", "coordinator", *PROCESSES, *SERVICES, REPLICA, FOLLOWER)  # who may be hit now, and at a time
 ACTIONS = {
-    "kill": ("source", "destination", "slot", "coordinator", REPLICA, *PROCESSES, *ENSEMBLES),
+    "kill": ("source", "destination", "slot", "coordinator", REPLICA, FOLLOWER, *PROCESSES, *ENSEMBLES),
     "stop": ("source", "destination", "slot", "coordinator", REPLICA, *SERVICES),
     "restart": SERVICES,
     "cut": ("flight", *ENSEMBLES),
@@ -90,7 +92,7 @@ class Fault:
     @property
     def ends_query(self) -> bool:
         """Whether a query that it hits dies."""
-        return self.action == "kill" and self.who not in ("coordinator", "daemon", REPLICA, *SERVICES)
+        return self.action == "kill" and self.who not in ("coordinator", "daemon", REPLICA, FOLLOWER, *SERVICES)
 
     @property
     def of_migration(self) -> bool:

@@ -553,6 +553,16 @@ TWO = ORDERED | {"replicas": 2}
             TWO | {"fault": "kill:replica@transfer"},
             "nothing moves; set trigger to one of: scale, ",
         ),
+        (
+            TWO | {"fault": "kill:follower@steady"},
+            "with fault = kill:follower@steady: with ordering = live_robin nobody leads, .* to one of: kazoo$",
+        ),
+        (
+            TWO | {"ordering": "kazoo", "fault": "kill:follower@3, kill:replica@3"},
+            "none would be left; .*replicas to 3",
+        ),
+        ({"fault": "kill:follower@4"}, "replicas = 1: none would be left; raise replicas to 2"),
+        (TWO | {"fault": "kill:follower@transfer"}, "follower has the phases steady, or seconds"),
         (TWO | {"fault": "kill:replica@batch"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"to_slots": 3, "fault": "kill:source@transfer"}, "not possible yet; .* phases steady, prepare, "),
         (TWO | {"fault": "restart:replica@3"}, "what can happen to replica is kill, stop"),

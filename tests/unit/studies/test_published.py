@@ -59,7 +59,11 @@ def test_runs_of_other_machines_and_versions_are_other_lines():
         return [in_turns(ms, ours * ms, **made_by) for ms in HEARTBEATS]
 
     few, many = ({"cpus": cpus, "cpu": "one of a cloud"} for cpus in (2, 64))
-    rows = [*made(1, machine=few, keyshift="1"), *made(2, machine=many, keyshift="1"), *made(3, machine=few, keyshift="2")]
+    rows = [
+        *made(1, machine=few, keyshift="1"),
+        *made(2, machine=many, keyshift="1"),
+        *made(3, machine=few, keyshift="2"),
+    ]
     lines = {line.name: line.points["ours"].tolist() for line in beside(OF_HEARTBEAT, rows)}
     assert lines == {
         "keycount, machine=cpus 2, cpu one of a cloud, keyshift=1": [5, 10, 50, 100],
@@ -137,6 +141,22 @@ def test_what_has_no_replicas_is_beside_what_has_some():
         "keycount, replicas=1": [1.0, 2.0],
         "keycount, replicas=2": [1.0, 3.0],
     }
+
+
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        ({"workload": "chain", "chain": "counter"}, 1),
+        ({"workload": "chain"}, 0),
+        ({"workload": "saas"}, 0),
+        ({"workload": "nexmark", "query": "q4"}, 0),
+        ({"rate_steps": "10:500"}, 0),
+    ],
+)
+def test_published_is_one_stage_at_a_rate_that_stays(values, lines):
+    turns = {"ordering": "live_robin", "heartbeat_ms": 50, "trigger": "none"} | values
+    run = of_run("fluid", turns, p99_ms=1.0) | {"workload": values.get("workload", "keycount")}
+    assert len(beside(OF_HEARTBEAT, [run])) == lines
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.title)

@@ -25,7 +25,7 @@ from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, Quer
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.progress import Say
-from keyshift.wire.faults import EXECUTOR, REPLICA, Fault
+from keyshift.wire.faults import EXECUTOR, FOLLOWER, REPLICA, Fault
 
 LOOK_S = 0.1  # between two looks at whether the last one that may comes back
 TOGETHER_US = 1_000_000  # in which all routers of all replicas answer an appointment
@@ -161,9 +161,13 @@ class ReplicatedJob:
         return waits or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:
-        """A replica that is killed, or stopped, is the one that has lived for longest; an executor is one of its."""
+        """A replica that is killed, or stopped, is the one that has lived for longest; an executor is one of its. It
+        has stood for election before the others, so it leads; a follower is the one that came last.
+        """
         at, first = time.time(), self._first
-        if fault.who == EXECUTOR:
+        if fault.who == FOLLOWER:
+            self._replicas.living[-1].application.kill()
+        elif fault.who == EXECUTOR:
             first.application.delete_executor()
         elif fault.who != REPLICA:
             first.system.hit(fault)

@@ -240,6 +240,11 @@ def test_a_fault_that_replicas_do_not_know_is_refused(job, fault):
         job.do(InjectFault(fault=fault))
 
 
+def test_where_nobody_leads_nobody_follows(job):
+    with pytest.raises(BadInput, match="kill:follower: with ordering = live_robin nobody leads, so nobody follows"):
+        job.do(InjectFault(fault="kill:follower"))
+
+
 def test_a_job_without_replicas_has_none_to_be_killed(monkeypatch):
     with live_job(monkeypatch, live_spec({"key_groups": 16, "strategy": "fluid"})) as job:
         with pytest.raises(BadInput, match=r"fault = kill:replica: this job has no replicas; take kill:slot, or"):

@@ -209,6 +209,17 @@ def test_the_first_replica_that_lives_is_hit_and_dies_unless_it_is_only_stopped(
     assert not any("did not happen" in note for note in final.notes)
 
 
+def test_a_follower_is_the_replica_that_came_last(made):
+    job = made("kill:follower@steady, kill:follower@4", ordering="kazoo")
+    for fault in parse("kill:follower@steady, kill:follower@4"):
+        job.system.hit(fault)
+        job.system.check()
+    assert [each.lives for each in job.every] == [True, False, False]
+    final = job.system.final_state()
+    assert [what for _, what in final.struck] == ["kill follower"] * 2
+    assert not any("did not happen" in note for note in final.notes)
+
+
 def test_a_fault_that_did_not_happen_is_told_and_notes_say_of_which_replica_they_are(made):
     job = made("kill:replica@20")
     final = job.system.final_state()
