@@ -1,6 +1,7 @@
 """Parameters of notebooks: what is not possible is refused before anything starts, what is possible is not."""
 
 import contextlib
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -60,6 +61,14 @@ def execute(notebook, name, **names):
 def test_a_cluster_that_cannot_be_simulated_is_refused_before_runs_are_made_for_it(parameters, words):
     with pytest.raises(KeyshiftError, match=words):
         asked(SIMULATE, **parameters)
+
+
+def test_no_costs_are_measured_in_pods(tmp_path):
+    pods = {"master": "k8s://https://api", "image": "keyshift:1", "driver_host": "10.0.0.1"}
+    services = {"kafka": "k:9092", "zookeeper": "z:2181", "minio": "m:9000"}
+    (file := tmp_path / "pods.yaml").write_text(json.dumps({"services": services, "spark": pods}))
+    with pytest.raises(KeyshiftError, match="no costs follow from runs whose executors are pods"):
+        asked(SIMULATE, profile=str(file))
 
 
 def test_figures_of_simulated_clusters_may_be_left_out():
