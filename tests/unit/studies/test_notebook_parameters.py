@@ -91,6 +91,11 @@ def test_what_is_possible_is_not_refused(notebook, parameters, points):
     assert len(asked(notebook, **parameters).specs) == points
 
 
+def test_work_of_a_stage_that_no_chain_has_is_refused():
+    with pytest.raises(KeyshiftError, match="work_us: 'maps' is no kind of stage; there are map and counter"):
+        asked("hybrid/04_parallelism", work_us={"counter": 10.0, "maps": 10.0})
+
+
 @pytest.mark.parametrize("notebook", ["spacker/05_dynamic", "stock/01_exchange"])
 def test_a_job_that_is_to_be_scaled_needs_a_number_of_slots(notebook):
     with pytest.raises(KeyshiftError, match=r"scalings = \[\]: name at least one number"):
