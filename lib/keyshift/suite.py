@@ -63,6 +63,7 @@ _PLACES = {
     "keyshift.studies.highest_rate": ("measure_highest_rates",),
     "keyshift.studies.stored_runs": ("comparable", "open_store"),
     "keyshift.studies.study": ("measure", "named"),
+    "keyshift.place.profile": ("load_profile",),
     "keyshift.planner": ("Decision", "change", "in_units", "make_plan", "settings", "strategies", "strategy"),
     "keyshift.ordering": ("orderings",),
     "keyshift.state": ("backends",),

@@ -145,11 +145,11 @@ def _about(group: list[Point]) -> list[str]:
         return said
     rows = [row for point in correct for row in point.rows]
     said += doubts(rows)
-    if still := [_part(point, number) for point in correct if (number := sum(map(_stood_still, point.rows)))]:
+    if still := [_part(point, number) for point in correct if (number := sum(map(_is_still, point.rows)))]:
         said.append(
             f"Nothing moved in {enumerated(still)}: spike and silence would be of any moment, and are not compared."
         )
-    hit = [replace(point, rows=some) for point in correct if (some := tuple(filter(_is_hit, point.rows)))]
+    hit = [replace(point, rows=some) for point in correct if (some := tuple(filter(is_hit, point.rows)))]
     if any(len(point.rows) > 1 for point in hit):
         said.append("Of points that were repeated, the figures are means over their runs.")
     said += _compare(
@@ -185,7 +185,7 @@ def _about(group: list[Point]) -> list[str]:
     unfinished = [point.label for point in hit if point.lacks("completion_s", _moves)]
     if unfinished:
         said.append(f"A completion time is missing for {enumerated(unfinished)}.")
-    unrecovered = [point.label for point in hit if point.lacks("recover_s", _is_hit)]
+    unrecovered = [point.label for point in hit if point.lacks("recover_s", is_hit)]
     if unrecovered:
         said.append(f"P99 was not seen back under its objective for good with {enumerated(unrecovered)}.")
     return said
@@ -204,9 +204,14 @@ def _stood_still(row: Row) -> bool:
     return row["parameters"].get("trigger") not in ("none", "auto", "script") and row.get("steps") == 0
 
 
-def _is_hit(row: Row) -> bool:
+def is_hit(row: Row) -> bool:
     """Whether something was to happen in the run, from which it had to recover."""
     return _moves(row) or bool(row["parameters"].get("fault"))
+
+
+def _is_still(row: Row) -> bool:
+    """Whether nothing happened in the run, though a move was requested."""
+    return _stood_still(row) and not is_hit(row)
 
 
 def _part(point: Point, number: int) -> str:

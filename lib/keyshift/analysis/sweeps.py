@@ -10,12 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import enumerated
+from keyshift.analysis.conclusions import enumerated, is_hit
 from keyshift.analysis.statistics import differ, interval
 from keyshift.analysis.tables import MEASURES, Measure, Row, measured, points
 from keyshift.model.errors import BadInput
 
 _NAMES = ("strategy", "workload")  # what a run has beside parameters
+_OF_A_HIT = {"P99 spike (ms)", "P99 spike (× before)", "silence (ms)", "longest latency (ms)", "recovery (s)"}
 COLUMNS = ["group", "value", "measure", "mean", "low", "high", "runs", "left_out", "unknown", "differs"]
 
 
@@ -66,11 +67,16 @@ def sweep(
 def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)", confidence: float = 0.95) -> pd.DataFrame:
     """Who has the smallest mean of ``measure``, for each workload: a row per point that is correct and knows it.
 
+    A run in which nothing was to happen, or to move, knows nothing of spike, silence, longest latency and recovery.
     Columns: workload, rank (from 1), label, runs, mean, low and high (Student-t), first (False: worse than the first by
     more than chance, by Welch's test; True: that cannot be said, or it is the first; None: it was not repeated).
     Raises BadInput for an unknown measure.
     """
-    function = _measure(measure)
+    found = _measure(measure)
+
+    def function(row: Row) -> float | None:
+        return found(row) if measure not in _OF_A_HIT or is_hit(row) else None
+
     rows = []
     for workload, group in points(summaries).items():
         known = [(point.label, values) for point in group if not point.bad and (values := point.values(function))]

@@ -177,6 +177,14 @@ def session(
     return spark
 
 
+def idle_jvm() -> dict[int, str]:
+    """The JVM of this process's Spark sessions, if there is one, for runs that use none: PySpark keeps it behind the
+    last session, too.
+    """
+    process = getattr(SparkContext._gateway, "proc", None)
+    return {process.pid: "idle Spark"} if process and process.poll() is None else {}
+
+
 def _pushed(rows: DataFrame, mine: Column) -> DataFrame:
     """Each of ``rows`` where ``mine``, an array, is true, and a row without values where it is false."""
     columns = [F.when(F.col("_mine"), F.col(name)).alias(name) for name in rows.columns]

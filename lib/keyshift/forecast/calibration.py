@@ -1,6 +1,6 @@
 """Measured runs for the simulator: what they say that things cost, and how far simulated ones are off."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -77,14 +77,19 @@ def calibrate(runs: Mapping[str, Sequence[tuple[Manifest, Tables]]]) -> Calibrat
 
 
 def require_costs(
-    points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any], asked: Mapping[str, Question]
+    points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any], asked: Mapping[str, Question], in_pods: bool
 ) -> None:
     """Before runs of ``points`` are made, parameters by name over those ``common`` to all: ``calibrate`` can find costs
-    from them, and those of everything that is ``asked``, as far as parameters tell.
+    from them, and those of everything that is ``asked``, as far as parameters tell. ``in_pods``: so are executors.
 
-    Raises BadInput for a point that cannot be simulated, if none has several steps, or if a restart is asked about and
-    there are no two of which one has more state.
+    Raises BadInput for executors in pods, for a point that cannot be simulated, if none has several steps, or if a
+    restart is asked about and there are no two of which one has more state.
     """
+    if in_pods:
+        raise BadInput(
+            "no costs follow from runs whose executors are pods: nobody looks at Python workers there; measure with "
+            "`--profile local`, or take runs of the store (from_store)"
+        )
     specs = {name: make_spec({**common, **given}) for name, given in points.items()}
     for name, spec in specs.items():
         _require_known(name, spec)
@@ -103,15 +108,21 @@ def require_costs(
 def usable(store: ResultStore, newest: int = 60) -> dict[str, list[tuple[Manifest, Tables]]]:
     """The newest runs of a store that ``calibrate`` can use, by strategy, all from machines like that of the newest."""
     found: dict[str, list[tuple[Manifest, Tables]]] = {}
-    machine = None
     listed = store.list_runs(limit=10 * newest)
     good = (store.get_manifest(run_id) for run_id in listed.loc[listed["status"] == "ok", "run_id"])
-    for manifest in islice((m for m in good if _possible(m)), newest):
+    for manifest, tables in islice(_alike(store, filter(_possible, good)), newest):
+        found.setdefault(manifest.strategy, []).append((manifest, tables))
+    return found
+
+
+def _alike(store: ResultStore, runs: Iterable[Manifest]) -> Iterator[tuple[Manifest, Tables]]:
+    """Those whose executors were no pods, from machines like that of the first of them."""
+    machine = None
+    for manifest in runs:
         if manifest.machine != (machine or manifest.machine) or _in_pods(tables := store.get_tables(manifest.run_id)):
             continue
         machine = manifest.machine
-        found.setdefault(manifest.strategy, []).append((manifest, tables))
-    return found
+        yield manifest, tables
 
 
 def _possible(manifest: Manifest) -> bool:

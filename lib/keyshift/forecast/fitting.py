@@ -65,8 +65,9 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
     steps = pd.DataFrame(live, columns=["first", "notice", "took", "gap", "ack_s", *HANDED])
     several = steps.dropna(subset="gap")
     if several.empty:
+        none = f"none of {len(runs)} runs has several steps" if runs else "no run counts (docs/simulator.md)"
         raise BadInput(
-            f"calibrate: none of {len(runs)} runs has several steps; measure one of fluid, too, or all that "
+            f"calibrate: {none}; measure one of fluid, or all that "
             "notebooks/compare/04_simulate_clusters.ipynb measures"
         )
     table = _CostTable()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keyshift.driver.job import Job
-from keyshift.driver.spark import start_query
+from keyshift.driver.spark import idle_jvm, start_query
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
@@ -280,7 +280,8 @@ class Lab:
             if self._stack is not None:
                 run.services = self._stack.pids
             if isinstance(job, Replicas):
-                run.parts = job.parts
+                run.parts, pids = job.parts, run.services
+                run.services = lambda: {**pids(), **idle_jvm()}  # the lab has a Spark if other runs of it need one
             if self._place.on_kubernetes:
                 run.pods = partial(used_by_pods, job.jobs if isinstance(job, Replicas) else lambda: [job])
             yield run, job.require_driver

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyshift.driver.spark import idle_jvm
 from keyshift.endpoints import Endpoints
 from keyshift.folders import MIB
 from keyshift.lab.environment import open_services
@@ -15,7 +16,7 @@ from keyshift.peers.counting import CountedByResults, counting_spec, require_oth
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.peers.flink_job import RESCALE_S, AdaptiveFlinkQuery, FlinkQuery
-from keyshift.peers.runs import PeerSpec, counting_run, idle_jvm, peer_spec, repeated, run_peer
+from keyshift.peers.runs import PeerSpec, counting_run, peer_spec, repeated, run_peer
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore

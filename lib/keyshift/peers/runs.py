@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from keyshift.driver.spark import session
@@ -98,12 +97,6 @@ def run_peer(
     except BaseException as error:
         recording.died(error, [])
         raise
-
-
-def idle_jvm() -> dict[int, str]:
-    """The JVM of Spark sessions that this process had before, if there is one: PySpark keeps it."""
-    process = getattr(SparkContext._gateway, "proc", None)
-    return {process.pid: "idle Spark"} if process and process.poll() is None else {}
 
 
 @contextmanager

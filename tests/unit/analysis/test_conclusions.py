@@ -116,6 +116,13 @@ def test_a_point_in_which_nothing_had_to_move_wins_nothing():
     ]
 
 
+def test_a_run_with_a_fault_is_compared_though_nothing_had_to_move():
+    hit = row("fluid", parameters={"seed": 1, "trigger": "scale", "fault": "kill:slot@4"}, steps=0)
+    said = sentences([hit])
+    assert "fluid kept the P99 spike at 1.5 × its value before (30 ms)." in said
+    assert not any("Nothing moved" in sentence for sentence in said), said
+
+
 @pytest.mark.parametrize("trigger", ["auto", "script"])
 def test_a_job_that_decides_not_to_move_is_compared(trigger):
     stays = row("stays", parameters={"seed": 1, "trigger": trigger}, steps=0, completion_s=None, recover_s=None)

@@ -149,6 +149,16 @@ def test_the_ranking_says_who_is_first_and_who_may_be_as_good():
     assert sweeps.ranking([]).empty
 
 
+def test_a_run_in_which_nothing_moved_is_first_in_nothing_that_is_of_a_move():
+    known = {"silence_ms": 1.0, "longest_ms": 1.0, "recover_s": 0.0}
+    still = row("fluid", 1000, 1.0, parameters={"seed": 0, "trigger": "scale"}, steps=0, **known)
+    rows = [still | {"strategy": "stays"}, row("matched", 1000, **known)]
+    for measure in ("P99 spike (ms)", "P99 spike (× before)", "silence (ms)", "longest latency (ms)", "recovery (s)"):
+        assert sweeps.ranking(rows, measure)["label"].tolist() == ["matched"], measure
+    assert sweeps.ranking(rows, "P99 before (ms)")["label"].tolist() == ["stays", "matched"]
+    assert sweeps.ranking_sentences(rows[:1]) == []
+
+
 def test_names_with_numbers_are_in_the_order_of_their_numbers():
     assert sweeps.in_order("query", ["q11", "q5", "q8"]) == ["q5", "q8", "q11"]
     assert sweeps.in_order("size", ["all", 16, 4.0, "4x"]) == [4.0, 16, "4x", "all"]

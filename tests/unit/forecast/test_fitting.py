@@ -119,6 +119,8 @@ def test_state_takes_some_time_even_if_few_runs_do_not_tell():
 def test_runs_of_one_step_do_not_say_how_steps_follow_each_other():
     with pytest.raises(BadInput, match=r"none of 1 runs has several steps; measure one of fluid"):
         fit([LIVE[1]])
+    with pytest.raises(BadInput, match=r"no run counts \(docs/simulator\.md\); measure one of fluid"):
+        fit([])
 
 
 @pytest.mark.parametrize(

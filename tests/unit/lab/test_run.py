@@ -100,6 +100,23 @@ def test_state_of_a_run_is_on_the_redis_server_of_the_place_and_goes_from_there(
     assert spec.backend.settings["redis"] == "", "the stored run can be repeated in another place"
 
 
+@pytest.mark.parametrize(
+    ("given", "beside"), [({}, {}), ({"replicas": 2, "ordering": "live_robin"}, {7: "idle Spark"})]
+)
+def test_the_spark_of_a_lab_is_not_that_of_replicas_which_have_their_own(lab, monkeypatch, given, beside):
+    class Replicas(SimpleNamespace):
+        def __init__(self, *_):
+            super().__init__(parts=dict, **vars(run.Job()))
+
+    loop = SimpleNamespace(services=dict, execute=lambda: None)
+    monkeypatch.setattr(run, "RunLoop", lambda *_: loop)
+    monkeypatch.setattr(run, "Replicas", Replicas)
+    monkeypatch.setattr(run, "LiveReplicas", lambda *_: None)
+    monkeypatch.setattr(run, "idle_jvm", lambda: {7: "idle Spark"})
+    lab.record(live_spec(given), "run-1", lambda: None, 4, {}, None)
+    assert loop.services() == beside
+
+
 def deposed():
     raise Deposed("it runs in another process now")
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from pyspark import SparkContext
 
+from keyshift.driver.spark import idle_jvm
 from keyshift.lab.machine.sampler import Sampler
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.peers import runs
@@ -132,9 +133,9 @@ def test_a_jvm_of_spark_that_was_there_before_is_not_the_jobs(recorded, monkeypa
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=idle))
         stack.enter_context(java(tmp_path, "import time; time.sleep(600)"))
         with pytest.raises(KeyshiftError, match="it is over"):
-            runs.run_peer(SPEC, None, tmp_path, print, prepared, beside=lambda: runs.idle_jvm() | of_other_tests)
-        assert runs.idle_jvm() == {idle.pid: "idle Spark"}
-    assert runs.idle_jvm() == {}, "it has ended"
+            runs.run_peer(SPEC, None, tmp_path, print, prepared, beside=lambda: idle_jvm() | of_other_tests)
+        assert idle_jvm() == {idle.pid: "idle Spark"}
+    assert idle_jvm() == {}, "it has ended"
     memory = [value for _, metric, kind, value in seen if (metric, kind) == ("rss_mib", "spark_jvm")]
     assert memory and 0 < max(memory) < 100
     assert "idle Spark" in {kind for _, metric, kind, _ in seen if metric == "harness_cores"}

@@ -1,6 +1,7 @@
 """Parameters of notebooks: what is not possible is refused before anything starts, what is possible is not."""
 
 import contextlib
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -62,6 +63,14 @@ def test_a_cluster_that_cannot_be_simulated_is_refused_before_runs_are_made_for_
         asked(SIMULATE, **parameters)
 
 
+def test_no_costs_are_measured_in_pods(tmp_path):
+    pods = {"master": "k8s://https://api", "image": "keyshift:1", "driver_host": "10.0.0.1"}
+    services = {"kafka": "k:9092", "zookeeper": "z:2181", "minio": "m:9000"}
+    (file := tmp_path / "pods.yaml").write_text(json.dumps({"services": services, "spark": pods}))
+    with pytest.raises(KeyshiftError, match="no costs follow from runs whose executors are pods"):
+        asked(SIMULATE, profile=str(file))
+
+
 def test_figures_of_simulated_clusters_may_be_left_out():
     assert len(asked(SIMULATE, sizes=[], clusters=[]).specs) == 14
     for name in ("over_state", "over_slots"):
@@ -80,6 +89,11 @@ def test_figures_of_simulated_clusters_may_be_left_out():
 )
 def test_what_is_possible_is_not_refused(notebook, parameters, points):
     assert len(asked(notebook, **parameters).specs) == points
+
+
+def test_work_of_a_stage_that_no_chain_has_is_refused():
+    with pytest.raises(KeyshiftError, match="work_us: 'maps' is no kind of stage; there are map and counter"):
+        asked("hybrid/04_parallelism", work_us={"counter": 10.0, "maps": 10.0})
 
 
 @pytest.mark.parametrize("notebook", ["spacker/05_dynamic", "stock/01_exchange"])

@@ -1,6 +1,7 @@
 """CPU, memory and network of the job's processes, of what is around it, and of the machine, once a second."""
 
 import contextlib
+import os
 import threading
 import time
 from array import array
@@ -73,7 +74,8 @@ class Looks:
 class Sampler:
     """Watches the processes below this one: Spark's JVMs and Python workers. A context manager.
 
-    ``around``: the processes that are not the job's, here or elsewhere, with their names; of them only CPU is sampled.
+    ``around``: the processes that are not the job's, here or elsewhere, with their names; what is below one of them
+    goes with it, but for this process. Of them only CPU is sampled.
     Memory is resident memory: pages that forked workers share are counted in each of them. ``pods``: what executors
     that are pods have used, by now; several may speak of one. ``parts``: of a job that has some, such as replicas, by
     the process below which all processes of the part are.
@@ -145,17 +147,22 @@ class Sampler:
         memory: dict[str, float] = defaultdict(float)
         cpu: dict[tuple[str, str], float] = defaultdict(float)
         below = {process.pid: process for process in psutil.Process().children(recursive=True)}
-        kinds, spent = dict[int, tuple[str, str]](), dict[int, Spent]()
+        seen, spent = dict[int, tuple[str, float]](), dict[int, Spent]()
         for pid in sorted({*below, *around}):  # parents first: a child that ends meanwhile is in the next look's
             with contextlib.suppress(psutil.Error):
                 process = below.get(pid) or psutil.Process(pid)
                 with process.oneshot():  # what the system says of it is read once
-                    beside = around.get(pid) or SERVERS.get(process.name())
-                    kind = beside or _part(pid, below, parts) or _kind(process)
-                    if not beside:
-                        names[pid] = kind
-                        memory[kind] += process.memory_info().rss / 2**20
-                    spent[pid], kinds[pid] = Spent.of(process), (AROUND if beside else "cpu_cores", kind)
+                    seen[pid] = process.name(), process.memory_info().rss / 2**20
+                    spent[pid] = Spent.of(process)
+        kinds, others = dict[int, tuple[str, str]](), {pid: around[pid] for pid in around.keys() - {os.getpid()}}
+        for pid in spent:
+            program, mib = seen[pid]
+            beside = around.get(pid) or SERVERS.get(program) or _part(pid, spent, others)
+            kind = beside or _part(pid, spent, parts) or ("spark_jvm" if program == "java" else "python_workers")
+            if not beside:
+                names[pid] = kind
+                memory[kind] += mib
+            kinds[pid] = (AROUND if beside else "cpu_cores", kind)
         for pid, seconds in self._cpu.since(spent, below):
             cpu[kinds[pid]] += seconds
         for kind, mib in memory.items():
@@ -204,17 +211,11 @@ def clocks() -> tuple[float, float]:
             return now, moment
 
 
-def _kind(process: psutil.Process) -> str:
-    return "spark_jvm" if process.name() == "java" else "python_workers"
-
-
-def _part(pid: int, below: Mapping[int, psutil.Process], parts: Mapping[int, str]) -> str | None:
+def _part(pid: int, spent: Mapping[int, Spent], parts: Mapping[int, str]) -> str | None:
     """The one that the process belongs to."""
-    while parts and pid in below:
-        if pid in parts:
-            return parts[pid]
-        pid = below[pid].ppid()
-    return None
+    while pid not in parts and pid in spent:
+        pid = spent[pid].parent
+    return parts.get(pid)
 
 
 def _over_network(name: str, total: Bytes) -> Iterator[tuple[str, str, float]]:

@@ -204,6 +204,12 @@ def test_processes_below_that_of_a_part_are_of_the_part(with_child, busy):
     assert sum(values(rows, "cpu_cores", "python_workers")) > 0, "those of no part are told as before"
 
 
+def test_what_is_below_a_process_around_the_job_is_not_the_jobs_either(with_child, busy):
+    with Sampler(lambda: {os.getpid(): "driver", with_child: "idle Spark"}) as sampler:
+        assert wait_until(lambda: sum(values(sampler.rows, "harness_cores", "idle Spark")) > 0.2, 60.0)
+    assert sum(values(sampler.rows, "cpu_cores", "python_workers")) > 0, "what is below the driver alone is the job's"
+
+
 def test_cpu_is_that_of_children_and_of_those_around_and_what_is_gone_is_left_out(busy, stranger):
     assert wait_until(lambda: min(spent_s([stranger, 2**22 + 1]).get(pid, 0.0) for pid in (busy, stranger)) > 0, 60.0)
     assert stranger not in spent_s([])
