@@ -158,6 +158,8 @@ def test_a_query_may_have_parameters_of_its_own():
     specs = asked("nexmark/01_queries", queries=["q1", "q5", "q8"], of_query=own).specs
     found = {(spec.workload.query, spec.workload.window_ms, spec.run.seconds) for spec in specs}
     assert found == {("q1", 2000, 30), ("q5", 2000, 16), ("q8", 9000, 40)}, "q1 without support, too"
+    with pytest.raises(KeyshiftError, match=r"of_query: 'q8' is none of queries = \['q5'\]"):
+        asked("nexmark/01_queries", queries=["q5"], of_query={"q8": {}})
 
 
 @pytest.mark.parametrize("notebook", ["nexmark/01_queries", "spacker/04_overhead"])
