@@ -72,6 +72,7 @@ class RunLoop:
         self.pods: Callable[[], Iterable[PodUsed]] = tuple  # what executors that are pods have used by now
         self.parts: Callable[[], Mapping[int, str]] = dict  # names of what the job consists of, see ``Sampler``
         self.services: Callable[[], Mapping[int, str]] = dict  # processes of ours beside the job, with their names
+        self.cut_faults_short: Callable[[], None] = lambda: None  # those beside the run, see ``BesideRun``
         self.feed: Feed | None = None
         self.began_at = math.nan  # the load, in seconds since the epoch; if it was resumed, in another process
         self.trigger = 0.0  # likewise, of the first migration; 0: there was none yet
