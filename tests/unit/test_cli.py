@@ -382,12 +382,12 @@ def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, 
     asked = keyshift("job", "scale", "failed", "--slots", "3", home=tmp_path)
     assert (asked.returncode, asked.stderr) == (
         2,
-        "keyshift: job failed does not run any more: it died 6 times; nothing is left of it\n",
+        "keyshift: job failed does not run here: it died 6 times; nothing is left of it\n",
     )
     stopped = keyshift("job", "stop", "failed", home=tmp_path)
     assert (stopped.returncode, stopped.stderr) == (
         3,
-        "keyshift: job failed had ended before: it died 6 times; nothing is left of it\n",
+        "keyshift: job failed does not run here: it died 6 times; nothing is left of it\n",
     )
     assert "failed" not in keyshift("job", "list", home=tmp_path).stdout
 
