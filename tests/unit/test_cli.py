@@ -16,7 +16,7 @@ from small_jobs import file_of
 from small_store import result_store, run, tables
 
 from keyshift import cli, folders, planner
-from keyshift.cli import options
+from keyshift.cli import experiments, options
 from keyshift.control.files import Jobs, Kept
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.model.errors import BadInput
@@ -382,12 +382,12 @@ def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, 
     asked = keyshift("job", "scale", "failed", "--slots", "3", home=tmp_path)
     assert (asked.returncode, asked.stderr) == (
         2,
-        "keyshift: job failed does not run any more: it died 6 times; nothing is left of it\n",
+        "keyshift: job failed does not run here: it died 6 times; nothing is left of it\n",
     )
     stopped = keyshift("job", "stop", "failed", home=tmp_path)
     assert (stopped.returncode, stopped.stderr) == (
         3,
-        "keyshift: job failed had ended before: it died 6 times; nothing is left of it\n",
+        "keyshift: job failed does not run here: it died 6 times; nothing is left of it\n",
     )
     assert "failed" not in keyshift("job", "list", home=tmp_path).stdout
 
@@ -460,6 +460,25 @@ def test_jupyter_that_fails_is_a_failure(lab, ending, status):
     done = lab(ending)
     said = "keyshift: JupyterLab has ended with exit status 7; why is above\n" if status else ""
     assert (done.returncode, done.stderr) == (status, said)
+
+
+@pytest.mark.parametrize("number", INTERRUPTS)
+def test_jupyter_hears_of_an_interrupt_from_us_alone(lab, tmp_path, number):
+    """A terminal that is closed would end it before its kernels, and these use the services."""
+    before = signal.signal(signal.SIGHUP, lambda *_: None)  # these tests may run under nohup
+    told = tmp_path / "told"
+    alone = f"{sys.executable} -c 'import os; print(os.getsid(0) == os.getppid())' > {told}"
+    ends = f"trap 'echo ended >> {told}; exit 0' TERM"
+    try:
+        done = lab(f"{ends}; {alone}; kill -{number:d} $PPID; while :; do sleep 0.1; done")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (done.returncode, told.read_text().split()) == (130, ["True", "ended"])
+
+
+def test_jupyter_that_does_not_end_when_it_is_asked_to_is_killed(lab, monkeypatch):
+    monkeypatch.setattr(experiments, "JUPYTER_ENDS_S", 0.1)
+    assert lab("trap '' TERM; kill -TERM $PPID; while :; do sleep 0.1; done").returncode == 130
 
 
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):

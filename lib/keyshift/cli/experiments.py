@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,7 @@ from keyshift.cli.options import (
 )
 from keyshift.folders import require_file
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.program import INTERRUPTED, INTERRUPTS
+from keyshift.program import INTERRUPTED, INTERRUPTS, ending_with_us
 from keyshift.progress import tell
 from keyshift.registry import named_values
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 MARKDOWN = ".md"
+JUPYTER_ENDS_S = 60.0  # it gives each kernel five seconds, all at once
 
 
 def run(
@@ -257,11 +258,18 @@ def lab(
             command.append("--allow-root")
         # Nothing here asks the internet for news, nor the user whether it may.
         configs = [str(Path(__file__).parent / "jupyter"), *filter(None, [os.getenv("JUPYTER_CONFIG_PATH")])]
-        jupyter = subprocess.Popen(command, env=os.environ | {"JUPYTER_CONFIG_PATH": os.pathsep.join(configs)})
+        env = os.environ | {"JUPYTER_CONFIG_PATH": os.pathsep.join(configs)}
+        # In a session of its own it hears from us alone that the terminal interrupts or is closed: SIGHUP would end it
+        # before its kernels, and these would keep the services.
+        jupyter = subprocess.Popen(command, env=env, start_new_session=True)
         try:
-            status = jupyter.wait()
+            with ending_with_us([jupyter.pid]):
+                status = jupyter.wait()
         finally:
             jupyter.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                jupyter.wait(JUPYTER_ENDS_S)
+            jupyter.kill()
             jupyter.wait()
     if status not in (0, INTERRUPTED, *(-number for number in INTERRUPTS)):
         raise KeyshiftError(f"JupyterLab has ended with exit status {status}; why is above")

@@ -66,7 +66,8 @@ def list_jobs(as_json: Json = False) -> None:
 
     jobs, rows = Jobs(), []
     for job in jobs.all():
-        row: dict[str, Any] = {"job": job.name, "state": "ended", "workload": job.workload, "strategy": job.strategy}
+        state = "elsewhere" if jobs.abroad(job) else "ended"
+        row: dict[str, Any] = {"job": job.name, "state": state, "workload": job.workload, "strategy": job.strategy}
         if jobs.alive(job):
             try:
                 told = Client(job).status()
@@ -142,7 +143,7 @@ def stop(name: Name = None) -> None:
         if (ended := jobs.ended(job)).remains == NOTHING:
             with jobs.naming():
                 jobs.remove(job)
-        raise KeyshiftError(f"job {job.name} had ended before: {ended}")
+        raise KeyshiftError(f"job {job.name} does not run here: {ended}")
     try:
         told = stopped(Client(job), tell)
     except BadInput:
@@ -179,5 +180,5 @@ def _client(name: str | None) -> Any:
     jobs = Jobs()
     job = jobs.choose(name)
     if not jobs.alive(job):
-        raise BadInput(f"job {job.name} does not run any more: {jobs.ended(job)}")
+        raise BadInput(f"job {job.name} does not run here: {jobs.ended(job)}")
     return Client(job)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import secrets
 import socket
 import subprocess
@@ -124,6 +125,7 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
             url=url_of(listener),
             token=token,
             **identity(process.pid),
+            host=platform.node(),
             workload=spec.workload.name,
             strategy=spec.strategy.name,
             log=str(log),

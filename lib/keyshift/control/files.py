@@ -11,6 +11,7 @@ still or is on another machine, is not taken for that of the job that has its na
 
 import contextlib
 import json
+import platform
 import re
 import secrets
 from collections.abc import Iterator
@@ -34,9 +35,9 @@ REDIS = ("redis", "backend.redis")  # values of a spec: the address of somebody'
 
 
 class JobFile(BaseModel):
-    """What is known of a job. ``pid``, ``created`` and ``born`` name its process (``processes.identity``); ``entry``:
-    no other job has it; ``why``: how it ended, if it says so. ``before``: what was known before that process, which is
-    to go on with the job and has not got hold of it yet.
+    """What is known of a job. ``pid``, ``created`` and ``born`` name its process (``processes.identity``), on ``host``;
+    ``entry``: no other job has it; ``why``: how it ended, if it says so. ``before``: what was known before that
+    process, which is to go on with the job and has not got hold of it yet.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -47,6 +48,7 @@ class JobFile(BaseModel):
     pid: int
     created: float
     born: str = ""
+    host: str = ""
     workload: str
     strategy: str
     log: str
@@ -88,7 +90,7 @@ class HowEnded(NamedTuple):
         return f"{self.why}; {self.go_on}"
 
 
-ALL, LEFTOVERS, NOTHING = REMAINS = "all that it goes on from", "leftovers", "nothing"
+ALL, LEFTOVERS, NOTHING, UNKNOWN = REMAINS = "all that it goes on from", "leftovers", "nothing", "nobody here knows"
 
 
 class Jobs:
@@ -117,7 +119,7 @@ class Jobs:
         if (known := self.read(wanted)) and self.alive(known):
             raise BadInput(f"name = {wanted}: a job of this name runs, process {known.pid}; choose another")
         if known and (ended := self.ended(known)).remains != NOTHING:
-            raise BadInput(f"name = {wanted}: a job of this name has ended, {ended}; choose another name")
+            raise BadInput(f"name = {wanted}: there is a job of this name, {ended}; choose another name")
         return wanted
 
     def write(self, job: JobFile) -> None:
@@ -220,10 +222,22 @@ class Jobs:
         """Whether the process of the job lives."""
         return processes.living(job.pid, job.created, job.born) is not None
 
+    def abroad(self, job: JobFile) -> bool:
+        """Whether the process of the job is on another host, where nobody here can look, and has not said how it ended.
+
+        A host may have got another name: a process that lives here is on no other one.
+        """
+        return job.host not in ("", platform.node()) and not (job.why or self.alive(job))
+
     def ended(self, job: JobFile) -> HowEnded:
-        """How a job ended whose process is gone."""
-        why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
-        return HowEnded(why, *self._journal_of(job).remains())
+        """How a job ended whose process is gone. One that is ``abroad`` may run."""
+        remains, go_on = self._journal_of(job).remains()
+        if not self.abroad(job):
+            why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
+            return HowEnded(why, remains, go_on)
+        if remains == NOTHING:  # it may be starting
+            remains, go_on = UNKNOWN, f"ask there, or delete {self._path(job.name)} if that host is gone"
+        return HowEnded(f"its process {job.pid} is of host {job.host}, where nobody here can look", remains, go_on)
 
     def choose(self, name: str | None) -> JobFile:
         """The job of this name, or the only one that runs. Raises BadInput naming those there are."""

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 
-from keyshift.control.files import Jobs, Kept
+from keyshift.control.files import UNKNOWN, Jobs, Kept
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.definitions import define_own
 from keyshift.experiment.live_spec import live_spec, ordering_of
@@ -41,7 +41,9 @@ def forget(name: str, say: Say) -> list[str]:
 
 
 def _left(jobs: Jobs, name: str) -> Kept | None:
-    jobs.require_gone(jobs.choose(name))
+    jobs.require_gone(job := jobs.choose(name))
+    if (ended := jobs.ended(job)).remains == UNKNOWN:
+        raise BadInput(f"job {name} does not run here: {ended}")
     if (left := jobs.journal(name).left()) is not None and not left.sources:
         raise BadInput(
             f"job {name}: an older keyshift has begun it, whose journals do not name sources; forget it with that one"

@@ -51,7 +51,7 @@ class WatchedJob:
         if self.manifest is not None:
             return f"run {self.manifest.run_id} has ended, verdict {self.manifest.status}"
         if gone := self._jobs.read(self.name):
-            return f"job {self.name} has ended: {self._jobs.ended(gone)}"
+            return f"job {self.name} does not run here: {self._jobs.ended(gone)}"
         return f"no job {self.name} runs; `keyshift results list` has the runs that were stopped"
 
     def start(self, values: Mapping[str, Any], say: Say | None = None) -> None:

@@ -277,6 +277,7 @@ class Lab:
         ended_by: BaseException | None = None
         try:
             run = RunLoop(spec, system, traffic, reporter, self._await_executors, make_script)
+            run.cut_faults_short = services.cut_short
             if self._stack is not None:
                 run.services = self._stack.pids
             if isinstance(job, Replicas):

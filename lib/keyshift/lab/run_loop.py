@@ -72,6 +72,7 @@ class RunLoop:
         self.pods: Callable[[], Iterable[PodUsed]] = tuple  # what executors that are pods have used by now
         self.parts: Callable[[], Mapping[int, str]] = dict  # names of what the job consists of, see ``Sampler``
         self.services: Callable[[], Mapping[int, str]] = dict  # processes of ours beside the job, with their names
+        self.cut_faults_short: Callable[[], None] = lambda: None  # those beside the run, see ``BesideRun``
         self.feed: Feed | None = None
         self.began_at = math.nan  # the load, in seconds since the epoch; if it was resumed, in another process
         self.trigger = 0.0  # likewise, of the first migration; 0: there was none yet
@@ -81,6 +82,7 @@ class RunLoop:
         self.samples: list[Sample] = []
         self._ended_at = math.nan  # likewise
         self._looked_at = 0.0  # likewise, when ``each_second`` was called last
+        self.measured_wrong: list[str] = []  # what has made measurements wrong, known behind ``run``
         allowed_s, deadline_s = spec.run.catch_up_s, spec.job.deadline_s
         self.backlog = Backlog(system, traffic, reporter, self.check, allowed_s, deadline_s)
         self._autoscaler: Autoscaler | None = None
@@ -119,8 +121,8 @@ class RunLoop:
                 feed.end_load()
             self.surviving(self.backlog.await_migrations)
             self.surviving(self.backlog.finish)
-        self.samples = sampler.rows
-        for line in sampler.notes:
+        self.samples, self.measured_wrong = sampler.rows, sampler.notes
+        for line in self.measured_wrong:
             self.system.note(line)
         if (wanted := len(deaths_of(self.spec.job, self.spec.scenario))) > len(self.deaths):
             text = f"fault = {self.spec.scenario.fault}: not all of it happened"

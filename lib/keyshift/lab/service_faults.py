@@ -103,9 +103,13 @@ class BesideRun:
         """Whether something that was hit is not there again yet."""
         return any(thread.is_alive() for thread in self._threads)
 
+    def cut_short(self) -> None:
+        """A fault that lasts ends now, and one that comes later as soon as it has begun; does not wait."""
+        self._closing.set()
+
     def close(self) -> None:
         """Until all of it is there again, which does not wait for the end of a fault that lasts."""
-        self._closing.set()
+        self.cut_short()
         for thread in self._threads:
             thread.join()
 

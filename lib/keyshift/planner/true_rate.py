@@ -84,7 +84,7 @@ class MappedRate:
         if full and not look.backlog:
             least = 0.0
         self.backlog = look.backlog
-        events = min(most, max(least, records / self.each)) if self.each else most
+        events = min(most, max(least, records / self.each))
         if records > 0 and events > 0:
             keep = math.exp(-seconds / MAPPED_S)
             self.records, self.events = self.records * keep + records, self.events * keep + events

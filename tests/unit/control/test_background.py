@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -12,12 +13,13 @@ import pytest
 from small_jobs import file_of
 from small_live import live_job
 
+from keyshift.cli.jobs import stop
 from keyshift.control import background
 from keyshift.control import client as client_module
 from keyshift.control.api import make_app
 from keyshift.control.background import TOKEN, control_token, start
 from keyshift.control.client import Client, await_end, followed, moved, stopped
-from keyshift.control.files import FORMAT, Jobs, Kept, last_line
+from keyshift.control.files import ALL, FORMAT, Jobs, Kept, last_line
 from keyshift.control.forgetting import forget
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.experiment.commands import Scale
@@ -120,6 +122,24 @@ def test_it_is_told_how_a_job_ended_that_nobody_has_stopped(jobs, gone, tmp_path
     assert str(jobs.ended(killed.model_copy(update={"why": "it died"}))) == "it died; nothing is left of it"
 
 
+def test_a_job_of_another_host_has_not_ended_as_far_as_is_known_here(jobs, gone, monkeypatch):
+    """While it starts there, it has not written down yet what it makes."""
+    job = file_of("one", gone, host="there")
+    jobs.write(job)
+    words = f"its process {gone} is of host there, where nobody here can look; ask there, or delete .*one.json"
+    for removes in (lambda: stop("one"), lambda: forget("one", silent), lambda: jobs.free_name("one", "keycount")):
+        with pytest.raises(KeyshiftError, match=words):
+            removes()
+    assert jobs.read("one") == job
+    assert not jobs.abroad(file_of("two", host="there")), "it is found here: the host had another name"
+    assert str(jobs.ended(job.model_copy(update={"why": "it died"}))) == "it died; nothing is left of it"
+    jobs.journal("one").keep(Kept(run_id="2026-one"))
+    assert jobs.resumable("one")[0] == job
+    assert "of host there" in jobs.ended(job).why and jobs.ended(job).remains == ALL
+    monkeypatch.setattr(platform, "node", lambda: "there")
+    assert "was killed" in jobs.ended(job).why
+
+
 def test_a_job_is_what_it_was_when_a_process_was_killed_that_never_got_hold_of_it(jobs, gone):
     before = file_of("one", entry="ab")
     jobs.write(file_of("one", gone, entry="ab", before=before))
@@ -160,7 +180,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     for unclear in ("2026-t", "", "nobody"):
         with pytest.raises(BadInput, match="unknown job to resume"):
             jobs.resumable(unclear)
-    with pytest.raises(BadInput, match=r"name = one: a job of this name has ended, .* `keyshift resume one` goes on"):
+    with pytest.raises(BadInput, match=r"name = one: there is a job of this name, .* `keyshift resume one` goes on"):
         jobs.free_name("one", "keycount")
     jobs.journal("one").keep(Kept(run_id="2026-one", format=1))
     with pytest.raises(
@@ -245,6 +265,15 @@ def test_a_job_that_dies_before_it_is_ready_is_told_in_one_line_and_leaves_nothi
     assert "\n" not in str(failed.value)
     assert said == ["starting Spark"]
     assert jobs.all() == []
+
+
+def test_the_file_of_a_job_names_its_host(jobs, monkeypatch):
+    process_of(monkeypatch, "import sys; sys.exit(3)")
+    written = []
+    monkeypatch.setattr(Jobs, "write", lambda jobs, job: written.append(job.host))
+    with pytest.raises(KeyshiftError, match="did not start"):
+        start(SMALL, silent)
+    assert written == [platform.node()]
 
 
 @pytest.mark.parametrize(

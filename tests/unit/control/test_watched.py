@@ -177,7 +177,7 @@ def test_a_job_that_dies_ends_its_script_with_how_it_ended(job):
     def die(job):
         Jobs().write(Jobs().read("explore").model_copy(update={"pid": 2**22 - 1, "why": "it died 6 times"}))
 
-    with pytest.raises(KeyshiftError, match="job explore has ended: it died 6 times"):
+    with pytest.raises(KeyshiftError, match="job explore does not run here: it died 6 times"):
         play(job, VALUES, [], 5, die)
 
 

@@ -131,6 +131,14 @@ def test_what_a_run_has_left_goes_when_nobody_can_claim_it_any_more(lab):
     assert lab.recorded == ["ended"]
 
 
+def test_faults_of_services_can_be_cut_short_before_a_job_ends(lab, monkeypatch):
+    loop, cut = SimpleNamespace(execute=lambda: loop.cut_faults_short()), []
+    monkeypatch.setattr(run, "RunLoop", lambda *parts: loop)
+    monkeypatch.setattr(run.ServiceFaults, "cut_short", lambda faults: cut.append([*lab.done]))
+    recorded(lab)
+    assert cut[0] == [] and lab.recorded == ["ended"]
+
+
 @pytest.mark.parametrize("error", [None, Deposed("it runs elsewhere"), ServiceUnavailable("the generator died")])
 def test_a_run_that_another_process_goes_on_with_says_so_whatever_ended_it_and_deletes_and_stores_nothing(lab, error):
     lab.driver_of = deposed

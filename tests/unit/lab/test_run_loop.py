@@ -282,7 +282,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     ]
     assert span == tuple(BEGIN + begin + passed for passed in (0.0, 4.0, 24.0, 12.0))
     assert (workload, final, samples, overloaded) == (run.spec.workload, "final", ["sample"], False)
-    assert run.system.notes == sampled.notes
+    assert run.system.notes == run.measured_wrong == sampled.notes
     assert list(scalings) == []
 
 

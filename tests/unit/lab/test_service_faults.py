@@ -170,6 +170,18 @@ def test_who_ends_a_run_does_not_wait_for_a_service_that_is_away_for_an_hour(tmp
     assert did == ["ended", "started"] and not made.away
 
 
+def test_a_fault_that_lasts_is_cut_short_and_so_is_one_that_comes_later(tmp_path, monkeypatch):
+    stack, did = Stack(tmp_path), []
+    monkeypatch.setattr(stack, "_stop", lambda services, say: did.append("ended"))
+    monkeypatch.setattr(stack, "_start", lambda services, say: did.append("started"))
+    made = ServiceFaults(stack, SparkProfile(), print)
+    for times in (1, 2):
+        made.hit(*parse("restart:kafka@4:3600s"))
+        made.cut_short()
+        assert wait_until(lambda: not made.away, 60, 0.01)
+        assert did == ["ended", "started"] * times
+
+
 def test_of_three_nodes_one_is_hit_and_a_note_says_which(monkeypatch):
     services, notes, killed = Services(), [], []
     services.first = "-1"

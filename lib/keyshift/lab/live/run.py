@@ -74,6 +74,7 @@ class LiveRun:
             yield self.inbox.serve
         self.state = "stopping"
         self.inbox.refuse()
+        loop.cut_faults_short()  # else whoever stops the job would wait for what is away
 
     def _asked(self, change: ScaleTo, stage: str) -> None:
         """By the autoscaler."""

@@ -94,9 +94,9 @@ class Series:
 
     def evaluations(self) -> list[tuple[Span, Evaluation]]:
         """Of each lap: when it was, and what came of it. Ends the system."""
-        ended = self._run.end()
-        verdict = ended.verdict()
-        return [(lap.span, _evaluation(ended, lap, verdict)) for lap in self._laps]
+        ended, wrong = self._run.end(), self._run.measured_wrong
+        verdict, laps = ended.verdict(), [replace(lap, notes=[*lap.notes, *wrong]) for lap in self._laps]
+        return [(lap.span, _evaluation(ended, lap, verdict)) for lap in laps]
 
     def _play(self) -> Script:
         run, specs, reporter = self._run, self._specs, self._run.reporter

@@ -539,6 +539,13 @@ def test_it_stops_with_its_verdict_and_whoever_asks_again_gets_the_same(job):
         job.do(Cancel())
 
 
+def test_whoever_stops_a_job_does_not_wait_for_the_end_of_a_fault_that_lasts(job):
+    faults = job.inner.faults
+    faults.busy, job._run.loop.cut_faults_short = True, lambda: setattr(faults, "busy", False)
+    job.begin_stop()
+    assert job.ended.wait(60) and job.status()["state"] == "ended"
+
+
 def test_what_is_asked_when_nobody_looks_any_more_is_refused(job):
     job.stop()
     run = job._run

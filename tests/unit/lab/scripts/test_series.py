@@ -6,7 +6,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import run_in_one_job
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import series as scripts
-from keyshift.lab.scripts.series import CALM_S, Series, job_of, one_job
+from keyshift.lab.scripts.series import CALM_S, Lap, Series, job_of, one_job
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.model.records import Second
 
@@ -139,6 +139,14 @@ def test_normal_latency_is_that_of_the_seconds_under_load_that_have_results(told
     series = Series([])
     series.script(SimpleNamespace(system=None, began_at=19.5, traffic=SimpleNamespace(seconds=told)))
     assert series._objective_ms == objective_ms
+
+
+def test_each_lap_says_that_the_clock_was_set_though_that_is_known_behind_the_last_one(monkeypatch):
+    series, ended = Series([]), SimpleNamespace(verdict=lambda: "ok")
+    series.script(SimpleNamespace(system=None, end=lambda: ended, measured_wrong=["the clock was set"]))
+    series._laps = [Lap(spec(), number, 0.0, {}, None, 0, [f"note {number}"]) for number in (1, 2)]
+    monkeypatch.setattr(scripts, "_evaluation", lambda ended, lap, verdict: lap.notes)
+    assert series.evaluations() == [(number, [f"note {number}", "the clock was set"]) for number in (1, 2)]
 
 
 class CalmJob:
