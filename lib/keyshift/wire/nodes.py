@@ -307,8 +307,8 @@ class CopiesWanted:
     """Keep copies of units (``source``) at other slots (``destination``) from now on.
 
     They are close when a round over all of a slot had at most ``lag_keys`` changed keys, or no fewer than the round
-    before: they will not come closer while so many keys change. ``every_s`` between rounds.
-    ``whole``: a unit of which something has changed travels as a whole all the same.
+    before: they will not come closer while so many keys change. ``every_s`` between rounds, before that a second at
+    most. ``whole``: a unit of which something has changed travels as a whole all the same.
     """
 
     id: str

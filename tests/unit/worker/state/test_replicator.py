@@ -20,6 +20,7 @@ from keyshift.worker.state.replicator import COPIES, Replicator
 from waits import until
 
 OWNER, HOLDER = 0, 1
+SELDOM_S = 3600.0  # between rounds
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
 
 
@@ -68,9 +69,9 @@ class Slot:
             self.failures.append,
         )
 
-    def start(self, request="one", lag_keys=0, whole=False, units=((3, HOLDER), (4, HOLDER))):
+    def start(self, request="one", lag_keys=0, whole=False, units=((3, HOLDER), (4, HOLDER)), every_s=0.01):
         with self.lock:
-            self.replicator.start(wanted(request, units, 0.01, lag_keys, whole), OWNER)
+            self.replicator.start(wanted(request, units, every_s, lag_keys, whole), OWNER)
 
     def put(self, content, unit=3):
         with self.lock:
@@ -205,6 +206,39 @@ def test_another_request_begins_anew(copied):
     assert copied.acknowledged[1][0] == "two"
     (_, one), (_, two) = copied.acknowledged
     assert 0 < two.bytes < one.bytes + two.bytes == copied.replicator.copied_bytes, "of both, and each by itself"
+
+
+# -- rounds that are far apart -----------------------------------------------------------------------------------------
+
+
+def test_another_request_does_not_wait_for_the_next_round(slot):
+    slot.start(every_s=SELDOM_S)
+    until(lambda: slot.acknowledged)
+    slot.start("two", every_s=SELDOM_S)
+    until(lambda: len(slot.acknowledged) == 2)
+
+
+def test_rounds_follow_soon_until_copies_are_close(slot, monkeypatch):
+    """Who waits for them gives up if nothing is said for long."""
+    monkeypatch.setattr(replicator, "SAY_S", 0.01)
+    change_after_each_part(slot, [100, 50, 10])
+    slot.start(lag_keys=19, units=((3, HOLDER),), every_s=SELDOM_S)
+    until(lambda: slot.acknowledged)
+    assert slot.acknowledged[0][1].rounds == 4
+    assert slot.said[-1] > slot.said[0] > 0
+
+
+def test_units_that_come_later_are_copied_soon(slot, monkeypatch):
+    monkeypatch.setattr(replicator, "SAY_S", 0.01)
+    slot.expected.add(5)
+    slot.start(units=((4, HOLDER), (5, HOLDER)), every_s=SELDOM_S)
+    until(lambda: (4, 0, 0) in slot.parts)
+    slot.come(5, {1: 1})
+    until(lambda: slot.acknowledged)
+    assert (5, 0, 1) in slot.parts
+
+
+# -- units that come and go --------------------------------------------------------------------------------------------
 
 
 def test_units_that_come_later_are_copied_too_and_copies_are_not_close_before(slot):
