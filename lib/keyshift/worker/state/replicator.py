@@ -92,15 +92,23 @@ class Replicator:
         self.copied_bytes = 0  # for all orders so far
 
     def start(self, order: CopiesWanted, slot: int) -> None:
-        """Keep a copy of each unit of ``slot`` at its holder from now on; under the slot's lock."""
-        if self._closed.is_set() or (self._rounds is not None and self._rounds.order.id == order.id):
+        """Keep a copy of each unit of ``slot`` at its holder from now on; under the slot's lock.
+
+        A copy that is there for an earlier order stays, also one that is on its way, and is brought up to date.
+        """
+        before = self._rounds
+        if self._closed.is_set() or (before is not None and before.order.id == order.id):
             return
-        self._rounds = _Rounds(order, self.copied_bytes)
-        before = {(copy.holder, unit) for unit, copy in self._copies.items()}
-        self._wanted = {unit: holder for unit, owner, holder in order.copies if owner == slot}
-        self._copies = {}
+        if before is None or before.close:
+            self._rounds = _Rounds(order, self.copied_bytes)
+        else:  # nobody was told what was copied for that one
+            self._rounds = _Rounds(order, before.bytes_before, before.began_us)
+        wanted = {unit: holder for unit, owner, holder in order.copies if owner == slot}
+        kept = {unit: copy for unit, copy in self._copies.items() if wanted.get(unit) == copy.holder}
+        self._useless += sorted((copy.holder, unit) for unit, copy in self._copies.items() if unit not in kept)
+        self._wanted = {unit: holder for unit, holder in wanted.items() if unit not in kept}
+        self._copies = kept
         self._begin_copies()
-        self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
         for unit, state in self._states.items():
             if unit not in self._copies:  # it may have been tracked for an earlier order, also of the batch before
                 state.untrack(COPIES)

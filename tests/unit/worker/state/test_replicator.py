@@ -199,13 +199,30 @@ def test_asking_for_the_same_again_changes_nothing(copied):
     assert [number for unit, number, _ in copied.parts if unit == 3] == [0, 1]
 
 
-def test_another_request_begins_anew(copied):
-    copied.start("two", units=((3, HOLDER),))
-    until(lambda: len(copied.acknowledged) == 2)
-    assert copied.parts[2:] == [(3, 0, 600)]
-    assert copied.acknowledged[1][0] == "two"
-    (_, one), (_, two) = copied.acknowledged
-    assert 0 < two.bytes < one.bytes + two.bytes == copied.replicator.copied_bytes, "of both, and each by itself"
+def test_another_request_keeps_what_was_copied_and_counts_what_is_new(slot):
+    slot.start(every_s=SELDOM_S)
+    until(lambda: slot.acknowledged)
+    slot.put({5: 7})
+    slot.put({1: 1}, unit=4)
+    slot.start("two", units=((3, HOLDER), (4, HOLDER + 1)), every_s=SELDOM_S)
+    until(lambda: len(slot.acknowledged) == 2)
+    assert slot.parts[2:] == [(3, 1, 1), (4, 0, 1)]
+    (_, one), (request, two) = slot.acknowledged
+    assert (request, two.rounds, two.units, two.keys) == ("two", 2, 2, 0)
+    assert 0 < two.bytes < one.bytes + two.bytes == slot.replicator.copied_bytes, "of both, and each by itself"
+    assert slot.arrives(slot.leave()) == dict.fromkeys(range(600), 1) | {5: 7}
+
+
+def test_what_was_copied_for_a_request_that_never_was_close_counts_for_the_next_one(slot):
+    door = slot.doors[4] = threading.Event()
+    slot.start()
+    until(lambda: door in slot.reached)
+    slot.start("two", units=((3, HOLDER),))
+    door.set()
+    until(lambda: slot.acknowledged)
+    ((request, answer),) = slot.acknowledged
+    assert slot.parts == [(3, 0, 600), (4, 0, 0)]
+    assert request == "two" and answer.bytes == slot.replicator.copied_bytes > 0
 
 
 # -- rounds that are far apart -----------------------------------------------------------------------------------------
@@ -216,6 +233,8 @@ def test_another_request_does_not_wait_for_the_next_round(slot):
     until(lambda: slot.acknowledged)
     slot.start("two", every_s=SELDOM_S)
     until(lambda: len(slot.acknowledged) == 2)
+    _, (_, answer) = slot.acknowledged
+    assert len(slot.parts) == 2 and (answer.units, answer.bytes) == (2, 0), "all is there"
 
 
 def test_rounds_follow_soon_until_copies_are_close(slot, monkeypatch):
