@@ -83,7 +83,7 @@ class Replicator:
         self._address_of, self._acknowledge, self._copying, self._failed = address_of, acknowledge, copying, failed
         self._wanted: dict[int, int] = {}  # unit -> holder: copies that have not begun, as the unit was not here yet
         self._copies: dict[int, _Copy] = {}
-        self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
+        self._useless: list[tuple[int, int, int]] = []  # holders, and units with epochs of copies they need no more
         self._rounds: _Rounds | None = None  # of the newest order
         self._closed = threading.Event()
         self._free = threading.Condition(lock)  # to look at states; also told of an order, and of the end
@@ -105,7 +105,9 @@ class Replicator:
             self._rounds = _Rounds(order, before.bytes_before, before.began_us)
         wanted = {unit: holder for unit, owner, holder in order.copies if owner == slot}
         kept = {unit: copy for unit, copy in self._copies.items() if wanted.get(unit) == copy.holder}
-        self._useless += sorted((copy.holder, unit) for unit, copy in self._copies.items() if unit not in kept)
+        self._useless += sorted(
+            (copy.holder, unit, copy.epoch) for unit, copy in self._copies.items() if unit not in kept
+        )
         self._wanted = {unit: holder for unit, holder in wanted.items() if unit not in kept}
         self._copies = kept
         self._begin_copies()
@@ -137,7 +139,7 @@ class Replicator:
             changed = shipment.state.changes(COPIES) | copy.pending
             if not (changed and self._rounds.order.whole):
                 return replace(shipment, delta_of=CopyPart(copy.epoch, copy.number), changed=frozenset(changed))
-        self._useless.append((copy.holder, shipment.unit))
+        self._useless.append((copy.holder, shipment.unit, copy.epoch))
         return shipment
 
     def pause(self) -> None:
@@ -205,9 +207,9 @@ class Replicator:
     def _drop_useless(self) -> None:
         with self._lock:
             useless, self._useless = self._useless, []
-        for holder, unit in useless:
+        for holder, unit, epoch in useless:
             with contextlib.suppress(ServiceUnavailable):  # then it goes when the holder's batch ends
-                self._clients.tell(self._address_of(holder), CopiesDropped(holder, (unit,)))
+                self._clients.tell(self._address_of(holder), CopiesDropped(holder, ((unit, epoch),)))
 
     def _round(self, unit: int, rounds: _Rounds) -> int:
         """Bring one copy up to date, if there is no order behind that of ``rounds``; how many keys that took."""

@@ -579,7 +579,7 @@ def test_a_copy_is_taken_once_and_by_the_slot_it_is_for(copies):
 def test_copies_that_nobody_needs_are_dropped_and_no_others(copies):
     for slot, unit in ((1, 3), (1, 4), (1, 5), (2, 3)):
         copies.add(slot, unit, (NEW, 0), part({1: 1}), [])
-    copies.drop(1, [3])
+    copies.drop(1, [(3, NEW), (4, OLD)])  # that of a former owner, who says so late
     assert copies.take(1, 3, (NEW, 0)) is None and copies.take(1, 4, (NEW, 0)) is not None
     copies.drop(1)
     assert copies.take(1, 5, (NEW, 0)) is None and copies.take(2, 3, (NEW, 0)) is not None
