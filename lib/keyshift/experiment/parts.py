@@ -141,7 +141,10 @@ class JobPart(Part):
         "one is elected",
     )
     copy_every_s: float = Field(
-        default=1.0, gt=0, le=DAY_S, description="seconds between rounds of copying, with replicate"
+        default=1.0,
+        gt=0,
+        le=DAY_S,
+        description="seconds between rounds of copying, with replicate; one at most until copies are close",
     )
     copy_lag_keys: int = Field(
         default=200, ge=0, description="changed keys per round at which copies count as close, if they come as close"

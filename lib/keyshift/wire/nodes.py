@@ -304,11 +304,11 @@ HANDOVERS = Folder("handover", {"": Handover})  # by slot
 
 @dataclass(frozen=True, slots=True)
 class CopiesWanted:
-    """Keep copies of units (``source``) at other slots (``destination``) from now on.
+    """Keep copies of units (``source``) at other slots (``destination``) from now on. Those that are there stay.
 
     They are close when a round over all of a slot had at most ``lag_keys`` changed keys, or no fewer than the round
-    before: they will not come closer while so many keys change. ``every_s`` between rounds.
-    ``whole``: a unit of which something has changed travels as a whole all the same.
+    before: they will not come closer while so many keys change. ``every_s`` between rounds, before that a second at
+    most. ``whole``: a unit of which something has changed travels as a whole all the same.
     """
 
     id: str
@@ -322,7 +322,7 @@ class CopiesWanted:
 class CopiesClose:
     """The copies of a slot are: after so many rounds, and so many bytes sent since it began, of so many units.
 
-    ``keys``: had changed in the last round.
+    It began with the order, or with one before whose copies never were close. ``keys``: had changed in the last round.
     """
 
     began_us: int

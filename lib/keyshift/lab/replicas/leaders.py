@@ -12,8 +12,8 @@ def leaders(log: Topic, slots: Mapping[str, int]) -> str:
     """A line: by slot the replicas that have led, one term after the other, and how many records counted for nothing.
     ``slots``: of each stage by its name, in the order of the chain.
 
-    A term behind the first one means that the leader before had died, had come to the end of its batch, or was taken
-    for dead: that one may have written what counts no more.
+    A term behind the first one means that the leader before had died, had come to the end of its batch, got nothing any
+    more, or was taken for dead: that one may have written what counts no more.
     """
     led: dict[int, list[str]] = defaultdict(list)
     terms: dict[int, int] = defaultdict(int)

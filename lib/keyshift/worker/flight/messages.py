@@ -61,10 +61,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class CopiesDropped:
-    """``slot`` needs no copies of these units."""
+    """``slot`` needs no such copies: of which units, and their epochs, as another owner may have made one meanwhile."""
 
     slot: int
-    units: tuple[int, ...]
+    copies: tuple[tuple[int, int], ...]
     kind: Literal["copies dropped"] = "copies dropped"
 
 

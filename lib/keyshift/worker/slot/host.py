@@ -91,11 +91,12 @@ class Copies:
             (begun, last), copy = self._copies.pop((slot, unit), ((epoch, -1), None))
         return copy if begun == epoch and last >= number else None
 
-    def drop(self, slot: int, units: Container[int] | None = None) -> None:
-        """The copies of ``units`` (None: of all) are not needed for ``slot``."""
+    def drop(self, slot: int, copies: Container[tuple[int, int]] | None = None) -> None:
+        """These ``copies`` (unit, epoch; None: all) are not needed for ``slot``."""
         with self._lock:
-            for of in [of for of in self._copies if of[0] == slot and (units is None or of[1] in units)]:
-                del self._copies[of]
+            for (of, unit), ((epoch, _), _) in [*self._copies.items()]:
+                if of == slot and (copies is None or (unit, epoch) in copies):
+                    del self._copies[of, unit]
 
 
 class SlotHost:
@@ -219,8 +220,8 @@ class SlotHost:
         match message:
             case OfStep(slot):
                 self._tenant(slot).message(message)
-            case CopiesDropped(slot, units):
-                self.copies.drop(slot, units)
+            case CopiesDropped(slot, copies):
+                self.copies.drop(slot, copies)
             case Taken(slot, units):
                 self.left_rows.pop(slot, None)  # they are fetched first
                 left = self.left.get(slot, {})

@@ -23,7 +23,7 @@ from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import CopiesDropped, CopyPart, Shipment
 
 COPIES = "copies"  # of whom the changes are tracked for
-SAY_S = 1.0  # between two words about what is being copied
+SAY_S = 1.0  # between two words about what is being copied, and at most between two rounds until that is close
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Rounds:
-    """Of one order. ``bytes_before``: copied for the orders before it."""
+    """Of one order. ``bytes_before``: copied until it began, for others."""
 
     order: CopiesWanted
     bytes_before: int
@@ -52,6 +52,13 @@ class _Rounds:
         was_close, self.number, self.changed = self.close, self.number + 1, changed
         self.close = was_close or (self.number > 1 and (changed <= self.order.lag_keys or no_closer))
         return self.close and not was_close
+
+    @property
+    def pause_s(self) -> float:
+        """Until the next one. Before copies are close somebody waits, and gives up if nothing is said for long."""
+        if self.close:
+            return self.order.every_s
+        return 0.0 if self.number == 1 else min(self.order.every_s, SAY_S)
 
 
 class Replicator:
@@ -76,30 +83,41 @@ class Replicator:
         self._address_of, self._acknowledge, self._copying, self._failed = address_of, acknowledge, copying, failed
         self._wanted: dict[int, int] = {}  # unit -> holder: copies that have not begun, as the unit was not here yet
         self._copies: dict[int, _Copy] = {}
-        self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
-        self._order: CopiesWanted | None = None
+        self._useless: list[tuple[int, int, int]] = []  # holders, and units with epochs of copies they need no more
+        self._rounds: _Rounds | None = None  # of the newest order
         self._closed = threading.Event()
-        self._free = threading.Condition(lock)  # to look at states
+        self._free = threading.Condition(lock)  # to look at states; also told of an order, and of the end
         self._paused = False
         self._thread: threading.Thread | None = None
         self.copied_bytes = 0  # for all orders so far
 
     def start(self, order: CopiesWanted, slot: int) -> None:
-        """Keep a copy of each unit of ``slot`` at its holder from now on; under the slot's lock."""
-        if self._closed.is_set() or (self._order is not None and self._order.id == order.id):
+        """Keep a copy of each unit of ``slot`` at its holder from now on; under the slot's lock.
+
+        A copy that is there for an earlier order stays, also one that is on its way, and is brought up to date.
+        """
+        before = self._rounds
+        if self._closed.is_set() or (before is not None and before.order.id == order.id):
             return
-        self._order = order
-        before = {(copy.holder, unit) for unit, copy in self._copies.items()}
-        self._wanted = {unit: holder for unit, owner, holder in order.copies if owner == slot}
-        self._copies = {}
+        if before is None or before.close:
+            self._rounds = _Rounds(order, self.copied_bytes)
+        else:  # nobody was told what was copied for that one
+            self._rounds = _Rounds(order, before.bytes_before, before.began_us)
+        wanted = {unit: holder for unit, owner, holder in order.copies if owner == slot}
+        kept = {unit: copy for unit, copy in self._copies.items() if wanted.get(unit) == copy.holder}
+        self._useless += sorted(
+            (copy.holder, unit, copy.epoch) for unit, copy in self._copies.items() if unit not in kept
+        )
+        self._wanted = {unit: holder for unit, holder in wanted.items() if unit not in kept}
+        self._copies = kept
         self._begin_copies()
-        self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
         for unit, state in self._states.items():
             if unit not in self._copies:  # it may have been tracked for an earlier order, also of the batch before
                 state.untrack(COPIES)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="keyshift-copies", daemon=True)
             self._thread.start()
+        self._free.notify_all()
 
     def _begin_copies(self) -> bool:
         """Of wanted units that are here by now; under the slot's lock. Whether others are still to come."""
@@ -117,11 +135,11 @@ class Replicator:
         if copy is None:
             return shipment
         if copy.holder == destination and copy.number >= 0 and shipment.routers is None and not shipment.partial:
-            assert shipment.state is not None and self._order is not None
+            assert shipment.state is not None and self._rounds is not None
             changed = shipment.state.changes(COPIES) | copy.pending
-            if not (changed and self._order.whole):
+            if not (changed and self._rounds.order.whole):
                 return replace(shipment, delta_of=CopyPart(copy.epoch, copy.number), changed=frozenset(changed))
-        self._useless.append((copy.holder, shipment.unit))
+        self._useless.append((copy.holder, shipment.unit, copy.epoch))
         return shipment
 
     def pause(self) -> None:
@@ -147,34 +165,37 @@ class Replicator:
             self._thread.join()
 
     def _work(self) -> None:
-        rounds: _Rounds | None = None
         try:
             while not self._closed.is_set():
-                order = self._order
-                assert order is not None
-                if rounds is None or rounds.order.id != order.id:
-                    rounds = _Rounds(order, self.copied_bytes)
                 self._drop_useless()
                 with self._turn():
                     if self._closed.is_set():
                         return
-                    more, units = self._begin_copies(), list(self._copies)
+                    rounds, more, units = self._rounds, self._begin_copies(), list(self._copies)
+                assert rounds is not None
                 changed = 0
                 for unit in units:
-                    changed += self._round(unit)
+                    changed += self._round(unit, rounds)
                     if not rounds.close and time.monotonic() - rounds.said_at >= SAY_S:
                         rounds.said_at = time.monotonic()
                         self._copying(self.copied_bytes)
-                if self._closed.is_set():  # nothing is known of the units whose turn did not come
-                    return
-                if not more and rounds.ends(changed):
-                    sent = self.copied_bytes - rounds.bytes_before
-                    close = CopiesClose(rounds.began_us, rounds.number, sent, len(self._copies), changed, now_us())
-                    self._acknowledge(order.id, close)
-                self._closed.wait(0.0 if rounds.number == 1 else order.every_s)
+                with self._lock:
+                    if self._closed.is_set():  # nothing is known of the units whose turn did not come
+                        return
+                    ends = self._rounds is rounds and not more and rounds.ends(changed)
+                    sent, copies = self.copied_bytes - rounds.bytes_before, len(self._copies)
+                if ends:
+                    close = CopiesClose(rounds.began_us, rounds.number, sent, copies, changed, now_us())
+                    self._acknowledge(rounds.order.id, close)
+                self._pause(rounds)
         except BaseException as error:
             if not self._closed.is_set():
                 self._failed(error)
+
+    def _pause(self, rounds: _Rounds) -> None:
+        """Until the next round; another order does not wait for it."""
+        with self._free:
+            self._free.wait_for(lambda: self._closed.is_set() or self._rounds is not rounds, rounds.pause_s)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -186,15 +207,15 @@ class Replicator:
     def _drop_useless(self) -> None:
         with self._lock:
             useless, self._useless = self._useless, []
-        for holder, unit in useless:
+        for holder, unit, epoch in useless:
             with contextlib.suppress(ServiceUnavailable):  # then it goes when the holder's batch ends
-                self._clients.tell(self._address_of(holder), CopiesDropped(holder, (unit,)))
+                self._clients.tell(self._address_of(holder), CopiesDropped(holder, ((unit, epoch),)))
 
-    def _round(self, unit: int) -> int:
-        """Bring one copy up to date; how many keys that took."""
+    def _round(self, unit: int, rounds: _Rounds) -> int:
+        """Bring one copy up to date, if there is no order behind that of ``rounds``; how many keys that took."""
         with self._turn():
             copy, state = self._copies.get(unit), self._states.get(unit)
-            if self._closed.is_set() or copy is None or state is None:
+            if self._closed.is_set() or self._rounds is not rounds or copy is None or state is None:
                 return 0
             first = copy.number < 0
             if first:

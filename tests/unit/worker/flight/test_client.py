@@ -275,7 +275,7 @@ def test_a_message_has_arrived_when_the_call_returns(holder, server, clients):
     said = [
         OfStep(2, (Wanted(4, 9, 1, 0),), (Opened(3, 9),)),
         Taken(1, (4, 5)),
-        CopiesDropped(1, (3,)),
+        CopiesDropped(1, ((3, 88),)),
         KeysDropped(((4, 9),)),
     ]
     for message in said:

@@ -20,6 +20,7 @@ from keyshift.worker.state.replicator import COPIES, Replicator
 from waits import until
 
 OWNER, HOLDER = 0, 1
+SELDOM_S = 3600.0  # between rounds
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
 
 
@@ -68,9 +69,9 @@ class Slot:
             self.failures.append,
         )
 
-    def start(self, request="one", lag_keys=0, whole=False, units=((3, HOLDER), (4, HOLDER))):
+    def start(self, request="one", lag_keys=0, whole=False, units=((3, HOLDER), (4, HOLDER)), every_s=0.01):
         with self.lock:
-            self.replicator.start(wanted(request, units, 0.01, lag_keys, whole), OWNER)
+            self.replicator.start(wanted(request, units, every_s, lag_keys, whole), OWNER)
 
     def put(self, content, unit=3):
         with self.lock:
@@ -198,13 +199,65 @@ def test_asking_for_the_same_again_changes_nothing(copied):
     assert [number for unit, number, _ in copied.parts if unit == 3] == [0, 1]
 
 
-def test_another_request_begins_anew(copied):
-    copied.start("two", units=((3, HOLDER),))
-    until(lambda: len(copied.acknowledged) == 2)
-    assert copied.parts[2:] == [(3, 0, 600)]
-    assert copied.acknowledged[1][0] == "two"
-    (_, one), (_, two) = copied.acknowledged
-    assert 0 < two.bytes < one.bytes + two.bytes == copied.replicator.copied_bytes, "of both, and each by itself"
+def test_another_request_keeps_what_was_copied_and_counts_what_is_new(slot):
+    slot.start(every_s=SELDOM_S)
+    until(lambda: slot.acknowledged)
+    slot.put({5: 7})
+    slot.put({1: 1}, unit=4)
+    slot.start("two", units=((3, HOLDER), (4, HOLDER + 1)), every_s=SELDOM_S)
+    until(lambda: len(slot.acknowledged) == 2)
+    assert slot.parts[2:] == [(3, 1, 1), (4, 0, 1)]
+    (_, one), (request, two) = slot.acknowledged
+    assert (request, two.rounds, two.units, two.keys) == ("two", 2, 2, 0)
+    assert 0 < two.bytes < one.bytes + two.bytes == slot.replicator.copied_bytes, "of both, and each by itself"
+    assert slot.arrives(slot.leave()) == dict.fromkeys(range(600), 1) | {5: 7}
+
+
+def test_what_was_copied_for_a_request_that_never_was_close_counts_for_the_next_one(slot):
+    door = slot.doors[4] = threading.Event()
+    slot.start()
+    until(lambda: door in slot.reached)
+    slot.start("two", units=((3, HOLDER),))
+    door.set()
+    until(lambda: slot.acknowledged)
+    ((request, answer),) = slot.acknowledged
+    assert slot.parts == [(3, 0, 600), (4, 0, 0)]
+    assert request == "two" and answer.bytes == slot.replicator.copied_bytes > 0
+
+
+# -- rounds that are far apart -----------------------------------------------------------------------------------------
+
+
+def test_another_request_does_not_wait_for_the_next_round(slot):
+    slot.start(every_s=SELDOM_S)
+    until(lambda: slot.acknowledged)
+    slot.start("two", every_s=SELDOM_S)
+    until(lambda: len(slot.acknowledged) == 2)
+    _, (_, answer) = slot.acknowledged
+    assert len(slot.parts) == 2 and (answer.units, answer.bytes) == (2, 0), "all is there"
+
+
+def test_rounds_follow_soon_until_copies_are_close(slot, monkeypatch):
+    """Who waits for them gives up if nothing is said for long."""
+    monkeypatch.setattr(replicator, "SAY_S", 0.01)
+    change_after_each_part(slot, [100, 50, 10])
+    slot.start(lag_keys=19, units=((3, HOLDER),), every_s=SELDOM_S)
+    until(lambda: slot.acknowledged)
+    assert slot.acknowledged[0][1].rounds == 4
+    assert slot.said[-1] > slot.said[0] > 0
+
+
+def test_units_that_come_later_are_copied_soon(slot, monkeypatch):
+    monkeypatch.setattr(replicator, "SAY_S", 0.01)
+    slot.expected.add(5)
+    slot.start(units=((4, HOLDER), (5, HOLDER)), every_s=SELDOM_S)
+    until(lambda: (4, 0, 0) in slot.parts)
+    slot.come(5, {1: 1})
+    until(lambda: slot.acknowledged)
+    assert (5, 0, 1) in slot.parts
+
+
+# -- units that come and go --------------------------------------------------------------------------------------------
 
 
 def test_units_that_come_later_are_copied_too_and_copies_are_not_close_before(slot):
@@ -526,7 +579,7 @@ def test_a_copy_is_taken_once_and_by_the_slot_it_is_for(copies):
 def test_copies_that_nobody_needs_are_dropped_and_no_others(copies):
     for slot, unit in ((1, 3), (1, 4), (1, 5), (2, 3)):
         copies.add(slot, unit, (NEW, 0), part({1: 1}), [])
-    copies.drop(1, [3])
+    copies.drop(1, [(3, NEW), (4, OLD)])  # that of a former owner, who says so late
     assert copies.take(1, 3, (NEW, 0)) is None and copies.take(1, 4, (NEW, 0)) is not None
     copies.drop(1)
     assert copies.take(1, 5, (NEW, 0)) is None and copies.take(2, 3, (NEW, 0)) is not None
