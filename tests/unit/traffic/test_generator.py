@@ -244,9 +244,16 @@ def test_a_load_without_an_end_goes_on_until_it_is_told_to_end():
 
 @pytest.mark.parametrize("rate", [0, -1, math.nan])
 def test_a_rate_that_is_none_is_refused_and_changes_nothing(rate):
-    made = generator(Broker(), rate=1000)
+    made = idle_generator(Broker(), rate=1000)
+    made.obey(Begin(START_US, None), START_US)  # with an end any rate would be refused
+
+    def due():
+        return [made.schedule.due(router, START_US + 5_000_000) for router in made.routers]
+
+    before = due()
     with pytest.raises(BadInput, match="a rate above 0"):
-        made.obey(SetRate(rate), START_US)
+        made.obey(SetRate(rate), START_US + 1_000_000)
+    assert due() == before
 
 
 def test_a_pause_at_the_end_of_the_steps_of_a_load_without_an_end_sends_nothing():
@@ -362,7 +369,6 @@ def test_a_load_that_has_begun_skips_nothing():
 
 def test_generators_that_share_a_source_offer_together_what_one_of_them_would():
     whole, brokers = Broker(), [Broker(), Broker()]
-    generator(whole, rate=500)
     shares = [generator(broker, rate=500, partitions=[number]) for number, broker in enumerate(brokers)]
     one = generator(whole, rate=500)
     for at_us in range(START_US, START_US + 1_000_001, 100_000):
