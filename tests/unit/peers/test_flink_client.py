@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.peers import flink_client
 from keyshift.peers.flink_client import FlinkClient, Rescaled, cause
 
 TRACE = (
@@ -157,6 +158,31 @@ def test_what_a_scheduler_does_not_do_is_said_in_its_words(client):
     answers = RESCALING | {("PUT", "/jobs/j/resource-requirements"): [refused]}
     with pytest.raises(ServiceUnavailable, match=r"^Flink answered 500: .*not this one"):
         client(answers, []).rescale("j", 4, 5)
+
+
+LATE = {
+    RESULT: [{"resultType": "NOT_READY"}],
+    MADE: [{"status": {"id": "IN_PROGRESS"}, "operation": None}],
+    ("GET", "/jobs/j"): [running(2, 4, 3)],
+}
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda flink: flink.execute("INSERT"), "Flink's gateway did not carry out 'INSERT' within 0.05 s"),
+        (lambda flink: flink.await_running("j", 0.05), "Flink's job did not run within 0.05 s"),
+        (lambda flink: flink.stop("j"), "could not be stopped with a savepoint: not within 0.05 s"),
+        (lambda flink: flink.rescale("j", 4, 0.05), "Flink's job does not run with 4 tasks 0.05 s after the request"),
+    ],
+)
+def test_what_flink_has_not_done_in_time_is_named(client, monkeypatch, ask, words):
+    monkeypatch.setattr(flink_client, "STATEMENT_S", 0.05)
+    monkeypatch.setattr(flink_client, "SAVEPOINT_S", 0.05)
+    flink = client(SESSION | STATEMENT | STOP | RESCALING | LATE, [])
+    flink.open_session()
+    with pytest.raises(ServiceUnavailable, match=words):
+        ask(flink)
 
 
 def test_a_job_is_cancelled_even_if_flink_is_gone(client):

@@ -152,6 +152,13 @@ def job(started):
     return started(RESTART)
 
 
+def test_a_job_that_takes_no_more_keys_has_not_started(started, monkeypatch):
+    monkeypatch.setattr(counting, "FILL_S", 0.05)
+    monkeypatch.setattr(Topic, "length", lambda topic: 7)
+    with pytest.raises(ServiceUnavailable, match=r"Flink's job has taken 7 of 20 keys, and no more in 0\.05 s"):
+        started(RESTART)
+
+
 def settings_of(client):
     return [each[1] for each in client.asked if each[0] == "INSERT"]
 

@@ -65,6 +65,21 @@ def test_a_restart_is_over_when_a_batch_of_its_own_is_complete_and_not_at_a_trig
         job.begin(4, 3)
 
 
+def test_a_stop_waits_for_a_batch_and_the_end_for_all_events_and_neither_for_ever(made, monkeypatch):
+    job, queries, _ = made
+    query = Streaming([batch(1)])
+    query.recentProgress = [SimpleNamespace(sources=[SimpleNamespace(endOffset='{"in": {"0": 2, "1": 1}}')])]
+    queries.append(query)
+    job.begin(2, 1)
+    monkeypatch.setattr(spark_job, "BATCH_S", 0.05)
+    monkeypatch.setattr(spark_job, "DONE_S", 0.05)
+    monkeypatch.setattr(Topic, "length", lambda topic: 4)
+    with pytest.raises(ServiceUnavailable, match=r"Spark's batch does not end in 0\.05 s"):
+        job.halt()
+    with pytest.raises(ServiceUnavailable, match=r"Spark's checkpoint has 3 events, and no more in 0\.05 s"):
+        job.halt(finally_=True)
+
+
 def test_bytes_are_those_that_the_repartition_wrote_and_no_older_versions(made, tmp_path):
     job, queries, manager = made
     parts = tmp_path / "checkpoint" / "state" / "0"

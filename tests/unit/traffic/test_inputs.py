@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.traffic import feed as module
 from keyshift.traffic.feed import Before, Feed
 from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.inputs import Inputs
 from keyshift.traffic.load import SourceLoad
-from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents, SoFar
+from keyshift.traffic.messages import Begin, EndLoad, LoadDone, Ready, SetRate, SkipEvents, SoFar
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.topics import OfferedSoFar, Topic
 from keyshift.workloads.keycount import KeyCount
@@ -100,6 +102,26 @@ def test_a_load_is_over_when_all_have_offered_theirs(feed):
         each.say(LoadDone(10, 11, 5, number + 1.0))
     assert (feed.offered, feed.planned, feed.due, feed.took_s) == (1030, 1033, 515, 10.0)
     feed.await_done()
+
+
+def test_one_that_is_late_or_has_died_is_told_when_all_are_waited_for(feed, monkeypatch):
+    monkeypatch.setattr(module, "ANSWER_S", 0.05)
+    *some, last = feed.injectors
+    for each in some:
+        each.say(Ready())
+    with pytest.raises(ServiceUnavailable, match=r"the generator was not ready within 0\.05 s"):
+        feed.await_ready()
+    last.say(Ready())
+    feed.await_ready()
+    with pytest.raises(ServiceUnavailable, match=r"the generator was not done within 0\.05 s"):
+        feed.await_done()
+
+    def died():
+        raise ServiceUnavailable("the generator process died")
+
+    monkeypatch.setattr(last, "check", died)
+    with pytest.raises(ServiceUnavailable, match="the generator process died"):
+        feed.await_ready()
 
 
 def test_each_is_told_what_concerns_it(feed):
