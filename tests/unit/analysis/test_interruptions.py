@@ -18,9 +18,9 @@ def row(strategy, silence_ms, verdict="ok", recover_s=2.0):
     return summary(strategy, verdict=verdict, **figures)
 
 
-def latency(after_ms):
+def latency(after_ms, until_s=2):
     created = np.arange(-5, 10, 0.5)
-    return pd.DataFrame({"created_s": created, "latency_ms": np.where(created < 2, 500.0, after_ms)})
+    return pd.DataFrame({"created_s": created, "latency_ms": np.where(created < until_s, 500.0, after_ms)})
 
 
 def test_what_is_noticed_of_an_interruption_is_a_row():
@@ -58,6 +58,11 @@ def test_without_a_correct_run_nothing_is_known():
 def test_there_is_no_after_if_latency_was_never_normal_again():
     table = interruptions([row("a", 1000.0, recover_s=None)], {"a": [latency(1.0)]})
     assert np.isnan(table.loc["a", "P50 after (ms)"]) and np.isnan(table.loc["a", "normal again after (s)"])
+
+
+def test_what_is_created_in_the_first_second_is_never_after():
+    table = interruptions([row("a", 1000.0, recover_s=0.0)], {"a": [latency(7.0, until_s=1)]})
+    assert table.loc["a", ["P99 after (ms)", "normal again after (s)"]].tolist() == [7.0, 0.0]
 
 
 def test_rows_and_tables_have_to_belong_together():

@@ -116,6 +116,7 @@ def test_a_soak_without_any_problem_has_none():
     [
         (None, "", 0, "the job gave no verdict"),
         ({"summary": {"verdict": "bad"}, "examples": ["lost: x"]}, "", 0, "the verdict is bad"),
+        ({"summary": {"verdict": "bad"}, "examples": ["lost: x"]}, "", 0, "lost: x"),
         (GOOD, "not answered", 0, "not answered"),
         (GOOD, "", 50, "driver: held_mib grows by 50.00 per hour"),
     ],

@@ -60,17 +60,24 @@ def test_what_could_not_be_written_is_written_whole_the_next_time(states):
     assert counts(part.whole)[0] == 9
 
 
-def test_a_unit_is_written_whole_again_when_its_parts_are_many_or_as_large_as_the_whole(states, monkeypatch):
+@pytest.mark.parametrize(("unit", "whole"), [(0, [False, True, False, True]), (1, [False, False, True, False])])
+def test_a_unit_is_written_whole_again_when_its_parts_are_many_and_not_all_units_at_once(
+    states, monkeypatch, unit, whole
+):
     monkeypatch.setattr(module, "MOST_PARTS", 2)
     snapshots = Snapshots()
     snapshots.take(states)
     wholes = []
     for number in range(4):
-        states[0].values[0] = (number, b"")
+        states[unit].values[0] = (number, b"")
         (part,) = snapshots.take(states)
         wholes.append(part.whole is not None)
-    assert wholes == [False, True, False, True]
-    monkeypatch.setattr(module, "MOST_PARTS", 100)
+    assert wholes == whole
+
+
+def test_a_unit_is_written_whole_again_when_its_parts_are_larger_than_the_whole(states):
+    snapshots = Snapshots()
+    snapshots.take(states)
     states[1].values[0] = (9, b"")
     assert snapshots.take(states)[0].whole is None
     for key in range(4):
