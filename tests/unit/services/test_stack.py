@@ -29,7 +29,7 @@ from keyshift.progress import Say, silent
 from keyshift.services import go_programs, jars, processes
 from keyshift.services.embedded import EmbeddedService, Ports
 from keyshift.services.go_programs import go_program
-from keyshift.services.minio import PROGRAM
+from keyshift.services.minio import PROGRAM, MinIO
 from keyshift.services.service import ALONE, HOST, Command, Env, Member, Service
 from keyshift.services.stack import DEFAULT_PORTS, SERVICES, STORE, Stack
 from keyshift.waiting import wait_until
@@ -534,6 +534,15 @@ def test_impossible_ports_and_unknown_names_are_refused(tmp_path):
             Stack(tmp_path, ports={"kafka": port})
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"access_key": "a"}'])
+def test_credentials_that_cannot_be_read_are_named_and_stay(tmp_path, content):
+    file = tmp_path / "credentials.json"
+    file.write_text(content)
+    with pytest.raises(ServiceUnavailable, match=rf"in {re.escape(str(file))} cannot be read; remove the file"):
+        MinIO(tmp_path).credentials()
+    assert file.read_text() == content
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_start_that_is_interrupted_twice_leaves_nothing_behind(tools, tmp_path, cache, number):
     server = tmp_path / "server"
@@ -594,6 +603,12 @@ def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path, 
         assert ours not in {rival.getsockname()[1] for rival in rivals}
         assert processes.listens(service.process, ours)
         assert sum("is taken" in line for line in said) == times
+
+
+def test_a_service_for_which_no_port_is_free_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("keyshift.services.embedded.is_free", lambda port: False)
+    with pytest.raises(ServiceUnavailable, match="no free port for zookeeper from 19992 on; name one that is free"):
+        Ports(tmp_path, {}).choose(Listener(tmp_path), silent)
 
 
 @pytest.mark.parametrize("node", [ALONE, Member(1, (HOST,) * 3)])
