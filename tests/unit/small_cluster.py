@@ -1,7 +1,5 @@
 """Costs, loads and plans that are small enough to follow by hand."""
 
-import math
-
 import numpy as np
 
 from keyshift.forecast import Cluster, Costs, Load, simulated
@@ -15,7 +13,6 @@ FREE = Costs(
     stored_byte_s=0.0, event_s=0.0, row_s=0.0, before_ms=tuple(0 * LEVELS),
 )  # fmt: skip
 ONE_LINK = Cluster(host_slots=1, cores=1, link_bytes_per_s=100.0)
-NO_LINK = Cluster(host_slots=1, cores=1, link_bytes_per_s=math.inf)
 
 
 def assignment(*owner):

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from keyshift.experiment.events import write_events
@@ -96,14 +95,3 @@ def test_a_file_is_written_of_events_that_are_drawn_and_counted(path, tmp_path, 
     with pytest.raises(BadInput, match=words):
         write_events(make_spec(LOAD | changes), other)
     assert not other.exists()
-
-
-def test_what_is_left_out_of_a_file_is_what_another_generator_has_offered(path):
-    spec = make_spec(LOAD)
-    write_events(spec, path)
-    source = spec.workload.sources[0]
-    replayed, drawn = EventFile(str(path)).partition(source, 1), source.partition(1)
-    replayed.take(np.zeros(100, np.int64))
-    drawn.take(np.zeros(100, np.int64))
-    times = np.arange(50, dtype=np.int64)
-    assert replayed.take(times) == drawn.take(times)
