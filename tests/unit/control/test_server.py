@@ -75,7 +75,7 @@ def sent_away(slow):
         return True
 
 
-def test_an_answer_may_take_longer_than_a_question(address, monkeypatch):
+def test_an_answer_may_take_longer_than_a_question(monkeypatch):
     monkeypatch.setattr(servers, "HEAD_S", 0.05)
     app = FastAPI()
     app.get("/here")(lambda: time.sleep(0.5))

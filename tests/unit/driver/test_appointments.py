@@ -7,7 +7,7 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.driver.agreement import Agreement, Say
-from keyshift.driver.appointments import Appointments
+from keyshift.driver.appointments import LEAST_US, MOST_US, Appointments
 from keyshift.model.errors import MigrationFailed
 from keyshift.protocol.coordinator import Appointment
 from keyshift.wire import nodes
@@ -56,6 +56,16 @@ def test_one_may_be_for_later_and_is_for_the_usual_time_if_a_router_has_passed_t
     world = World(lambda router, time: time > 1)
     passed, _, held = world.make(at_us=10**17)
     assert passed.epoch == asked.epoch > held.epoch == world.epoch
+
+
+def test_how_far_ahead_an_epoch_is_stays_between_limits():
+    world = World(lambda router, time: True)
+    for _ in range(20):
+        world.make()
+    assert world.appointments._ahead_us == LEAST_US
+    late = World(lambda router, time: False)
+    late.appointments.make("7", late.tell, lambda: len(late.told) < 20)
+    assert late.appointments._ahead_us == MOST_US
 
 
 def test_for_a_router_between_two_batches_it_counts_how_far_it_has_come():
@@ -107,10 +117,3 @@ def test_of_one_that_dies_before_it_has_confirmed_nobody_knows_if_it_has_passed_
     assert [each.holds for each in lives.told] == [False, False, True]
     assert lives.told[0].epoch < lives.told[1].epoch == lives.epoch
     assert dead.epoch is None and not any(each.holds for each in dead.told)
-
-
-def test_one_that_leaves_does_so_once_and_a_job_without_replicas_does_not():
-    agreement = Agreement(lambda: [(0, 0), (1, 0)])
-    first, second = (World(lambda router, time: True, agrees=Say(agreement, (number, 0))) for number in range(2))
-    assert first.appointments.leave() and not second.appointments.leave()
-    assert not World(lambda router, time: True).appointments.leave()

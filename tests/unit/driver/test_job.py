@@ -555,6 +555,7 @@ def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
 def test_what_is_known_of_a_stage_is_the_past_of_a_replica_that_begins_where_this_one_stands(job):
     job.counter.request(plan_of)
     assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
+    switch_to(job, START.version + 1)
     now, history = job.counter.assignment, history_of(job.counter)
     assert history.assignments[-1] == now
     before = history.before_the_newest()

@@ -242,7 +242,8 @@ def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
 
 
 def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the_traffic(made, monkeypatch):
-    run = made(warmup_s=4.0, seconds=20.0, trigger_s=8.0, rate=100.0, rate_steps="5:300", strategy="fluid")
+    given = {"warmup_s": 4.0, "seconds": 20.0, "trigger_s": 8.0, "rate": 100.0, "rate_steps": "5:300"}
+    run = made(strategy="fluid", fault="kill:slot@1", **given)
     said, clock = [], run.clock
 
     def note(what):
@@ -260,7 +261,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     run.traffic.feed = lambda loads, frame_ms: note("feed")(*loads) or Feed()
     for name in ("start", "announce", "stop"):
         setattr(run.system, name, note(name))
-    run.system.request = note("request")
+    run.system.request, run.system.hit = note("request"), note("hit")  # which nothing dies of
     run.system.final_state = lambda: note("final state")() or "final"
     sampled = SimpleNamespace(rows=["sample"], notes=["the clock was set"])
     monkeypatch.setattr(run_loop, "Sampler", lambda *ignore: contextlib.nullcontext(sampled))
@@ -275,6 +276,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         (0.0, "start"),
         (0.0, "load", begin, 24.0),
         (begin + 4.0, "announce", ScaleTo(4)),
+        (begin + 5.0, "hit", *run.spec.scenario.faults()),
         (begin + 12.0, "request", ScaleTo(4), False),
         (begin + 24.0, "stop"),
         (begin + 24.0, "stop traffic"),
@@ -282,7 +284,8 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     ]
     assert span == tuple(BEGIN + begin + passed for passed in (0.0, 4.0, 24.0, 12.0))
     assert (workload, final, samples, overloaded) == (run.spec.workload, "final", ["sample"], False)
-    assert run.system.notes == run.measured_wrong == sampled.notes
+    missed = "fault = kill:slot@1: not all of it happened, the query died 0 times and not 1"
+    assert run.measured_wrong == sampled.notes and run.system.notes == [*sampled.notes, missed]
     assert list(scalings) == []
 
 

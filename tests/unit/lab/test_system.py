@@ -4,13 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from keyshift.driver.step_log import StepLog
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import KeyshiftJob, job_config, missed_faults
 from keyshift.model.errors import MigrationFailed, QueryDied
-from keyshift.model.keys import Assignment, Step
-from keyshift.model.notes import Note
+from keyshift.model.keys import Assignment, Move, Step
+from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy, strategies
 from keyshift.wire.faults import parse
@@ -362,6 +363,18 @@ def test_what_wants_slots_that_a_restart_has_taken_away_is_dropped():
         "was dropped, no plan could be made when its turn came: slot 2 is not provisioned any more, "
         "only slots 0 to 1 are"
     )
+
+
+def test_the_status_says_which_slots_a_step_is_about_and_how_large_their_state_was_in_the_newest_snapshot():
+    made = system_of(strategy="fluid", slots=2, to_slots=4, key_groups=4)
+    made.job.log, made.job.doing = StepLog(made.job.assignment), Doing(Activity.MOVING)
+    made.job.log.published([(2, Step((Move(2, 1, 3),))), (3, Step((Move(0, 0, 2),)))], 1)
+    made.job.log.ended(2, "complete", 2)
+    plans = made.system.plans.of["counter"]
+    of_slot = plans.status({0: 10, 1: 20, 2: 5})["of_slot"]
+    assert [of_slot[slot]["moving"] for slot in range(4)] == [True, False, True, False]
+    assert [of_slot[slot]["state_bytes"] for slot in range(4)] == [30, 5, 0, 0]
+    assert [each["state_bytes"] for each in plans.status(None)["of_slot"].values()] == [None] * 4
 
 
 def test_faults_whose_phase_never_came_are_noted():

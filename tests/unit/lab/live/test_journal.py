@@ -22,7 +22,6 @@ from keyshift.wire.savepoint import Savepoint
 
 STEP = Step((Move(UnitId(3), SlotId(0), SlotId(1)),), Mode(gate="slots"))
 SAVED = Savepoint("0-abc", {0: 7, 1: 8}, {"counter": {3: 12}, "second": {}})
-INSTALLED = UnitsCame((UnitCame(3, 4, 5),), 6)
 COUNTER = StageHistory(
     assignments=Assignments(
         [Assignment.contiguous(4, 2), Assignment(2, Assignment.contiguous(4, 2).owner), Assignment(5, (SlotId(1),) * 4)]

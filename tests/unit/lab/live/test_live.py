@@ -515,11 +515,11 @@ def test_a_job_that_cannot_recover_says_why_in_one_line(job, monkeypatch):
 def test_pauses_between_attempts_grow_and_old_deaths_are_forgotten():
     deaths = [1000.0]
     pauses = []
-    while (pause := pause_before(deaths, 7)) is not None:
+    while (pause := pause_before(deaths, 9)) is not None:
         pauses.append(pause)
         deaths.append(deaths[-1] + 1)
-    assert pauses == [0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0]
-    assert pause_before([*deaths, deaths[-1] + WINDOW_S + 10], 7) == 0.0
+    assert pauses == [0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert pause_before([*deaths, deaths[-1] + WINDOW_S + 10], 9) == 0.0
     assert pause_before([5.0], 0) is None
 
 

@@ -363,13 +363,6 @@ def test_all_end_if_what_comes_before_fails_and_the_rest_of_that_comes_too(made)
     assert did == ["the second", "end"] and made.replicas.all[1].application.did == ["end"]
 
 
-def test_who_is_on_its_way_back_does_not_go_on_when_all_end(made):
-    did = made.replicas.all[0].application.did
-    made.replicas.before_stop.append(lambda: did.append("all end"))
-    made.replicas.stop()
-    assert did == ["all end", "end"]
-
-
 def decided(made, *numbers):
     """What replicas of these numbers say together about the same thing."""
     said = [made.replicas.all[number].job.stages[0].agrees for number in numbers]

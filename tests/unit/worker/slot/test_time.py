@@ -89,7 +89,7 @@ def test_nothing_happens_behind_a_savepoint_whose_barriers_come_again_in_the_nex
         job.savepoint(task, router=router)
     assert written(job, task)[0].count(PROCESSING) == 8
     job.end(task)
-    for module in ("slot.task", "state.arrivals"):
+    for module in ("slot.intake", "slot.task", "state.arrivals"):
         monkeypatch.setattr(f"keyshift.worker.{module}.now_us", lambda: time.time_ns() // 1000 + 120_000 * MS)
     task, results = opened(job, host), []  # two minutes later
     for router in (0, 1):

@@ -8,7 +8,7 @@ from tenacity import stop_after_attempt
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire.memory import Memory, MemoryCoordination
-from keyshift.wire.nodes import Location
+from keyshift.wire.nodes import RESTORING, Location
 from keyshift.wire.savepoint import SavedUnit
 from keyshift.worker.flight.messages import Shipment, Taken
 from keyshift.worker.state import arrivals, outbox
@@ -171,3 +171,11 @@ def test_a_savepoint_that_cannot_be_read_at_first_is_read_again():
     slot, store = Slot(4, 5, 6), Store()
     slot.restore(slot.units, store, "one")
     assert slot.got == store.read_so_far == [6, 5, 4]
+
+
+def test_a_slot_tells_how_far_it_restores(monkeypatch):
+    monkeypatch.setattr(arrivals, "SAY_S", 0.0)
+    slot, said = Slot(4, 5, 6), []
+    slot._shared.coordination.watch(RESTORING[1], said.append)
+    slot.restore(slot.units, Store(), "one")
+    assert said == [1, 2, 3]

@@ -121,11 +121,15 @@ def test_a_courier_pauses_as_long_as_what_it_carries_wants(failures):
     courier.send("a", pause_s=HOURS_S)
     until(lambda: delivered == [["a"]])
     courier.send("b", pause_s=HOURS_S)
+    threading.Event().wait(0.1)
+    assert delivered == [["a"]]
     courier.send("c")
     until(lambda: delivered == [["a"], ["b", "c"]])
     courier.send("d", pause_s=HOURS_S)
     until(lambda: delivered[2:] == [["d"]])
     courier.send("e", pause_s=HOURS_S)
+    threading.Event().wait(0.1)
+    assert delivered[3:] == []
     courier.close()
     assert delivered[3:] == [] and not failures
 
