@@ -161,13 +161,11 @@ def test_a_generator_follows_the_steps_it_was_told():
     assert made.finished
 
 
-def test_events_that_are_not_sent_are_late_and_in_the_end_never_offered():
+def test_events_that_are_not_sent_in_time_are_never_offered():
     broker = Broker()
     slow = generator(broker, rate=200_000)
     end_us = START_US + 1_000_000
-    assert slow.late_us(START_US - 1) <= 0
     slow.send(0, end_us)
-    assert slow.late_us(end_us) == 1_000_000 - 5, "the first event of router 1 is due after 5 us"
     slow.give_up(end_us + round(OVERTIME_S * 1e6))
     assert not slow.finished
     slow.give_up(end_us + round(OVERTIME_S * 1e6) + 1)
@@ -229,7 +227,7 @@ def test_a_load_without_an_end_goes_on_until_it_is_told_to_end():
         return made.events
 
     assert pass_until(999_999) == 1000
-    assert not made.finished and made.late_us(START_US + 999_999) == 0
+    assert not made.finished
     made.obey(SetRate(4000), START_US + 1_000_000)
     assert abs(pass_until(10_999_999) - 41_000) <= 1
     made.obey(EndLoad(), START_US + 11_000_000)
