@@ -16,6 +16,7 @@ never offered.
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
@@ -201,15 +202,17 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
     config.topic.require_partitions()
     generator = Generator(config, connect(config.topic))
-    mine = generator.routers
+    mine, partitions = generator.routers, config.topic.partitions
     for router in mine:
         generator.send(router, now_us())
     generator.flush()
     say(Ready())
 
-    turn_us = config.frame_ms * 1000 / len(mine)
+    turn_us = config.frame_ms * 1000 / partitions
     begin_us: float = now_us()
-    turn = 0  # turn n is due at begin + n * turn_us; of turns that are late, each router has only its latest one
+    # Turn n is that of partition n % partitions, and due at begin + n * turn_us; other generators have those between
+    # ours. Of turns that are late, each router has only its latest one.
+    turn = mine[0]
     pending: dict[int, int] = {}  # routers with something to send, and the time of the frame that ends with it
     report_us, done = begin_us + SECOND_US, False
     while True:
@@ -226,10 +229,11 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
         if passed_us >= due_us:
             after = max(turn, math.floor((passed_us - begin_us) / turn_us)) + 1
             pending |= {
-                mine[each % len(mine)]: round(begin_us + each * turn_us)
-                for each in range(max(turn, after - len(mine)), after)
+                each % partitions: round(begin_us + each * turn_us)
+                for each in range(max(turn, after - partitions), after)
+                if each % partitions in mine
             }
-            turn = after
+            turn = next(each for each in count(after) if each % partitions in mine)
         pending = {router: at_us for router, at_us in pending.items() if not generator.send(router, at_us)}
         generator.require_newest()
         generator.give_up(passed_us)

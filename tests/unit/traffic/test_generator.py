@@ -12,9 +12,10 @@ from small_kafka import Broker
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.model.frames import MOST_BYTES, Facts, decode
-from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, aligned
+from keyshift.traffic import generator as module
+from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, aligned, generate
 from keyshift.traffic.load import Schedule
-from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents
+from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents, Stop
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.writer import ON_THE_WAY_BYTES
 from keyshift.waiting import wait_until
@@ -105,6 +106,32 @@ def generator(broker, rate, told_us=START_US, skip=(), **more):
 def idle_generator(broker, rate, **more):
     config = {"topic": Topic("k:1", "t", 2), "workload": "keycount", "parameters": PARAMETERS}
     return Generator(GeneratorConfig(**config, rate=rate, frame_ms=20, **more), broker)
+
+
+@pytest.mark.parametrize(("routers", "injectors"), [(3, 1), (4, 2), (3, 2)])
+def test_with_one_event_in_a_frame_none_waits_for_it_however_many_generators_there_are(routers, injectors, monkeypatch):
+    """Each process begins when chance has it, and time passes only while it waits for commands."""
+    monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
+    monkeypatch.setattr(module, "say", lambda report: None)
+    topic, load = Topic("k:1", "t", routers), {"workload": "keycount", "parameters": PARAMETERS, "rate": 50 * routers}
+    for number in range(injectors):
+        broker, clock = Broker(), SimpleNamespace(us=START_US - 40_000 - 7_001 * number)
+        broker.ends = [0] * routers
+        commands = iter([Begin(START_US, None), *[None] * 200, Stop()])
+
+        def pass_time(timeout_s, clock=clock, commands=commands):
+            clock.us += math.ceil(max(0, timeout_s) * 1e6)
+            return next(commands)
+
+        monkeypatch.setattr(module, "now_us", lambda clock=clock: clock.us)
+        monkeypatch.setattr(module, "connect", lambda topic, broker=broker: broker)
+        mine = list(range(routers))[number::injectors]
+        generate(GeneratorConfig(topic=topic, frame_ms=20, partitions=mine, **load), SimpleNamespace(next=pass_time))
+        for router in mine:
+            offered = [(batch, facts.watermark) for batch, facts in broker.frames(router) if facts.watermark > START_US]
+            assert {batch.num_rows for batch, _ in offered} == {1}
+            waited_us = [at_us - batch["t"][0].as_py() for batch, at_us in offered]
+            assert len(waited_us) > 50 and all(0 <= each <= 3 for each in waited_us)
 
 
 def test_a_late_generator_sends_all_that_is_due_in_bounded_frames_and_no_event_becomes_late_by_it():
