@@ -32,7 +32,7 @@ PROCESSES = {
     "generator": "traffic.generator",
     "collector": "traffic.collector",
     "Kafka": "kafka.Kafka",
-    "ZooKeeper": "ZooKeeperServerMain",
+    "ZooKeeper": "QuorumPeerMain",
     "Spark (JVM)": "SparkSubmit",
     "Python workers": "keyshift.worker.daemon",
 }
@@ -43,11 +43,10 @@ def measure(spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path
     with tempfile.TemporaryDirectory(dir=work) as folder:
         with Subject(UnmovedJob, spark, endpoints, spec, work, trace=folder) as subject:
             subject.burst(spec.run.rate, spec.run.frame_ms, seconds)  # warm up
-            begin = time.time()
             cpu = _CpuMeter(seconds)
-            subject.burst(spec.run.rate, spec.run.frame_ms, seconds)
+            subject.burst(spec.run.rate, spec.run.frame_ms, seconds, began=cpu.start)
         passed = moments(folder)
-    measured = passed[passed["frame_us"].between((begin + UNMEASURED_S) * 1e6, (begin + seconds) * 1e6)]
+    measured = passed[passed["frame_us"].between((cpu.begin_s + UNMEASURED_S) * 1e6, (cpu.begin_s + seconds) * 1e6)]
     return [*_rows_of(measured), *cpu.rows()]
 
 
@@ -72,15 +71,23 @@ def _rows_of(measured: pd.DataFrame) -> list[Measurement]:
 
 
 class _CpuMeter:
-    """CPU of the processes of ``PROCESSES`` from the time that a burst has settled until shortly before its end."""
+    """CPU of the processes of ``PROCESSES`` from the time that a burst has settled until shortly before its end.
+
+    ``begin_s``: when its load begins, once that is known.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._shares: dict[str, float] = dict.fromkeys(PROCESSES, 0.0)
-        self._thread = threading.Thread(target=self._run, args=(seconds - 2 * UNMEASURED_S,))
+        self.begin_s = 0.0
+        self._thread = threading.Thread(target=self._run, args=(seconds - 2 * UNMEASURED_S,), daemon=True)
+
+    def start(self, begin_s: float) -> None:
+        """The load begins at ``begin_s``."""
+        self.begin_s = begin_s
         self._thread.start()
 
     def _run(self, seconds: float) -> None:
-        time.sleep(UNMEASURED_S)
+        time.sleep(max(0.0, self.begin_s + UNMEASURED_S - time.time()))
         before, since = _cpu_s(), time.monotonic()
         time.sleep(seconds)
         after, passed = _cpu_s(), time.monotonic() - since

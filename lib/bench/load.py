@@ -4,6 +4,7 @@ import contextlib
 import math
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -77,11 +78,18 @@ class Subject:
             for step in (self._traffic.close, self._job.clean, self._job.stop):
                 stack.callback(step)
 
-    def burst(self, rate: float, frame_ms: float, seconds: float, give_up: bool = False) -> Burst:
+    def burst(
+        self,
+        rate: float,
+        frame_ms: float,
+        seconds: float,
+        give_up: bool = False,
+        began: Callable[[float], object] = lambda start_s: None,
+    ) -> Burst:
         """Offer ``rate`` events/s for ``seconds``, and wait until the results are there.
 
-        ``give_up``: end the burst as soon as it is clear that the rate is not sustained. Raises ServiceUnavailable if
-        a process dies.
+        ``give_up``: end the burst as soon as it is clear that the rate is not sustained. ``began`` hears when its first
+        event is due, as soon as that is known. Raises ServiceUnavailable if a process dies.
         """
         traffic = self._traffic
         seconds_before, received_before = len(traffic.seconds), traffic.received
@@ -90,6 +98,7 @@ class Subject:
             feed.await_ready()
             start = time.time() + LEAD_S
             feed.begin(start, seconds)
+            began(start)
             first, end = math.ceil(start + UNMEASURED_S), math.floor(start + seconds)
 
             while time.time() < start + seconds and not (give_up and hopeless(traffic.seconds[seconds_before:], first)):

@@ -158,7 +158,7 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
     events_topic = topic(ROUTERS)
     start_us, generator = generate(start, events_topic)
     sent = generator.has_offered(RATE * SECONDS)
-    assert sent.events == RATE * SECONDS and sent.late_ms >= 0
+    assert sent.events == RATE * SECONDS
     events, seen = events_topic.read(WORKLOAD.sources[0])
     assert seen["events"].sum() == RATE * SECONDS
     start_us = began_us(events, seen, start_us)
@@ -266,7 +266,6 @@ def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(st
     done = generator.has_said(LoadDone)
     assert 0 < done.events < rate
     assert done.took_s > 1 + OVERTIME_S
-    assert max(report.late_ms for report in generator.said if isinstance(report, SoFar)) > 1000
     assert generator.hang_up() == (0, "")
 
     first = dict.fromkeys(range(ROUTERS), 100)

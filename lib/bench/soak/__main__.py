@@ -159,6 +159,9 @@ def main(
     profile: Annotated[str | None, typer.Option(help="As of `keyshift run`.")] = None,
 ) -> None:
     """Run a live job with faults and migrations. Exit status 1 for a bad verdict, growth, or no answer."""
+    for name, value in (("hours", hours), ("every", every)):
+        if not (math.isfinite(value) and value > 0):
+            raise BadInput(f"{name} = {value:g}: must be a finite number above 0")
     faults, names, seconds = fault or list(FAULTS), strategy or list(STRATEGIES), hours * 3600
     values = LOAD | {"rate": rate} | named_values(settings or [])
     spec = live_spec(values)

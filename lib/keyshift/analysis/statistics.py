@@ -47,6 +47,7 @@ def difference(one: Iterable[float | None], other: Iterable[float | None], confi
     if min(len(first), len(second)) < 2:
         return Interval(mean, nan, nan, n)
     if not (np.ptp(first) or np.ptp(second)):
+        mean = float(second[0] - first[0])  # means of equal values may differ by rounding
         return Interval(mean, mean, mean, n)
     from scipy import stats  # as in ``interval``
 

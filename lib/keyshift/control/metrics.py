@@ -66,7 +66,7 @@ class Metrics(Collector):
 
     def _latencies(self, stage: str) -> Metric:
         """Of the last stage, whose results come out."""
-        family = HistogramMetricFamily("keyshift_latency_seconds", "event due to result read", labels=LABELS)
+        family = HistogramMetricFamily("keyshift_latency_seconds", "event due to result in Kafka's log", labels=LABELS)
         bounds = [*(str(bound_ms / 1000) for bound_ms in BUCKETS_MS), "+Inf"]
         for slot, (sum_ms, within) in sorted(self._job.latencies.items()):
             buckets = list(zip(bounds, accumulate(within), strict=True))

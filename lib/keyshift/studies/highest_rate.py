@@ -73,7 +73,8 @@ def measure_highest_rates(
         if spec.scenario.trigger != NOTHING_MOVES["trigger"] or once:
             raise BadInput(
                 f"{name}: the rate is searched while nothing moves: trigger must be none (it is "
-                f"{spec.scenario.trigger}), rate a number to begin with, events empty and rate_steps empty"
+                f"{spec.scenario.trigger}), rate a number to begin with, frame_ms a number, events empty and "
+                "rate_steps empty"
             )
     study = RateStudy({name: [] for name in specs}, specs, searches={name: [] for name in specs})
     lasts_s = sum(expected_s(spec, bisections) * spec.run.repetitions for spec in specs.values())

@@ -16,6 +16,7 @@ never offered.
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
@@ -88,14 +89,6 @@ class Generator:
     def finished(self) -> bool:
         """Whether there was a load and all of it was sent, or given up."""
         return self.schedule is not None and all(self._sent[each] == self.schedule.total[each] for each in self._sent)
-
-    def late_us(self, now_us: int) -> int:
-        """How long ago the oldest event that is not sent was due; not more than 0 if none is left behind."""
-        schedule = self.schedule
-        if schedule is None or self.finished:
-            return 0
-        left = [(router, sent) for router, sent in self._sent.items() if sent < schedule.due(router, now_us)]
-        return max((now_us - int(schedule.times(router, sent, sent + 1)[0]) for router, sent in left), default=0)
 
     def give_up(self, now_us: int) -> None:
         """What is not sent ``OVERTIME_S`` after the end of the load, or after it was told to start, never is."""
@@ -209,17 +202,19 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
     config.topic.require_partitions()
     generator = Generator(config, connect(config.topic))
-    mine = generator.routers
+    mine, partitions = generator.routers, config.topic.partitions
     for router in mine:
         generator.send(router, now_us())
     generator.flush()
     say(Ready())
 
-    turn_us = config.frame_ms * 1000 / len(mine)
+    turn_us = config.frame_ms * 1000 / partitions
     begin_us: float = now_us()
-    turn = 0  # turn n is due at begin + n * turn_us; of turns that are late, each router has only its latest one
+    # Turn n is that of partition n % partitions, and due at begin + n * turn_us; other generators have those between
+    # ours. Of turns that are late, each router has only its latest one.
+    turn = mine[0]
     pending: dict[int, int] = {}  # routers with something to send, and the time of the frame that ends with it
-    late_us, report_us, done = 0.0, begin_us + SECOND_US, False
+    report_us, done = begin_us + SECOND_US, False
     while True:
         due_us = begin_us + turn * turn_us
         command = commands.next(timeout_s=0.0 if pending else (due_us - now_us()) / SECOND_US)
@@ -232,24 +227,23 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
             continue
         passed_us = now_us()
         if passed_us >= due_us:
-            late_us = max(late_us, passed_us - due_us)
             after = max(turn, math.floor((passed_us - begin_us) / turn_us)) + 1
             pending |= {
-                mine[each % len(mine)]: round(begin_us + each * turn_us)
-                for each in range(max(turn, after - len(mine)), after)
+                each % partitions: round(begin_us + each * turn_us)
+                for each in range(max(turn, after - partitions), after)
+                if each % partitions in mine
             }
-            turn = after
+            turn = next(each for each in count(after) if each % partitions in mine)
         pending = {router: at_us for router, at_us in pending.items() if not generator.send(router, at_us)}
         generator.require_newest()
-        late_us = max(late_us, generator.late_us(passed_us))
         generator.give_up(passed_us)
         if generator.finished and not done:
             generator.flush()
             done = True
             say(generator.done(now_us()))
         if passed_us >= report_us:
-            say(SoFar(generator.events, generator.due, round(late_us / 1000, 3)))
-            late_us, report_us = 0.0, report_us + SECOND_US
+            say(SoFar(generator.events, generator.due))
+            report_us += SECOND_US
     generator.flush()
     if not done:
         say(generator.done(now_us()))

@@ -80,11 +80,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class SoFar:
-    """All events so far, the results that they must have, and the largest lag behind the schedule in this second."""
+    """All events so far, and the results that they must have."""
 
     events: int
     due: int
-    late_ms: float
     kind: Literal["so far"] = "so far"
 
 

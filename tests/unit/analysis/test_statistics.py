@@ -50,6 +50,7 @@ def test_welch_s_interval_is_that_of_the_textbook():
         ([60, 65, 62], [5000, 6000, 18000], True),  # by factors; by differences it may be chance
         ([0, 65, 62], [5000, 6000, 18000], False),
         ([5, 5], [5, 5], False),
+        ([6, 6, 6], [6, 6], False),  # the means of their logarithms differ by rounding
         ([5, 5], [6, 6], True),
         ([0.3, 0.3, 0.3], [6, 7, 6.5], True),
         ([20], [41, 42, 43], None),

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from itertools import count, pairwise
 from types import SimpleNamespace
 
@@ -62,6 +63,12 @@ def test_the_first_part_of_a_life_is_as_long_as_it_is_asked_for(warm_up, counts_
 def test_a_soak_needs_a_second_slot_for_state_to_move():
     with pytest.raises(BadInput, match=r"slots_max = 1 and slots = 1: .* to at least 2"):
         soak.main(settings=["slots_max=1", "slots=1"])
+
+
+@pytest.mark.parametrize("given", [{"hours": math.inf}, {"hours": math.nan}, {"hours": 0}, {"every": math.nan}])
+def test_a_soak_lasts_a_time_that_ends(given):
+    with pytest.raises(BadInput, match="must be a finite number above 0"):
+        soak.main(**given)
 
 
 def samples(role="driver", per_h=0.0, threads_per_h=0.0, pid=7, begin_s=0.0):

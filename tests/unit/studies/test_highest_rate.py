@@ -88,6 +88,7 @@ def test_nothing_is_a_multiple_of_no_rate_at_all(lab):
     [
         ({"trigger": "scale"}, "trigger must be none (it is scale)"),
         ({"rate": "auto"}, "rate a number to begin with"),
+        ({"frame_ms": "auto"}, "frame_ms a number"),
         ({"rate_steps": "1:100"}, "rate_steps empty"),
     ],
 )

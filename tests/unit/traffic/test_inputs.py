@@ -79,7 +79,7 @@ def feed(monkeypatch, inputs):
 
 
 def report(events, due):
-    return SoFar(events, due, 0.0)
+    return SoFar(events, due)
 
 
 def test_a_second_is_told_of_when_all_have_told_of_it(feed):
