@@ -401,8 +401,11 @@ def takes_snapshots_without_timers(original, snapshots, states):
 # -- coordinator -------------------------------------------------------------------------------------------------------
 
 
-@mutant(Session, "publish", "target", CALM, strategy="fluid", mode=None, leader_dies=0.1)
+@mutant(
+    Session, "publish", "target", CALM, strategy="fluid", mode=None, leader_dies=0.1, snapshot_s=0.1, store_fails=1.0
+)
 def does_not_write_its_plan_down(original, session, node, value):
+    """No snapshot can be written meanwhile: notes of that are no reason not to look where units are in the end."""
     original(session, node, replace(value, steps=()) if node == PLAN else value)
 
 

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -19,6 +20,8 @@ from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnava
 from keyshift.model.keys import Mode, Move, Step
 from keyshift.runtime import computation
 from keyshift.state.memory import MemoryStore
+from keyshift.state.redis_server import RemoteSettings, served
+from keyshift.state.remote import RemoteState
 from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointManifest
@@ -191,6 +194,50 @@ def test_a_unit_is_lent_while_nobody_looks_which_ones_are(make):
     job.barrier(task, 2)
     until(lambda: host.left_behind() == [0])
     assert locked == [True]
+
+
+# -- state that slots share --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server():
+    with served(RemoteSettings(), "job", Path("/")) as settings:
+        yield {"backend_settings": settings.model_dump(), "backend_secret": settings.secret}
+
+
+@pytest.fixture(params=["remote", "hybrid"])
+def sharing(request, server, monkeypatch):
+    """What the configuration of a job has whose slots share their state, of which no values may travel."""
+    exported = []
+    monkeypatch.setattr(RemoteState, "export", lambda state, chunk_bytes: exported.append(state) or iter(()))
+    yield {"backend": request.param, **server}
+    assert not exported
+
+
+def test_the_next_holder_goes_on_with_state_that_slots_share(make, following, sharing):
+    job = make(**ONE_SLOT, **sharing)
+    first = job.process()
+    job.end(job.begun(first, KEYS))
+    task = job.begun(following(job, first))
+    results = job.data(task, KEYS) + job.end(task)
+    assert sorted((row["key"], row["count"]) for row in results) == [(key, 2) for key in KEYS]
+
+
+@pytest.mark.parametrize("mode", [Mode(), Mode(transfer="remote", background=False)], ids=["push", "remote"])
+def test_a_unit_whose_state_slots_share_moves_whole_and_without_a_copy(make, sharing, mode):
+    job = make(slots=2, routers=1, **sharing)
+    source, destination = tasks = [job.begun(slot=slot) for slot in (0, 1)]
+    keys = job.keys_of(0)
+    job.data(source, keys)
+    job.nodes.publish(nodes.COPIES, nodes.CopiesWanted("one", (Move(0, 0, 1),), 0.01, 0, whole=False))
+    until(lambda: job.nodes.read(nodes.copied("one")[0]))
+    job.publish(2, Step((Move(0, 0, 1),), mode=mode))
+    for task in tasks:
+        job.barrier(task, 2)
+    until(lambda: {"installed-1", "released-0"} <= set(job.nodes.children(nodes.acks(2))))
+    assert job.nodes.read(nodes.copied("one")[0]).units == 0 and not source.shared.host.left_behind()
+    results = job.data(destination, keys, 2)
+    assert [(row["key"], row["count"]) for row in results] == [(key, 2) for key in keys]
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------

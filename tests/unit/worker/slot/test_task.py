@@ -12,7 +12,7 @@ from keyshift.model.errors import Damaged, MigrationFailed, ProtocolViolation, S
 from keyshift.model.keys import Move, Step
 from keyshift.runtime.slot import SlotCore
 from keyshift.state.memory import MemoryState
-from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.messages import OfStep, Shipment, Wanted
 from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
 from waits import until
@@ -95,6 +95,15 @@ def test_trouble_beside_the_rows_is_told(slot, monkeypatch, something_waits):
     until(lambda: slot.shared.background.error is error)
     with pytest.raises(ValueError, match="a bug"):
         slot.wait()
+
+
+def test_a_unit_that_another_slot_asks_for_while_it_waits_to_be_sent_goes_next(job, slot, monkeypatch):
+    hurried = []
+    monkeypatch.setattr(slot.effects.departures, "hurry", hurried.append)
+    job.publish(2, Step((Move(0, 0, 1),)))
+    job.barrier(slot, 2)  # slot 1 has no address yet
+    slot.message(OfStep(0, (Wanted(0, 2, 0, 0),)))
+    assert hurried == [0]
 
 
 @pytest.mark.parametrize(
