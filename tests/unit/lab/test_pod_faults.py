@@ -93,10 +93,11 @@ def test_of_several_nodes_the_first_that_is_ready_is_deleted_though_nothing_keep
     assert pods.deleted == ["ks-kafka-1"]
 
 
-def test_data_that_would_go_with_the_only_pod_of_a_service_is_not_lost(made):
-    faults, _, _, _ = made(ONE, {"ks-zookeeper-0": (True, False)})
-    with pytest.raises(BadInput, match=r"zookeeper is in its pod .*zookeeper\.persistence.* or with global\.nodes=3$"):
-        faults.require(*parse("restart:zookeeper@4"))
+@pytest.mark.parametrize(("service", "several"), [("zookeeper", ", or with global.nodes=3"), ("minio", "")])
+def test_data_that_would_go_with_the_only_pod_of_a_service_is_not_lost(made, service, several):
+    faults, _, _, _ = made(dataclasses.replace(ONE, minio="ks-minio:9000"), {f"ks-{service}-0": (True, False)})
+    with pytest.raises(BadInput, match=rf"{service} is in its pod .*{service}\.persistence\.enabled=true{several}$"):
+        faults.require(*parse(f"restart:{service}@4"))
 
 
 @pytest.mark.parametrize(
