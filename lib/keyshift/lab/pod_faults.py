@@ -50,10 +50,10 @@ class PodFaults(BesideRun):
                 found += [pod for pod in pods if pod is not None][:1]
         return found
 
-    def _carry_out(self, fault: Fault) -> None:
+    def _carry_out(self, fault: Fault, host: str) -> None:
         if fault.who == EXECUTOR:
             assert self._own is not None
-            self._own.delete_first()
+            self._own.delete_one(host)
             return
         struck = next((pod for pod in self._pods_of(fault.who) if pod.ready), None)
         if struck is None:

@@ -207,12 +207,15 @@ class ExecutorPods:
         if not wait_until(gone, GONE_S, POLL_S / 5):
             raise ServiceUnavailable(f"executors of {self._application} were deleted, and are there after {GONE_S:g} s")
 
-    def delete_first(self) -> None:
-        """The one that was asked for first of those that run. Raises ServiceUnavailable if there is none."""
-        running = (pod for pod, told in self._pods.executors(self._application).items() if _words(told) is None)
-        if (first := next(running, None)) is None:
+    def delete_one(self, host: str) -> None:
+        """Of those that run the one at ``host``, or else the one that was asked for first. Raises ServiceUnavailable
+        if none runs.
+        """
+        running = {pod: told for pod, told in self._pods.executors(self._application).items() if _words(told) is None}
+        if not running:
             raise ServiceUnavailable(f"{self._application} has no executor that runs")
-        self._pods.delete(first)
+        there = (pod for pod, told in running.items() if told.status.pod_ip == host)
+        self._pods.delete(next(there, next(iter(running))))
 
 
 def _number(pod: Any) -> int:

@@ -39,10 +39,10 @@ class Pods:
 
 class Executors:
     def __init__(self):
-        self.deleted = 0
+        self.deleted = []
 
-    def delete_first(self):
-        self.deleted += 1
+    def delete_one(self, host):
+        self.deleted.append(host)
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def made(monkeypatch):
     return make
 
 
-def hit(faults, text):
+def hit(faults, text, *host):
     [fault] = parse(text)
     faults.require(fault)
-    faults.hit(fault)
+    faults.hit(fault, *host)
     faults.close()
     assert not faults.away
 
@@ -117,5 +117,5 @@ def test_services_elsewhere_are_left_alone(made, endpoints, fault):
 
 def test_an_executor_is_deleted_by_its_application(made):
     faults, pods, notes, executors = made(ONE, {})
-    hit(faults, "kill:executor@4")
-    assert executors.deleted == 1 and not pods.deleted and not notes
+    hit(faults, "kill:executor@4", "10.0.0.7")
+    assert executors.deleted == ["10.0.0.7"] and not pods.deleted and not notes

@@ -17,7 +17,7 @@ SPARK = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image=
 def pod(name: str, **status: object) -> Thing:
     return Thing(
         metadata=Thing(name=name, labels=None),
-        status=Thing(**{"container_statuses": None, "conditions": None} | status),
+        status=Thing(**{"container_statuses": None, "conditions": None, "pod_ip": None} | status),
     )
 
 
@@ -226,13 +226,15 @@ def test_executors_that_do_not_go_are_told_of(executors, clock):
         executors(Api(executor(1), slow=10**9)).delete()
 
 
-def test_one_executor_that_is_deleted_is_the_first_one_that_runs(executors):
+@pytest.mark.parametrize(("host", "deleted"), [("10.0.0.10", 10), ("10.0.0.2", 9), ("", 9)])
+def test_one_executor_that_is_deleted_is_that_of_the_host_or_else_the_first_one_that_runs(executors, host, deleted):
     ended = [Thing(state=Thing(waiting=None, terminated=Thing(exit_code=1, reason="Error", message=None)))]
-    api = Api(executor(10), executor(9), executor(2, container_statuses=ended))
-    executors(api).delete_first()
-    assert api.asked == [("exec-9", 1)]
+    running = [executor(number, pod_ip=f"10.0.0.{number}") for number in (10, 9)]
+    api = Api(*running, executor(2, pod_ip="10.0.0.2", container_statuses=ended))
+    executors(api).delete_one(host)
+    assert api.asked == [(f"exec-{deleted}", 1)]
     with pytest.raises(ServiceUnavailable, match="app has no executor that runs"):
-        executors(Api()).delete_first()
+        executors(Api()).delete_one(host)
 
 
 @pytest.mark.parametrize(
