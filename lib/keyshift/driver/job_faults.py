@@ -21,8 +21,8 @@ class ServicesToHit(Protocol):
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""
 
-    def hit(self, fault: Fault) -> None:
-        """Begin; does not wait."""
+    def hit(self, fault: Fault, host: str = "") -> None:
+        """Begin; does not wait. ``host``: where the executor is that is hit, see ``first_slot_host``."""
 
     @property
     def away(self) -> bool:
@@ -97,10 +97,18 @@ class JobFaults:
     def _carry_out(self, fault: Fault, stage: LedStage) -> None:
         self._say(Doing(Activity.STRUCK, f"fault: {fault.what}"))
         services = self._services
-        if fault.who in (REPLICA, *SERVICES) or (fault.who == EXECUTOR and services is not None and services.executors):
+        if fault.who == EXECUTOR and services is not None and services.executors:
+            services.hit(fault, first_slot_host(stage))
+        elif fault.who in (REPLICA, *SERVICES):
             assert services is not None
             services.hit(fault)
         elif fault.who == "coordinator":
             stage.fail(fault)
         else:
             stage.ask.tell(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))
+
+
+def first_slot_host(stage: LedStage) -> str:
+    """Where the executor is in which the first slot runs; empty between two batches. Raises ServiceUnavailable."""
+    address = stage.participant.read(nodes.ADDRESSES[0]) or ""
+    return address.rpartition(":")[0]

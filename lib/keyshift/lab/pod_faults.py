@@ -6,7 +6,7 @@ from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place.pods import ExecutorPods, Pods, ServicePod
 from keyshift.place.profile import SparkProfile
 from keyshift.waiting import wait_until
-from keyshift.wire.faults import EXECUTOR, SERVICES, Fault
+from keyshift.wire.faults import ENSEMBLES, EXECUTOR, SERVICES, Fault
 
 BACK_S = 300.0  # in which a service must be ready again: its node may have to get the image
 LOOK_S = 0.5
@@ -34,9 +34,10 @@ class PodFaults(BesideRun):
                 "others are left alone"
             )
         if len(pods) == 1 and not pods[0].keeps:
+            several = ", or with global.nodes=3" if fault.who in ENSEMBLES else ""
             raise BadInput(
                 f"fault = {fault}: the data of {fault.who} is in its pod and would go with it, and there is no other "
-                f"node; install with {fault.who}.persistence.enabled=true, or with global.nodes=3"
+                f"node; install with {fault.who}.persistence.enabled=true{several}"
             )
 
     def _pods_of(self, service: str) -> list[ServicePod]:
@@ -49,10 +50,10 @@ class PodFaults(BesideRun):
                 found += [pod for pod in pods if pod is not None][:1]
         return found
 
-    def _carry_out(self, fault: Fault) -> None:
+    def _carry_out(self, fault: Fault, host: str) -> None:
         if fault.who == EXECUTOR:
             assert self._own is not None
-            self._own.delete_first()
+            self._own.delete_one(host)
             return
         struck = next((pod for pod in self._pods_of(fault.who) if pod.ready), None)
         if struck is None:

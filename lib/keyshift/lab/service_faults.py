@@ -82,20 +82,20 @@ class BesideRun:
         """What the Spark of a job is to have instead of its ``config``, so that it can be cut off."""
         return config
 
-    def hit(self, fault: Fault) -> None:
-        """Begin; for any thread."""
-        thread = threading.Thread(target=self._noted, args=(fault,), name="keyshift-fault", daemon=True)
+    def hit(self, fault: Fault, host: str = "") -> None:
+        """Begin; for any thread. ``host``: see ``ServicesToHit``."""
+        thread = threading.Thread(target=self._noted, args=(fault, host), name="keyshift-fault", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _noted(self, fault: Fault) -> None:
+    def _noted(self, fault: Fault, host: str) -> None:
         try:
-            self._carry_out(fault)
+            self._carry_out(fault, host)
         except KeyshiftError as error:
             self._note(f"{fault.action} of {fault.who}: {error}")
 
     @abstractmethod
-    def _carry_out(self, fault: Fault) -> None:
+    def _carry_out(self, fault: Fault, host: str) -> None:
         """Until what was hit is there again, if it comes again. Raises KeyshiftError."""
 
     @property
@@ -153,7 +153,7 @@ class ServiceFaults(BesideRun):
                     "be killed; `keyshift up` starts the others"
                 )
 
-    def _carry_out(self, fault: Fault) -> None:
+    def _carry_out(self, fault: Fault, host: str) -> None:
         if fault.cuts_off:
             assert self._relays is not None
             self._relays.cut(fault)

@@ -10,7 +10,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
+from keyshift.model.errors import BadInput, Refused, ServiceUnavailable, service_errors
 from keyshift.place.profile import KUBERNETES, SparkProfile
 from keyshift.progress import Say
 from keyshift.waiting import wait_until
@@ -77,10 +77,11 @@ class Pods:
     def _asking(self) -> AbstractContextManager[None]:
         return service_errors((ApiException, HTTPError), self._explained)
 
-    def _explained(self, error: ApiException | HTTPError) -> str:
+    def _explained(self, error: ApiException | HTTPError) -> str | Refused:
         server = f"the Kubernetes API server {self._api.configuration.host}"
         if isinstance(error, ApiException):
-            return f"{server} said {error.status} {error.reason} (namespace {self._spark.namespace})"
+            said = f"{server} said {error.status} {error.reason} (namespace {self._spark.namespace})"
+            return Refused(said) if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) else said
         reason = getattr(error, "reason", None) or error
         return f"{server} cannot be reached: {reason}; is spark.master of the profile right?"
 
@@ -107,20 +108,28 @@ class Pods:
         """Wait until as many executors as the profile says have ``registered`` with the driver.
 
         Raises ServiceUnavailable with the pod's own words if one cannot start, if others come in its place and end as
-        well, or after ``START_S`` seconds.
+        well, or after ``START_S`` seconds; at once if the API server refuses us, but not if it does not answer.
         """
         wanted, begin = self._spark.executors, time.monotonic()
         hopeless_since: dict[str, float] = {}
         failed: set[str] = set()
-        here, told, last = 0, begin, "no pod was made"
+        here, there, told, last = 0, 0, begin, ""
 
         def all_here() -> bool:
-            nonlocal here, told, last, hopeless_since
+            nonlocal here, there, told, last, hopeless_since
             if (here := registered()) >= wanted:
                 return True
             now = time.monotonic()
-            troubles = self._troubles(application)
-            last = next((words for words, _ in troubles.values()), last)
+            troubles: dict[str, tuple[str, bool]] = {}
+            try:
+                pods = self.executors(application)
+                there, troubles = len(pods), _troubles(pods)
+                # What one said that runs by now counts no more.
+                last = next((words for words, _ in troubles.values()), last if failed else "")
+            except Refused:
+                raise
+            except ServiceUnavailable as error:  # it may answer at the next look
+                last = str(error)
             hopeless = {pod: words for pod, (words, final) in troubles.items() if final}
             hopeless_since = {pod: hopeless_since.get(pod, now) for pod in hopeless}
             for pod, since in hopeless_since.items():
@@ -132,16 +141,15 @@ class Pods:
                 raise ServiceUnavailable(f"{len(failed)} executor pods did not start; {pod}: {words}")
             if now - told >= TELL_S:
                 told = now
-                say(f"executors: {here} of {wanted} after {now - begin:.0f} s" + (f"; {last}" if troubles else ""))
+                say(f"executors: {here} of {wanted} after {now - begin:.0f} s" + (f"; {last}" if last else ""))
             return False
 
         if not wait_until(all_here, START_S, POLL_S):
+            if not last:
+                last = f"{there} of {wanted} pods were made"
+                if there < wanted:
+                    last += f"; a quota or admission rule of namespace {self._spark.namespace} may refuse more"
             raise ServiceUnavailable(f"{here} of {wanted} executors came within {START_S:g} s: {last}")
-
-    def _troubles(self, application: str) -> dict[str, tuple[str, bool]]:
-        """Pods that do not run: their message, and whether it will stay so."""
-        found = {name: _words(pod) for name, pod in self.executors(application).items()}
-        return {name: words for name, words in found.items() if words is not None}
 
     def executors(self, application: str) -> dict[str, Any]:
         """Its pods by their names, the one that was asked for first in front; none that Spark keeps after its end
@@ -199,17 +207,26 @@ class ExecutorPods:
         if not wait_until(gone, GONE_S, POLL_S / 5):
             raise ServiceUnavailable(f"executors of {self._application} were deleted, and are there after {GONE_S:g} s")
 
-    def delete_first(self) -> None:
-        """The one that was asked for first of those that run. Raises ServiceUnavailable if there is none."""
-        running = (pod for pod, told in self._pods.executors(self._application).items() if _words(told) is None)
-        if (first := next(running, None)) is None:
+    def delete_one(self, host: str) -> None:
+        """Of those that run the one at ``host``, or else the one that was asked for first. Raises ServiceUnavailable
+        if none runs.
+        """
+        running = {pod: told for pod, told in self._pods.executors(self._application).items() if _words(told) is None}
+        if not running:
             raise ServiceUnavailable(f"{self._application} has no executor that runs")
-        self._pods.delete(first)
+        there = (pod for pod, told in running.items() if told.status.pod_ip == host)
+        self._pods.delete(next(there, next(iter(running))))
 
 
 def _number(pod: Any) -> int:
     """Spark numbers its executors."""
     return int((pod.metadata.labels or {}).get("spark-exec-id", 0))
+
+
+def _troubles(pods: dict[str, Any]) -> dict[str, tuple[str, bool]]:
+    """Those that do not run: their message, and whether it will stay so."""
+    found = {name: _words(pod) for name, pod in pods.items()}
+    return {name: words for name, words in found.items() if words is not None}
 
 
 def _words(pod: Any) -> tuple[str, bool] | None:

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 from kafka import KafkaAdminClient
@@ -32,7 +33,9 @@ class Kafka(Service):
         return [require_java(), *JVM, "-Xms128m", "-Xmx512m" if self.node.alone else "-Xmx384m", "-cp", classpath]
 
     def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
-        """Write the properties, and format the data folder at the first start."""
+        """Write the properties, and format the data folder at the first start. Raises ServiceUnavailable if it has
+        data that one of so many nodes cannot go on from.
+        """
         number, nodes = self.node.number, len(self.node.hosts)
         voters = ",".join(f"{n}@{at}" for n, at in self.node.everybody("kafka_controller", ports).items())
         port, of_controller = (ports[port_of(name, number)] for name in ("kafka", "kafka_controller"))
@@ -79,18 +82,25 @@ class Kafka(Service):
             settings |= {"broker.session.timeout.ms": 4500, "broker.heartbeat.interval.ms": 500}
         file = f"conf/{self.name}.properties"
         write_whole(self.home / file, "".join(f"{name}={value}\n" for name, value in settings.items()))
-        if not (self.home / self.data / "meta.properties").is_file():
+        meta = self.home / self.data / "meta.properties"
+        if not meta.is_file():
             self._format(program, file, "" if self.node.alone else voters, cancel)
+        elif not self.node.alone and relay not in ports:  # embedded: a folder of its own, and the ports may change
+            self._require_own(meta, voters)
         return [*program, "kafka.Kafka", file], dict(os.environ)
 
+    def _require_own(self, meta: Path, voters: str) -> None:
+        if f"cluster.id={cluster_id(voters)}" not in meta.read_text().splitlines():
+            pod = self.node.hosts[self.node.number - 1].partition(".")[0]
+            raise ServiceUnavailable(
+                f"{meta.parent} has data of another number of nodes, or of nodes of other names; delete it (on "
+                f"Kubernetes the claim data-{pod}), or start the nodes that have written it"
+            )
+
     def _format(self, program: Command, file: str, voters: str, cancel: threading.Event) -> None:
-        # Nodes are formatted by themselves, and need one id: it is made of what all of them know.
-        chosen = uuid.uuid5(uuid.NAMESPACE_URL, voters) if voters else uuid.uuid4()
-        # "u" in front: an id that begins with a dash would be taken for an option.
-        cluster_id = "u" + base64.urlsafe_b64encode(chosen.bytes).decode()[1:22]
         self.log.parent.mkdir(parents=True, exist_ok=True)
         log = self.log.with_name(f"{self.name}-format.log")
-        command = [*program, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", file]
+        command = [*program, "kafka.tools.StorageTool", "format", "-t", cluster_id(voters), "-c", file]
         code = run_to_end(command, log, cwd=self.home, cancel=cancel)
         if code != 0:
             raise ServiceUnavailable(f"Kafka's data folder could not be formatted. Last lines of {log}:\n{tail(log)}")
@@ -109,6 +119,14 @@ class Kafka(Service):
         # A broker answers before its controller lets it take partitions.
         if not any(broker["port"] == port and not broker.get("is_fenced") for broker in brokers):
             raise ServiceUnavailable("the broker has not joined its cluster yet")
+
+
+def cluster_id(voters: str) -> str:
+    """Of several nodes, or a new one if there are no ``voters``."""
+    # Nodes are formatted by themselves, and need one id: it is made of what all of them know.
+    chosen = uuid.uuid5(uuid.NAMESPACE_URL, voters) if voters else uuid.uuid4()
+    # "u" in front: an id that begins with a dash would be taken for an option.
+    return "u" + base64.urlsafe_b64encode(chosen.bytes).decode()[1:22]
 
 
 _quieting = threading.Lock()

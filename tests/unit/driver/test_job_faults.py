@@ -14,11 +14,14 @@ class Stage:
 
     def __init__(self, attempt):
         self.config = SimpleNamespace(attempt=attempt)
-        self.participant, self.ask = SimpleNamespace(watch_children=self.watch), self
+        self.participant, self.ask = SimpleNamespace(watch_children=self.watch, read=self.read), self
         self.watched, self.told, self.failed = {}, [], []
 
     def watch(self, folder, call):
         self.watched[folder.path] = call
+
+    def read(self, node):
+        return "10.0.0.7:4000" if node.path == "slots/0" else None
 
     def fail(self, fault):
         self.failed.append(str(fault))
@@ -37,8 +40,8 @@ class ServiceFaults:
         if not self.executors and fault.who == "executor":
             raise BadInput(f"{fault} cannot happen")
 
-    def hit(self, fault):
-        self.hits.append(str(fault))
+    def hit(self, fault, host=""):
+        self.hits.append(f"{fault} {host}".strip())
 
 
 @pytest.fixture
@@ -114,10 +117,10 @@ def test_a_replica_is_hit_as_services_are(struck):
     assert made.services.hits == ["kill:replica@transfer", "kill:replica@switch"]
 
 
-def test_an_executor_that_is_a_pod_is_deleted_by_who_deletes_pods_at_a_time_and_in_a_phase(struck):
+def test_the_executor_of_the_first_slot_is_deleted_by_who_deletes_pods_at_a_time_and_in_a_phase(struck):
     made = struck("kill:executor@transfer, kill:executor@4")
     made.services.executors = True
     made.stages[0].watched["faults"](["0"])
     made.faults.hit(parse("kill:executor@4")[0])
-    assert made.services.hits == ["kill:executor@transfer", "kill:executor@4"]
+    assert made.services.hits == ["kill:executor@transfer 10.0.0.7", "kill:executor@4 10.0.0.7"]
     assert not made.stages[0].told

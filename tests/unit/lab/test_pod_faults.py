@@ -39,10 +39,10 @@ class Pods:
 
 class Executors:
     def __init__(self):
-        self.deleted = 0
+        self.deleted = []
 
-    def delete_first(self):
-        self.deleted += 1
+    def delete_one(self, host):
+        self.deleted.append(host)
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def made(monkeypatch):
     return make
 
 
-def hit(faults, text):
+def hit(faults, text, *host):
     [fault] = parse(text)
     faults.require(fault)
-    faults.hit(fault)
+    faults.hit(fault, *host)
     faults.close()
     assert not faults.away
 
@@ -93,10 +93,11 @@ def test_of_several_nodes_the_first_that_is_ready_is_deleted_though_nothing_keep
     assert pods.deleted == ["ks-kafka-1"]
 
 
-def test_data_that_would_go_with_the_only_pod_of_a_service_is_not_lost(made):
-    faults, _, _, _ = made(ONE, {"ks-zookeeper-0": (True, False)})
-    with pytest.raises(BadInput, match=r"zookeeper is in its pod .*zookeeper\.persistence.* or with global\.nodes=3$"):
-        faults.require(*parse("restart:zookeeper@4"))
+@pytest.mark.parametrize(("service", "several"), [("zookeeper", ", or with global.nodes=3"), ("minio", "")])
+def test_data_that_would_go_with_the_only_pod_of_a_service_is_not_lost(made, service, several):
+    faults, _, _, _ = made(dataclasses.replace(ONE, minio="ks-minio:9000"), {f"ks-{service}-0": (True, False)})
+    with pytest.raises(BadInput, match=rf"{service} is in its pod .*{service}\.persistence\.enabled=true{several}$"):
+        faults.require(*parse(f"restart:{service}@4"))
 
 
 @pytest.mark.parametrize(
@@ -116,5 +117,5 @@ def test_services_elsewhere_are_left_alone(made, endpoints, fault):
 
 def test_an_executor_is_deleted_by_its_application(made):
     faults, pods, notes, executors = made(ONE, {})
-    hit(faults, "kill:executor@4")
-    assert executors.deleted == 1 and not pods.deleted and not notes
+    hit(faults, "kill:executor@4", "10.0.0.7")
+    assert executors.deleted == ["10.0.0.7"] and not pods.deleted and not notes

@@ -5,6 +5,7 @@ from types import SimpleNamespace as Thing
 import pytest
 from kubernetes import config
 from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place import pods
@@ -16,7 +17,7 @@ SPARK = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image=
 def pod(name: str, **status: object) -> Thing:
     return Thing(
         metadata=Thing(name=name, labels=None),
-        status=Thing(**{"container_statuses": None, "conditions": None} | status),
+        status=Thing(**{"container_statuses": None, "conditions": None, "pod_ip": None} | status),
     )
 
 
@@ -109,6 +110,42 @@ def test_executors_that_never_come_are_given_up_with_the_last_word_of_a_pod(clus
         made.await_executors("app", lambda: 0, lambda line: None)
 
 
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        (1, "1 of 2 pods were made; a quota or admission rule of namespace lab may refuse more"),
+        (2, "2 of 2 pods were made"),
+    ],
+)
+def test_of_executors_that_say_nothing_it_is_told_how_many_were_made(cluster, monkeypatch, clock, there, told):
+    """All that are there run; what the first one said while it started is no reason."""
+    made, _ = cluster
+
+    def found(*_, **__):
+        starting = {"container_statuses": waiting("ContainerCreating")} if clock[0] < 5 else {}
+        return Thing(items=[pod(f"exec-{number}", **starting) for number in range(there)])
+
+    monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=found))
+    with pytest.raises(ServiceUnavailable, match=f"1 of 2 executors came within 300 s: {told}$"):
+        made.await_executors("app", lambda: 1, lambda line: None)
+
+
+@pytest.mark.parametrize("error", [HTTPError("timed out"), ApiException(status=503, reason="Busy")])
+def test_an_api_server_that_does_not_answer_is_asked_again_until_time_is_up(cluster, monkeypatch, clock, error):
+    made, _ = cluster
+    said = []
+
+    def silent(*_, **__):
+        raise error
+
+    monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=silent))
+    made.await_executors("app", lambda: 2 * (clock[0] > 15), said.append)
+    [line] = said
+    assert line.startswith("executors: 0 of 2 after 10 s; the Kubernetes API server https://127.0.0.1:1 ")
+    with pytest.raises(ServiceUnavailable, match="0 of 2 executors came within 300 s: the Kubernetes API server"):
+        made.await_executors("app", lambda: 0, said.append)
+
+
 def test_an_api_server_that_refuses_is_quoted(cluster, monkeypatch):
     made, _ = cluster
 
@@ -189,13 +226,15 @@ def test_executors_that_do_not_go_are_told_of(executors, clock):
         executors(Api(executor(1), slow=10**9)).delete()
 
 
-def test_one_executor_that_is_deleted_is_the_first_one_that_runs(executors):
+@pytest.mark.parametrize(("host", "deleted"), [("10.0.0.10", 10), ("10.0.0.2", 9), ("", 9)])
+def test_one_executor_that_is_deleted_is_that_of_the_host_or_else_the_first_one_that_runs(executors, host, deleted):
     ended = [Thing(state=Thing(waiting=None, terminated=Thing(exit_code=1, reason="Error", message=None)))]
-    api = Api(executor(10), executor(9), executor(2, container_statuses=ended))
-    executors(api).delete_first()
-    assert api.asked == [("exec-9", 1)]
+    running = [executor(number, pod_ip=f"10.0.0.{number}") for number in (10, 9)]
+    api = Api(*running, executor(2, pod_ip="10.0.0.2", container_statuses=ended))
+    executors(api).delete_one(host)
+    assert api.asked == [(f"exec-{deleted}", 1)]
     with pytest.raises(ServiceUnavailable, match="app has no executor that runs"):
-        executors(Api()).delete_first()
+        executors(Api()).delete_one(host)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.redis_program import PASSWORD
 from keyshift.services import serve
-from keyshift.services.kafka import Kafka
+from keyshift.services.kafka import Kafka, cluster_id
 from keyshift.services.minio import MinIO
 from keyshift.services.processes import tail
 from keyshift.services.service import Binding
@@ -101,6 +101,20 @@ def test_one_of_three_nodes_knows_from_its_name_which_it_is(container, monkeypat
     assert found["server.2"] == "k-1.k-nodes.lab.svc:2182:2183"
     assert (found["clientPort"], found["quorumListenOnAllIPs"]) == ("2181", "true")
     assert (data / "zookeeper/myid").read_text() == f"{number}\n"
+
+
+def test_one_of_three_brokers_goes_on_from_their_data_and_not_from_that_of_a_single_one(container, monkeypatch):
+    monkeypatch.setattr(serve.socket, "gethostname", lambda: "k-0")
+    meta = container / "volume/kafka/meta.properties"
+    meta.parent.mkdir(parents=True)
+    arguments = "kafka", "--nodes", "k-0.lab.svc,k-1.lab.svc,k-2.lab.svc", "--data", str(container / "volume")
+    voters = "1@k-0.lab.svc:9093,2@k-1.lab.svc:9093,3@k-2.lab.svc:9093"
+    meta.write_text(f"#\ncluster.id={cluster_id(voters)}\nnode.id=1\n")
+    become(*arguments, monkeypatch=monkeypatch)
+    meta.write_text(f"#\ncluster.id={cluster_id('')}\nnode.id=1\n")
+    with pytest.raises(ServiceUnavailable, match=r"volume/kafka has data of another number of .*the claim data-k-0\)"):
+        become(*arguments, monkeypatch=monkeypatch)
+    become("kafka", "--advertise", "k", "--data", str(container / "volume"), monkeypatch=monkeypatch)
 
 
 def test_zookeeper_serves_everybody_from_the_folder_it_is_given(container, monkeypatch):

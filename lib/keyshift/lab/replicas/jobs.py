@@ -296,7 +296,7 @@ class _MayStrike:
     def require(self, fault: Fault) -> None:
         self._services.require(fault)
 
-    def hit(self, fault: Fault) -> None:
+    def hit(self, fault: Fault, host: str = "") -> None:
         if fault.who != REPLICA:
             return self._services.hit(fault)
         self._struck.append((time.time(), fault))

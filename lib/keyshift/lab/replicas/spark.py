@@ -39,8 +39,8 @@ class Executors(Protocol):
     def delete(self) -> None:
         """All of them, until none is left. Raises ServiceUnavailable."""
 
-    def delete_first(self) -> None:
-        """The first one that lives. Raises ServiceUnavailable."""
+    def delete_one(self, host: str) -> None:
+        """The one at ``host``, or else the first one that lives. Raises ServiceUnavailable."""
 
 
 class Application:
@@ -138,10 +138,10 @@ class Application:
                 with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                     stop(pid, seconds)
 
-    def delete_executor(self) -> None:
-        """The first one that is a pod: its query dies. Raises ServiceUnavailable if it cannot be deleted."""
+    def delete_executor(self, host: str) -> None:
+        """The pod at ``host``: the query of its tasks dies. Raises ServiceUnavailable if it cannot be deleted."""
         assert self._executors is not None
-        self._executors.delete_first()
+        self._executors.delete_one(host)
 
     # -- its end ------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 
 from keyshift.clock import now_us
+from keyshift.driver.job_faults import first_slot_host
 from keyshift.experiment.replicas import moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
@@ -161,14 +162,14 @@ class ReplicatedJob:
         return waits or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:
-        """A replica that is killed, or stopped, is the one that has lived for longest; an executor is one of its. It
-        has stood for election before the others, so it leads; a follower is the one that came last.
+        """A replica that is killed, or stopped, is the one that has lived for longest; an executor is that of its
+        first slot. It has stood for election before the others, so it leads; a follower is the one that came last.
         """
         at, first = time.time(), self._first
         if fault.who == FOLLOWER:
             self._replicas.living[-1].application.kill()
         elif fault.who == EXECUTOR:
-            first.application.delete_executor()
+            first.application.delete_executor(first_slot_host(first.job.stages[0]))
         elif fault.who != REPLICA:
             first.system.hit(fault)
         elif fault.action == "stop":

@@ -230,8 +230,8 @@ class Executors:
         if self.fails:
             raise ServiceUnavailable("the API server cannot be reached")
 
-    def delete_first(self):
-        self.asked.append("first")
+    def delete_one(self, host):
+        self.asked.append(host)
 
 
 @pytest.fixture
@@ -258,10 +258,10 @@ def test_with_the_process_go_the_pods_of_its_executors(begun, in_pods, fails):
     assert len(executors.asked) == 1, "it has not begun"
     one.begin()
     executors.fails = fails
-    one.delete_executor()
+    one.delete_executor("10.0.0.7")
     one.kill()
     one.kill()
-    assert executors.asked[1:] == ["first", "all"] and one.pid is None
+    assert executors.asked[1:] == ["10.0.0.7", "all"] and one.pid is None
 
 
 def test_one_that_does_not_start_is_named_with_its_log(begun):

@@ -54,7 +54,9 @@ class Replica:
     def __init__(self, number, offset):
         self.number, self.offset, self.lives, self.dies, self.killed, self.did = number, offset, True, None, 0, []
         self.application = self.system = self
-        self.job = SimpleNamespace(config=SimpleNamespace(attempt=0))
+        participant = SimpleNamespace(read=lambda node: f"{node.path} of {number}:4000")
+        stages = [SimpleNamespace(participant=participant)]
+        self.job = SimpleNamespace(config=SimpleNamespace(attempt=0), stages=stages)
         self.began, self.deaths, self.running = NEVER_DIED, 0, True
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
 
@@ -73,8 +75,8 @@ class Replica:
     def pause(self, seconds):
         self.did.append(("pause", seconds))
 
-    def delete_executor(self):
-        self.did.append("an executor goes")
+    def delete_executor(self, host):
+        self.did.append(f"the executor at {host} goes")
         self.dies = QueryDied("an executor was lost")
 
     def kill(self):
@@ -193,7 +195,7 @@ def test_when_the_last_one_has_died_the_run_ends_with_all_that_was_said(made):
     ("faults", "did", "lives", "struck"),
     [
         ("kill:replica@steady, kill:replica@4", ("check",), [False, False, True], ["kill replica"] * 2),
-        ("kill:executor@4", "an executor goes", [False, True, True], ["kill executor"]),
+        ("kill:executor@4", "the executor at slots/0 of 0 goes", [False, True, True], ["kill executor"]),
         ("stop:replica@4:3s", ("pause", 3.0), [True] * 3, ["stop replica"]),
     ],
     ids=["killed", "an executor is deleted", "stopped for a while"],
