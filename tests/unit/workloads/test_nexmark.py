@@ -412,10 +412,10 @@ def test_an_answer_with_the_key_of_another_event_is_wrong(query):
 def test_an_entry_that_is_damaged_is_wrong_and_the_others_are_judged(query, change, why):
     workload, made = run(query, delay_ms=300)
     part = next(part for part in made.final if (part["stage"] == 0).all())
-    names, row = workload.stages[0].operator().state_schema.names, part.index[0]
-    for name, value in zip(names, change([part.at[row, name] for name in names]), strict=True):
-        part.at[row, name] = value
-    key = part.at[row, "key"]
+    names = workload.stages[0].operator().state_schema.names
+    for name, value in zip(names, change([part[name].iloc[0] for name in names]), strict=True):
+        part[name] = [value, *part[name].iloc[1:]]  # ``at`` would take a list of one value for the value
+    key = part["key"].iloc[0]
     found = wrong(workload, made)
     assert found[0] == f"final state of key {key}: {why}"
     assert len(found) > 1 and all(f"key {key}" in line for line in found), "its entries are missing"

@@ -103,7 +103,7 @@ class Replicator:
             self._rounds = _Rounds(order, self.copied_bytes)
         else:  # nobody was told what was copied for that one
             self._rounds = _Rounds(order, before.bytes_before, before.began_us)
-        wanted = {unit: holder for unit, owner, holder in order.copies if owner == slot}
+        wanted: dict[int, int] = {unit: holder for unit, owner, holder in order.copies if owner == slot}
         kept = {unit: copy for unit, copy in self._copies.items() if wanted.get(unit) == copy.holder}
         self._useless += sorted(
             (copy.holder, unit, copy.epoch) for unit, copy in self._copies.items() if unit not in kept

@@ -212,6 +212,6 @@ def _kept(workload: "WindowCount", final: Iterator[pd.DataFrame]) -> Generator[s
         yield f"final state of key {k}: in {places[k]} places, expected 1"
     keys = pd.DataFrame({"key": np.arange(workload.keys), "unit": workload.units, "places": places, "last": last})
     found = pd.concat(windows, ignore_index=True).rename(columns=columns)
-    lacks = found.isna().to_numpy().any(axis=1)
-    yield from lines(found, lacks, "final state of key {key}: an open window lacks its start, count or sum")
+    lacks = found.isna().any(axis=1)
+    yield from lines(found, lacks.to_numpy(), "final state of key {key}: an open window lacks its start, count or sum")
     return keys, found[~lacks].astype(np.int64)
