@@ -394,10 +394,8 @@ class Simulation(VirtualTime):
     def begin_from(self, version: int, offsets: list[int], state: dict[int, State]) -> None:
         """What came out under ``version`` and later ones is done again, and only that."""
         self.seen["began from a snapshot"] += 1
-        self.results = [result for result in self.results if result[3:5] < (self.attempt, version)]
-        read, done = self.read_until(offsets), Counter(number for number, *_ in self.results)
-        if wrong := {number for number in {*read, *done} if number >= 0 and done[number] != (number in read)}:
-            self.problem("snapshot", f"of {version}: events {sorted(wrong)[:5]} came out before it, or are behind it")
+        self.check_snapshot(version, offsets, state)
+        self.results = self.results_before(version)
         newest = self.coordinator.assignment
         copies = {unit: part.copy() for unit, part in state.items()}
         restored = {unit: part.copy() for unit, part in state.items()}
@@ -426,6 +424,8 @@ class Simulation(VirtualTime):
                 self.problem("snapshot", f"{name} holds units {sorted(unit for unit, _ in states)}")
             offsets = [parts[f"router-{router.number}"] for router in self.routers]
             self.snapshot = self.snapshot_versions[name], offsets, dict(states)
+            if self.savepoint_parts is None:  # routers that stand at one read on, and nothing comes of that
+                self.check_snapshot(*self.snapshot)
         return None
 
     def progress(self) -> None:
@@ -612,6 +612,23 @@ class Simulation(VirtualTime):
             for number in (number for frame in frames[offset:] for number, _ in frame):
                 if number in done:
                     self.problem("duplicated", f"event {number} of after the savepoint was processed before it")
+
+    def results_before(self, version: int) -> list[tuple[int, ...]]:
+        """What came out under earlier versions than this one, and in attempts before."""
+        return [result for result in self.results if result[3:5] < (self.attempt, version)]
+
+    def check_snapshot(self, version: int, offsets: list[int], state: dict[int, State]) -> None:
+        """It is what came of just the events before it."""
+        results = self.results_before(version)
+        read, done = self.read_until(offsets), Counter(number for number, *_ in results)
+        if wrong := {number for number in {*read, *done} if number >= 0 and done[number] != (number in read)}:
+            self.problem("snapshot", f"of {version}: events {sorted(wrong)[:5]} came out before it, or are behind it")
+        oracle: dict[int, list[int]] = defaultdict(list)
+        for number, key, *_ in results:
+            oracle[key].append(number)
+        values = {key: numbers for part in state.values() for key, numbers in part.values.items()}
+        if values != oracle:
+            self.problem("snapshot", f"of {version}: {values} instead of {dict(oracle)}")
 
     def check_aim(self, failed: bool) -> None:
         """A migration that nobody has changed or cancelled has come to its target, whoever ended it."""
