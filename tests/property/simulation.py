@@ -677,10 +677,6 @@ class Simulation(VirtualTime):
                 self.problem("leftover", f"slot {shell.slot} {held}, owns {sorted(units)}")
             if shell.sending or shell.backlog or shell.left:
                 self.problem("leftover", f"slot {shell.slot} sends {sorted(shell.sending)}, keeps {sorted(shell.left)}")
-            if not shell.machine.settled:
-                self.problem("unsettled", f"slot {shell.slot}")
-        if self.coordinator.busy:
-            self.problem("unacknowledged", "the coordinator waits")
 
     def check_timers(self, done: Iterable[int], times: Counter[int]) -> None:
         """Each event's timer has fired, or is due later and with its unit; once."""
