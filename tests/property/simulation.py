@@ -469,11 +469,13 @@ class Simulation(VirtualTime):
     def take_over(self, carried_out: int, effects: list[coordinator.Effect]) -> None:
         """The coordinator dies with part of its effects carried out; requests that only it knew are lost."""
         self.act(effects[:carried_out])
-        if not self.published["step"] or not self.migrating:
+        published = self.published["step"]
+        snapshot = any(step.snapshot for _, steps in published[-1:] for _, step in steps)  # it needs no migration
+        if not snapshot and not (published and self.migrating):
             return self.act(effects[carried_out:])
         self.seen["coordinator died"] += 1
         self.log("another coordinator takes over")
-        (version, steps), assignment = self.published["step"][-1], self.published["assignment"][-1][0]
+        (version, steps), assignment = published[-1], self.published["assignment"][-1][0]
         if self.aim is not None:
             for step in [*(step for of, step in steps if of > assignment.version), *self.rest]:
                 assignment = assignment.after(step)
