@@ -97,6 +97,21 @@ class WaitsWithControl(LiveRobin):
         return super().take(ready) if ready else None
 
 
+class WantsRowsBetweenBarriers(LiveRobin):
+    """Control comes only where each channel has gone on since the control before."""
+
+    before = ()
+
+    def take(self, ready):
+        here = [channel.watermark for channel in self.channels]
+        if all(channel.stands for channel in self.channels) and any(map(int.__eq__, self.before, here)):
+            return None
+        turn = super().take(ready)
+        if turn and turn.control:
+            self.before = here
+        return turn
+
+
 class AsTheyCome(Unordered):
     """Rows are delivered as they come, to a slot that is ready for them."""
 
@@ -189,6 +204,7 @@ def of(machine: type[Ordering], **changes) -> OrderProtocol:
         (of(NeverEnds), "a turn has neither rows nor control"),
         (of(Eager), "turn [0-9]+ has rows, and the slot was not ready for any"),
         (of(WaitsWithControl), "control waits behind turn [0-9]+ until the slot is ready for rows"),
+        (of(WantsRowsBetweenBarriers), "events are lost|not each barrier is delivered once|bytes wait"),
         (of(GoesBack), "the clock of turn [0-9]+ falls from"),
         (
             of(DependsOnTheOwner),

@@ -258,6 +258,14 @@ def drops_copies_before_they_are_written(original, access, stay, changes):
     original(access, stay, {key: now[key] for key in changes if key in now})
 
 
+@mutant(KeyAccess, "drain", "leftover")
+def leaves_keys_at_their_home(original, access, *arguments):
+    """When all of them are here."""
+    drained = original(access, *arguments)
+    access.errands = [errand for errand in access.errands if errand.what != "drop"]
+    return drained
+
+
 # -- timers ------------------------------------------------------------------------------------------------------------
 
 
@@ -308,6 +316,20 @@ def lets_time_pass_for_all_records(original, computation, watermarks, now_us):
 def processes_records_of_one_unit_in_one_round(original, computation, records):
     """Although they met different watermarks."""
     return [records] if records else []
+
+
+@mutant(WatchedComputation, "_advance", "timer overdue")
+def fires_nothing(original, computation, watermarks, now_us):
+    """Time passes, and that is all."""
+    for unit, watermark in watermarks.items():
+        computation._state_of(unit).timers.reach(watermark, now_us)
+    return []
+
+
+@mutant(SlotMachine, "version_of", "stray")
+def fires_under_the_version_of_the_step_before(original, slot, unit):
+    """Under which another slot owned the unit."""
+    return slot.version
 
 
 @mutant(SlotCore, "on_rows", "early")
@@ -401,6 +423,14 @@ def resumes_after_new_records(original, core, *arguments):
     with patch.object(core, "resume", resume_later):
         rows, reached = original(core, *arguments)
     return rows + late, reached
+
+
+@mutant(RouterShell, "stand", "duplicated")
+def tells_the_offset_of_the_frame_before(original, shell, savepoint):
+    """It is read again, although it was processed before the savepoint."""
+    shell.offset, offset = max(0, shell.offset - 1), shell.offset
+    original(shell, savepoint)
+    shell.offset = offset
 
 
 @mutant(RouterCore, "frame", "late", GATED)
@@ -578,6 +608,12 @@ def carries_effects_out_before_the_records(original, core, now_us, in_time):
 def installs_the_state_of_another_unit(original, shell, unit, state, *more):
     moved = {key + 1: numbers for key, numbers in state.values.items()}
     original(shell, unit, State(moved, state.timers), *more)
+
+
+@mutant(SlotShell, "shipment", "state")
+def loses_a_key_on_the_way(original, shell, leave):
+    state = original(shell, leave)
+    return State(list(state.values.items())[1:], state.timers)
 
 
 @mutant(SlotShell, "go_on", "stuck")

@@ -338,12 +338,14 @@ class SlotShell:
 
     def check_room(self) -> None:
         """Whether more waits than should. If all routers are at one version here, no slot waits for a barrier behind
-        the rows that are not taken.
+        the rows that are not taken; but for this one, if it is blocked by state that came before its first barrier.
         """
         most, units, keys = self.core._queue_bytes, self.machine.queued_bytes, self.core.keys.waiting_bytes
         if units > most or keys >= most:
             self.drain()
-            drained, same = self.machine.queued_bytes < units, len(set(self.heard)) == 1
+            step, drained = self.machine._step, self.machine.queued_bytes < units
+            behind = self.machine._blocked and step is not None and step.version not in self.heard
+            same = len(set(self.heard)) == 1 and not behind
             if keys >= most or (same and not drained):
                 what = f"{units} bytes wait for units, {keys} for keys"
                 self.sim.problem("unbounded", f"slot {self.slot} takes more although {what}")

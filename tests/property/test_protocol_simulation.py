@@ -1,15 +1,24 @@
 """Thousands of simulated runs of the real machines, and machines with a bug that the same runs must find."""
 
+import inspect
+import re
 from collections import Counter
 from typing import Any
 
+import counting
 import pytest
+import shells
+import simulation
+import virtual_time
 from hypothesis import settings
 from mutants import mutant
 from simulation import LIVE, VERDICT, simulate
+from virtual_time import Outcome
 
 import faults
 from keyshift.model.keys import Mode
+from keyshift.protocol import SlotMachine
+from mutation import Mutant
 from small_run import NIGHT
 
 BLOCKS = 2
@@ -156,6 +165,17 @@ def test_there_is_a_test_for_each_fault() -> None:
 def test_a_bug_is_found(name: str) -> None:
     bug, seeds = mutant.by_name[name], (SHY.get(name, 0), *range(MUTANT_SEEDS))
     assert bug.hunt(seeds, simulate), f"{MUTANT_SEEDS} runs passed {bug.checks} with it"
+
+
+def test_there_is_a_bug_for_each_check() -> None:
+    modules = (counting, shells, simulation, virtual_time)
+    checks = {check for module in modules for check in re.findall(r'problem\("([^"]+)"', inspect.getsource(module))}
+    assert {check for bug in mutant.by_name.values() for check in bug.checks} == checks - {"crash"}
+
+
+def test_what_a_run_sees_without_the_bug_too_is_no_sign_of_it() -> None:
+    harmless = Mutant(SlotMachine, "drain", lambda original, *given: original(*given), ("stuck",), {})
+    assert harmless.hunt([7], lambda seed: Outcome(seed, "", None, {"stuck": "anyway"})) is None
 
 
 def test_a_failing_run_says_how_to_replay_it() -> None:

@@ -13,13 +13,15 @@ from keyshift.runtime.turn import Turn
 def check_ordering(protocol: OrderProtocol, examples: int = 40, seed: int = 1) -> None:
     """Try ``protocol`` with replicas of one slot behind up to three routers. Of a protocol that does not promise to
     agree, it wants to see replicas that differ: else the check would see nothing. Raises ContractBroken.
+
+    ``examples``: of inputs in which no frame closes two appointed epochs, and half as many in which one may.
     """
     for what, text in (("summary", protocol.summary), ("source", protocol.source)):
         require(bool(text.strip()) and "\n" not in text, f"{what} {text!r}: must be one line")
     rng = random.Random(seed)
     differ = 0
-    for _ in range(examples):
-        given = Input.draw(rng, later=rng.random() < 0.3)
+    for number in range(examples + examples // 2 + 1):
+        given = Input.draw(rng, later=rng.random() < 0.3, close=number >= examples)
         differ += _check_together(protocol, given, rng)
         if protocol.agrees:
             _check_flood(protocol, given, rng)

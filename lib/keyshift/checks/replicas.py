@@ -54,17 +54,20 @@ class Input:
     later: bool
 
     @classmethod
-    def draw(cls, rng: random.Random, epochs: int = 25, later: bool = False) -> "Input":
-        """Of one to three routers, some of them idle, and some with silence. All end in the same epoch."""
+    def draw(cls, rng: random.Random, epochs: int = 25, later: bool = False, close: bool = False) -> "Input":
+        """Of one to three routers, some of them idle, and some with silence. All end in the same epoch.
+
+        ``close``: something may be appointed before what was has come everywhere, and one frame come to both.
+        """
         begin, end = BEGIN_US // H_US, BEGIN_US // H_US + rng.randint(4, epochs)
         frames = tuple(_partition(rng, later, begin * H_US, end * H_US) for _ in range(rng.randint(1, 3)))
         appointments, version, closed = [], Version(1), 0
         for epoch in sorted(rng.sample(range(begin + 1, end + 1), rng.randint(0, 3))):
             if epoch <= closed:
-                continue  # nobody appoints anything before what was appointed has come everywhere
+                continue
             version = Version(version + 1)
             appointments.append(AppointedBarriers(epoch, rng.choice((BARRIER, SNAPSHOT)), version))
-            closed = max(_closed_with(partition, epoch) for partition in frames)
+            closed = epoch if close else max(_closed_with(partition, epoch) for partition in frames)
         if closed < end and rng.random() < 0.3:
             appointments.append(AppointedBarriers(end, SAVEPOINT, version))
         return cls(frames, tuple(appointments), later)

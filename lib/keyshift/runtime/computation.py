@@ -43,7 +43,6 @@ class Computation(Generic[Events, Result]):
         for unit in states:
             self.came(unit)
         self._timers_at_us = 0
-        self.reached = 0  # no timer that fires later is due earlier than this watermark, or at it
         self.heat = np.zeros(units, np.int64)  # records of each unit so far
 
     def begin(self, unit: int) -> None:
@@ -136,12 +135,8 @@ class Computation(Generic[Events, Result]):
         results = self._advance(dict.fromkeys(units, watermark), now_us)
         if self._keys:
             self._keys.used(units)
-        self.reached = watermark
         for unit in found:  # what may not fire yet is due again at once
-            timers = self._states[unit].timers
-            self._agenda.note(unit, timers)
-            if (first := timers.next(EVENT)) is not None:
-                self.reached = min(self.reached, first - 1)
+            self._agenda.note(unit, self._states[unit].timers)
         return results
 
     def _state_of(self, unit: int) -> UnitState:

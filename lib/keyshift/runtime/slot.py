@@ -115,7 +115,6 @@ class SlotCore(Generic[Events, Result]):
         self.modes: dict[int, Mode] = {}  # of the steps that were published, by version
         self.queue_peak_bytes = 0
         self.results: list[Result | Mark] = []  # that were not given out yet
-        self._said = 0  # the watermark of results that was given out last
         self._effects: list[Effect] = []
         self.operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
         self._told: set[int] = set()  # routers that have said in this batch how far time has come
@@ -134,15 +133,6 @@ class SlotCore(Generic[Events, Result]):
         """Results since the last call, in their order."""
         results, self.results = self.results, []
         return results
-
-    @property
-    def watermark(self) -> int:
-        """No result that comes later is of an earlier event, or of a timer that was due earlier."""
-        reached = self.computation.reached if self.operator.uses_time else self._met
-        if not self.keys.waiting_bytes:
-            waiting = (met for _, (*_, met) in self.machine.oldest())
-            self._said = max(self._said, min((reached, *waiting)))
-        return self._said
 
     def take_effects(self) -> list[Effect]:
         """What is to be done since the last call, in its order."""

@@ -26,13 +26,8 @@ CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has c
 class SlotOutput:
     """Of one slot during one batch; used by the task's thread alone, but for ``report`` and ``close``."""
 
-    def give(
-        self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
-    ) -> list[pa.RecordBatch]:
-        """What goes out now, as Spark takes it: a batch of rows or nothing.
-
-        ``watermark``: of the results that come later; see ``SlotCore.watermark``.
-        """
+    def give(self, results: Results, markers: Sequence[SlotMarker], now_us: int) -> list[pa.RecordBatch]:
+        """What goes out now, as Spark takes it: a batch of rows or nothing."""
         raise NotImplementedError
 
     def rest(self) -> list[pa.RecordBatch]:
@@ -74,9 +69,7 @@ class Sink(SlotOutput):
         self._schema = result_schema(config.make_stage())
         self._heartbeat_us, self._replicated, self._attempt = config.heartbeat_us, config.replicated, config.attempt
 
-    def give(  # noqa: D102
-        self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
-    ) -> list[pa.RecordBatch]:
+    def give(self, results: Results, markers: Sequence[SlotMarker], now_us: int) -> list[pa.RecordBatch]:  # noqa: D102
         values: list[bytes] = []
         some: list[pa.RecordBatch] = []
         for each in results:
@@ -143,29 +136,27 @@ class NextStage(Routing, SlotOutput):
             self._promised = max(self._core.machine.newest, self._promised, *wanted, 0)
             return self._promised
 
-    def give(  # noqa: D102
-        self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
-    ) -> list[pa.RecordBatch]:
+    def give(self, results: Results, markers: Sequence[SlotMarker], now_us: int) -> list[pa.RecordBatch]:  # noqa: D102
         self._pending += (each for each in results if not isinstance(each, TurnEnd))
         rows = passed_on(self._slot % self._slots, markers)
         marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
         if marked or now_us - self._given_us >= self._hop_us:
             self._given_us = now_us
-            rows += self._up_to_date(watermark, now_us)
+            rows += self._up_to_date(now_us)
         return self.in_batch(rows)
 
-    def _up_to_date(self, watermark: int, now_us: int) -> list[Routed]:
+    def _up_to_date(self, now_us: int) -> list[Routed]:
         rows: list[Routed] = []
         while marks := [n for n, each in enumerate(self._pending) if not isinstance(each, pa.RecordBatch)]:
             first = marks[0]
             if first:
-                rows += self._frame(self._pending[:first], 0, now_us)
+                rows += self._frame(self._pending[:first], now_us)
                 self._pending = self._pending[first:]
             if not self._may_say(self._pending[0]):
                 return rows
-            rows += self._frame([], 0, now_us)  # barriers, and what is behind them; its time is said later
+            rows += self._frame([], now_us)  # barriers, and what is behind them
             rows += self._moved()
-        rows += self._frame(self._pending, watermark, now_us)
+        rows += self._frame(self._pending, now_us)
         self._pending = []
         self._keep_no_promise()
         return rows
@@ -216,13 +207,13 @@ class NextStage(Routing, SlotOutput):
                 self._waits_since, self._given_up = 0.0, mark.name
             return given_up
 
-    def _frame(self, results: list[pa.RecordBatch], watermark: int, now_us: int) -> list[Routed]:
+    def _frame(self, results: list[pa.RecordBatch], now_us: int) -> list[Routed]:
         self._frames += 1
-        rows, _ = self.routed(self._slot, self._frames, self.stage.from_all(results), watermark, now_us)
+        rows, _ = self.routed(self._slot, self._frames, self.stage.from_all(results), 0, now_us)
         return rows
 
     def rest(self) -> list[pa.RecordBatch]:  # noqa: D102
-        return self.in_batch(self._up_to_date(0, self._given_us) + self.resume())
+        return self.in_batch(self._up_to_date(self._given_us) + self.resume())
 
     @property
     def holds(self) -> bool:  # noqa: D102

@@ -34,9 +34,7 @@ class NextTurns(TurnRouting, SlotOutput):
         shape = config.slots, config.queue_bytes, self._split, config.heartbeat_us
         return TurnSender(self._sender, self._begin, *shape, self.stage.from_all)
 
-    def give(  # noqa: D102
-        self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int
-    ) -> list[pa.RecordBatch]:
+    def give(self, results: Results, markers: Sequence[SlotMarker], now_us: int) -> list[pa.RecordBatch]:  # noqa: D102
         self.coordination.check()
         with self._lock:
             self._require_good()

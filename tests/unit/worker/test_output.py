@@ -61,7 +61,7 @@ def result(key):
 
 def given(onward, results, at_ms):
     """Kind and version of what goes out, for one of the slots; ticks are left out."""
-    slots = onward.give(results, [], 0, at_ms * 1000)
+    slots = onward.give(results, [], at_ms * 1000)
     found = [row for batch in slots for row in received(batch.select(["value"])) if row.kind in SAID]
     return [(row.kind, row.version) for row in found if row.kind == DATA] + sorted(
         {(row.kind, row.version) for row in found if row.kind != DATA}
@@ -177,17 +177,17 @@ def rows_of(batches):
 
 def test_a_slot_that_works_in_turns_says_each_of_them_and_none_is_gathered(turns):
     output = turns(4)
-    assert rows_of(output.give([TurnEnd(5, 5 * H, 9)], [], 0, 0)) == [(TICK, 1, 5, 9), (BARRIER, 1, 5, 9)]
-    assert rows_of(output.give([result(1), result(1)], [], 0, 0)) == []
-    assert [row[2:] for row in rows_of(output.give([TurnEnd(6, 6 * H, 8)], [], 0, 0))] == [(6, 8)]
+    assert rows_of(output.give([TurnEnd(5, 5 * H, 9)], [], 0)) == [(TICK, 1, 5, 9), (BARRIER, 1, 5, 9)]
+    assert rows_of(output.give([result(1), result(1)], [], 0)) == []
+    assert [row[2:] for row in rows_of(output.give([TurnEnd(6, 6 * H, 8)], [], 0))] == [(6, 8)]
     assert output.rest() == [] and turns.driver.read(nodes.ROUTERS[0]) == 6 * H
-    assert rows_of(turns(6).give([Cut("s", False)], [], 0, 0)) == [(BARRIER, 1, 6, 0), (SAVEPOINT, 1, 6, 0)]
+    assert rows_of(turns(6).give([Cut("s", False)], [], 0)) == [(BARRIER, 1, 6, 0), (SAVEPOINT, 1, 6, 0)]
     assert turns.driver.read(nodes.ROUTERS[0]) is None, "it answers for itself"
 
 
 def test_it_confirms_what_is_appointed_in_the_next_stage_and_its_turns_wait_for_the_outcome(turns):
     output, second = turns(0), replace(Assignment.contiguous(4, 2), version=2)
-    output.give([TurnEnd(1, H, 9)], [], 0, 0)
+    output.give([TurnEnd(1, H, 9)], [], 0)
 
     def appoint(epoch, holds=False):
         told = PublishAssignment(second, appointment=Appointment(epoch, holds), before=Assignment.contiguous(4, 2))
@@ -197,9 +197,9 @@ def test_it_confirms_what_is_appointed_in_the_next_stage_and_its_turns_wait_for_
     appoint(3)
     said = turns.driver.read_below(nodes.confirmed("2"))
     assert {nodes.epoch_and_router(name): answer for name, answer in said.items()} == {(1, 0): False, (3, 0): True}
-    assert rows_of(output.give([TurnEnd(2, 4 * H, 8)], [], 0, 0)) == [] and output.holds
+    assert rows_of(output.give([TurnEnd(2, 4 * H, 8)], [], 0)) == [] and output.holds
     appoint(3, holds=True)
-    assert rows_of(output.give([], [], 0, 0)) == [(TICK, 1, 2, 8), (BARRIER, 2, 2, 8)] and not output.holds
+    assert rows_of(output.give([], [], 0)) == [(TICK, 1, 2, 8), (BARRIER, 2, 2, 8)] and not output.holds
     output.rest()
     appoint(5)
     assert nodes.of_epoch(5, 0) not in turns.driver.read_below(nodes.confirmed("2"))
@@ -209,7 +209,7 @@ def test_it_confirms_what_is_appointed_in_the_next_stage_and_its_turns_wait_for_
 def test_one_of_ten_turns_of_a_stage_before_the_last_one_is_told_to_be_compared(turns, replicated):
     output = turns(18, **({"input_of": "all"} if replicated else {}))
     ends = [TurnEnd(number, number * H, number + 100) for number in range(19, 32)]
-    batches = output.give([*ends, TurnEnd(40, 40 * H, None)], [], 0, 0)
+    batches = output.give([*ends, TurnEnd(40, 40 * H, None)], [], 0)
     rows = [row for batch in batches for row in received(batch.select(["value"])) if row.kind == MARKER]
     said = [decode(SlotMarker, bytes(row.payload)) for row in rows]
     wanted = [SlotMarker(0, TurnTold("counter-1", number, number, number + 100)) for number in (20, 30)]

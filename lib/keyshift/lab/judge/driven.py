@@ -84,7 +84,7 @@ class DrivenStage:
 
     def frame(self, router: int, offset: int, events: pa.RecordBatch, watermark: int, now_us: int) -> None:
         """A frame, until nothing more follows from it."""
-        rows, _ = self._routers[router].frame(router, offset, events, watermark)
+        rows, _ = self._routers[router].frame(router, offset, events, watermark, now_us)
         for slot, row in rows:
             self.slots[slot].on_rows([row], now_us, _in_time)
             while any(self._carry_out(core, now_us) for core in self.slots):
@@ -101,17 +101,17 @@ class DrivenStage:
                 if self._following:
                     self._following.stop(slot, result.name, now_us)
             elif self._following:
-                self._following.from_slot(slot, result, 0, now_us)
+                self._following.from_slot(slot, result, now_us)
             else:
                 self.results.add(result, slot, now_us)
         if self._following:
-            self._following.from_slot(slot, None, core.watermark, now_us)
+            self._following.from_slot(slot, None, now_us)
 
-    def from_slot(self, slot: int, results: pa.RecordBatch | None, watermark: int, now_us: int) -> None:
-        """Results of a slot of the stage before, or only how far time has come there."""
+    def from_slot(self, slot: int, results: pa.RecordBatch | None, now_us: int) -> None:
+        """Results of a slot of the stage before; or none, so that what is due here goes out."""
         self._frames += 1
         events = self.nothing if results is None else self._stage.from_results(results)
-        self.frame(slot, self._frames, events, watermark, now_us)
+        self.frame(slot, self._frames, events, 0, now_us)
 
     def stop(self, router: int, savepoint: str, now_us: int) -> None:
         """A router comes to a savepoint."""

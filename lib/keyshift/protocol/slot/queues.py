@@ -1,7 +1,7 @@
 """The records that wait for the state of their unit."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Generic, TypeVar
 
@@ -35,10 +35,6 @@ class Queues(dict[int, deque[tuple[int, Record, int]]], Generic[Record]):
         self[unit].append((router, record, size))
         self.bytes += size
         self.filled[unit] = None
-
-    def oldest(self) -> Iterator[Record]:
-        """The record of each unit that has waited longest, whatever its router."""
-        return (self[unit][0][1] for unit in self.filled)
 
     def take(self, unit: int, most: int, routers: AbstractSet[int] | None = None) -> list[Record]:
         """The oldest records of ``unit``, up to ``most``; only those of ``routers``, if these are given."""

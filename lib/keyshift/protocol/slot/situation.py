@@ -1,7 +1,7 @@
 """What a slot knows, and the questions that its caller may ask at any time; nothing changes here."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Generic
@@ -91,10 +91,6 @@ class Situation(Generic[Record]):
     def queued_bytes(self) -> int:
         """The sizes of all records that wait."""
         return self._queues.bytes
-
-    def oldest(self) -> Iterator[Record]:
-        """Of each unit for which records wait, the one that has waited longest."""
-        return self._queues.oldest()
 
     def idle(self, units: Iterable[int]) -> list[int]:
         """Which of ``units`` are here with no record waiting and no older one to come: their timers may fire."""

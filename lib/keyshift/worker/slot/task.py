@@ -168,7 +168,7 @@ class SlotTask:
     def _emit(self) -> list[pa.RecordBatch]:
         results, now = self.shared.core.take_results(), now_us()
         self.measures.answered((each for each in results if isinstance(each, pa.RecordBatch)), now)
-        return self.output.give(results, self.shared.markers.take(), self.shared.core.watermark, now)
+        return self.output.give(results, self.shared.markers.take(), now)
 
     def _raise_trouble(self) -> None:
         self.shared.background.check()
