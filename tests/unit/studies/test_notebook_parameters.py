@@ -96,6 +96,11 @@ def test_work_of_a_stage_that_no_chain_has_is_refused():
         asked("hybrid/04_parallelism", work_us={"counter": 10.0, "maps": 10.0})
 
 
+@pytest.mark.parametrize("notebook", ["02_autoscaling", "03_mappers_and_counters", "04_parallelism"])
+def test_slots_that_are_counted_have_the_same_work(notebook):
+    assert {spec.workload.skew for spec in asked(f"hybrid/{notebook}").specs} == {0.0}
+
+
 @pytest.mark.parametrize("notebook", ["spacker/05_dynamic", "stock/01_exchange"])
 def test_a_job_that_is_to_be_scaled_needs_a_number_of_slots(notebook):
     with pytest.raises(KeyshiftError, match=r"scalings = \[\]: name at least one number"):
