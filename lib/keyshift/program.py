@@ -87,6 +87,15 @@ def interrupts_wait(heard: Callable[[], None] = lambda: None) -> Iterator[None]:
             signal.raise_signal(number)
 
 
+def end(process: "subprocess.Popen[bytes]", within_s: float) -> None:
+    """Ask a child to end, and end it by force if it has not within so many seconds; returns when it is gone."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(within_s)
+    process.kill()
+    process.wait()
+
+
 @contextmanager
 def ending_with_us(pids: Sequence[int]) -> Iterator[None]:
     """Inside, these processes end when ours is gone, however it ends: then the standard input of a watchdog does."""

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,7 @@ from keyshift.cli.options import (
 )
 from keyshift.folders import require_file
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.program import INTERRUPTED, INTERRUPTS, ending_with_us, interrupts_wait
+from keyshift.program import INTERRUPTED, INTERRUPTS, end, ending_with_us, interrupts_wait
 from keyshift.progress import tell
 from keyshift.registry import named_values
 
@@ -264,19 +264,11 @@ def lab(
         with ExitStack() as ending:
             with interrupts_wait():  # one that came between the two would leave it running
                 jupyter = subprocess.Popen(command, env=env, start_new_session=True)
-                ending.callback(_end, jupyter)
+                ending.callback(end, jupyter, JUPYTER_ENDS_S)
             ending.enter_context(ending_with_us([jupyter.pid]))
             status = jupyter.wait()
     if status not in (0, INTERRUPTED, *(-number for number in INTERRUPTS)):
         raise KeyshiftError(f"JupyterLab has ended with exit status {status}; why is above")
-
-
-def _end(jupyter: "subprocess.Popen[bytes]") -> None:
-    jupyter.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        jupyter.wait(JUPYTER_ENDS_S)
-    jupyter.kill()
-    jupyter.wait()
 
 
 @contextmanager

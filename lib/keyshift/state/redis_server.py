@@ -14,7 +14,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
-from keyshift.program import ending_with_us
+from keyshift.program import end, ending_with_us
 from keyshift.redis_program import PASSWORD, redis_configuration, redis_program
 from keyshift.state.settings import Settings
 from keyshift.waiting import wait_until
@@ -175,11 +175,7 @@ def _process(program: Path, configuration: str) -> Iterator[subprocess.Popen[byt
         with ending_with_us([server.pid]):
             yield server
     finally:
-        server.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(10)
-        server.kill()
-        server.wait()
+        end(server, 10)
 
 
 def _answers(settings: RemoteSettings) -> bool:
