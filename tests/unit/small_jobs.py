@@ -13,4 +13,4 @@ def file_of(name, pid=None, **more):
     pid = pid or os.getpid()
     process = processes.identity(pid) if psutil.pid_exists(pid) else {"pid": pid, "created": 1.0}
     known = {"url": "http://127.0.0.1:9", "token": "secret", "workload": "keycount", "strategy": "fluid"}
-    return JobFile(name=name, **process, **(known | {"log": "nowhere"} | more))
+    return JobFile(name=name, **(process | known | {"log": "nowhere"} | more))

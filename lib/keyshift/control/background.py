@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import platform
 import secrets
 import socket
 import subprocess
@@ -125,7 +124,6 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
             url=url_of(listener),
             token=token,
             **identity(process.pid),
-            host=platform.node(),
             workload=spec.workload.name,
             strategy=spec.strategy.name,
             log=str(log),

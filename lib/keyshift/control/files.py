@@ -11,7 +11,6 @@ still or is on another machine, is not taken for that of the job that has its na
 
 import contextlib
 import json
-import platform
 import re
 import secrets
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ REDIS = ("redis", "backend.redis")  # values of a spec: the address of somebody'
 
 
 class JobFile(BaseModel):
-    """What is known of a job. ``pid``, ``created`` and ``born`` name its process (``processes.identity``), on ``host``;
+    """What is known of a job. ``pid``, ``created``, ``born`` and ``host`` name its process (``processes.identity``);
     ``entry``: no other job has it; ``why``: how it ended, if it says so. ``before``: what was known before that
     process, which is to go on with the job and has not got hold of it yet.
     """
@@ -223,11 +222,8 @@ class Jobs:
         return processes.living(job.pid, job.created, job.born) is not None
 
     def abroad(self, job: JobFile) -> bool:
-        """Whether the process of the job is on another host, where nobody here can look, and has not said how it ended.
-
-        A host may have got another name: a process that lives here is on no other one.
-        """
-        return job.host not in ("", platform.node()) and not (job.why or self.alive(job))
+        """Whether its process is of another host, see ``processes.abroad``, and has not said how it ended."""
+        return not job.why and processes.abroad(job.host, self.alive(job))
 
     def ended(self, job: JobFile) -> HowEnded:
         """How a job ended whose process is gone. One that is ``abroad`` may run."""

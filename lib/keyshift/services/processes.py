@@ -91,7 +91,7 @@ def launch(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log
 
 def write_pid_file(pid_file: Path, pid: int) -> None:
     """Write which process ``find`` is to find."""
-    write_whole(pid_file, json.dumps(identity(pid) | {"host": platform.node()}))
+    write_whole(pid_file, json.dumps(identity(pid)))
 
 
 def find(pid_file: Path) -> psutil.Process | None:
@@ -104,13 +104,18 @@ def find(pid_file: Path) -> psutil.Process | None:
 
 
 def elsewhere(pid_file: Path) -> str:
-    """The process and the host a pid file speaks of, if that is another host, where nobody here can look; else empty.
+    """The process and the host a pid file speaks of, if that is another host, see ``abroad``; else empty."""
+    saved = _saved(pid_file)
+    host = saved.get("host") or ""
+    return f"process {saved.get('pid')} of host {host}" if abroad(host, find(pid_file) is not None) else ""
+
+
+def abroad(host: str, lives: bool) -> bool:
+    """Whether a process of ``host`` is where nobody here can look; empty: of this one. ``lives``: it was found here.
 
     A host may have got another name: a process that is found here is none of another host.
     """
-    saved = _saved(pid_file)
-    host = saved.get("host") or platform.node()
-    return "" if host == platform.node() or find(pid_file) else f"process {saved.get('pid')} of host {host}"
+    return host not in ("", platform.node()) and not lives
 
 
 def _saved(pid_file: Path) -> dict[str, Any]:
@@ -122,8 +127,10 @@ def _saved(pid_file: Path) -> dict[str, Any]:
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """What ``living`` has to know of a process: ``pid``, ``created`` and ``born``. Raises psutil.NoSuchProcess."""
-    return {"pid": pid, "created": psutil.Process(pid).create_time(), "born": _born(pid)}
+    """What has to be known to find a process again: ``pid``, ``created`` and ``born`` as ``living`` takes them, and its
+    ``host``. Raises psutil.NoSuchProcess.
+    """
+    return {"pid": pid, "created": psutil.Process(pid).create_time(), "born": _born(pid), "host": platform.node()}
 
 
 def _born(pid: int) -> str:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -174,6 +175,7 @@ def test_a_process_is_found_though_the_clock_was_set(tmp_path, monkeypatch):
     found = processes.find(tmp_path / "service.json")
     assert found is not None and found.pid == os.getpid()
     known = processes.identity(os.getpid())
+    assert known.pop("host") == platform.node()
     boot, _, ticks = known.pop("born").rpartition(" ")
     assert processes.living(**known, born=f"{boot} {int(ticks) + 1}") is None, "that one began at another moment"
     assert processes.living(**known, born=f"another {ticks}") is None, "the machine was started anew"
