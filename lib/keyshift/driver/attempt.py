@@ -11,6 +11,7 @@ from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps
 from keyshift.model.errors import Damaged, NotThere
 from keyshift.model.keys import Assignment, Step, Version
 from keyshift.model.notes import Doing
+from keyshift.model.records import StepRecord
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
@@ -25,12 +26,13 @@ Say = Callable[[Doing], None]
 @dataclass(frozen=True)
 class Unfinished:
     """What an attempt has left to the next one: its newest assignment, under which its slots may have answered; the
-    steps of its plan that had not switched; requests that had not begun.
+    steps of its plan that had not switched; requests that had not begun; the restart that leads to the next one.
     """
 
     assignment: Assignment
     steps: Sequence[Step] = ()
     requests: Sequence[MakeSteps] = ()
+    restart: StepRecord | None = None
 
 
 class StageAttempt:
@@ -57,6 +59,8 @@ class StageAttempt:
             if left.steps:
                 plan = nodes.WrittenPlan(f"of attempt {config.attempt - 1}", tuple(left.steps))
                 self.participant.publish(nodes.PLAN, plan)
+            if left.restart:  # for another process: nobody has written it down when this one switches
+                self.participant.publish(nodes.RESTART, left.restart)
             self.participant.publish(nodes.ASSIGNMENT, PublishAssignment(left.assignment))
             if config.in_turns and config.restore:
                 self._publish_places(left.assignment.version)

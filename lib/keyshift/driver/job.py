@@ -20,7 +20,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import NO_VERSION, Assignment, Version
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Activity, Doing, Note
-from keyshift.model.records import restart_record
+from keyshift.model.records import UnitCame, all_came, restart_record
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.traffic import Traffic
@@ -68,7 +68,6 @@ class Job:
         self._begun_from: Savepoint | None = None
         self._first_version = NO_VERSION  # of the last stage in the attempt that began from there
         self._called = ""  # the name of the savepoint that routers were told of, and nobody has awaited
-        self._complete_restart: Callable[[], None] | None = None  # of one that has switched and is not written down
         self.savepoints: list[Savepoint] = []  # all that were committed
         self.snapshots = CompletedSnapshots()
         self.notes: list[Note] = []  # one for each migration that did not go as planned, and each death
@@ -151,7 +150,7 @@ class Job:
         least ``slots``.
 
         Every unit is written and read again, whether it moves or not: those of the stage are one step in its
-        ``records``. If the new attempt dies first, ``recover`` writes that down: the target holds.
+        ``records``. If the new attempt dies first, ``recover`` completes that, or ``resume``: the target holds.
         """
         begun_us, restarted = now_us(), self.stage(name)
         savepoint = self.savepoint()
@@ -165,22 +164,13 @@ class Job:
         self.config = dataclasses.replace(config, attempt=self.config.attempt + 1, restore=savepoint.name)
         after = {each: _next_version(of) for each, of in left.items()}
         restart = Assignment(after[name].assignment.version, target.owner)
-        after[name] = Unfinished(restart, (), after[name].requests)
+        record = restart_record(before, target, savepoint.unit_bytes[name], begun_us, aligned_us, stopped_us)
+        restarted.history.records.append(record)
+        after[name] = Unfinished(restart, (), after[name].requests, record)
         self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].assignment.version
         self.snapshots.replace([])
-
-        def complete() -> None:
-            self._say(Doing(Activity.RESTORING))
-            restored = {stage.name: stage.ask.await_restored() for stage in self.stages}
-            self._say(Doing(Activity.RESTORED))
-            came = {slot: said.units for slot, said in restored[name].items()}
-            moved = before, target, savepoint.unit_bytes[name], came
-            restarted.history.records.append(restart_record(*moved, begun_us, aligned_us, stopped_us))
-            self._complete_restart = None
-
-        self._complete_restart = complete
         self._query.start(self.config, list(after.values()), savepoint.offsets)
-        complete()
+        _complete_restarts(self.stages, self._say)
 
     def recover(self) -> None:
         """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
@@ -195,8 +185,6 @@ class Job:
         self._query.end_snapshots()
         self._give_up_unreadable()
         self._go_on(self._query.stop_for_the_next())
-        if self._complete_restart:
-            self._complete_restart()
 
     def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
         """The next attempt, from what ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
@@ -217,6 +205,7 @@ class Job:
 
             self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
             self._query.start(self.config, list(map(_next_version, unfinished)), offsets, settled)
+        _complete_restarts(self.stages, self._say)
 
     def past(self) -> Past:
         """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper.
@@ -335,6 +324,30 @@ def newest_attempt(config: JobConfig) -> int:
         if attempts := [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]:
             return max(attempts)
     raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
+
+
+def _complete_restarts(stages: Sequence[LedStage], say: Callable[[Doing], None]) -> None:
+    """Write down when all state was there of the restarts that led to this attempt, or to one that died before."""
+    under_way = [
+        (stage, record)
+        for stage in stages
+        for record in stage.history.records
+        if record.restarts and record.outcome == "under way"
+    ]
+    if not under_way:
+        return
+    say(Doing(Activity.RESTORING))
+    came = {stage.name: _came(stage) for stage in stages}
+    say(Doing(Activity.RESTORED))
+    for stage, record in under_way:
+        record.complete_restart(came[stage.name])
+
+
+def _came(stage: LedStage) -> dict[int, tuple[UnitCame, ...]]:
+    """What each slot has restored; all units, and now, if the attempt began without any state."""
+    if stage.config.restore is None:
+        return all_came(stage.assignment, now_us())
+    return {slot: said.units for slot, said in stage.ask.await_restored().items()}
 
 
 def _next_version(left: Unfinished) -> Unfinished:

@@ -1,5 +1,6 @@
 """What was written down of a stage, over all attempts of its job."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -51,6 +52,7 @@ class StageHistory:
         ServiceUnavailable if there is none.
         """
         roots = [nodes.of_stage(number, stage) for number in range(attempt, -1, -1)]
+        self._find_restarts(participant, roots)
         begun = (each for each in roots if participant.read(nodes.ASSIGNMENT.below(each)) is not None)
         root = next(begun, roots[0])
         for record in self.records:
@@ -61,3 +63,11 @@ class StageHistory:
             self.assignments.append(newest)
         left = read_published(participant, root)
         return Unfinished(newest, left.to_come(newest.version) if left else ())
+
+    def _find_restarts(self, participant: Coordination, roots: Sequence[str]) -> None:
+        """Add those that have switched and are not written down. ``roots``: of all attempts, the newest first."""
+        known = {record.version for record in self.records if record.restarts}
+        for root in reversed(roots):
+            record = participant.read(nodes.RESTART.below(root))
+            if record and record.version not in known and participant.read(nodes.ASSIGNMENT.below(root)):
+                self.records.append(record)

@@ -102,27 +102,40 @@ class StepRecord:
     released: dict[int, UnitsLeft] = field(default_factory=dict)
     installed: dict[int, UnitsCame] = field(default_factory=dict)
 
+    @property
+    def restarts(self) -> bool:
+        """Whether it is a restart, see ``restart_record``."""
+        return self.step.mode.gate == "query"
+
+    def complete_restart(self, came: Mapping[int, tuple[UnitCame, ...]]) -> None:
+        """Every unit has come to a slot. ``came``: by slot."""
+        drained_us = max(unit.installed_us for of_slot in came.values() for unit in of_slot)
+        self.installed = {slot: UnitsCame(of_slot, drained_us) for slot, of_slot in came.items()}
+        self.completed_us, self.outcome = drained_us, "complete"
+
 
 def restart_record(
     before: Assignment,
     after: Assignment,
     unit_bytes: Mapping[int, int],
-    came: Mapping[int, tuple[UnitCame, ...]],
     begun_us: int,
     aligned_us: int,
     stopped_us: int,
 ) -> StepRecord:
-    """A restart as one step, in which every unit leaves its slot and comes to one. ``came``: by slot."""
+    """A restart as one step, in which every unit leaves its slot. It is under way until ``complete_restart``."""
     units = sorted(unit_bytes)
     moves = tuple(Move(UnitId(unit), before.owner[unit], after.owner[unit]) for unit in units)
-    drained_us = max(unit.installed_us for of_slot in came.values() for unit in of_slot)
-    installed = {slot: UnitsCame(of_slot, drained_us) for slot, of_slot in came.items()}
     left = [UnitLeft(unit, unit_bytes[unit], aligned_us, stopped_us) for unit in units]
     released: dict[int, UnitsLeft] = {
         slot: UnitsLeft(tuple(each for each in left if before.owner[each.unit] == slot)) for slot in set(before.owner)
     }
     step, version = Step(moves, Mode(gate="query")), Version(before.version + 1)
-    return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", released, installed)
+    return StepRecord(version, step, begun_us, begun_us, begun_us, released=released)
+
+
+def all_came(owners: Assignment, at_us: int) -> dict[int, tuple[UnitCame, ...]]:
+    """What came to each slot, if all units did at once."""
+    return {slot: tuple(UnitCame(unit, at_us, at_us) for unit in owners.units_of(slot)) for slot in set(owners.owner)}
 
 
 class Second(NamedTuple):

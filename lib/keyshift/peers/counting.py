@@ -19,7 +19,7 @@ from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment
-from keyshift.model.records import Measured, StepRecord, UnitCame, restart_record
+from keyshift.model.records import Measured, StepRecord, all_came, restart_record
 from keyshift.planner import Strategy
 from keyshift.results.verdict import Ownership
 from keyshift.traffic import lines
@@ -282,9 +282,7 @@ def restarted(
     before: Assignment, after: Assignment, unit_bytes: int, begun_us: int, stopped_us: int, running_us: int
 ) -> StepRecord:
     """A restart as one step, in which every unit leaves its slot and arrives at one, as ``stop_restart`` records it."""
-    came: dict[int, tuple[UnitCame, ...]] = {
-        slot: tuple(UnitCame(unit, running_us, running_us) for unit in after.units_of(slot))
-        for slot in set(after.owner)
-    }
     sizes = dict.fromkeys(range(len(before.owner)), unit_bytes)
-    return restart_record(before, after, sizes, came, begun_us, stopped_us, stopped_us)
+    record = restart_record(before, after, sizes, begun_us, stopped_us, stopped_us)
+    record.complete_restart(all_came(after, running_us))
+    return record

@@ -1,9 +1,9 @@
 """The messages between the participants of a job: every node below the root of a stage, and what it holds.
 
 A *node* has a path and the kind of its value. Those that are found by their names are in a *folder*. Values travel as
-JSON: a dataclass is an object, a tuple is a list. The driver publishes ``ASSIGNMENT``, ``STEPS`` and ``PLAN``, and
-asks with ``SAVEPOINT``, ``MEASURE``, ``COPIES``, ``LOG`` and ``FAULT``; whoever is asked finds a new ID there, and
-answers in a folder that has the ID in its path. All other nodes are the slots' and routers' own.
+JSON: a dataclass is an object, a tuple is a list. The driver publishes ``ASSIGNMENT``, ``STEPS``, ``PLAN`` and
+``RESTART``, and asks with ``SAVEPOINT``, ``MEASURE``, ``COPIES``, ``LOG`` and ``FAULT``; whoever is asked finds a new
+ID there, and answers in a folder that has the ID in its path. All other nodes are the slots' and routers' own.
 
 Who leads is in ``election`` and ``leader``, which ``Coordination.lead`` and ``wire.election`` look after, and a value
 that is too long for a node is in ``parts``. Times are in microseconds since the epoch.
@@ -19,7 +19,7 @@ from keyshift.model.keys import Move, Step, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.model.messages import codec
 from keyshift.model.packed import Packed
-from keyshift.model.records import Measured, PodUsed, UnitCame, UnitsCame, UnitsLeft
+from keyshift.model.records import Measured, PodUsed, StepRecord, UnitCame, UnitsCame, UnitsLeft
 from keyshift.ordering import Position, Record
 from keyshift.protocol.coordinator import Appointment, PublishAssignment, StepPhase
 from keyshift.runtime.protocol_log import LogEvent
@@ -69,7 +69,7 @@ class Folder(Generic[T]):
 def make_codecs() -> None:
     """Make those of all that travels now: a process that is forked from this one needs no time for it."""
     for kind in (
-        *(PublishAssignment, PublishedSteps, WrittenPlan, PhaseDone, UnitsCame, UnitsLeft),
+        *(PublishAssignment, PublishedSteps, WrittenPlan, StepRecord, PhaseDone, UnitsCame, UnitsLeft),
         *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover, Position),
         *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str, NoneType),
         *(Facts, SlotMarker, UnitsMoved, Record),
@@ -123,6 +123,7 @@ Acknowledgement = PhaseDone | UnitsCame | UnitsLeft
 ASSIGNMENT = Node("assignment", PublishAssignment)  # for the routers
 STEPS = Node("steps", PublishedSteps)  # for the slots
 PLAN = Node("plan", WrittenPlan)
+RESTART = Node("restart", StepRecord)  # that leads to this attempt, without what came of it
 ALL_ACKS: Folder[Any] = Folder("acks", {})  # has folders, by version
 _OF_PHASE: dict[str, type[Acknowledgement]] = {
     "prepared": PhaseDone,

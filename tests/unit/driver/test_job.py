@@ -21,7 +21,7 @@ from keyshift.driver.spark import interval
 from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
-from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.ordering import Place, Position
 from keyshift.protocol.coordinator import PublishAssignment
@@ -36,6 +36,7 @@ from keyshift.wire.nodes import (
     MEASURE,
     PLAN,
     POSITIONS,
+    RESTART,
     RESTORED,
     RESTORING,
     ROUTERS,
@@ -625,6 +626,36 @@ def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_what_was_pu
     assert (other.config.attempt, other.config.slots) == (2, slots)
     assert other.stage("counter").assignment.owner == newest.owner
     assert other.revoked == set(range(newest.version + 1))
+
+
+@pytest.mark.parametrize("version", [None, START.version], ids=["from the beginning", "from a snapshot"])
+def test_a_restart_that_no_journal_has_is_written_down_by_the_next_process_and_by_no_other_one(job, version):
+    past = replace(job.past(), snapshots=[snapshot(version, 5)] if version else [])
+    job.restart("counter", Assignment(START.version, MOVED))
+    (known,) = job.counter.history.records
+    job.stop()
+    for _ in range(2):
+        other = resumed(job, past)
+        (record,) = other.stage("counter").history.records
+        assert (record.version, record.step, record.released) == (known.version, known.step, known.released)
+        assert record.outcome == "complete" and (record.completed_us == known.completed_us) == bool(version)
+        assert {slot: {unit.unit for unit in said.units} for slot, said in record.installed.items()} == {
+            0: {0},
+            1: {1, 2, 3},
+        }
+        past = other.past()
+        other.stop()
+
+
+def test_a_restart_that_had_not_switched_when_the_driver_died_did_not_happen(job):
+    past = job.past()
+    job.stop()
+    at(job, 1).begin()
+    at(job, 1).publish(RESTART, StepRecord(START.version + 1, Step((), Mode(gate="query")), 5))
+    for _ in range(2):
+        other = resumed(job, past)
+        assert not other.stage("counter").history.records
+        other.stop()
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):

@@ -7,7 +7,7 @@ import pytest
 
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.messages import codec
-from keyshift.model.records import Measured, UnitCame, UnitLeft, UnitsCame, UnitsLeft
+from keyshift.model.records import Measured, StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.ordering import LogPlace, Place, Position
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
@@ -26,6 +26,7 @@ MESSAGES = {
     "steps": (nodes.STEPS, nodes.PublishedSteps(9, ((7, FIRST), (8, SECOND)), 3, "ab")),
     "no steps": (nodes.STEPS, nodes.PublishedSteps(9, (), 0, "")),
     "plan": (nodes.PLAN, nodes.WrittenPlan("ab", (FIRST, SECOND))),
+    "restart": (nodes.RESTART, StepRecord(9, FIRST, 5, 6, 7, released={0: UnitsLeft((UnitLeft(1, 100, 5, 6),))})),
     "prepared": (nodes.ack(7, "prepared", 1), nodes.PhaseDone(5)),
     "captured": (nodes.ack(7, "captured", 1), nodes.PhaseDone(5)),
     "released": (nodes.ack(7, "released", 1), UnitsLeft((UnitLeft(1, 100, 5, 6), UnitLeft(2, 0, 5, 7)), 8)),
