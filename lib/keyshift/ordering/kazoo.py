@@ -41,10 +41,11 @@ from keyshift.runtime.row import Row
 from keyshift.runtime.turn import Turn
 
 MOST = 1000  # elements that one record orders
+ASK_US = 500_000  # from one record to the next, at least, if they order nothing
 
 
 class _Lead(NamedTuple):
-    """Of a leader: its term, and the record that is under way; since when, once ``propose`` has told the time."""
+    """Of a leader: its term, the record that is under way, and when it has written last, once ``propose`` has told."""
 
     term: int
     record: Record | None
@@ -84,6 +85,7 @@ class Kazoo(Ordering):
                 self._read = LogPlace(offset, record.term, record.number)
                 self._open.append((self._read, record))
                 self._order(record)
+        self._forget()  # of a record that orders nothing, nothing is left
 
     def _counts(self, record: Record) -> bool:
         _, term, number = self._read
@@ -105,7 +107,7 @@ class Kazoo(Ordering):
             if record.term > lead.term:
                 self._resign()
             elif record == lead.record:
-                self._lead = _Lead(lead.term, None, None)
+                self._lead = lead._replace(record=None)
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
@@ -121,21 +123,25 @@ class Kazoo(Ordering):
         """See ``Ordering.propose``. Without its own record for ``session_us`` a leader cannot lead: it resigns.
 
         So it does if nothing comes any more, for an epoch longer than that: others may have what it does not order. If
-        nothing has come since it leads, the input may have ended: it stays, or leaders would change for ever.
+        nothing has come since it leads, the input may have ended: it stays, or leaders would change for ever. But it
+        writes a record that orders nothing now and then, which does not come back if it is cut off.
         """
         if self._fresh:
             self._fresh, self._came_us = False, now_us
         if (lead := self._lead) is None:
             return
+        setting, since_us = self.setting, now_us if lead.since_us is None else lead.since_us
+        self._lead = lead._replace(since_us=since_us)
         if lead.record:
-            if lead.since_us is None:
-                self._lead = lead._replace(since_us=now_us)
-            elif now_us - lead.since_us > self.setting.session_us:
+            if now_us - since_us > setting.session_us:
                 self._resign()
-        elif now_us - self._proposed_us >= self.setting.order_us and (entries := self._entries()):
+        elif now_us - self._proposed_us >= setting.order_us and (entries := self._entries()):
             self._proposed_us = now_us
             self._ask(Record(lead.term, self._read.number + 1, now_us, entries), now_us)
-        elif self._came_us is not None and now_us - self._came_us > self.setting.session_us + self.setting.heartbeat_us:
+        elif self._came_us is None:
+            if now_us - since_us >= max(setting.session_us, ASK_US):
+                self._ask(Record(lead.term, self._read.number + 1, now_us), now_us)
+        elif now_us - self._came_us > setting.session_us + setting.heartbeat_us:
             self._resign()
 
     def _entries(self) -> tuple[tuple[int, int], ...]:

@@ -116,7 +116,7 @@ class Record(NamedTuple):
     """In the order log: the ``number``-th decision of the leader of ``term``, at the time ``clock_us`` of that leader.
 
     ``entries``: channels, and up to which sequence each of them is delivered, one after the other. Number 0, without
-    entries, says that the term begins.
+    entries, says that the term begins; another number without entries, that its leader still leads.
     """
 
     term: int

@@ -134,11 +134,31 @@ def test_who_leads_when_the_input_has_ended_stays_and_does_not_make_way_for_the_
     machine.arrived([data(0, 0)])
     machine.propose(10_000)
     machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 10_000, (up_to(0, 0),)))])
+    assert taken(machine) == [[(0, 0)]]
     machine.elected(2)
     machine.heard([(2, proposed(machine))])
-    for now_us in (100_000, 500_000, 900_000):
+    asked = 0
+    for now_us in range(100_000, 3_100_000, 10_000):
         machine.propose(now_us)
+        for effect in machine.take_effects():
+            asked += 1
+            assert effect == Propose(Record(2, asked, now_us))
+            machine.heard([(2 + asked, effect.record)])
+    assert asked == 5, "at most two in a second"
+    assert taken(machine) == [] and machine.position.log == LogPlace(7, 2, 5), "nobody reads them again"
+
+
+def test_a_leader_that_is_cut_off_before_anything_has_come_to_it_resigns():
+    machine = leader()
+    machine.propose(10_000)
+    machine.propose(509_999)
     assert machine.take_effects() == []
+    machine.propose(510_000)
+    assert proposed(machine) == Record(1, 1, 510_000)
+    machine.propose(560_000)
+    assert machine.take_effects() == []
+    machine.propose(560_001)
+    assert machine.take_effects() == [Resign()]
 
 
 def test_a_leader_that_wakes_resigns_when_it_reads_another_term_and_its_records_are_dropped():
