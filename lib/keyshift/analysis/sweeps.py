@@ -16,7 +16,7 @@ from keyshift.analysis.tables import MEASURES, Measure, Row, measured, points
 from keyshift.model.errors import BadInput
 
 _NAMES = ("strategy", "workload")  # what a run has beside parameters
-_OF_A_HIT = {"P99 spike (ms)", "P99 spike (× before)", "silence (ms)", "longest latency (ms)", "recovery (s)"}
+_OF_A_HIT = ("spike_ms", "silence_ms", "longest_ms", "recover_s")  # of a summary: of whatever happened in the run
 COLUMNS = ["group", "value", "measure", "mean", "low", "high", "runs", "left_out", "unknown", "differs"]
 
 
@@ -75,7 +75,7 @@ def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)", confidenc
     found = _measure(measure)
 
     def function(row: Row) -> float | None:
-        return found(row) if measure not in _OF_A_HIT or is_hit(row) else None
+        return found(row if is_hit(row) else {**row, **dict.fromkeys(_OF_A_HIT)})
 
     rows = []
     for workload, group in points(summaries).items():

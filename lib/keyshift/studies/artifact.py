@@ -215,7 +215,7 @@ def _published(store: ResultStore, manifests: Sequence[Manifest]) -> str:
     rows = []
     for manifest in manifests:
         if manifest.summary:
-            row = row_of(manifest)
+            row = row_of(manifest) | {"stages": len(manifest.stages)}
             if manifest.strategy in COMPARED:
                 tables = store.get_tables(manifest.run_id, ["latency", "migration"])
                 row["mean_ms"] = mean_ms(tables["latency"], tables["migration"])

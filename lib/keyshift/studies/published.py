@@ -18,7 +18,7 @@ from keyshift.results.index import MADE_BY
 from keyshift.studies.stored_runs import FREE, fixed
 
 LEAST = 3  # points from which a shape can be told
-_SEVERAL_STAGES = ("saas", "nexmark")  # workloads that have them, or may; of ``chain`` its parameter tells
+_QUERIES = "nexmark"  # a workload whose single stages are queries: no publication here has numbers of them
 _Values = Mapping[str, float]  # by the name of the point
 
 
@@ -68,7 +68,8 @@ class Line:
 def beside(curve: Curve, rows: Sequence[Row]) -> list[Line]:
     """Our lines that have the most points of a curve; none if no run has any.
 
-    ``rows``: of ``row_of``, of which those whose verdict is not ok are left out.
+    ``rows``: of ``row_of``, with how many ``stages`` the run had (1 if that is not said), of which those whose verdict
+    is not ok are left out.
     """
     found = list(curve.ours([row for row in rows if row["verdict"] == "ok"]))
     most = max((len(values) for _, values in found), default=0)
@@ -105,10 +106,9 @@ def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
 
 
 def _plain(row: Row) -> bool:
-    """Whether it is of one stage, at a rate that stays."""
-    parameters = row["parameters"]
-    several = row["workload"] in _SEVERAL_STAGES or "," in str(parameters.get("chain", ""))
-    return not (several or parameters.get("rate_steps"))
+    """Whether it is of one stage, which is no query, at a rate that stays."""
+    other = row.get("stages", 1) > 1 or row["workload"] == _QUERIES
+    return not (other or row["parameters"].get("rate_steps"))
 
 
 def _ordered(row: Row) -> bool:

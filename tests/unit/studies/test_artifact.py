@@ -169,6 +169,13 @@ def test_published_numbers_stand_beside_ours_or_alone(folder):
     assert "full before the migration in 1 of 1 runs" in page
 
 
+def test_published_numbers_of_one_stage_do_not_stand_beside_a_run_of_several():
+    alone = run(3, "lazy", parameters={"ordering": "live_robin", "heartbeat_ms": 50.0}, p50_ms=9.0)
+    several = alone.model_copy(update={"stages": alone.stages * 2})
+    lines = [artifacts._published(result_store(), [each]).count("<h3>") for each in (alone, several)]
+    assert lines == [2, 0], "P50 is known, and P99"
+
+
 def assert_anonymous(folder):
     content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     for text in (b"/home/ada", b"moby", b"10.1.2.3", str(folder.parent).encode()):

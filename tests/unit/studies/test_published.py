@@ -150,13 +150,16 @@ def test_what_has_no_replicas_is_beside_what_has_some():
         ({"workload": "chain"}, 0),
         ({"workload": "saas"}, 0),
         ({"workload": "nexmark", "query": "q4"}, 0),
+        ({"workload": "nexmark", "query": "q1"}, 0),
         ({"rate_steps": "10:500"}, 0),
     ],
 )
 def test_published_is_one_stage_at_a_rate_that_stays(values, lines):
     turns = {"ordering": "live_robin", "heartbeat_ms": 50, "trigger": "none"} | values
-    run = of_run("fluid", turns, p99_ms=1.0) | {"workload": values.get("workload", "keycount")}
+    stages = len(make_spec({"strategy": "fluid", **turns}).workload.stages)
+    run = of_run("fluid", turns, p99_ms=1.0) | {"workload": values.get("workload", "keycount"), "stages": stages}
     assert len(beside(OF_HEARTBEAT, [run])) == lines
+    assert beside(OF_HEARTBEAT, [run | {"workload": "somebody's own", "stages": 2}]) == []
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.title)
