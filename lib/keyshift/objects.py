@@ -36,7 +36,11 @@ class Bucket:
         pool = urllib3.PoolManager(
             timeout=urllib3.Timeout(connect=CONNECT_S, read=answer_s),
             retries=urllib3.Retry(
-                total=retries, connect=min(1, retries), backoff_factor=0.2, status_forcelist=[502, 503, 504]
+                total=retries,
+                connect=min(1, retries),
+                backoff_factor=0.2,
+                status_forcelist=[502, 503, 504],
+                respect_retry_after_header=False,  # MinIO asks for a minute or two, also while it starts
             ),
         )
         try:

@@ -3,9 +3,12 @@
 tests/integration has a real MinIO.
 """
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.etree.ElementTree import ParseError
 
 import pytest
+import urllib3.util.retry
 from minio.error import InvalidResponseError
 from small_bucket import Bucket as Client
 from small_bucket import s3_error
@@ -103,3 +106,27 @@ def test_a_name_or_an_address_that_is_none_is_bad_input():
         objects(Client(ValueError("no capitals"))).make()
     with pytest.raises(BadInput, match=r"MinIO address 'http://here': .*expected host:port"):
         Bucket(Endpoints("", "", "http://here", "a", "s"))
+
+
+def test_a_store_that_wants_to_be_asked_in_a_minute_is_asked_at_once(monkeypatch):
+    class Starting(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(503)
+            self.send_header("Retry-After", "60")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    asked, slept = [], []
+    monkeypatch.setattr(urllib3.util.retry.time, "sleep", slept.append)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        with pytest.raises(ServiceUnavailable):
+            Bucket(Endpoints("", "", address, "somebody", "a-secret", bucket="results")).get("a/1")
+        server.shutdown()
+    assert len(asked) == 3
+    assert max(slept, default=0) < 5

@@ -167,16 +167,18 @@ class Tree:
         if held is None:
             return
         try:
-            self._client.retry(self._guarded.write, "delete", path)
-        except NoNodeError:
-            pass  # it was sent twice
+            self._delete_alone(path)
         except NotEmptyError:
             for name in self.names(path):
                 self.delete(f"{path}/{name}")
-            raise
+            self._delete_alone(path)  # at once: many children may take longer than there is time to contend
         self._written.pop(path, None)
         if held.startswith(_IN_PARTS):
             self.delete(held.decode())
+
+    def _delete_alone(self, path: str) -> None:
+        with contextlib.suppress(NoNodeError):  # it was sent twice
+            self._client.retry(self._guarded.write, "delete", path)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -88,6 +88,13 @@ def test_a_folder_that_somebody_writes_into_meanwhile_goes_all_the_same(job):
     assert not job._client.nodes and not job._client.intruders
 
 
+def test_a_folder_goes_however_long_what_is_below_takes(job, monkeypatch):
+    monkeypatch.setattr(tree, "GIVE_UP_S", 0)
+    job._client.nodes = dict.fromkeys(("/job", "/job/acks", "/job/acks/1", "/job/acks/1/slot-1", "/job/new"), b"")
+    job.withdraw(ALL)
+    assert not job._client.nodes
+
+
 @pytest.mark.parametrize("gone", [saved("one")["slot-1"], saved("one"), ALL_SAVED])
 def test_with_a_value_that_is_too_long_for_a_node_its_parts_go(job, gone):
     def written(path):
