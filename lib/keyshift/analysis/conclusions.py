@@ -182,7 +182,7 @@ def _about(group: list[Point]) -> list[str]:
         same="All took about the same time to complete, {low}.",
         show=_s,
     )
-    unfinished = [point.label for point in hit if point.lacks("completion_s", _moves)]
+    unfinished = [point.label for point in hit if point.lacks("completion_s", moves)]
     if unfinished:
         said.append(f"A completion time is missing for {enumerated(unfinished)}.")
     unrecovered = [point.label for point in hit if point.lacks("recover_s", is_hit)]
@@ -191,7 +191,7 @@ def _about(group: list[Point]) -> list[str]:
     return said
 
 
-def _moves(row: Row) -> bool:
+def moves(row: Row) -> bool:
     """Whether state was to move in the run, and there was something to move."""
     return row["parameters"].get("trigger") != "none" and not _stood_still(row)
 
@@ -206,7 +206,7 @@ def _stood_still(row: Row) -> bool:
 
 def is_hit(row: Row) -> bool:
     """Whether something was to happen in the run, from which it had to recover."""
-    return _moves(row) or bool(row["parameters"].get("fault"))
+    return moves(row) or bool(row["parameters"].get("fault"))
 
 
 def _is_still(row: Row) -> bool:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import enumerated, is_hit
+from keyshift.analysis.conclusions import enumerated, is_hit, moves
 from keyshift.analysis.statistics import differ, interval
 from keyshift.analysis.tables import MEASURES, Measure, Row, measured, points
 from keyshift.model.errors import BadInput
 
 _NAMES = ("strategy", "workload")  # what a run has beside parameters
+_OF_A_MOVE = ("bytes_moved", "bytes_minimum")  # of a summary, where 0 is nothing that was good at it
 _OF_A_HIT = ("spike_ms", "silence_ms", "longest_ms", "recover_s")  # of a summary: of whatever happened in the run
 COLUMNS = ["group", "value", "measure", "mean", "low", "high", "runs", "left_out", "unknown", "differs"]
 
@@ -67,7 +68,8 @@ def sweep(
 def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)", confidence: float = 0.95) -> pd.DataFrame:
     """Who has the smallest mean of ``measure``, for each workload: a row per point that is correct and knows it.
 
-    A run in which nothing was to happen, or to move, knows nothing of spike, silence, longest latency and recovery.
+    A run in which nothing was to happen, or to move, knows nothing of spike, silence, longest latency and recovery; if
+    nothing moved, nor of the bytes that had to.
     Columns: workload, rank (from 1), label, runs, mean, low and high (Student-t), first (False: worse than the first by
     more than chance, by Welch's test; True: that cannot be said, or it is the first; None: it was not repeated).
     Raises BadInput for an unknown measure.
@@ -75,7 +77,8 @@ def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)", confidenc
     found = _measure(measure)
 
     def function(row: Row) -> float | None:
-        return found(row if is_hit(row) else {**row, **dict.fromkeys(_OF_A_HIT)})
+        unknown = (() if is_hit(row) else _OF_A_HIT) + (() if moves(row) else _OF_A_MOVE)
+        return found({**row, **dict.fromkeys(unknown)})
 
     rows = []
     for workload, group in points(summaries).items():

@@ -55,10 +55,11 @@ _COLUMNS: dict[str, list[pa.Field]] = {
             "what: cpu_cores and rss_mib (processors and MiB of the job; of pods without files that could be "
             "dropped), sent_mib and received_mib (MiB that the job has sent and received over the network since it "
             "was sampled first), harness_cores (processors of what the job is measured with: generator, collector, "
-            "embedded services, the driver's process), machine_cores (processors that the run may use: all, busy, "
-            "busy for others, stolen), disturbed (1 if others and the host had at least a tenth of them in the second "
-            "before, else 0), run_queue (processes that run or could), throughput_per_s (1/s), fault, replicas (how "
-            "many are full, where that changes), …",
+            "embedded services, the driver's process; a Redis server that was started for the run, and a Spark that "
+            "stands idle, are counted here, too), machine_cores (processors that the run may use: all, busy, busy for "
+            "others, stolen), disturbed (1 if others and the host had at least a tenth of them in the second before, "
+            "else 0), run_queue (processes that run or could), throughput_per_s (1/s), fault, replicas (how many are "
+            "full, where that changes), …",
         ),
         column("instance", pa.string(), "of which process, slot or task; of a fault, what happened"),
         column("value", pa.float64(), "in the unit of the metric"),

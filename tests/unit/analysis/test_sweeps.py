@@ -155,6 +155,13 @@ def test_a_run_in_which_nothing_moved_is_first_in_nothing_that_is_of_a_move():
     rows = [still | {"strategy": "stays"}, row("matched", 1000, **known)]
     for measure in ("P99 spike (ms)", "P99 spike (× before)", "silence (ms)", "longest latency (ms)", "recovery (s)"):
         assert sweeps.ranking(rows, measure)["label"].tolist() == ["matched"], measure
+    bytes_of = {"bytes_moved": 1, "bytes_minimum": 1}
+    rows = [{**rows[0], **dict.fromkeys(bytes_of, 0)}, {**rows[1], **bytes_of}]
+    for fault in ("", "kill:slot@4"):
+        rows[0]["parameters"]["fault"] = fault
+        for measure in ("moved (MiB)", "had to move (MiB)"):
+            assert sweeps.ranking(rows, measure)["label"].tolist() == ["matched"], measure
+    rows[0]["parameters"]["fault"] = ""
     assert sweeps.ranking(rows, "P99 before (ms)")["label"].tolist() == ["stays", "matched"]
     assert sweeps.ranking_sentences(rows[:1]) == []
 

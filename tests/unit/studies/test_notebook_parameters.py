@@ -96,6 +96,12 @@ def test_work_of_a_stage_that_no_chain_has_is_refused():
         asked("hybrid/04_parallelism", work_us={"counter": 10.0, "maps": 10.0})
 
 
+def test_settings_of_all_runs_of_deaths_win_over_the_parameters_of_the_notebook():
+    specs = asked("replication/01_deaths", settings={"heartbeat_ms": 90.0, "rate": 200.0}).specs
+    assert {spec.job.heartbeat_ms for spec in specs if spec.job.ordering != "none"} == {90.0}
+    assert {spec.run.rate for spec in specs} == {200.0}
+
+
 @pytest.mark.parametrize("notebook", ["02_autoscaling", "03_mappers_and_counters", "04_parallelism"])
 def test_slots_that_are_counted_have_the_same_work(notebook):
     assert {spec.workload.skew for spec in asked(f"hybrid/{notebook}").specs} == {0.0}
