@@ -25,6 +25,7 @@ from keyshift.model.errors import KeyshiftError
 from keyshift.peers.counting import CountingJob, CountingQuery
 from keyshift.program import interrupts_wait
 from keyshift.progress import Say
+from keyshift.results.anonymous import anonymous
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.services.jars import jars
@@ -63,7 +64,7 @@ def repeated(specs: Mapping[str, PeerSpec], store: ResultStore, one: Callable[[P
             try:
                 manifest = one(cast(PeerSpec, spec.repeated(number)))
             except KeyshiftError as error:
-                study.died[name] = str(error)
+                study.died[name] = anonymous(str(error))
                 continue
             study.runs[name].append((manifest, store.get_tables(manifest.run_id)))
     return study

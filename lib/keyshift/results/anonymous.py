@@ -17,7 +17,9 @@ _NO_SOURCE = r"(?<!\.py)(?<!\.java)(?<!\.scala)"  # whose line is no port
 _NAME = r"[\w.+@~-]+"
 _QUOTE = r"(?:\\?[\"']|&quot;|&#39;)"
 _CREDENTIAL = r"password|passwd|secret|token|authorization|(?:access|api)[_.-]?key"
-_RULES = (
+_CELLS = r"(?:[ \t]|</?t[dh]>\s*)+"  # between the cells of a row, in text or in HTML
+_Rule = tuple[str, str | Callable[[re.Match[str]], str]]
+_RULES: tuple[_Rule, ...] = (
     (r"(://)[^/\s\"'<>]+@", r"\1<hidden>@"),
     (
         rf"(?i)\b([\w.-]*(?:{_CREDENTIAL})[\w.-]*{_QUOTE}?\s*[=:]\s*)"
@@ -29,8 +31,14 @@ _RULES = (
     (rf"(?<![\w./<:~])(?:file:/{{0,2}})?~?(?:/{_NAME}){{2,}}/?", "<path>"),
     (rf"(?<![\w./<])~/{_NAME}", "<path>"),
     (r"\b[A-Za-z]:\\[^\s\"']+", "<path>"),
-    (r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\w.]*\d)", "<address>"),
+    (  # versions of Java may have four numbers, too
+        rf"(\b[Jj]ava(?:{_CELLS}\d[\d.]*)+)|(?<![\w.])\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?::\d+)?(?![\w.]*\d)",
+        lambda found: found[1] or "<address>",
+    ),
     (rf"(?:(?:(?<=://)|(?<=>@))[\w-]+|\blocalhost|\b[A-Za-z][\w-]*(?:\.[\w-]+)+){_NO_SOURCE}:\d{{4,5}}\b", "<address>"),
+    # The parameter of this name, in code and in a row of a table, which nothing else tells from ``name:4000``.
+    (rf"(\bredis{_QUOTE}?\s*[=:]\s*{_QUOTE})[^\s\"'&\\]+", r"\1<address>"),
+    (rf"\bredis(?:{_CELLS}(?:[\w.:-]+|<\w+>))+", lambda found: re.sub(r"[A-Za-z][\w.-]*:\d+", "<address>", found[0])),
     (r"\bip(?:-\d{1,3}){4}(?:\.[\w-]+)*\b", "<address>"),
     (r"\b[\w-]+(?:\.[\w-]+)*\.(?:internal|local|localdomain|lan)\b", "<address>"),
 )
@@ -41,6 +49,7 @@ _IPV6 = r"\[?(?<![\w:])((?:[0-9a-fA-F]{0,4}:){2,}[0-9a-fA-F]{0,4})(?![\w:])\]?(?
 _DATA = r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+"  # an image: what looks like a path in it is none
 _COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal, in the tracebacks of notebooks
 _SECRET = re.compile("(?i)password|passwd|secret|token|access_key")  # in the name of a variable of the environment
+_WORDS = re.compile("<(path|address|host|user|hidden)>")
 _COMMON = {"localhost", "root", "user", "nobody", "jovyan", "spark"}  # name nobody
 
 
@@ -49,9 +58,19 @@ def anonymous(text: str) -> str:
     return _replaced(text, (*_RULES, _BARE_NAME))
 
 
+def anonymous_output(text: str) -> str:
+    """As ``anonymous``, of what a cell of a notebook shows: parameters are in it, so ``name:4000`` stays."""
+    return _replaced(text, _RULES)
+
+
 def anonymous_value(text: str) -> str:
-    """As ``anonymous``, of the value of a parameter: ``name:4000`` stays, and a path is known by how it begins."""
-    return "<path>" if _BEGIN_OF_PATH.match(text) else _replaced(text, _RULES)
+    """As ``anonymous_output``, of the value of a parameter: a path is known by how it begins."""
+    return "<path>" if _BEGIN_OF_PATH.match(text) else anonymous_output(text)
+
+
+def escaped(text: str) -> str:
+    """``text`` for a browser, which would take the words of ``anonymous`` for tags and show nothing."""
+    return _WORDS.sub(r"&lt;\1&gt;", text)
 
 
 _OF_FIELDS: dict[str, Callable[[str], str]] = {
@@ -74,11 +93,12 @@ def anonymous_all(value: Any, change: Callable[[str], str] = anonymous) -> Any:
     return [anonymous_all(each, change) for each in value] if isinstance(value, list) else value
 
 
-def _replaced(text: str, rules: Iterable[tuple[str, str]]) -> str:
+def _replaced(text: str, rules: Iterable[_Rule]) -> str:
+    every: tuple[_Rule, ...] = (*_own_names(), *rules)
     parts = re.split(f"({_DATA}|{_COLOUR})", text)
     for place in range(0, len(parts), 2):
         parts[place] = re.sub(_IPV6, _without_address, parts[place])
-        for rule, instead in (*_own_names(), *rules):
+        for rule, instead in every:
             parts[place] = re.sub(rule, instead, parts[place])
     return "".join(parts)
 

@@ -9,6 +9,7 @@ import pandas as pd
 from keyshift.lab.environment import open_lab
 from keyshift.lab.scripts.highest_rate import RateSearch, expected_s
 from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.results.anonymous import anonymous
 from keyshift.studies.study import Study, specs_of
 
 NOTHING_MOVES = {"trigger": "none", "trigger_s": 0.0}  # in any point
@@ -87,7 +88,7 @@ def measure_highest_rates(
                 try:
                     manifest = lab.run(spec.repeated(repetition), search.script)
                 except KeyshiftError as error:
-                    study.died[name] = str(error)
+                    study.died[name] = anonymous(str(error))
                     continue
                 study.runs[name].append((manifest, lab.store.get_tables(manifest.run_id)))
                 study.searches[name].append(search)

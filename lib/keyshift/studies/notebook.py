@@ -22,11 +22,11 @@ from papermill.engines import Engine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from keyshift.experiment.parts import AUTO
+from keyshift.experiment.parts import AUTO, OF_AUTO
 from keyshift.model.errors import BadInput
 from keyshift.progress import DISPLAY, tell
 from keyshift.registry import unknown
-from keyshift.results.anonymous import anonymous_all, anonymous_value
+from keyshift.results.anonymous import anonymous_all, anonymous_output, anonymous_value, escaped
 from keyshift.results.files import FILE_NAME
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
@@ -36,6 +36,7 @@ _TEXT = re.compile(r"""(["'])((?:(?!\1)[^\\\n]|\\.)*)\1""")  # in Python
 # its sockets are closed.
 _QUIET = ["--log-level=CRITICAL"]
 END_S = 60.0  # for a cell that is interrupted
+_RENDERED = ("text/html", "text/markdown")  # outputs that a browser gets as they are
 MIME = "application/vnd.keyshift.summaries+json"
 
 
@@ -119,8 +120,8 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {  # in words, and what is one
     "list": ("a list", (list, dict)),  # points with names are a list
     "dict": ("a dict", (dict,)),
     "bool": ("a bool, True or False,", (bool,)),
-    "int": (f"a whole number, or {AUTO},", (int,)),
-    "float": (f"a number, or {AUTO},", (int, float)),
+    "int": ("a whole number", (int,)),
+    "float": ("a number", (int, float)),
     "str": ("a text", (str,)),
 }
 
@@ -157,8 +158,10 @@ def _checked(path: Path, known: Mapping[str, Any], name: str, value: Any) -> Any
     if kind == "int" and type(value) is float and value.is_integer():
         value = int(value)
     words, types = _KINDS.get(kind, ("", (type(value),)))
-    alike = default == "None" if value is None else value == AUTO and int in types
+    auto = int in types and name.endswith(OF_AUTO)
+    alike = default == "None" if value is None else auto and value == AUTO
     if type(value) not in types and not alike:
+        words += f", or {AUTO}," if auto else ""
         raise BadInput(f"{name} = {value!r}: {path.name} wants {words} here, as its default is: {default}")
     return value
 
@@ -234,8 +237,13 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
                     output[name] = anonymous_all(output[name])
             for kind in output.get("data", {}):
                 if not kind.startswith("image/"):
-                    output.data[kind] = nbformat.from_dict(anonymous_all(output.data[kind]))
+                    change = _rendered if kind in _RENDERED else anonymous_output
+                    output.data[kind] = nbformat.from_dict(anonymous_all(output.data[kind], change))
     return notebook
+
+
+def _rendered(text: str) -> str:
+    return escaped(anonymous_output(text))
 
 
 def _shown(text: str, path: Path | None) -> str:

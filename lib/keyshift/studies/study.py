@@ -18,6 +18,7 @@ from keyshift.planner import change
 from keyshift.planner import strategies as known
 from keyshift.progress import Say
 from keyshift.refusals import made
+from keyshift.results.anonymous import anonymous
 from keyshift.results.manifest import COUNTS, Manifest
 from keyshift.studies import notebook
 
@@ -196,7 +197,7 @@ def collect(
     study = Study({name: [] for name in specs}, specs)
 
     def failed(spec: RunSpec, error: KeyshiftError) -> None:
-        study.died[names[id(spec)]] = str(error)
+        study.died[names[id(spec)]] = anonymous(str(error))  # a notebook shows it, and others read that
 
     with open_lab([*specs.values()], profile, say) as lab:
         study.specs = dict(zip(specs, lab.settled([*specs.values()]), strict=True))

@@ -45,7 +45,7 @@ def test_addresses_paths_and_credentials_go(text, expected):
     "text",
     [
         "2000 events/s, P99 12.5 ms, 1/2 of 3/4",
-        "Spark 4.3.0, Python 3.11.2, protocol 1.2.3",
+        "Spark 4.3.0, Python 3.11.2, protocol 1.2.3, java 17.0.8.1",
         "fault = stop:destination@install:3s, rate_steps=8:4000,16:1000, 12:30:45 UTC",
         "20260101T120000-keycount-fluid-0a1b2c: verdict ok",
         "<td>1</td></tr> https://www.w3.org/2000/svg text/html",

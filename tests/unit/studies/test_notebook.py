@@ -1,6 +1,7 @@
 """An executed notebook, and its HTML, say nothing of whose machine it was executed on; what it is given is checked."""
 
 import base64
+import html
 import re
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 
 import nbformat
+import pandas as pd
 import papermill
 import pytest
 from nbconvert import HTMLExporter
@@ -34,6 +36,7 @@ def executed(monkeypatch):
             data={MIME: [{"run_id": "2026", "parameters": {"text": f"{WHERE}/a.txt"}}], "text/plain": ""},
         ),
         new_output("display_data", data={"text/html": f'<img src="data:image/png;base64,{PNG}"> {WHERE}/b'}),
+        new_output("display_data", data={"text/markdown": f"- at {WHERE}/b, 1 < 2"}),
     ]
     cells = [
         new_markdown_cell("# events/s"),
@@ -56,6 +59,35 @@ def test_neither_the_copy_nor_its_html_says_where_it_was_executed(executed):
     for text in (nbformat.writes(executed), HTMLExporter().from_notebook_node(executed)[0]):
         for trace in ("/home/ada", "10.1.2.3", ":7077", "sup3r-s3cret"):
             assert trace not in text.replace(PNG, "")
+
+
+def test_what_is_hidden_is_seen_by_whoever_opens_the_page_in_a_browser(executed):
+    assert executed.cells[2].outputs[4].data["text/html"].endswith("> &lt;path&gt;")
+    assert executed.cells[2].outputs[5].data["text/markdown"] == "- at &lt;path&gt;, 1 < 2"
+    assert executed.cells[2].outputs[2].data["text/plain"] == "<Figure <path>>"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "text/html"])
+def test_parameters_and_versions_that_a_cell_shows_stay_and_the_address_of_a_server_goes(kind):
+    table = pd.DataFrame(
+        {
+            "one": ["map:1000,counter:1000", "17.0.8.1", "redis01:6379"],
+            "other": ["control:4000", "21.0.1.1", "red-2:6379"],
+        },
+        index=["stage_work_us", "java", "redis"],
+    )
+    text = table.to_html() if kind == "text/html" else table.to_string()
+    cell = new_code_cell("study.effective()", outputs=[new_output("execute_result", data={kind: text})])
+    shown = html.unescape(shareable(new_notebook(cells=[cell])).cells[0].outputs[0].data[kind])
+    hidden = text.replace("redis01:6379", "<address>").replace("red-2:6379", "<address>")
+    assert shown == hidden != text
+
+
+def test_the_address_of_a_server_goes_from_the_parameters_of_a_notebook():
+    source = '# Parameters\nsettings = {"redis": "redis01:6379", "stage_work_us": "map:1000"}'
+    cell = new_code_cell(source, metadata={"tags": ["injected-parameters"]})
+    made = shareable(new_notebook(cells=[cell]))
+    assert made.cells[0].source == source.replace("redis01:6379", "<address>")
 
 
 def test_code_figures_and_rows_stay(executed):
@@ -92,7 +124,8 @@ WANTS = new_notebook(
         ({"rate": None}, "rate = None: wants.ipynb wants a number"),
         ({"rate": float("nan")}, "rate = nan: numbers have to be finite"),
         ({"names": [1.0, float("inf")]}, r"names = \[1.0, inf\]: numbers have to be finite"),
-        ({"keys": 2.5}, "keys = 2.5: wants.ipynb wants a whole number, or auto, here, as its default is: 5"),
+        ({"keys": 2.5}, "keys = 2.5: wants.ipynb wants a whole number here, as its default is: 5"),
+        ({"keys": "auto"}, "keys = 'auto': wants.ipynb wants a whole number here, as its default is: 5"),
         ({"like": ["a"]}, r"like = \['a'\]: wants.ipynb wants a text here"),
         ({"name": ["a"]}, "unknown notebook parameter 'name': did you mean 'names'"),
     ],

@@ -134,7 +134,7 @@ def test_what_is_measured_is_without_the_warm_up(lab):
 def test_a_point_of_which_one_repetition_dies_has_the_others(lab, monkeypatch):
     monkeypatch.setattr(lab, "run", _dies_once(lab.run))
     study = measure(named(["fluid"]), {"repetitions": 3})
-    assert len(study.runs["fluid"]) == 2 and study.died == {"fluid": "it died once"}
+    assert len(study.runs["fluid"]) == 2 and study.died == {"fluid": "it died once, at <address>"}
 
 
 def _dies_once(run):
@@ -143,7 +143,7 @@ def _dies_once(run):
     def attempt(spec):
         made.append(spec)
         if len(made) == 2:
-            raise KeyshiftError("it died once")
+            raise KeyshiftError("it died once, at store:9000")
         return run(spec)
 
     return attempt
