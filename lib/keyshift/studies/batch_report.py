@@ -1,5 +1,7 @@
 """What came of batches, as one file that opens anywhere: verdicts, conclusions, every figure, and what is missing."""
 
+import html
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +16,7 @@ from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedB
 NOT_RUN = "not run"
 STATUSES = ("ok", "bad", "failed", NOT_RUN)
 Done = Mapping[str, ExecutionRecord]  # of a batch, by the id of the execution
+_TAG = re.compile(r"<(?=[\w/!?])")  # the begin of one, which Markdown leaves to the browser
 
 
 def batch_report(
@@ -30,6 +33,7 @@ def batch_report(
     return page(
         "keyshift.studies",
         "batches.md.jinja" if markdown else "batches.html.jinja",
+        plain=lambda text: _TAG.sub("&lt;", text),
         title=title,
         told=f"{ended} of {counted(every, 'execution')} of {counted(len(batches), 'batch', 'batches')} have ended.",
         statuses=STATUSES,
@@ -101,5 +105,6 @@ def _shown(notebook: str) -> dict[str, list[str]]:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             figures += [data["image/png"].replace("\n", "")] if "image/png" in data else []
-            said += [line[2:] for line in data.get("text/markdown", "").splitlines() if line.startswith("- ")]
+            lines = html.unescape(data.get("text/markdown", "")).splitlines()
+            said += [line[2:] for line in lines if line.startswith("- ")]
     return {"figures": figures, "said": said}

@@ -30,6 +30,7 @@ class Notebooks(Executor):
         outputs = [
             nbformat.v4.new_output("display_data", data={"image/png": PNG, "text/plain": "<Figure>"}),
             nbformat.v4.new_output("display_data", data={"text/markdown": f"- with {parameters['skew']} < 1\n"}),
+            nbformat.v4.new_output("display_data", data={"text/markdown": "- at &lt;path&gt;\n"}),
         ]
         cell = nbformat.v4.new_code_cell("figure = 1", outputs=outputs)
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), executed.notebook)
@@ -57,7 +58,7 @@ def page(folder):
 def test_every_execution_has_its_verdict_parameters_figures_and_conclusion(page):
     assert "3 of 4 executions of 2 batches have ended." in page
     assert page.count(f'src="data:image/png;base64,{PNG}"') == 3
-    assert "<li>with 0.25 &lt; 1</li>" in page
+    assert "<li>with 0.25 &lt; 1</li><li>at &lt;path&gt;</li>" in page
     assert 'class="ok">ok</span>: 1 ok, ' in page and 'class="bad">bad</span>: 1 bad, ' in page
     assert "<th>skew</th><td>0.25</td>" in page
     assert [page.count(f'<h2 id="{name}">') for name in ("first-small", "second-small")] == [1, 1]
@@ -82,14 +83,14 @@ def test_without_gaps_it_says_so(folder):
 
 def test_in_markdown_it_has_the_same_lines_without_figures(folder):
     bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25, 0.5]}", "first-small")
-    done = bench.run(made, Notebooks(verdicts={0.5: "bad"}))
+    done = bench.run(made, Notebooks(verdicts={0.5: "bad"}, errors={0.5: "OSError: /home/ada/x: 1 < 2"}))
     text = batch_report("first-small", [(made, done)], bench.records, markdown=True)
     assert "| first-small | 2 | 1 | 1 | 0 | 0 | 1 ok, 1 bad | 0.0 |" in text.splitlines()
-    assert "- first-small, execution 2 (skew=0.5): bad, 1 bad" in text.splitlines()
+    assert "- first-small, execution 2 (skew=0.5): bad, OSError: &lt;path>: 1 < 2" in text.splitlines()
     said = text.partition("## first-small\n")[2]
     assert said == (
-        "\n### skew=0.25\n\nok: 1 ok, 0.0 min\n\n- with 0.25 < 1\n"
-        "\n### skew=0.5\n\nbad: 1 bad, 0.0 min\n\n- with 0.5 < 1\n"
+        "\n### skew=0.25\n\nok: 1 ok, 0.0 min\n\n- with 0.25 < 1\n- at &lt;path>\n"
+        "\n### skew=0.5\n\nbad: 1 bad, 0.0 min; OSError: &lt;path>: 1 < 2\n\n- with 0.5 < 1\n- at &lt;path>\n"
     )
 
 
