@@ -1,5 +1,6 @@
 """Executed notebooks as static pages: words, code, figures and tables, without anything that a browser would load."""
 
+import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -15,6 +16,7 @@ from keyshift.results.store import ResultStore
 from keyshift.studies.notebook import summaries
 
 FOLDER = "notebooks"  # below that of the artifact
+_ELSEWHERE = re.compile(r"""<a\b[^>]*\bhref="(?!#|https?:)[^>]*>(.*?)</a>""", re.DOTALL)  # from where it was executed
 
 
 class Shown(NamedTuple):
@@ -54,6 +56,7 @@ def write_gallery(notebooks: Mapping[str, bytes], folder: Path) -> list[Shown]:
         each = Shown(
             title, f"{FOLDER}/{name}.html", f"{FOLDER}/{name}.ipynb", [row["run_id"] for row in summaries(notebook)]
         )
+        body = _ELSEWHERE.sub(r"\1", body)
         text = page("keyshift.results", "page.html.jinja", title=name, body=Markup(body))
         (folder / each.page).write_text(text, encoding="utf-8")
         (folder / each.notebook).write_bytes(content)

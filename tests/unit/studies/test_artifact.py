@@ -32,7 +32,8 @@ def notebook(run_id, title="Load"):
         new_output("display_data", data={"image/png": PNG, "text/plain": "<Figure>"}),
         new_output("display_data", data={MIME: [{"run_id": run_id}], "text/plain": "published"}),
     ]
-    cells = [new_markdown_cell(f"# {title}\n\n- a $x$"), new_code_cell("measure()", outputs=outputs, execution_count=1)]
+    words = f"# {title}\n\n- a $x$, [as told](../../docs/x.md#y), [here](#{title})"
+    cells = [new_markdown_cell(words), new_code_cell("measure()", outputs=outputs, execution_count=1)]
     return nbformat.writes(new_notebook(cells=cells)).encode()
 
 
@@ -152,6 +153,7 @@ def test_an_executed_notebook_is_one_static_page_however_many_runs_it_has_made(f
     (page,) = (folder / "notebooks").glob("*.html")
     assert re.fullmatch(r"load-[0-9a-f]{8}\.html", page.name)
     assert f"data:image/png;base64,{PNG}" in page.read_text()
+    assert ", as told, <a" in page.read_text()
     assert page.with_suffix(".ipynb").read_bytes() == LOAD
     assert f'<a href="notebooks/{page.name}">Load</a>, 1 run (' in (folder / "index.html").read_text()
 
