@@ -91,6 +91,38 @@ def test_what_is_possible_is_not_refused(notebook, parameters, points):
     assert len(asked(notebook, **parameters).specs) == points
 
 
+@pytest.mark.parametrize(
+    ("notebook", "more", "words"),
+    [
+        ("spacker/01_overview", {"later_s": 2.0}, "from which it follows how many events come before later_s"),
+        ("spacker/02_chunk_and_copies", {"later_s": 2.0}, "from which it follows how many events"),
+        ("spacker/03_sweeps", {"later_s": 2.0}, "from which it follows how many events"),
+        ("incidents/06_scaled_in_too_early", {}, "to which the load goes back behind the burst"),
+        (SIMULATE, {}, "rate = 'auto': input should be a valid number"),
+        ("hybrid/04_parallelism", {}, "rate a number to begin with"),
+    ],
+)
+def test_a_rate_that_is_computed_with_is_not_left_to_the_machine(notebook, more, words):
+    with pytest.raises(KeyshiftError, match=words):
+        asked(notebook, rate="auto", **more)
+
+
+def test_no_title_counts_on_a_rate_that_may_be_left_to_the_machine():
+    for path in NOTEBOOKS.glob("*/*.ipynb"):
+        name = f"{path.parent.name}/{path.stem}"
+        assert not [source for source in code(name, "{rate:g}") if "title" in source], name
+
+
+@pytest.mark.parametrize(("times", "words"), [(0, "no death"), (1, "a death at 0"), (3, "3 deaths, the first at 0")])
+def test_the_title_of_a_figure_of_deaths_says_how_many_there_are(times, words):
+    study = Study(
+        {"fluid": [(run(), {name: table.to_pandas() for name, table in tables().items()})]}, {"fluid": make_spec({})}
+    )
+    found = execute("replication/01_deaths", "masking_panels", study=study, workload="micro", slots=2, times=times)
+    assert found["title"] == f"micro, 2 slots, 2000 events/s, frames of 20 ms, {words}"
+    plt.close("all")
+
+
 def test_work_of_a_stage_that_no_chain_has_is_refused():
     with pytest.raises(KeyshiftError, match="work_us: 'maps' is no kind of stage; there are map and counter"):
         asked("hybrid/04_parallelism", work_us={"counter": 10.0, "maps": 10.0})

@@ -17,6 +17,7 @@ import yaml
 from matplotlib import pyplot as plt
 
 from keyshift import suite
+from keyshift.analysis.plots.style import style_of
 from keyshift.lab.scripts.highest_rate import Burst, RateSearch, Tried
 from keyshift.model.errors import BadInput
 from keyshift.peers import plain_run
@@ -133,6 +134,12 @@ def test_strategies_of_every_notebook_that_compares_some_may_be_points_of_one_fi
     assert "chunk 3" in of_size[3] and of_size[3] != of_size[5]
     with pytest.raises(BadInput, match="strategies: chunk 3: unknown setting 'sise': did you mean 'size'"):
         execute(path, {"strategies": {"chunk 3": {"strategy": "chunked", "settings": {"sise": 3}}}})
+
+
+def test_panels_of_one_strategy_are_drawn_as_it_is(monkeypatch):
+    monkeypatch.setattr(notebook, "display", lambda *told, **how: None)
+    space = execute(ROOT / "notebooks" / "hybrid" / "03_mappers_and_counters.ipynb", {})
+    assert {style_of(name).colour for name in space["study"].specs} == {style_of("lazy").colour}
 
 
 @pytest.mark.parametrize("file", SETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
