@@ -6,7 +6,7 @@
     published.html         numbers of publications, ours beside them
     notebooks/             executed notebooks, and a page of each
     batches.html           if the runs are those of batches: what came of each execution, and what is missing
-    data/                  an export (``results.exchange``), from which all but the notebooks can be made again
+    data/                  an export (``results.exchange``), from which all but notebooks and batches can be made again
     environment.json       machines and versions of the runs, and what is installed where the artifact was made
     ro-crate-metadata.json what each file is (``crate``); written last
 

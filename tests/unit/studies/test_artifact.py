@@ -146,7 +146,7 @@ def test_each_run_has_its_figures_and_the_verdict_of_each_is_on_the_first_page(f
     cells = re.findall(r"<td>(.*?)</td>", index.partition("Verdicts")[2].partition("</table>")[0])
     assert cells == [*("keycount", "drrs", "1", "0", "0"), *("keycount", "lazy", "0", "0", "1"),
                      *("keycount", "meces", "0", "1", "0")]  # fmt: skip
-    assert "by Ada, Grace" in index and "of 3 stored runs" in index
+    assert "by Ada, Grace" in index and "of 3 stored runs" in index and "anew, but for the notebooks:" in index
 
 
 def test_an_executed_notebook_is_one_static_page_however_many_runs_it_has_made(folder):
@@ -234,6 +234,7 @@ def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
     assert pack(store, [], tmp_path / "out", Imprint(), batches=batches) == 1, "the other run was deleted"
     assert len(list((tmp_path / "out" / "notebooks").glob("*.html"))) == 2
     index = (tmp_path / "out" / "index.html").read_text()
+    assert "anew, but for the notebooks and the page of the sets:" in index, "records of batches are in no export"
     assert 'href="batches.html">All small sets</a>' in index and "1 of their runs is not stored any more" in index
     assert "2 of 2 executions of 1 batch have ended." in (tmp_path / "out" / "batches.html").read_text()
     store.delete_run(run(0).run_id)
