@@ -13,7 +13,9 @@ UNITS = {
     "_s": "s",
     "_us": "µs",
     "_mib": "MiB",
+    "miss_cost": "s",  # of all slots
     "_cost": "slot-seconds",
+    "_bytes": "bytes",
 }
 PARAMETER, PHASE = "parameter.", "phase."  # begin the names of columns of runs, one per parameter and phase
 

@@ -26,12 +26,13 @@ import pyarrow.parquet as pq
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.dictionary import PARAMETER, PHASE, meaning, unit
-from keyshift.results.manifest import SCHEMA_VERSION, Manifest, validate
+from keyshift.results.manifest import SCHEMA_VERSION, Manifest, Summary, validate
 from keyshift.results.store import HEAD, ResultStore
 from keyshift.results.tables import LATER, TABLES, check_table, upgraded
 
 MOST_ROWS, MOST_BYTES = 200_000_000, 8 << 30  # of a table that is imported: Parquet says in little what fills a memory
 FORMAT = 1  # grows when a file is renamed, removed or means something else
+_KINDS = {"object": "text", "string": "text", "boolean": "bool"}  # of columns, for readers of any tool
 Kind = Literal["parquet", "csv"]
 RUN_ID = pa.field("run_id", pa.string(), nullable=False)
 
@@ -63,7 +64,7 @@ def export_runs(
                 writers[name].write_table(table.add_column(0, RUN_ID, whose))
         for name in writers:
             columns += [_described(name, field.name, str(field.type)) for field in TABLES[name].insert(0, RUN_ID)]
-    runs = pd.DataFrame([_flat(manifest) for manifest in manifests])
+    runs = _typed(pd.DataFrame([_flat(manifest) for manifest in manifests]))
     _write_frame(runs, folder / f"runs.{kind}", kind)
     described = [_described("runs", str(name), str(kind_of), meanings) for name, kind_of in runs.dtypes.items()]
     pd.DataFrame(described + columns).to_csv(folder / "dictionary.csv", index=False)
@@ -146,12 +147,22 @@ def _flat(manifest: Manifest) -> dict[str, Any]:
     return {name: told[name] for name in HEAD} | figures | phases | parameters
 
 
+def _typed(runs: pd.DataFrame) -> pd.DataFrame:
+    """With figures as numbers where no run knows any, and yes or no where a run that died has neither."""
+    for name in map(str, runs.select_dtypes("object").columns):
+        if name == "overloaded":
+            runs[name] = runs[name].astype("boolean")
+        elif name.startswith(PHASE) or (name in Summary.model_fields and name not in ("verdict", *HEAD)):
+            runs[name] = runs[name].astype("float64")
+    return runs
+
+
 def _described(table: str, column: str, kind: str, meanings: Mapping[str, str] | None = None) -> dict[str, str]:
     said = (meanings or {}).get(column.removeprefix(PARAMETER)) if column.startswith(PARAMETER) else None
     return {
         "table": table,
         "column": column,
-        "type": "JSON" if column.startswith(PARAMETER) else "text" if kind in ("object", "string") else kind,
+        "type": "JSON" if column.startswith(PARAMETER) else _KINDS.get(kind, kind),
         "unit": unit(column),
         "meaning": said or meaning(table, column),
     }

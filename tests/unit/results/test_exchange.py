@@ -22,7 +22,10 @@ def store():
     second = tables(seconds=10) | {"migration": make_table("migration", unknown.to_dict("list"))}
     reasons = {"migration": [0], "unit": [3], "step": [0], "reason": ['first, "hot"\nand then']}
     first = tables() | {"decisions": make_table("decisions", reasons)}
-    store.put_run(run(0, parameters={"text": "/home/ada/moby.txt"}, notes=["at 10.0.0.1"]), first)
+    store.put_run(
+        run(0, parameters={"text": "/home/ada/moby.txt", "state_bytes": 64, "miss_cost": 20.0}, notes=["at 10.0.0.1"]),
+        first,
+    )
     store.put_run(run(1, "matched", "bad"), second)
     store.put_run(run(2, "lazy", "died"), {})
     store.put_file(run(0).run_id, "page.html", b"stays at home")
@@ -80,6 +83,10 @@ def test_every_column_is_in_the_dictionary_with_its_meaning(exported):
     assert (units["runs", "spike_ms"], units["runs", "phase.transfer"]) == ("ms", "s")
     assert units["latency", "created_s"] == "s" and units["migration", "bytes"] == "bytes"
     assert units["runs", "rate_per_s"] == "1/s" and units["decisions", "reason"] == ""
+    assert (units["runs", "parameter.state_bytes"], units["runs", "parameter.miss_cost"]) == ("bytes", "s")
+    kinds = dictionary.set_index(["table", "column"])["type"]
+    assert {kinds["runs", name] for name in ("p50_ms", "events", "measured_from_s", "lost")} == {"float64"}
+    assert (kinds["runs", "overloaded"], kinds["runs", "verdict"], kinds["runs", "error"]) == ("bool", "text", "text")
 
 
 def test_meanings_of_parameters_can_be_given(store, tmp_path):
