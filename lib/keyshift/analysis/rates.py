@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from keyshift.analysis.conclusions import verdict_sentences
-from keyshift.analysis.sweeps import sweep
+from keyshift.analysis.sweeps import sweep, value_of
 from keyshift.analysis.tables import Measure, Row
 
 HIGHEST = "highest sustained rate (events/s)"
@@ -20,16 +20,20 @@ def rate_sentences(summaries: Sequence[Row], parameter: str = "slots", group: st
     Runs whose verdict is not ok count for nothing, and are told of.
     """
     said = verdict_sentences(summaries)
-    found = sweep(summaries, parameter, {HIGHEST: RATE_MEASURES[HIGHEST]}, group).dropna(subset="mean")
-    for name, line in found.groupby("group", sort=False):
+    found = sweep(summaries, parameter, {HIGHEST: RATE_MEASURES[HIGHEST]}, group)
+    for name, line in found.dropna(subset="mean").groupby("group", sort=False):
         first, last = line.iloc[0], line.iloc[-1]
         text = f"{name}: {first['mean']:.0f} events/s with {parameter} = {first['value']}"
         if len(line) > 1:
-            text += f", {last['mean']:.0f} with {last['value']}"
-        if len(line) > 1 and first["mean"]:
             text += (
-                f": {last['mean'] / first['mean']:.2g} times as many with "
+                f", {last['mean']:.0f} with {last['value']}: {last['mean'] / first['mean']:.2g} times as many with "
                 f"{last['value'] / first['value']:.2g} times the {parameter}"
             )
         said.append(text + ".")
+    for point in found[found["unknown"] > 0].to_dict("records"):
+        name, value, none, some = (point[each] for each in ("group", "value", "unknown", "runs"))
+        of_point = [row for row in summaries if (value_of(row, group), value_of(row, parameter)) == (name, value)]
+        lowest = min(row["lowest_per_s"] for row in of_point)
+        of = f" in {none} of {none + some} searches" if some else ""
+        said.append(f"{name}: not even {lowest:g} events/s with {parameter} = {value}{of}.")
     return said

@@ -22,8 +22,8 @@ class RateStudy(Study):
     searches: dict[str, list[RateSearch]] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
-        """See ``Study``; with what was found, for ``analysis.rates``: ``highest_per_s``, and ``held_p50_ms`` and
-        ``held_p99_ms``, latencies at a part of it.
+        """See ``Study``; with what was found, for ``analysis.rates``: ``highest_per_s``, None if none is sustained,
+        ``lowest_per_s``, of those that were tried, and ``held_p50_ms`` and ``held_p99_ms``, latencies at a part of it.
         """
         found = [search for name in self.runs for search in self.searches[name]]
         ended = [manifest.summary is not None for manifest in self.manifests]
@@ -31,7 +31,8 @@ class RateStudy(Study):
         return [
             row
             | {
-                "highest_per_s": search.highest,
+                "highest_per_s": search.highest or None,
+                "lowest_per_s": min(rate for rate, _ in search.tried),
                 "held_p50_ms": search.held and search.held.p50_ms,
                 "held_p99_ms": search.held and search.held.p99_ms,
             }

@@ -77,10 +77,23 @@ def test_what_more_slots_bring_is_said_of_correct_runs_alone(lab):
     assert [measure(study.rows()[0]) for measure in RATE_MEASURES.values()] == [1000.0, 2.0, 6.0]
 
 
-def test_nothing_is_a_multiple_of_no_rate_at_all(lab):
-    rows = measure_highest_rates(points(1, 2), {"workload": "chain", "chain": "map", "seed": 0}).rows()
-    *_, said = rate_sentences([row | {"highest_per_s": rate} for row, rate in zip(rows, (0.0, 500.0), strict=True)])
-    assert said == "map: 0 events/s with slots = 1, 500 with 2."
+def test_a_rate_that_is_not_sustained_is_no_rate_of_0(lab, monkeypatch):
+    run, tried = lab.run, [Tried(500.0, BAD), Tried(250.0, BAD)]
+
+    def none_of_one_slot(spec, make_script):
+        manifest, search = run(spec, make_script), make_script.__self__
+        if spec.job.slots == 1 or spec.workload.seed == 1:
+            search.highest, search.held, search.tried = 0.0, None, tried
+        return manifest
+
+    monkeypatch.setattr(lab, "run", none_of_one_slot)
+    study = measure_highest_rates(points(1, 2), {"workload": "chain", "chain": "map", "repetitions": 2, "seed": 0})
+    assert [row["highest_per_s"] for row in study.rows()] == [None, None, 2000.0, None]
+    assert rate_sentences(study.rows())[1:] == [
+        "map: 2000 events/s with slots = 2.",
+        "map: not even 250 events/s with slots = 1.",
+        "map: not even 250 events/s with slots = 2 in 1 of 2 searches.",
+    ]
 
 
 @pytest.mark.parametrize(
