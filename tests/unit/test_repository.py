@@ -309,6 +309,35 @@ def test_clean_removes_what_make_left_and_nothing_else(tmp_path):
     assert not any(file.exists() for file in left)
 
 
+PYTHON = """#!/bin/sh
+case "$*" in
+    -V) echo "Python {version}" ;;
+    "-m venv"*) for folder; do :; done; mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python" ;;
+esac
+"""  # a stand-in, of which an environment has a copy
+
+
+@pytest.mark.parametrize(
+    ("venv", "ready", "after"),
+    [(".venv", False, "3.12.1"), (".venv", True, "3.14.0"), ("conda", False, "3.14.0"), (None, False, "3.12.1")],
+)
+def test_an_environment_that_was_never_ready_is_made_with_the_python_that_is_named(tmp_path, venv, ready, after):
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    for version in ("3.14.0", "3.12.1"):
+        (tmp_path / version).write_text(PYTHON.format(version=version))
+        (tmp_path / version).chmod(0o755)
+    if venv:  # left by a set-up with another one
+        subprocess.run([tmp_path / "3.14.0", "-m", "venv", venv], cwd=tmp_path, check=True)
+    done = tmp_path / (venv or ".venv") / ".keyshift-ready"
+    if ready:  # once, with another lock
+        done.touch()
+        os.utime(done, (0, 0))
+    make(f"PYTHON={tmp_path}/3.12.1", f"VENV={venv or '.venv'}", str(done.relative_to(tmp_path)), cwd=tmp_path)
+    assert (done.parent / "bin" / "python").read_text() == PYTHON.format(version=after)
+    assert done.stat().st_mtime > 0
+
+
 def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_path):
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
