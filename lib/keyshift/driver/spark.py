@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -124,6 +125,25 @@ def _wanted(record: logging.LogRecord) -> bool:
     return record.getMessage() != "KeyboardInterrupt while sending command."
 
 
+def require_no_spark() -> None:
+    """Raises BadInput if a Spark runs in this process: PySpark would give out that one again, with the settings that it
+    has, and who is done first would stop it for both. One whose JVM has gone does not run.
+    """
+    jvm = getattr(SparkContext._gateway, "proc", None)
+    if SparkContext._active_spark_context is not None and (jvm is None or jvm.poll() is None):
+        raise BadInput("a Spark runs in this process already (a job, a lab or a session of your own): stop it first")
+
+
+def _why(error: Exception) -> str:
+    """What it says, in one line. One of Java's says first what was called. The JVM is asked for it, and may be gone."""
+    try:
+        lines = str(error).splitlines()
+    except Py4JError:
+        lines = []
+    causes = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return [*causes, *lines, type(error).__name__][0]
+
+
 def session(
     master: str,
     jars: list[Path],
@@ -135,8 +155,10 @@ def session(
     """A Spark session for jobs; ``work`` takes Spark's temporary files, ``log`` what it has to say.
 
     ``master`` must have a core for every task of a query: routers and slots all run at once. ``extra``: more settings;
-    ``python``: the interpreter of the executors. Raises ServiceUnavailable if Spark does not start.
+    ``python``: the interpreter of the executors. Raises BadInput as ``require_no_spark`` does, ServiceUnavailable if
+    Spark does not start.
     """
+    require_no_spark()
     os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # else what the JVM's threads have beside the heap grows for hours
     java = f"{JVM_OPTIONS} {archived_classes()}"
@@ -156,7 +178,7 @@ def session(
     secret = {}  # Spark makes it, but not for executors that its own cluster starts
     if master.startswith("local-cluster"):
         secret = {"spark.authenticate.secret": secrets.token_urlsafe(32)}
-    others = set(psutil.Process().children(recursive=True))
+    others, kept = set(psutil.Process().children(recursive=True)), SparkContext._gateway
     logging.getLogger().addFilter(_wanted)
     try:
         with _stderr_to(log):
@@ -167,11 +189,13 @@ def session(
                 starting.submit(SparkContext.getOrCreate, SparkConf().setAll(list((options | secret).items()))).result()
             spark = SparkSession.builder.getOrCreate()
     except BaseException as error:
+        words = _why(error) if isinstance(error, Exception) else ""
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
         kill(set(psutil.Process().children(recursive=True)) - others)
+        if kept and (begun := SparkContext._active_spark_context):  # in the JVM of an earlier session, which stays
+            begun.stop()
         if not isinstance(error, Exception):
             raise
-        words = (str(error).splitlines() or [type(error).__name__])[0]
         raise ServiceUnavailable(f"Spark did not start ({master}): {words}; its log is {log}") from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
