@@ -20,6 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.services.jars import pyspark_jars
 from keyshift.services.processes import kill
 from keyshift.wire import spark_rows
 from keyshift.wire.config import InputTopic, JobConfig
@@ -35,6 +36,8 @@ WORKER_ENVIRONMENT = {
     ),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+# What an environment that is set up for another Spark has for it: settings, classes and arguments.
+OF_ANOTHER = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS")
 SOCKET_PATH_BYTES = 103  # the shortest limit of the systems this runs on (macOS), less the zero at the end
 SOCKET_NAME_BYTES = 48  # of the files that Spark makes in the folder: a UUID, a little more, and the slash before it
 
@@ -120,6 +123,19 @@ def _stderr_to(log: Path) -> Iterator[None]:
         os.close(saved)
 
 
+@contextlib.contextmanager
+def _of_ours_alone() -> Iterator[None]:
+    """A JVM that is launched inside is that of the installed pyspark, whatever Spark the environment is set up for."""
+    names = "SPARK_HOME", *OF_ANOTHER
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    os.environ["SPARK_HOME"] = str(pyspark_jars().parent)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
+        os.environ.update(before)
+
+
 def _wanted(record: logging.LogRecord) -> bool:
     """Not the traceback that py4j logs when a call is interrupted: the interrupt itself reaches whoever called."""
     return record.getMessage() != "KeyboardInterrupt while sending command."
@@ -183,7 +199,8 @@ def session(
     try:
         with _stderr_to(log):
             # The JVM first, without the secret: everybody on this machine can read what a process was started with.
-            SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
+            with _of_ours_alone():
+                SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
             # In the main thread Spark would take SIGINT for itself, and kill its tasks before anything else is said.
             with ThreadPoolExecutor(1) as starting:
                 starting.submit(SparkContext.getOrCreate, SparkConf().setAll(list((options | secret).items()))).result()

@@ -1,5 +1,7 @@
 """How a Spark starts, without one: beside no other of this process, and what is said if it does not."""
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -41,6 +43,22 @@ def test_one_whose_jvm_has_gone_keeps_nobody_from_starting_another(start):
 
     with pytest.raises(ServiceUnavailable, match="so far"):
         start(launch, GONE, SimpleNamespace(stop=lambda: None))
+
+
+def test_a_jvm_is_that_of_the_installed_pyspark_whatever_spark_the_environment_is_set_up_for(start, monkeypatch):
+    others, seen = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"), {}
+    for name in ("SPARK_HOME", *others):
+        monkeypatch.setenv(name, "/opt/other")
+
+    def launch():
+        seen.update(os.environ)
+        raise OSError("so far")
+
+    with pytest.raises(ServiceUnavailable, match="so far"):
+        start(launch)
+    assert Path(seen["SPARK_HOME"], "bin", "spark-submit").is_file()
+    assert not seen.keys() & {*others}
+    assert {os.environ[name] for name in ("SPARK_HOME", *others)} == {"/opt/other"}, "for whatever else runs here"
 
 
 def test_what_was_begun_in_a_jvm_that_stays_is_stopped_if_its_start_is_interrupted(start):
