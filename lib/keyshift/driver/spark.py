@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.services.jars import pyspark_jars
 from keyshift.services.processes import kill
 from keyshift.wire import spark_rows
 from keyshift.wire.config import InputTopic, JobConfig
@@ -34,6 +36,8 @@ WORKER_ENVIRONMENT = {
     ),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+# What an environment that is set up for another Spark has for it: settings, classes and arguments.
+OF_ANOTHER = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS")
 SOCKET_PATH_BYTES = 103  # the shortest limit of the systems this runs on (macOS), less the zero at the end
 SOCKET_NAME_BYTES = 48  # of the files that Spark makes in the folder: a UUID, a little more, and the slash before it
 
@@ -119,9 +123,41 @@ def _stderr_to(log: Path) -> Iterator[None]:
         os.close(saved)
 
 
+@contextlib.contextmanager
+def _of_ours_alone() -> Iterator[None]:
+    """A JVM that is launched inside is that of the installed pyspark, whatever Spark the environment is set up for."""
+    names = "SPARK_HOME", *OF_ANOTHER
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    os.environ["SPARK_HOME"] = str(pyspark_jars().parent)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
+        os.environ.update(before)
+
+
 def _wanted(record: logging.LogRecord) -> bool:
     """Not the traceback that py4j logs when a call is interrupted: the interrupt itself reaches whoever called."""
     return record.getMessage() != "KeyboardInterrupt while sending command."
+
+
+def require_no_spark() -> None:
+    """Raises BadInput if a Spark runs in this process: PySpark would give out that one again, with the settings that it
+    has, and who is done first would stop it for both. One whose JVM has gone does not run.
+    """
+    jvm = getattr(SparkContext._gateway, "proc", None)
+    if SparkContext._active_spark_context is not None and (jvm is None or jvm.poll() is None):
+        raise BadInput("a Spark runs in this process already (a job, a lab or a session of your own): stop it first")
+
+
+def _why(error: Exception) -> str:
+    """What it says, in one line. One of Java's says first what was called. The JVM is asked for it, and may be gone."""
+    try:
+        lines = str(error).splitlines()
+    except Py4JError:
+        lines = []
+    causes = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return [*causes, *lines, type(error).__name__][0]
 
 
 def session(
@@ -135,8 +171,10 @@ def session(
     """A Spark session for jobs; ``work`` takes Spark's temporary files, ``log`` what it has to say.
 
     ``master`` must have a core for every task of a query: routers and slots all run at once. ``extra``: more settings;
-    ``python``: the interpreter of the executors. Raises ServiceUnavailable if Spark does not start.
+    ``python``: the interpreter of the executors. Raises BadInput as ``require_no_spark`` does, ServiceUnavailable if
+    Spark does not start.
     """
+    require_no_spark()
     os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # else what the JVM's threads have beside the heap grows for hours
     java = f"{JVM_OPTIONS} {archived_classes()}"
@@ -156,22 +194,25 @@ def session(
     secret = {}  # Spark makes it, but not for executors that its own cluster starts
     if master.startswith("local-cluster"):
         secret = {"spark.authenticate.secret": secrets.token_urlsafe(32)}
-    others = set(psutil.Process().children(recursive=True))
+    others, kept = set(psutil.Process().children(recursive=True)), SparkContext._gateway
     logging.getLogger().addFilter(_wanted)
     try:
         with _stderr_to(log):
             # The JVM first, without the secret: everybody on this machine can read what a process was started with.
-            SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
+            with _of_ours_alone():
+                SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
             # In the main thread Spark would take SIGINT for itself, and kill its tasks before anything else is said.
             with ThreadPoolExecutor(1) as starting:
                 starting.submit(SparkContext.getOrCreate, SparkConf().setAll(list((options | secret).items()))).result()
             spark = SparkSession.builder.getOrCreate()
     except BaseException as error:
+        words = _why(error) if isinstance(error, Exception) else ""
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
         kill(set(psutil.Process().children(recursive=True)) - others)
+        if kept and (begun := SparkContext._active_spark_context):  # in the JVM of an earlier session, which stays
+            begun.stop()
         if not isinstance(error, Exception):
             raise
-        words = (str(error).splitlines() or [type(error).__name__])[0]
         raise ServiceUnavailable(f"Spark did not start ({master}): {words}; its log is {log}") from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark

@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 
+from keyshift.driver.spark import require_no_spark
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
@@ -114,18 +115,20 @@ def open_lab(
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
     ``cores``: logical ones, if the specs need less. ``lasts_s``: seconds of load, if they are not those of the specs.
-    Raises KeyshiftError before anything is started, as ``require_possible_here`` does, and before Spark is started, as
-    ``require_session`` does.
+    Raises KeyshiftError before anything is started, as ``require_possible_here`` and, if it has a Spark,
+    ``require_no_spark`` do, and before Spark is started, as ``require_session`` does.
     """
     place = require_possible_here(specs, profile, lasts_s=lasts_s)
     needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
+    if needed := max(needed, cores):
+        require_no_spark()
     with progress(say) as shown, open_services(profile, shown) as endpoints:
         for spec in specs:
             if orderings.get(spec.job.ordering).leads:
                 require_session(endpoints.zookeeper, spec.job.session_ms)
-        given = endpoints, jars("spark", shown), Stack().home, max(needed, cores), shown, place.spark, _stack(place)
+        given = endpoints, jars("spark", shown), Stack().home, needed, shown, place.spark, _stack(place)
         with Lab(*given) as lab:
             yield lab
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pandas as pd
 from pyspark.sql import SparkSession
 
+from keyshift.driver.spark import require_no_spark
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import make_spec
@@ -201,6 +202,7 @@ def measure_beside_plain(
 
 def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProfile) -> Study:
     """In one Spark session, one run after the other."""
+    require_no_spark()
     home, cores = Stack().home, max(spec.cores for spec in specs.values())
     with (
         progress(None) as say,

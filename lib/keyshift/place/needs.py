@@ -4,14 +4,13 @@ from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 
+from keyshift import limits
 from keyshift.experiment.scenario import target_of
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.place.profile import CLUSTER, Profile
-from keyshift.results.manifest import describe_machine
 from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -34,8 +33,7 @@ class Resources(NamedTuple):
     @classmethod
     def here(cls) -> "Resources":
         """As it is now."""
-        memory = psutil.virtual_memory()
-        return cls(describe_machine().cpus, memory.total, memory.available)
+        return cls(limits.processors(), *limits.memory())
 
 
 @dataclass(frozen=True)

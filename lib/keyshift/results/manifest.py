@@ -17,7 +17,6 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import psutil
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -32,6 +31,7 @@ from pydantic import (
     model_validator,
 )
 
+from keyshift import limits
 from keyshift.model.errors import KeyshiftError
 from keyshift.refusals import refusal
 from keyshift.results.anonymous import anonymous
@@ -68,7 +68,7 @@ class Machine(_Record):
     """Where the run took place; holds no host name and no path."""
 
     cpus: int = Field(ge=1, description="processors this process may use")
-    memory_mib: int = Field(ge=1, description="physical memory")
+    memory_mib: int = Field(ge=1, description="memory this process may use")
     system: str = Field(description="operating system, its release, and the architecture")
     cpu: str = Field(description="processor model")
 
@@ -315,10 +315,9 @@ def new_run_id(workload: str, strategy: str, begun: datetime | None = None) -> s
 
 def describe_machine() -> Machine:
     """The size and kind of this machine, without its name."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return Machine(
-        cpus=usable,
-        memory_mib=psutil.virtual_memory().total // 2**20,
+        cpus=limits.processors(),
+        memory_mib=limits.memory().total // 2**20,
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu_model(),
     )

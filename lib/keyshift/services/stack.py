@@ -18,9 +18,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
-from keyshift import folders
+from keyshift import folders, limits
 from keyshift.endpoints import Endpoints
 from keyshift.folders import MIB, Cancelled, write_whole
 from keyshift.model.errors import BadInput, ServiceUnavailable
@@ -151,7 +149,7 @@ class Stack:
                 )
             write_whole(self.home / "nodes", f"{self.nodes}\n")
         needed = sum(NODE_BYTES.get(service.kind, 0) for service in missing) if self.nodes > 1 else 0
-        if needed > (free := psutil.virtual_memory().available):
+        if needed > (free := limits.memory().free):
             raise ServiceUnavailable(
                 f"nodes = {self.nodes}: Kafka and ZooKeeper need {needed // MIB} MiB of memory, and {free // MIB} MiB "
                 "are free; take nodes: 1 in the profile, or end other programs"

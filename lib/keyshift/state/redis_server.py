@@ -85,6 +85,7 @@ def require(settings: RemoteSettings, here: bool) -> None:
                 "redis = '': executors in pods cannot reach a server of this machine; set redis=host:port, or "
                 "services.redis in the profile"
             )
+        redis_program()
         return
     try:
         with closing(connected(_with_password(settings), _CHECK_S)) as client:

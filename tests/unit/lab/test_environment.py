@@ -3,6 +3,7 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkContext
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import environment as module
@@ -85,6 +86,7 @@ def opened(monkeypatch):
     for name, stand_in in {"Lab": open_nothing, "open_services": open_nothing, "require_java": lambda: None}.items():
         monkeypatch.setattr(module, name, stand_in)
     monkeypatch.setattr(module, "jars", lambda *_: [])
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # that of other tests
     return given
 
 
@@ -112,6 +114,16 @@ def test_runs_with_replicas_need_no_spark_of_the_lab_and_have_to_fit_before_anyt
     with pytest.raises(BadInput, match="this machine has 1; lower replicas"), open_lab([replicated], "local"):
         pass
     assert len(opened) == before
+
+
+def test_a_spark_beside_another_one_of_this_process_is_refused_before_anything_is_opened(opened, monkeypatch):
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", "of somebody")
+    with pytest.raises(BadInput, match="a Spark runs in this process already"), open_lab([make_spec({})], "local"):
+        pass
+    assert not opened
+    with open_lab([make_spec({"replicas": 2, "ordering": "live_robin"})], "local"):
+        assert opened, "each replica has a process of its own"
 
 
 @pytest.mark.parametrize(("fault", "remedy"), [("kill:executor@4", "local-cluster"), ("stop:kafka@4:1s", "embedded")])

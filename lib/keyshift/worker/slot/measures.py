@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,7 +61,8 @@ class Measures:
         """
         records = self._records + heat
         served = np.flatnonzero(records)
-        rss_peak_bytes, before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, self._before
+        unit = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss
+        rss_peak_bytes, before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, self._before
         return Measured(
             seconds=time.monotonic() - self._began,
             busy_s=self._busy_s,

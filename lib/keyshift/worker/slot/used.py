@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from keyshift import limits
 from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import PodUsed
@@ -21,20 +22,15 @@ _LOOPBACK = "lo"
 
 def used(host: str, root: Path = ROOT) -> PodUsed:
     """By now. ``root``: of the file system. Raises OSError or KeyError where there are no such control groups."""
-    group = root / "sys/fs/cgroup"
-    cpu, memory = (_numbers(group / name) for name in ("cpu.stat", "memory.stat"))
+    groups = root / limits.GROUPS.relative_to("/")
+    cpu_s = limits.numbers(groups / "cpu.stat")["usage_usec"] / 1e6
     received = sent = 0
     for line in (root / "proc/net/dev").read_text().splitlines()[2:]:
         name, _, counts = line.partition(":")
         if name.strip() != _LOOPBACK:
             columns = counts.split()
             received, sent = received + int(columns[0]), sent + int(columns[8])
-    in_use = int((group / "memory.current").read_text()) - memory["inactive_file"]
-    return PodUsed(host, now_us(), cpu["usage_usec"] / 1e6, in_use, sent, received)
-
-
-def _numbers(file: Path) -> dict[str, int]:
-    return {name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())}
+    return PodUsed(host, now_us(), cpu_s, limits.in_use(groups), sent, received)
 
 
 def tells_used(shared: Shared, host: str, root: Path = ROOT) -> Callable[[], None]:

@@ -70,6 +70,13 @@ def pushed_again(clients, server):
         return False
 
 
+def test_a_proxy_that_the_environment_names_is_not_asked(holder, server, clients, monkeypatch):
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert push(clients, server, Shipment(3, state=state(1)))[0] == {3: True}
+
+
 def test_small_units_travel_together_with_their_timers_even_if_their_keys_stay(holder, server, roomy):
     states = [state(*range(unit)) for unit in range(12)]
     for unit in range(0, 12, 2):
@@ -288,7 +295,7 @@ def test_a_connection_that_is_in_use_outlives_the_end_and_one_that_is_not_goes(m
     telling, over, made = threading.Event(), threading.Event(), []
 
     class Client:
-        def __init__(self, address):
+        def __init__(self, address, **options):
             made.append(weakref.ref(self))
 
         def do_action(self, action, options):

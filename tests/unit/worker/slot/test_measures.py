@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from keyshift.histogram import class_of
 from keyshift.model.records import Measured
@@ -56,6 +57,14 @@ def test_the_peak_of_memory_is_that_of_the_largest_process():
     assert here.rss_peak_bytes > 1 << 20
     larger = replace(here, rss_peak_bytes=1 << 50)
     assert Measures(UNITS, larger).so_far(heat(), 0, {}).rss_peak_bytes == 1 << 50
+
+
+@pytest.mark.parametrize(("system", "peak_bytes"), [("linux", 5 << 10), ("darwin", 5)])
+def test_the_peak_of_memory_is_in_bytes_whatever_the_system_counts_in(monkeypatch, system, peak_bytes):
+    used = SimpleNamespace(ru_maxrss=5)
+    monkeypatch.setattr(module, "resource", SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda who: used))
+    monkeypatch.setattr(module, "sys", SimpleNamespace(platform=system))
+    assert Measures(UNITS, None).so_far(heat(), 0, {}).rss_peak_bytes == peak_bytes
 
 
 def test_asking_does_not_change_the_answer():

@@ -1,0 +1,100 @@
+"""How a Spark starts, without one: beside no other of this process, and what is said if it does not."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+from keyshift.driver import spark as module
+from keyshift.driver.spark import session
+from keyshift.model.errors import BadInput, ServiceUnavailable
+
+LIVES, GONE = SimpleNamespace(poll=lambda: None), SimpleNamespace(poll=lambda: -9)  # a JVM
+CALLED = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext."
+CAUSE = "org.apache.spark.SparkException: Could not parse Master URL"
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Asks for a session. ``launch`` takes the place of the start of a JVM; ``jvm``: the one that is there."""
+
+    def asked(launch, jvm=None, active=None):
+        monkeypatch.setattr(SparkContext, "_gateway", jvm and SimpleNamespace(proc=jvm))
+        monkeypatch.setattr(SparkContext, "_active_spark_context", active)
+        monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda conf: launch())
+        session("local[2]", [], tmp_path, tmp_path / "spark.log")
+
+    for name in ("PYSPARK_PYTHON", "MALLOC_ARENA_MAX"):  # which it sets
+        monkeypatch.setenv(name, "")
+    return asked
+
+
+def test_beside_another_spark_of_this_process_none_starts(start):
+    with pytest.raises(BadInput, match=r"a Spark runs in this process already .*: stop it first"):
+        start(lambda: pytest.fail("it was started"), LIVES, "of somebody")
+
+
+def test_one_whose_jvm_has_gone_keeps_nobody_from_starting_another(start):
+    def launch():
+        raise OSError("so far")
+
+    with pytest.raises(ServiceUnavailable, match="so far"):
+        start(launch, GONE, SimpleNamespace(stop=lambda: None))
+
+
+def test_a_jvm_is_that_of_the_installed_pyspark_whatever_spark_the_environment_is_set_up_for(start, monkeypatch):
+    others, seen = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"), {}
+    for name in ("SPARK_HOME", *others):
+        monkeypatch.setenv(name, "/opt/other")
+
+    def launch():
+        seen.update(os.environ)
+        raise OSError("so far")
+
+    with pytest.raises(ServiceUnavailable, match="so far"):
+        start(launch)
+    assert Path(seen["SPARK_HOME"], "bin", "spark-submit").is_file()
+    assert not seen.keys() & {*others}
+    assert {os.environ[name] for name in ("SPARK_HOME", *others)} == {"/opt/other"}, "for whatever else runs here"
+
+
+def test_what_was_begun_in_a_jvm_that_stays_is_stopped_if_its_start_is_interrupted(start):
+    stopped = []
+
+    def launch():
+        SparkContext._active_spark_context = SimpleNamespace(stop=lambda: stopped.append("ours"))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(launch, LIVES)
+    assert stopped == ["ours"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (f"{CALLED}\n: {CAUSE}\n\tat org.apache.spark.SparkContext.<init>\nCaused by: java.io.IOException: no", CAUSE),
+        ("[JAVA_GATEWAY_EXITED] Java has exited.\nmore", "[JAVA_GATEWAY_EXITED] Java has exited."),
+        ("", "OfJava"),
+    ],
+)
+def test_a_spark_that_does_not_start_says_why_while_its_jvm_can_be_asked(start, monkeypatch, said, told):
+    killed = []
+
+    class OfJava(Exception):
+        def __str__(self):
+            if killed:
+                raise Py4JError("nobody is there")
+            return said
+
+    def launch():
+        raise OfJava
+
+    monkeypatch.setattr(module, "kill", killed.append)
+    with pytest.raises(ServiceUnavailable) as caught:
+        start(launch)
+    assert str(caught.value).startswith(f"Spark did not start (local[2]): {told}; its log is ")
+    assert killed
