@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keyshift import limits
 from keyshift.experiment.scenario import target_of
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.place.profile import CLUSTER, Profile
+from keyshift.services import limits
 from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -31,10 +31,10 @@ from pydantic import (
     model_validator,
 )
 
-from keyshift import limits
 from keyshift.model.errors import KeyshiftError
 from keyshift.refusals import refusal
 from keyshift.results.anonymous import anonymous
+from keyshift.services import limits
 
 SCHEMA_VERSION: Literal[4] = 4
 EXAMPLES_KEPT = 20

@@ -18,14 +18,14 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from keyshift import folders, limits
+from keyshift import folders
 from keyshift.endpoints import Endpoints
 from keyshift.folders import MIB, Cancelled, write_whole
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.program import interrupts_wait
 from keyshift.progress import Say, silent
 from keyshift.registry import unknown
-from keyshift.services import processes
+from keyshift.services import limits, processes
 from keyshift.services.embedded import EmbeddedService, Ports, ServiceStatus, is_free
 from keyshift.services.jars import require_java
 from keyshift.services.kafka import Kafka

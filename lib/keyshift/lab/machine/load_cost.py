@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from keyshift import limits
 from keyshift.clock import SECOND_US
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import write_whole
@@ -25,6 +24,7 @@ from keyshift.lab.machine.sampler import processors_s, spent_s
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import Machine, describe_machine
+from keyshift.services import limits
 from keyshift.traffic.feed import Before
 from keyshift.traffic.load import SourceLoad
 

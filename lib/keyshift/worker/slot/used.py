@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from keyshift import limits
 from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import PodUsed
+from keyshift.services import limits
 from keyshift.wire import nodes
 from keyshift.worker.slot.shared import Shared
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift import limits
-from keyshift.limits import UsableMemory, memory, processors
 from keyshift.place.needs import Resources
 from keyshift.results.manifest import describe_machine
+from keyshift.services import limits
+from keyshift.services.limits import UsableMemory, memory, processors
 
 MIB, NO_LIMIT = 1 << 20, 9223372036854771712
 VERSION_2 = {"memory.max": 400 * MIB, "memory.current": 300 * MIB, "memory.stat": f"anon 1\ninactive_file {50 * MIB}"}
