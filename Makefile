@@ -63,8 +63,8 @@ bench: $(READY) ## what keyshift costs: ratios to a plain Spark job and to a bar
 bench-state: $(READY) ## what stores of state, a chain, snapshots and a death cost (ARGS="--runs 3", "--large 4096": 4 GiB)
 	@$(BIN)/python -m bench.state $(ARGS)
 
-faults: $(READY) ## what fails in each phase of a migration, and what becomes of the job; half an hour
-	@$(BIN)/python -m bench.faults $(ARGS)
+faults: $(READY) ## what fails in each phase of a migration, and what becomes of the job; half an hour (once more: ARGS=--again)
+	@$(BIN)/keyshift batch data/failures/01_faults-phases.yaml $(ARGS)
 
 soak: $(READY) ## a job for two hours, with faults and migrations: its verdict, and what grows (ARGS="--hours 0.2 --seed 3")
 	@$(BIN)/python -m bench.soak $(ARGS)

@@ -4,6 +4,7 @@ The load is that of a batch file, with which ``keyshift batch`` shows the same p
 migrate costs while nothing migrates is part a of ``python -m bench``.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,23 +17,23 @@ import typer
 from bench.aims import aims, dirty_points, fit, hand_over_table
 from bench.copy_ring import open_ring
 from bench.measurements import table
-from bench.studies import DATA, Out, say, tell_died, write_report
 from keyshift.analysis.plots.strategies import pareto
 from keyshift.analysis.plots.style import png
 from keyshift.analysis.tables import comparison_table, tradeoffs
 from keyshift.cli.options import Settings
 from keyshift.experiment.spec import make_spec
-from keyshift.folders import require_file
+from keyshift.folders import require_file, write_whole
 from keyshift.planner import strategies
 from keyshift.program import run_program
+from keyshift.progress import tell
 from keyshift.registry import named_values
-from keyshift.results.manifest import Manifest
+from keyshift.results.manifest import Manifest, describe_machine, describe_versions
 from keyshift.studies.batch import load_batch
-from keyshift.studies.study import collect, named, specs_of
+from keyshift.studies.study import Study, collect, named, specs_of
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-BATCH = DATA / "compare" / "01_compare_presets-aims.yaml"
+BATCH = Path(__file__).parents[2] / "data" / "compare" / "01_compare_presets-aims.yaml"
 COPIES = 4  # bare copies after a run, of which the first has cold connections and does not count
 QUICK = {"keys": 16384, "repetitions": 1}  # 64 MiB
 QUICK_PRESETS = ["fluid", "order_unaware", "all_at_once", "stop_restart"]
@@ -78,7 +79,7 @@ def bench(
         bool, typer.Option("--quick", help="64 MiB, one repetition, a few presets, no hand-over over copies.")
     ] = False,
     settings: Settings = [],  # noqa: B006 - typer wants a list
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(help="Write every run there too, as JSON.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Write the Pareto figure there, as PNG.")] = None,
 ) -> None:
     """Every preset on one load: spike, completion, bytes, verdict, and whether the aims are met. About an hour."""
@@ -88,13 +89,15 @@ def bench(
     presets = specs_of(named(names), common)
     over_copies = specs_of(hand_overs(common), common) if OVER_COPIES in names and not quick else {}
     copies = BareCopies()
-    study = collect(presets | over_copies, after=copies.after, say=say)
+    study = collect(presets | over_copies, after=copies.after, say=_say)
     rows = [row | {"copy_s": copies.seconds.get(row["run_id"])} for row in study.rows()]
     dirty = [row for row in rows if row["strategy"] in over_copies]
     found, line = aims(rows), fit(dirty_points(dirty))
     said = [each.to_json() for each in found]
-    tell_died(study)
-    write_report(out, study, aims=said, copies=copies.seconds, hand_over_fit=line and asdict(line))
+    for point, why in study.died.items():
+        tell(f"{point} died: {why}")
+    if out is not None:
+        _report(out, study, aims=said, copies=copies.seconds, hand_over_fit=line and asdict(line))
     if rows:
         typer.echo(comparison_table(rows).fillna("-").to_string(index=False, float_format="{:.4g}".format))
     if found:
@@ -106,6 +109,20 @@ def bench(
         _draw([row for row in rows if row["strategy"] in presets], figure)
     missed = bool(study.died) or any(row["verdict"] != "ok" for row in rows) or any(each.met is False for each in found)
     raise typer.Exit(int(missed))
+
+
+def _say(line: str) -> None:
+    """Progress, but not the line a second that a run tells, which is indented."""
+    if not line.startswith(" "):
+        tell(line)
+
+
+def _report(path: Path, study: Study, **more: Any) -> None:
+    """The summaries and notes of all runs, why points died, the machine, and ``more``."""
+    notes = {manifest.run_id: manifest.notes for manifest in study.manifests}
+    machine = {"machine": describe_machine().model_dump(), "versions": describe_versions()}
+    runs = [row | {"notes": notes[row["run_id"]]} for row in study.rows()]
+    write_whole(path, json.dumps(machine | more | {"died": study.died, "runs": runs}, indent=1) + "\n")
 
 
 def _draw(rows: list[dict[str, Any]], path: Path) -> None:
