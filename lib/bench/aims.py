@@ -1,18 +1,13 @@
-"""What the runs of ``bench.strategies`` say: the aims, and hand-over by dirty bytes.
+"""What the runs of ``bench.strategies`` say of the aims.
 
 A row is one of ``Study.rows``: the summary of a run. Of ``all_at_once`` it has ``copy_s``, too: the seconds of a bare
 copy of the same bytes between as many processes, made right after the run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
-import numpy as np
-
-from bench.measurements import Measurement, aligned
-from keyshift.folders import MIB
+from bench.measurements import Measurement
 
 CALM = ("fluid", "matched", "meces", "lazy")  # presets that users should hardly notice
 AT_MOST_BEFORE = 2.0  # their spike, times the P99 before
@@ -60,55 +55,3 @@ def hand_over_s(row: Row) -> float | None:
     """From the last unit aligned to the last one in place: what travels, travels in that time."""
     phases = [row["phases"][name] for name in ("transfer", "install")]
     return None if row["completion_s"] is None or None in phases else float(sum(phases))
-
-
-@dataclass(frozen=True)
-class HandOverFit:
-    """Hand-over as a straight line over dirty bytes, by least squares; ``explained``: its R², 1 is all on the line."""
-
-    fixed_ms: float
-    ms_per_mib: float
-    explained: float
-
-
-def fit(points: Sequence[tuple[float, float]]) -> HandOverFit | None:
-    """The line through points of (bytes, seconds); None if they do not differ enough to tell one."""
-    if len({size for size, _ in points}) < 2:
-        return None
-    mib, ms = np.array([(size / MIB, seconds * 1000) for size, seconds in points]).T
-    slope, fixed = np.polyfit(mib, ms, 1)
-    scatter = ((ms - ms.mean()) ** 2).sum()
-    missed = ((ms - fixed - slope * mib) ** 2).sum()
-    return HandOverFit(float(fixed), float(slope), float(1 - missed / scatter) if scatter else 1.0)
-
-
-def dirty_points(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """(Bytes, seconds) of each hand-over over a copy, of correct runs, fewest bytes first."""
-    points = [(row["bytes_moved"], hand_over_s(row)) for row in rows if row["verdict"] == "ok"]
-    return sorted((size, seconds) for size, seconds in points if size is not None and seconds is not None)
-
-
-def hand_over_table(rows: Sequence[Row]) -> str:
-    """A line per hand-over over a copy, fewest dirty bytes first, and the line through them in words."""
-    points = dirty_points(rows)
-    sizes = [row["bytes_minimum"] for row in rows if row["verdict"] == "ok" and row["bytes_minimum"] is not None]
-    minimum_bytes = median(sizes) if sizes else float("nan")
-    heads = ("dirty MiB", "of what moves", "hand-over ms", "ms per MiB")
-    lines = [
-        (
-            f"{size / MIB:.1f}",
-            f"{100 * size / minimum_bytes:.0f} %",
-            f"{seconds * 1000:.0f}",
-            f"{seconds * 1000 / (size / MIB):.1f}",
-        )
-        for size, seconds in points
-        if size
-    ]
-    text = aligned([heads, *lines], left=())
-    line = fit(points)
-    if line is None:
-        return f"{text}\ntoo few hand-overs to tell how the time depends on the dirty bytes"
-    (few, quick), (many, slow) = points[0], points[-1]
-    growth = f"; {many / few:.1f} times the bytes took {slow / quick:.1f} times as long" if few and quick else ""
-    formula = f"{line.fixed_ms:z.0f} ms + {line.ms_per_mib:.2f} ms per dirty MiB (R² {line.explained:.2f})"
-    return f"{text}\nhand-over = {formula}{growth}"

@@ -6,20 +6,16 @@ migrate costs while nothing migrates is part a of ``python -m bench``.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-import matplotlib
 import typer
 
-from bench.aims import aims, dirty_points, fit, hand_over_table
+from bench.aims import aims
 from bench.copy_ring import open_ring
 from bench.measurements import table
-from keyshift.analysis.plots.strategies import pareto
-from keyshift.analysis.plots.style import png
-from keyshift.analysis.tables import comparison_table, tradeoffs
+from keyshift.analysis.tables import comparison_table
 from keyshift.cli.options import Settings
 from keyshift.experiment.spec import make_spec
 from keyshift.folders import require_file, write_whole
@@ -37,8 +33,6 @@ BATCH = Path(__file__).parents[2] / "data" / "compare" / "01_compare_presets-aim
 COPIES = 4  # bare copies after a run, of which the first has cold connections and does not count
 QUICK = {"keys": 16384, "repetitions": 1}  # 64 MiB
 QUICK_PRESETS = ["fluid", "order_unaware", "all_at_once", "stop_restart"]
-OVER_COPIES = "replicated"
-DIRTYING = (1 / 256, 1 / 64, 1 / 16)  # events per key and second since the copy was made: few to many keys get dirty
 
 
 def load(settings: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
@@ -46,13 +40,6 @@ def load(settings: Sequence[str] = (), quick: bool = False) -> dict[str, Any]:
     (values,) = load_batch(BATCH).sets()
     del values["one_job"]  # each run has its own
     return values | {"trigger": "shuffle"} | (QUICK if quick else {}) | named_values(settings)
-
-
-def hand_overs(common: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Moves over copies that are not brought up to date any more: the faster events come, the more keys are dirty."""
-    never = {"strategy": OVER_COPIES, "replicate": 1, "copy_every_s": 3600.0, "copy_lag_keys": common["keys"]}
-    rates = [common["keys"] * share for share in DIRTYING]
-    return {f"{OVER_COPIES}, {rate:g} events/s": never | {"rate": rate} for rate in rates}
 
 
 class BareCopies:
@@ -75,38 +62,26 @@ def bench(
     preset: Annotated[
         list[str] | None, typer.Option(help="A name from `keyshift strategies`; may be repeated. Default: all.")
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="64 MiB, one repetition, a few presets, no hand-over over copies.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="64 MiB, one repetition, a few presets.")] = False,
     settings: Settings = [],  # noqa: B006 - typer wants a list
     out: Annotated[Path | None, typer.Option(help="Write every run there too, as JSON.")] = None,
-    figure: Annotated[Path | None, typer.Option(help="Write the Pareto figure there, as PNG.")] = None,
 ) -> None:
     """Every preset on one load: spike, completion, bytes, verdict, and whether the aims are met. About an hour."""
     require_file("--out", out)
-    require_file("--figure", figure)
     common, names = load(settings, quick), preset or (QUICK_PRESETS if quick else strategies.names())
-    presets = specs_of(named(names), common)
-    over_copies = specs_of(hand_overs(common), common) if OVER_COPIES in names and not quick else {}
     copies = BareCopies()
-    study = collect(presets | over_copies, after=copies.after, say=_say)
+    study = collect(specs_of(named(names), common), after=copies.after, say=_say)
     rows = [row | {"copy_s": copies.seconds.get(row["run_id"])} for row in study.rows()]
-    dirty = [row for row in rows if row["strategy"] in over_copies]
-    found, line = aims(rows), fit(dirty_points(dirty))
-    said = [each.to_json() for each in found]
+    found = aims(rows)
     for point, why in study.died.items():
         tell(f"{point} died: {why}")
     if out is not None:
-        _report(out, study, aims=said, copies=copies.seconds, hand_over_fit=line and asdict(line))
+        _report(out, study, aims=[each.to_json() for each in found], copies=copies.seconds)
     if rows:
         typer.echo(comparison_table(rows).fillna("-").to_string(index=False, float_format="{:.4g}".format))
     if found:
         typer.echo("\n" + table(found))
-    if over_copies:
-        typer.echo("\nreplicated, everything copied before: hand-over against dirty bytes\n" + hand_over_table(dirty))
     typer.echo("\nThe cost of being able to migrate, when nothing migrates: part a of `python -m bench`.")
-    if figure is not None:
-        _draw([row for row in rows if row["strategy"] in presets], figure)
     missed = bool(study.died) or any(row["verdict"] != "ok" for row in rows) or any(each.met is False for each in found)
     raise typer.Exit(int(missed))
 
@@ -123,13 +98,6 @@ def _report(path: Path, study: Study, **more: Any) -> None:
     machine = {"machine": describe_machine().model_dump(), "versions": describe_versions()}
     runs = [row | {"notes": notes[row["run_id"]]} for row in study.rows()]
     write_whole(path, json.dumps(machine | more | {"died": study.died, "runs": runs}, indent=1) + "\n")
-
-
-def _draw(rows: list[dict[str, Any]], path: Path) -> None:
-    matplotlib.use("Agg")  # nobody looks at a window
-    drawn = pareto(tradeoffs(rows)).get_figure(root=True)
-    assert drawn is not None
-    path.write_bytes(png(drawn))
 
 
 if __name__ == "__main__":

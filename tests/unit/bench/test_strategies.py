@@ -1,5 +1,6 @@
 """What the benchmark of all strategies says of runs, on runs made up for it; and that its runs are what it claims."""
 
+import json
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import small_store
 
 from bench import strategies as bench
-from bench.aims import aims, dirty_points, fit, hand_over_s, hand_over_table
+from bench.aims import aims, hand_over_s
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput
 from keyshift.planner import make_plan, strategies
@@ -73,32 +74,6 @@ def test_the_hand_over_is_transfer_and_install():
     assert hand_over_s(run("fluid", completion_s=None)) is None
 
 
-def test_the_line_through_hand_overs_finds_what_they_were_made_from():
-    points = [(mib * MIB, 0.020 + 0.005 * mib) for mib in (1.0, 10.0, 50.0)]
-    line = fit(points)
-    assert line is not None
-    assert (line.fixed_ms, line.ms_per_mib, line.explained) == pytest.approx((20, 5, 1))
-    bent = fit([*points, (50.0 * MIB, 2.0)])
-    assert bent is not None and bent.explained < 0.9
-    assert fit(points[:1]) is None
-    assert fit([points[0], points[0]]) is None
-
-
-def dirty(mib: float, seconds: float, **values: Any) -> dict:
-    return run("replicated", bytes_moved=mib * MIB, phases={"transfer": seconds, "install": 0.0}, **values)
-
-
-def test_hand_overs_are_listed_by_dirty_bytes_with_the_line_and_the_growth():
-    runs = [dirty(4, 0.060), dirty(1, 0.015), dirty(2, 9.0, verdict="bad")]
-    assert dirty_points(runs) == [(1 * MIB, 0.015), (4 * MIB, 0.060)]
-    text = hand_over_table(runs).splitlines()
-    assert [line.split() for line in text[1:3]] == [["1.0", "12", "%", "15", "15.0"], ["4.0", "50", "%", "60", "15.0"]]
-    assert text[3] == (
-        "hand-over = 0 ms + 15.00 ms per dirty MiB (R² 1.00); 4.0 times the bytes took 4.0 times as long"
-    )
-    assert "too few" in hand_over_table(runs[:1])
-
-
 def test_every_preset_gets_the_load_of_the_issue_and_time_for_all_its_steps():
     for name, spec in specs_of(named(strategies.names()), bench.load()).items():
         job, workload, scenario = spec.job, spec.workload, spec.scenario
@@ -117,16 +92,6 @@ def test_the_load_is_quick_or_changed_if_asked_for():
     assert quick.workload.keys * quick.workload.state_bytes == 64 * MIB
     assert quick.run.repetitions == 1
     assert make_spec(bench.load(["slots=4", "keys=99"], quick=True)).workload.keys == 99
-
-
-def test_hand_overs_differ_in_nothing_but_how_many_keys_get_dirty():
-    common = bench.load()
-    first, *others = specs_of(bench.hand_overs(common), common).values()
-    assert first.point().replicate == 1
-    assert first.job.copy_every_s > first.run.seconds, "a later round would clean what got dirty"
-    assert others
-    assert all(make_spec(spec.parameters() | {"rate": first.run.rate}) == first for spec in others)
-    assert len({spec.run.rate for spec in [first, *others]}) == len(others) + 1
 
 
 def test_a_bare_copy_is_made_of_what_all_at_once_has_moved_and_the_first_does_not_count(monkeypatch):
@@ -173,9 +138,21 @@ def test_a_run_that_is_bad_is_exit_status_1(collected):
     assert left.value.exit_code == 1
 
 
+def test_the_report_has_each_run_with_its_notes_what_was_aimed_at_and_who_died(monkeypatch, tmp_path):
+    died = {"order_unaware": "the query has ended"}
+    study = Study({"fluid": [(small_store.run(notes=["a note"]), {})], "order_unaware": []}, {}, died)
+    monkeypatch.setattr(bench, "collect", lambda specs, **_: study)
+    with pytest.raises(bench.typer.Exit) as left:
+        bench.bench([*study.runs], quick=True, out=tmp_path / "out.json")
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert (left.value.exit_code, report["died"]) == (1, died)
+    assert [(row["strategy"], row["notes"]) for row in report["runs"]] == [("fluid", ["a note"])]
+    assert [aim["measure"] for aim in report["aims"]] == ["spike of fluid, against P99 before"]
+
+
 def test_what_cannot_be_done_is_refused_before_anything_is_started(tmp_path):
-    with pytest.raises(BadInput, match=r"--figure .*folder does not exist"):
-        bench.bench(figure=tmp_path / "missing" / "pareto.png")
+    with pytest.raises(BadInput, match=r"--out .*folder does not exist"):
+        bench.bench(out=tmp_path / "missing" / "out.json")
     with pytest.raises(BadInput, match="did you mean 'fluid'"):
         bench.bench(["fluidd"])
     with pytest.raises(BadInput, match="raise frame_ms"):
