@@ -40,6 +40,8 @@ class SystemUnderTest(Protocol):
 
     ``request``, ``cancel`` and ``busy`` are for any thread, all else is for one controlling thread. Where the system
     waits, and in ``check``, it raises QueryDied if it has died and ``recover`` may help, else KeyshiftError.
+
+    What has a body is what a system does that nothing can be asked of.
     """
 
     def start(self) -> None:
@@ -53,20 +55,24 @@ class SystemUnderTest(Protocol):
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
         """A change that will be requested: what can be done ahead may be done. ``point``: by this strategy."""
+        return
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
         """Ask for a migration of ``stage``, behind all others there or instead of what has not begun of them.
 
         None: of each stage that the scenario names. Raises BadInput if there is no such stage.
         """
+        return
 
     def cancel(self) -> None:
         """Take back what has not begun."""
+        return
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
         """What each slot of each stage has measured since the system started or was recovered; see
-        ``Questions.measure``.
+        ``Questions.measure``. Nothing of slots that are not asked.
         """
+        return {stage: {} for stage in self.owners}
 
     @property
     def owners(self) -> Mapping[str, Collection[int]]:
@@ -75,6 +81,7 @@ class SystemUnderTest(Protocol):
     @property
     def busy(self) -> bool:
         """Whether anything that was requested is not over yet."""
+        return False
 
     def hit(self, fault: Fault) -> None:
         """A process of the system fails now."""

@@ -17,10 +17,10 @@ from keyshift.clock import SECOND_US, now_us
 from keyshift.experiment.scenario import Change, ScaleTo
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.judge.final_state import FinalState, StageEnd
+from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment
-from keyshift.model.records import Measured, StepRecord, all_came, restart_record
-from keyshift.planner import Strategy
+from keyshift.model.records import StepRecord, all_came, restart_record
 from keyshift.results.verdict import Ownership
 from keyshift.traffic import lines
 from keyshift.traffic.topics import Topic
@@ -147,9 +147,9 @@ def begun_anew(query: CountingQuery, slots: int, version: int) -> Stopped:
     return stopped
 
 
-class CountingJob:
-    """See ``system.SystemUnderTest``. A key group of ours stands for a unit of the engine: there are as many, and slots
-    own the same ranges of them; which keys are in one differs.
+class CountingJob(SystemUnderTest):
+    """A key group of ours stands for a unit of the engine: there are as many, and slots own the same ranges of them;
+    which keys are in one differs.
     """
 
     def __init__(self, spec: RunSpec, query: CountingQuery, events: Topic, results: Topic) -> None:
@@ -210,9 +210,6 @@ class CountingJob:
         """A job that has died stays dead: there is nothing to compare any more."""
         raise ServiceUnavailable(f"{self._query.name}'s job has died, and is not started anew")
 
-    def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """Nothing can be done ahead."""
-
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
         """Have the next ``check`` restart the job. Raises BadInput for all but a number of slots."""
         if not isinstance(change, ScaleTo):
@@ -224,10 +221,6 @@ class CountingJob:
     def cancel(self) -> None:
         """Forget the requests that have not begun."""
         self._requests.clear()
-
-    def measure(self) -> dict[str, dict[int, Measured]]:
-        """Nothing: slots of another engine are not asked."""
-        return {self._stage: {}}
 
     @property
     def owners(self) -> dict[str, Collection[int]]:

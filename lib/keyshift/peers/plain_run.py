@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from keyshift.driver.spark import require_no_spark
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import make_spec
 from keyshift.folders import work_folder
 from keyshift.lab.environment import open_services, require_possible_here
@@ -19,14 +18,12 @@ from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
-from keyshift.lab.system import job_config, job_traffic
+from keyshift.lab.system import SystemUnderTest, job_config, job_traffic
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.model.records import Measured
 from keyshift.peers.counting import CountedByResults, require_settled
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
 from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer, tidied
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
-from keyshift.planner import Strategy
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
@@ -64,8 +61,8 @@ class UnreadMicro(Micro):
         yield from self.wrong_results(events, results)
 
 
-class PlainSystem:
-    """See ``system.SystemUnderTest``. Nothing can be asked of it."""
+class PlainSystem(SystemUnderTest):
+    """Nothing can be asked of it: it cannot move anything, and goes on."""
 
     def __init__(self, job: PlainJob, stage: str) -> None:
         self._job, self._stage = job, stage
@@ -84,28 +81,10 @@ class PlainSystem:
         """What its slots had is gone."""
         raise ServiceUnavailable("the job has died, and without support for migration it has no snapshot to go on from")
 
-    def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """Nothing can be done ahead."""
-
-    def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
-        """It cannot move anything, and goes on."""
-
-    def cancel(self) -> None:
-        """Nothing is ever to come."""
-
-    def measure(self) -> dict[str, dict[int, Measured]]:
-        """Nothing: its slots are not asked."""
-        return {self._stage: {}}
-
     @property
     def owners(self) -> dict[str, Collection[int]]:
         """The same, always."""
         return {self._stage: set(self._owned.owner)}
-
-    @property
-    def busy(self) -> bool:
-        """Never: nothing is under way."""
-        return False
 
     def hit(self, fault: Fault) -> None:
         """Raises BadInput."""
