@@ -4,7 +4,7 @@ import atexit
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +21,9 @@ from keyshift.lab.recording import Recording
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
-from keyshift.model.errors import KeyshiftError
 from keyshift.peers.counting import CountingJob, CountingQuery
 from keyshift.program import interrupts_wait
 from keyshift.progress import Say
-from keyshift.results.anonymous import anonymous
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.services.jars import jars
@@ -61,12 +59,7 @@ def repeated(specs: Mapping[str, PeerSpec], store: ResultStore, one: Callable[[P
     study = Study({name: [] for name in specs}, {**specs})
     for name, spec in specs.items():
         for number in range(spec.run.repetitions):
-            try:
-                manifest = one(cast(PeerSpec, spec.repeated(number)))
-            except KeyshiftError as error:
-                study.died[name] = anonymous(str(error))
-                continue
-            study.runs[name].append((manifest, store.get_tables(manifest.run_id)))
+            study.add(name, store, partial(one, cast(PeerSpec, spec.repeated(number))))
     return study
 
 

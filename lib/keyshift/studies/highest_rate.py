@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from keyshift.lab.environment import open_lab
 from keyshift.lab.scripts.highest_rate import RateSearch, expected_s
-from keyshift.model.errors import BadInput, KeyshiftError
-from keyshift.results.anonymous import anonymous
+from keyshift.model.errors import BadInput
 from keyshift.studies.study import Study, specs_of
 
 NOTHING_MOVES = {"trigger": "none", "trigger_s": 0.0}  # in any point
@@ -86,12 +86,7 @@ def measure_highest_rates(
                 if repetition >= spec.run.repetitions:
                     continue
                 search = RateSearch(bisections)
-                try:
-                    manifest = lab.run(spec.repeated(repetition), search.script)
-                except KeyshiftError as error:
-                    study.died[name] = anonymous(str(error))
-                    continue
-                study.runs[name].append((manifest, lab.store.get_tables(manifest.run_id)))
-                study.searches[name].append(search)
+                if study.add(name, lab.store, partial(lab.run, spec.repeated(repetition), search.script)):
+                    study.searches[name].append(search)
     study.require_good()
     return study

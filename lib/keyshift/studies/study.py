@@ -20,6 +20,7 @@ from keyshift.progress import Say
 from keyshift.refusals import made
 from keyshift.results.anonymous import anonymous
 from keyshift.results.manifest import COUNTS, Manifest
+from keyshift.results.store import ResultStore
 from keyshift.studies import notebook
 
 Tables = Mapping[str, pd.DataFrame]
@@ -37,6 +38,16 @@ class Study:
     def __or__(self, other: "Study") -> "Study":
         """The points of both, which have different names."""
         return Study(self.runs | other.runs, self.specs | other.specs, self.died | other.died)
+
+    def add(self, point: str, store: ResultStore, run: Callable[[], Manifest]) -> bool:
+        """What ``run`` makes is another run of ``point``, or it died. Gives whether it has ended."""
+        try:
+            manifest = run()
+        except KeyshiftError as error:
+            self.died[point] = anonymous(str(error))  # a notebook shows it, and others read that
+            return False
+        self.runs[point].append((manifest, store.get_tables(manifest.run_id)))
+        return True
 
     @property
     def manifests(self) -> list[Manifest]:
@@ -197,7 +208,7 @@ def collect(
     study = Study({name: [] for name in specs}, specs)
 
     def failed(spec: RunSpec, error: KeyshiftError) -> None:
-        study.died[names[id(spec)]] = anonymous(str(error))  # a notebook shows it, and others read that
+        study.died[names[id(spec)]] = anonymous(str(error))
 
     with open_lab([*specs.values()], profile, say) as lab:
         study.specs = dict(zip(specs, lab.settled([*specs.values()]), strict=True))
