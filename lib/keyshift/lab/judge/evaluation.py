@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keyshift.analysis.metrics import FAULT, Offered
 from keyshift.clock import SECOND_US
-from keyshift.lab.judge.final_state import FinalState, judged, judged_cuts
+from keyshift.lab.judge.final_state import CopiedAhead, FinalState, judged, judged_cuts
 from keyshift.lab.machine.sampler import Sample
 from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
@@ -287,32 +287,42 @@ class EndedJob:
         nothing = from_records.nothing_moved(to_move, tables["migration"].to_pandas())
         for line in nothing:
             say(line)
-        facts = {
-            "planned_s": final.planned_s,
-            "bytes_minimum": self.bytes_minimum(tables, whole=pushed and final.copied.bytes_copied is None),
-            "bytes_beside": bytes_beside(measures),
-            **final.copied._asdict(),
-            "fewer_replicas_s": fewer_s(final.strength, self._traffic.replicas, span) if final.strength else None,
-            "since_s": span.measured - span.trigger,
-            "load": Offered(
-                begin_s=span.start - span.trigger,
-                end_s=span.end - span.trigger,
-                took_s=feed.took_s,
-                events=feed.offered or 0,
-                unprocessed=self.unprocessed,
-                due=int(due_in(self.workload.stages, self.events).sum()),
-                planned=feed.planned,
-            ),
-        }
+        told = final.planned_s, final.copied, bytes_beside(measures), pushed
+        offered = {"took_s": feed.took_s, "events": feed.offered or 0, "planned": feed.planned}
+        facts = self.facts(span, tables, self.events, *told, **offered, unprocessed=self.unprocessed)
+        if final.strength:
+            facts["fewer_replicas_s"] = fewer_s(final.strength, self._traffic.replicas, span)
         at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
         of_hosts = (line for each in measures for line in from_records.hosts(each))
         return Evaluation(tables, verdict, facts, [*of_hosts, *at_stages, *final.notes, *nothing, *self.notes])
 
-    def bytes_minimum(self, tables: Mapping[str, pa.Table], whole: bool) -> int:
-        """See ``from_records.bytes_minimum``."""
+    def facts(
+        self,
+        span: Span,
+        tables: Mapping[str, pa.Table],
+        events: pd.DataFrame,
+        planned_s: float,
+        copied: CopiedAhead,
+        beside: int,
+        pushed: bool,
+        **offered: Any,
+    ) -> dict[str, Any]:
+        """What ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``. ``events``: those that results
+        have to be about; ``offered``: the rest of ``Offered``. ``beside``: see ``bytes_beside``.
+        """
         unit_bytes = {number: stage.unit_bytes for number, stage in enumerate(self.final.stages)}
         moved, decided = (tables[name].to_pandas() for name in ("migration", "decisions"))
-        return from_records.bytes_minimum(moved, decided, unit_bytes, whole)
+        whole = pushed and copied.bytes_copied is None
+        begin_s, end_s = span.start - span.trigger, span.end - span.trigger
+        due = int(due_in(self.workload.stages, events).sum())
+        return {
+            "planned_s": planned_s,
+            "bytes_minimum": from_records.bytes_minimum(moved, decided, unit_bytes, whole),
+            "bytes_beside": beside,
+            **copied._asdict(),
+            "since_s": span.measured - span.trigger,
+            "load": Offered(begin_s=begin_s, end_s=end_s, due=due, **offered),
+        }
 
 
 def fewer_s(strength: Sequence[tuple[float, int]], replicas: int, span: Span) -> float:

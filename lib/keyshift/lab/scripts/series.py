@@ -13,7 +13,6 @@ from statistics import median
 from typing import cast
 
 from keyshift.analysis import metrics
-from keyshift.analysis.metrics import Offered
 from keyshift.experiment.parts import Choice
 from keyshift.experiment.scenario import Map, ScenarioPart
 from keyshift.experiment.spec import RunSpec
@@ -25,7 +24,6 @@ from keyshift.model.errors import MigrationFailed
 from keyshift.model.notes import Activity, Doing
 from keyshift.planner import Strategy
 from keyshift.results.manifest import Verdict
-from keyshift.results.verdict import due_in
 
 BACK = "all_at_once"  # how units go back after a lap
 CALM_S = metrics.HOLD_S + 1  # so many seconds of normal latency end a lap
@@ -173,24 +171,8 @@ def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     """Of a lap; ``verdict`` is that of the job."""
     span = lap.span
     tables = ended.tables(span, lap.numbers)
-    within = span.of(ended.events["t"])
-    events = int(within.sum())
-    load = Offered(
-        begin_s=span.start - span.trigger,
-        end_s=span.end - span.trigger,
-        took_s=span.end - span.start,
-        events=events,
-        unprocessed=0,
-        due=int(due_in(ended.workload.stages, ended.events[within]).sum()),
-        planned=events,
-    )
-    whole = lap.spec.point().phase(0).mode.transfer == "push" and lap.copied.bytes_copied is None
-    facts = {
-        "planned_s": lap.planned_s,
-        "bytes_minimum": ended.bytes_minimum(tables, whole),
-        "bytes_beside": lap.bytes_beside,
-        "since_s": span.measured - span.trigger,
-        "load": load,
-        **lap.copied._asdict(),
-    }
+    events = ended.events[span.of(ended.events["t"])]
+    told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().phase(0).mode.transfer == "push"
+    offered = {"took_s": span.end - span.start, "events": len(events), "planned": len(events)}
+    facts = ended.facts(span, tables, events, *told, **offered, unprocessed=0)
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])
