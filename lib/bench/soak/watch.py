@@ -20,7 +20,7 @@ import psutil
 
 from keyshift.folders import MIB
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.services.processes import tail
+from keyshift.services.processes import runs, tail
 from keyshift.services.stack import Stack
 from keyshift.wire.faults import SERVICES
 
@@ -97,7 +97,7 @@ class ProcessWatch:
 
     def alive(self) -> Mapping[psutil.Process, str]:
         """The processes that were seen and live, with their roles."""
-        return {process: role for process, role in list(self._known.items()) if _lives(process)}
+        return {process: role for process, role in list(self._known.items()) if runs(process)}
 
     def _run(self) -> None:
         with open(self._file, "w", newline="") as file:
@@ -179,9 +179,3 @@ def left_mib(log: str) -> float | None:
     """What was left in the heap of a Go program after its last collection, as it says with ``TRACED``."""
     collections = re.findall(r"^gc \d+ @.* \d+->\d+->(\d+) MB", log, re.MULTILINE)
     return float(collections[-1]) if collections else None
-
-
-def _lives(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False

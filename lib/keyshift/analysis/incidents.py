@@ -2,16 +2,14 @@
 summary rows and tables in, a table or sentences out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite, nan
-from statistics import median
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from keyshift.analysis.conclusions import TIE, digits, doubts, enumerated, verdict_sentences
 from keyshift.analysis.metrics import need
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import OF_A_COMPARISON, Row, comparison_table, measured
+from keyshift.analysis.tables import OF_A_COMPARISON, Row, comparison_table, measured, middle
 
 LATE = "late results (%)"
 LEAST_LATE = 0.1  # of late results in %; a hiccup of the machine makes as many
@@ -32,8 +30,8 @@ def incident_table(
     when it is installed, counted from the first request, whatever becomes of state that moves later. Both are medians
     over the correct runs, whose ``latencies`` and ``migrations`` (tables, by point) are given; NaN if there is none.
     """
-    late = {name: _median(_late(latency, slo_ms) for latency in some) for name, some in latencies.items()}
-    there = {name: _median(each["installed_s"].max() for each in some) for name, some in migrations.items()}
+    late = {name: middle(_late(latency, slo_ms) for latency in some) for name, some in latencies.items()}
+    there = {name: middle(each["installed_s"].max() for each in some) for name, some in migrations.items()}
     table = comparison_table(rows).set_index("strategy")
     found = table[["verdict", "runs"]].assign(**{LATE: pd.Series(late), THERE: pd.Series(there)})
     return found.join(table.reindex(columns=_OF_ROWS))
@@ -42,11 +40,6 @@ def incident_table(
 def _late(latency: pd.DataFrame, slo_ms: float) -> float:
     need(latency, ["created_s", "latency_ms"], "incident_table")
     return float(100 * (latency.loc[latency["created_s"] >= 0, "latency_ms"] > slo_ms).mean())
-
-
-def _median(values: Iterable[float]) -> float:
-    known = [float(value) for value in values if isfinite(value)]
-    return median(known) if known else nan
 
 
 def incident_sentences(

@@ -38,6 +38,12 @@ def measured(rows: Iterable[Row], measure: Measure) -> list[float]:
     return [float(value) for value in found if value is not None and isfinite(value)]
 
 
+def middle(values: Iterable[float]) -> float:
+    """The median of those that are known; NaN if none is."""
+    known = [float(value) for value in values if isfinite(value)]
+    return median(known) if known else nan
+
+
 OF_A_COMPARISON: dict[str, Measure] = {  # by name, with the unit
     "P50 before (ms)": lambda row: row.get("p50_ms"),
     "P99 before (ms)": lambda row: row.get("p99_ms"),
@@ -190,12 +196,12 @@ def _tradeoff(point: Point) -> dict[str, Any]:
     share = _share(point)
     row |= {"verdict": "bad" if point.bad else "ok", "stays": share is not None and share < STAYS}
     for column, name in (("p99_before_ms", "p99_ms"), ("floor_s", "floor_s")):
-        row[column] = _median(point.values(_field(name)))
+        row[column] = middle(point.values(_field(name)))
     for name, unit in (("spike", "ms"), ("completion", "s")):
         values = point.values(_field(f"{name}_{unit}"))
         if len(values) < len(point.rows) or point.bad:
             values = []
-        row |= {f"{name}_{unit}": _median(values)}
+        row |= {f"{name}_{unit}": middle(values)}
         row |= {f"{name}_low_{unit}": min(values, default=nan), f"{name}_high_{unit}": max(values, default=nan)}
     return row
 
@@ -213,10 +219,6 @@ def _share(point: Point) -> float | None:
 
 def _field(name: str) -> Measure:
     return lambda row: row.get(name)
-
-
-def _median(values: list[float]) -> float:
-    return median(values) if values else nan
 
 
 def _mib(row: Row, name: str) -> float | None:

@@ -8,7 +8,8 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import cast
 
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
@@ -213,15 +214,7 @@ def told(made: Scaling, names: Sequence[str]) -> DecisionTold:
 
 
 def _of_stage(stage: StageScaling) -> StageDecisionTold:
-    return {
-        "slots": stage.slots,
-        "wanted": stage.wanted,
-        "target": stage.target,
-        "true_per_s": _known(stage.true_per_s),
-        "demand_per_s": _known(stage.demand_per_s),
-        "utilisation": _known(stage.utilisation),
-        "worth": _known(stage.worth),
-    }
+    return cast(StageDecisionTold, {name: _known(value) for name, value in asdict(stage).items()})
 
 
 def _known(value: float) -> float | None:

@@ -161,6 +161,13 @@ def living(pid: int, created: float, born: str = "") -> psutil.Process | None:
         return None
 
 
+def runs(process: psutil.Process) -> bool:
+    """Whether it has not ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def listens(process: psutil.Process, port: int) -> bool:
     """Whether the process accepts connections on the port; false if it has died."""
     try:

@@ -20,7 +20,7 @@ from keyshift.lab.replicas.application import (
 )
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.place.profile import REPLICA_LABEL, SparkProfile
-from keyshift.services.processes import kill
+from keyshift.services.processes import kill, runs
 from keyshift.traffic.messages import Ready
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
@@ -161,7 +161,7 @@ class Application:
             if self._executors is not None:
                 with contextlib.suppress(ServiceUnavailable):  # without their driver they end by themselves
                     self._executors.delete()
-            self._killed = wait_until(lambda: not any(map(_runs, below)), STOP_S, LOOK_S / 10)
+            self._killed = wait_until(lambda: not any(map(runs, below)), STOP_S, LOOK_S / 10)
 
     def end(self) -> None:
         """End it in order, if it has begun; nothing of it is left. Safe to call twice. While Spark starts it does not
@@ -183,12 +183,6 @@ class Application:
             with contextlib.suppress(psutil.NoSuchProcess):
                 found |= {*process.children(recursive=True)}
         return [*found]
-
-
-def _runs(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def application_of(
