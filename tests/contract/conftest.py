@@ -1,6 +1,7 @@
-"""Lets the tests of this folder import the harness's ZooKeeper."""
+"""Lets the tests of this folder import the harness's ZooKeeper, and the mutants of order machines."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "harness"))
+for folder in ("harness", "property"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))

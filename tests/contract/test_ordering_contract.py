@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ordering_mutants import BlocksInFrontOfItsBarrier, CutsRecordsAtACapture, GoesOnOverAGap
 
 from keyshift.checks import check_ordering
 from keyshift.model.errors import ContractBroken
@@ -90,13 +91,6 @@ class Eager(LiveRobin):
         return super().take(True)
 
 
-class WaitsWithControl(LiveRobin):
-    """Gives nothing at all to a slot that is not ready, which may be so because of what it waits with."""
-
-    def take(self, ready):
-        return super().take(ready) if ready else None
-
-
 class WantsRowsBetweenBarriers(LiveRobin):
     """Control comes only where each channel has gone on since the control before."""
 
@@ -155,13 +149,6 @@ class Forgets(LiveRobin):
         return position, []
 
 
-class CutsRecords(Kazoo):
-    """A turn ends where one replica writes its state down."""
-
-    def arrived(self, rows):
-        Ordering.arrived(self, rows)
-
-
 class ForgetsCaptures(Kazoo):
     def save(self):
         return Ordering.save(self)
@@ -176,14 +163,6 @@ class Believes(Kazoo):
 
     def _counts(self, record):
         return record.number > 900 or super()._counts(record)
-
-
-class GoesOn(Kazoo):
-    """Over a gap."""
-
-    def _counts(self, record):
-        ahead = record.term == self._read.term and record.number > self._read.number
-        return ahead or super()._counts(record)
 
 
 def of(machine: type[Ordering], **changes) -> OrderProtocol:
@@ -203,7 +182,7 @@ def of(machine: type[Ordering], **changes) -> OrderProtocol:
         (of(StandsStill), "events are lost|not each barrier is delivered once|bytes wait"),
         (of(NeverEnds), "a turn has neither rows nor control"),
         (of(Eager), "turn [0-9]+ has rows, and the slot was not ready for any"),
-        (of(WaitsWithControl), "control waits behind turn [0-9]+ until the slot is ready for rows"),
+        (of(BlocksInFrontOfItsBarrier), "control waits behind turn [0-9]+ until the slot is ready for rows"),
         (of(WantsRowsBetweenBarriers), "events are lost|not each barrier is delivered once|bytes wait"),
         (of(GoesBack), "the clock of turn [0-9]+ falls from"),
         (
@@ -213,11 +192,11 @@ def of(machine: type[Ordering], **changes) -> OrderProtocol:
         (of(CountsCaptures), "turn [0-9]+ differs between replicas 0 and 1"),
         (of(SavesNoChannel), "events are lost|delivered twice|nothing was wrong|differs between replicas"),
         (of(Forgets), "events are lost|nothing was wrong, and the machine says|not each barrier"),
-        (of(CutsRecords), "differs between replicas 0 and 1|replica 0 has delivered [0-9]+ turns, replica 1"),
+        (of(CutsRecordsAtACapture), "differs between replicas 0 and 1|replica 0 has delivered [0-9]+ turns, replica 1"),
         (of(ForgetsCaptures), "a capture is not delivered"),
         (of(CountsNothing), "bytes of one channel wait, and waiting_bytes is 0"),
         (of(Believes), "differs between replicas 0 and 3|replica 0 has delivered [0-9]+ turns, replica 3|nothing was"),
-        (of(GoesOn), "record [0-9]+ of term [0-9]+ is missing in the log, and the machine goes on"),
+        (of(GoesOnOverAGap), "record [0-9]+ of term [0-9]+ is missing in the log, and the machine goes on"),
         (of(LiveRobin, summary=""), "summary '': must be one line"),
         (of(LiveRobin, source="two\nlines"), "source 'two.*lines': must be one line"),
     ],

@@ -293,12 +293,6 @@ def test_what_a_verdict_needs_is_asked_for(run, timed):
         timed_verdict(timed, timed.results, times=None)
 
 
-def test_many_mistakes_are_all_counted_and_few_are_shown(run):
-    found = verdict(run, run.results.iloc[::2])
-    assert found.lost == 240
-    assert 1 <= len(found.examples) <= 20
-
-
 @settings(max_examples=40)
 @given(st.data())
 def test_dropping_and_doubling_any_results_gives_exactly_these_counts(data):

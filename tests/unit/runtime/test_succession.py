@@ -15,18 +15,6 @@ def row(router, offset):
     return Row(DATA, router, 1, offset, 0)
 
 
-def test_rows_behind_a_beginning_wait_for_the_end_that_the_old_slot_says():
-    succession = Succession()
-    assert not succession.keep(row(1, 0))
-    assert succession.told(1, [CHANGE], []) == []
-    waiting = [row(1, 1), row(1, 2)]
-    assert all(succession.keep(each) for each in waiting)
-    assert not succession.keep(row(0, 5)), "other routers go on"
-    assert succession.told(0, [], [Change(4, 7, 0)]) == [], "another unit's"
-    assert succession.told(0, [], [CHANGE]) == waiting
-    assert not succession.keep(row(1, 3))
-
-
 def test_an_end_counts_once():
     succession = Succession()
     succession.told(0, [], [CHANGE])

@@ -162,12 +162,6 @@ def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():
     assert empty.values[7][1] == workload.payloads(np.array([7]), np.array([1])).tobytes()
 
 
-def test_a_lost_result_alone_is_not_wrong_as_it_is_counted_elsewhere():
-    workload = make()
-    made = run(workload)
-    assert wrong(workload, made, results=made.results.drop(index=11)) == []
-
-
 # What else is wrong is found by checks that tests/unit/results/test_verdict_checks.py takes away, one by one.
 CHANGES = {
     "key below zero": lambda row: {"key": -1},

@@ -2,7 +2,6 @@ from copy import deepcopy
 from functools import cache
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,14 +208,6 @@ def test_a_run_has_results_of_all_kinds_and_windows_left_so_that_this_shows_some
     made = plain()
     assert made.results.groupby(["kind", "late"]).size().min() > 20
     assert sum(part["starts"].str.len().sum() for part in made.final) > 10
-
-
-def test_a_window_that_fires_twice_with_its_events_divided_is_wrong():
-    made = plain()
-    row = made.results.index[(made.results["kind"] == WINDOW) & (made.results["count"] > 1)][0]
-    made.results.loc[row, ["count", "sum"]] -= 1
-    twice = pd.concat([made.results, made.results.loc[[row]].assign(count=1, sum=1)])
-    assert sum("fired twice" in line for line in wrong(make(), made, results=twice)) == 1
 
 
 def test_a_timer_that_fires_at_the_very_moment_is_right():
