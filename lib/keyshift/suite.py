@@ -25,7 +25,7 @@ _PLACES = {
     "keyshift.analysis.plots.timelines": ("panels", "resource_panels", "throughput_panels"),
     "keyshift.analysis.rates": ("RATE_MEASURES", "rate_sentences"),
     "keyshift.analysis.plots.sweeps": ("phase_bars", "sweep_bars", "sweep_lines"),
-    "keyshift.analysis.sweeps": ("ranking", "ranking_sentences", "sweep"),
+    "keyshift.analysis.sweeps": ("ranking", "ranking_sentences"),
     "keyshift.analysis.tables": ("comparison_table", "points", "tradeoffs"),
     "keyshift.analysis.plots.rescaling": ("rescaling_figure", "rescalings"),
     "keyshift.analysis.plots.snapshots": ("snapshot_figure",),
