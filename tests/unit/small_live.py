@@ -19,7 +19,7 @@ from keyshift.lab.live.journal import Keeper
 from keyshift.lab.replicas import resume_points, returning
 from keyshift.lab.replicas.jobs import LedReplica
 from keyshift.lab.replicas.jobs import Replicas as RealReplicas
-from keyshift.lab.replicas.live import LiveReplicas
+from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied

@@ -26,7 +26,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import environment
 from keyshift.lab import run as lab_run
-from keyshift.lab.replicas.live import LiveReplicas
+from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.lab.run import Lab
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import Deposed, JobOver, MigrationFailed, QueryDied, RunsElsewhere, ServiceUnavailable

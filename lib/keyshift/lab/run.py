@@ -23,8 +23,8 @@ from keyshift.lab.machine import load_cost as costs
 from keyshift.lab.machine.auto_load import DEFAULT, AutoLoad, chosen
 from keyshift.lab.recording import Recording
 from keyshift.lab.replicas.jobs import Replicas
-from keyshift.lab.replicas.live import LiveReplicas
 from keyshift.lab.replicas.spark import application_of
+from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.scripts.scenario import scenario_script

@@ -171,21 +171,32 @@ class Admission:
 
     def __init__(self, replicas: Replicas, requests: Requests, returning: Callable[[], bool]) -> None:
         self._replicas, self._requests, self._returning = replicas, requests, returning
-        self.changing = threading.Lock()  # who holds it decides whether something may begin to move
+        self._changing = threading.Lock()  # who holds it decides whether something may begin to move
         self._stands = False
+
+    def add(self, request: MoveRequest) -> None:
+        """Another one, which begins now if it may."""
+        self._requests.add(request)
+        self.pass_on()
 
     def pass_on(self) -> None:
         """What may begin now."""
-        with self.changing:
+        with self._changing:
             if not (self._returning() or self._stands):
                 self._requests.pass_on()
+
+    @contextlib.contextmanager
+    def alike(self) -> Iterator[bool]:
+        """Gives whether all replicas were told of the same requests; nothing begins to move inside."""
+        with self._changing:
+            yield not self._requests.partly_told
 
     @contextlib.contextmanager
     def still(self) -> Iterator[bool]:
         """Gives whether nothing moves, and no replica is on its way back; if so, nothing begins to move inside. For any
         thread, one at a time.
         """
-        with self.changing:
+        with self._changing:
             moving = any(replica.system.plans.busy for replica in self._replicas.living)
             self._stands = not (moving or self._requests.partly_told or self._returning())
         try:

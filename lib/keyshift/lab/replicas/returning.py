@@ -7,9 +7,12 @@ waits for one that is under way. From its first row on the replica lives: it cou
 done the same as the others, and not much later than they, for ``KEEPS_UP_S``.
 """
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from keyshift.clock import SECOND_US
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
@@ -166,16 +169,25 @@ class Return:
 
 
 class Returns:
-    """The ways back of all ``replicas``. For the controlling thread. ``newest``: see ``Return``. ``tell`` gets a line
-    about each that is over.
+    """The deaths of all ``replicas``, and their ways back, if they ``may`` come back. For the controlling thread.
+    ``newest``: see ``Return``. ``tell`` gets a line about each that has died, or whose way is over, which is one of the
+    ``notes`` then. ``alike``: see ``Admission``.
 
     ``strength``: since when (seconds since the epoch) so many of them are full.
     """
 
     def __init__(
-        self, replicas: Replicas, newest: Callable[[], ResumePoint | None], tell: Callable[[str], None]
+        self,
+        replicas: Replicas,
+        newest: Callable[[], ResumePoint | None],
+        tell: Callable[[str], None],
+        notes: Sequence[str],
+        alike: Callable[[], AbstractContextManager[bool]],
+        may: bool = True,
     ) -> None:
-        self._replicas, self._newest, self._tell = replicas, newest, tell
+        self._replicas, self._newest, self._tell, self._notes = replicas, newest, tell, notes
+        self._alike, self._may = alike, may
+        self._dead: deque[LedReplica] = deque()  # whose way back has not begun
         self._ways: list[Return] = []
         self._closed = False
         self._not_full = set[int]()  # numbers of those that have died, and were not full since
@@ -187,9 +199,9 @@ class Returns:
         return bool(self._ways)
 
     @property
-    def hopeful(self) -> bool:
-        """Whether a replica may still come back if no other one lives any more."""
-        return bool(self.needed)
+    def to_come(self) -> bool:
+        """Whether one that has died is to come back, or is not full yet."""
+        return bool(self._dead or self._ways)
 
     @property
     def needed(self) -> set[tuple[str, str]]:
@@ -199,6 +211,35 @@ class Returns:
     def on_its_way(self, replica: LedReplica) -> bool:
         """Whether this one is on its way back, or lives and is not full yet; for any thread."""
         return any(way.replica is replica for way in [*self._ways])
+
+    @contextlib.contextmanager
+    def surviving(self, replica: LedReplica) -> Iterator[None]:
+        """Inside, ``replica`` may die. Raises KeyshiftError if it was the last one, and none is coming back."""
+        try:
+            yield
+        except (QueryDied, MigrationFailed) as error:
+            self.end(replica)
+            replica.application.kill()  # before nobody counts on it: whatever is left of it writes no more
+            replica.lives, replica.deaths = False, replica.deaths + 1
+            left = len(self._replicas.living)
+            self._tell(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
+            while not self._replicas.living:  # one may be on its way back, from what was written before
+                if not self.needed:
+                    raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
+                time.sleep(LOOK_S)
+                self.look()
+            self.count()
+            if self._may:
+                self._dead.append(replica)
+                self.begin_all()
+
+    def begin_all(self) -> None:
+        """Those of replicas that have died. Not while some of the others have moved and some have not: each would come
+        back with the assignment of one of them.
+        """
+        with self._alike() as alike:  # behind a death nothing begins to move
+            while alike and self._dead:
+                self.begin(self._dead.popleft())
 
     def begin(self, replica: LedReplica) -> None:
         """That of a replica which has died."""
@@ -241,4 +282,5 @@ class Returns:
     def close(self) -> None:
         """None goes on, and none begins any more."""
         self._closed = True
+        self._dead.clear()
         self.end()

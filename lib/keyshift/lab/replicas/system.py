@@ -1,39 +1,43 @@
-"""A job with replicas as the system under test: one dies, the others go on, and it comes back.
+"""A job with replicas as the system under test: one dies, the others go on, and it comes back. It can be asked how it
+is, and what to do, while it runs.
 
 State moves in all of them alike: each makes the same plan, and switches behind the same epochs, see
 ``driver.agreement``; or one moves after the other, see ``replicas.requests``. A request waits while a replica is on its
 way back.
 """
 
-import contextlib
 import dataclasses
 import time
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from keyshift.clock import now_us
 from keyshift.driver.job_faults import first_slot_host
-from keyshift.experiment.replicas import moves_apart
+from keyshift.experiment.replicas import ends_one, moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState
-from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.live.failover import SystemJournal
+from keyshift.lab.live.status import COMES_BACK, GONE, LIVES, ReplicaStatus, SystemStatus
+from keyshift.lab.replicas.failover import ReplicasFailover, point_of
+from keyshift.lab.replicas.jobs import LedReplica, Replicas, plans_of
 from keyshift.lab.replicas.leaders import leaders
+from keyshift.lab.replicas.plans import ReplicatedPlans, first_of
 from keyshift.lab.replicas.requests import Admission, MoveRequest, OneByOne, Requests, Together
 from keyshift.lab.replicas.resume_points import ResumePoints
 from keyshift.lab.replicas.returning import Returns
-from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
+from keyshift.model.errors import BadInput, KeyshiftError, QueryDied
+from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.progress import Say
+from keyshift.traffic.topics import Epochs
 from keyshift.wire.faults import EXECUTOR, FOLLOWER, REPLICA, Fault
 
-LOOK_S = 0.1  # between two looks at whether the last one that may comes back
 TOGETHER_US = 1_000_000  # in which all routers of all replicas answer an appointment
 
 
-class ReplicatedJob:
-    """See ``SystemUnderTest``.
+class LiveReplicas:
+    """See ``LiveSystem``.
 
     What is asked of a job is asked of the replica that has lived for longest, as all of them do the same.
     """
@@ -43,61 +47,52 @@ class ReplicatedJob:
         self._notes: list[str] = []
         self._told = 0  # differences
         self.measured_of: int | None = None  # see ``LiveSystem``
+        self.begun_from = "beginning"  # ``snapshot``, if another process has begun from one
+
+        def tell(line: str) -> None:
+            self.note(line)
+            say(line)
+
         self._apart = moves_apart(spec.job, spec.scenario)
-        self._requests: Requests = (OneByOne if self._apart else Together)(replicas, self._tell)
-        self._dead: deque[LedReplica] = deque()  # whose way back has not begun
-        self._returns = Returns(replicas, lambda: self._points.newest, self._tell)
+        self._requests: Requests = (OneByOne if self._apart else Together)(replicas, tell)
         self._admission = Admission(replicas, self._requests, lambda: self._returns.under_way)
-        given = self._admission.still, lambda: self._returns.needed, self._tell
-        self._points = ResumePoints(replicas, spec.job.snapshot_s, *given)
+        given = tell, self._notes, self._admission.alike, spec.job.returns
+        self._returns: Returns = Returns(replicas, lambda: self._points.newest, *given)
+        still, needed = self._admission.still, lambda: self._returns.needed
+        self._points: ResumePoints = ResumePoints(replicas, spec.job.snapshot_s, still, needed, tell)
         replicas.before_stop += [self._returns.close, self._points.end]
-
-    @property
-    def _first(self) -> LedReplica:
-        return self._replicas.living[0]
-
-    @contextlib.contextmanager
-    def _surviving(self, replica: LedReplica) -> Iterator[None]:
-        """Inside, ``replica`` may die. Raises KeyshiftError if it was the last one, and none is coming back."""
-        try:
-            yield
-        except (QueryDied, MigrationFailed) as error:
-            self._returns.end(replica)
-            replica.application.kill()  # before nobody counts on it: whatever is left of it writes no more
-            replica.lives, replica.deaths = False, replica.deaths + 1
-            left = len(self._replicas.living)
-            self._tell(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
-            while not self._replicas.living:  # one may be on its way back, from what was written before
-                if not self._returns.hopeful:
-                    raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
-                time.sleep(LOOK_S)
-                self._returns.look()
-            self._returns.count()
-            if self._spec.job.returns:
-                self._dead.append(replica)
-                self._let_return()
-
-    def _let_return(self) -> None:
-        """Those that have died. Not while some of the others have moved and some have not: each would come back with
-        the assignment of one of them.
-        """
-        with self._admission.changing:  # behind a death nothing begins to move
-            while self._dead and not self._requests.partly_told:
-                self._returns.begin(self._dead.popleft())
-
-    def _tell(self, line: str) -> None:
-        self.note(line)
-        self._say(line)
+        self.plans = ReplicatedPlans(replicas, self._requests, self._admission.add)
+        common = replicas.all[0].job.config
+        self.identity = common.shared, common.token
+        told = lambda: self.plans.requested, lambda: self.notes
+        self.failover = ReplicasFailover(replicas, self._points, *told, self._go_on)
 
     def start(self) -> None:
         """The Spark of each at the same time, then their queries one after the other."""
         self._say(f"starting {len(self._replicas.all)} replicas, each with a Spark of its own")
         self._replicas.begin()
         for replica in self._replicas.all:
-            with self._surviving(replica):
+            with self._returns.surviving(replica):
                 replica.system.start()
         self._returns.count()
         self._points.begin()
+
+    def _go_on(self, journal: SystemJournal, epochs: Epochs) -> None:
+        assert journal.of_replicas is not None
+        self._notes[:] = map(str, journal.past.notes)
+        self.plans.before = journal.of_replicas.requested
+        self._say(f"starting {len(self._replicas.all)} replicas, each with a Spark of its own")
+        self._replicas.begin()
+        for replica in self._replicas.all:
+            with self._returns.surviving(replica):
+                self._replicas.go_on(replica, journal, epochs)
+        self._returns.count()
+        point = point_of(journal)
+        self.begun_from = "snapshot" if point else "beginning"
+        for stage, requested in self.plans.before.items():
+            if lost := requested - plans_of(journal, stage).requested:
+                self.note(f"migrations of {stage} that the {self.begun_from} does not have are lost: {lost}")
+        self._points.begin(point)
 
     def check(self) -> None:
         """Notices who has died or is back, and tells of differences. Raises KeyshiftError if nobody is left."""
@@ -107,10 +102,10 @@ class ReplicatedJob:
         self._returns.look()
         self._points.check()
         for replica in self._replicas.living:
-            with self._surviving(replica):
+            with self._returns.surviving(replica):
                 replica.system.check()
         self._admission.pass_on()
-        self._let_return()
+        self._returns.begin_all()
 
     def recover(self) -> str:
         """It is never started anew: no death but the last one is an error."""
@@ -119,41 +114,39 @@ class ReplicatedJob:
     def announce(self, change: Change, point: Strategy | None = None) -> None:
         """To each of them."""
         for replica in self._replicas.living:
-            with self._surviving(replica):
+            with self._returns.surviving(replica):
                 replica.system.announce(change, point)
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
         """Of all of them. Raises BadInput for ``replace``: one might have begun by then, and another one not."""
         if replace:
             raise BadInput("replicas do not take back what has not begun, as one of them may have begun it")
-        self._add(MoveRequest(change, stage))
-
-    def _add(self, request: MoveRequest) -> None:
-        self._requests.add(request)
-        self._admission.pass_on()
+        self._admission.add(MoveRequest(change, stage))
 
     def cancel(self) -> None:
         """Nobody has to come back any more, and nothing that has not begun moves."""
         self._requests.clear()
-        self._dead.clear()
         self._returns.close()
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
-        """Of one of them, ``measured_of``."""
-        first = self._first
+        """Of one of them, ``measured_of``; nothing if it has died, which is noticed later."""
+        first = first_of(self._replicas)
         self.measured_of = first.number
-        return first.system.measure()
+        try:
+            return first.system.measure()
+        except QueryDied:
+            return {}
 
     @property
     def owners(self) -> Mapping[str, Collection[int]]:
         """In each of them."""
-        return self._first.system.owners
+        return first_of(self._replicas).system.owners
 
     @property
     def returning(self) -> bool:
         """See ``LiveSystem``: also before anybody has noticed that one has died."""
         unnoticed = any(not replica.application.running for replica in self._replicas.living)
-        return unnoticed or bool(self._dead) or self._returns.under_way
+        return unnoticed or self._returns.to_come
 
     @property
     def busy(self) -> bool:
@@ -164,8 +157,17 @@ class ReplicatedJob:
     def hit(self, fault: Fault) -> None:
         """A replica that is killed, or stopped, is the one that has lived for longest; an executor is that of its
         first slot. It has stood for election before the others, so it leads; a follower is the one that came last.
+
+        Raises BadInput if it cannot happen here, or nobody would be left: nothing could go on with the job.
         """
-        at, first = time.time(), self._first
+        self._replicas.require(fault)
+        left = [replica for replica in self._replicas.living if replica.application.running]
+        if ends_one(fault) and len(left) < 2:
+            raise BadInput(
+                f"fault = {fault}: {len(left)} of replicas = {len(self._replicas.all)} lives, and none would be left; "
+                "wait until `keyshift job status` says that another one lives"
+            )
+        at, first = time.time(), first_of(self._replicas)
         if fault.who == FOLLOWER:
             self._replicas.living[-1].application.kill()
         elif fault.who == EXECUTOR:
@@ -188,12 +190,12 @@ class ReplicatedJob:
         self._points.end()
         at_us, epochs = now_us() + TOGETHER_US, dict[int, int]()
         for replica in self._replicas.living:
-            with self._surviving(replica):
+            with self._returns.surviving(replica):
                 epochs[replica.number] = replica.system.stop_at(at_us)
         if len({*epochs.values()}) > 1:
             self.note(f"replicas stopped behind different epochs, {epochs}: their last turns are not the same ones")
         for replica in self._replicas.living:
-            with self._surviving(replica):
+            with self._returns.surviving(replica):
                 replica.system.stop()
 
     def final_state(self) -> FinalState:
@@ -220,6 +222,43 @@ class ReplicatedJob:
             notes=[*self._notes, *notes],
             struck=[(at, fault.what) for at, fault in self._replicas.struck],
         )
+
+    @property
+    def phases(self) -> Mapping[str, Activity]:
+        """Of the replica that moves, or of the one that has lived for longest."""
+        return _moving(self._replicas).system.phases
+
+    @property
+    def notes(self) -> list[Note]:
+        """Of the job, then of the replica that has lived for longest, then of what was taken back."""
+        return [*map(Note, self._notes), *first_of(self._replicas).system.notes, *self.plans.notes]
+
+    def status(self) -> SystemStatus:
+        """Stages are those of the replica that moves, or of the one that has lived for longest."""
+        replicas = self._replicas.all
+        own = [f"replica {each.number}: {note}" for each in replicas for note in each.system.notes]
+        return {
+            **_moving(self._replicas).system.status(),
+            "notes": [*self._notes, *map(str, self.plans.notes), *own],
+            "replicas": {each.number: _how(each, self._replicas, self._returns) for each in replicas},
+            "snapshots": len(self._points.taken),
+            "snapshot_bytes": sum(newest[-1].state.values()) if (newest := self._points.taken) else None,
+        }
+
+    def require_driver(self) -> None:
+        """Raises Deposed if another process has claimed one of the jobs."""
+        self._replicas.require_driver()
+
+
+def _moving(replicas: Replicas) -> LedReplica:
+    moving = (replica for replica in replicas.living if replica.system.plans.busy)
+    return next(moving, first_of(replicas))
+
+
+def _how(replica: LedReplica, replicas: Replicas, returns: Returns) -> ReplicaStatus:
+    lives = replica.lives and replica.application.running
+    state = COMES_BACK if returns.on_its_way(replica) else LIVES if lives else GONE
+    return {"state": state, "lag_ms": replicas.lag_ms(replica) if lives else None, "deaths": replica.deaths}
 
 
 def _came_to(state: FinalState) -> tuple[int, int]:

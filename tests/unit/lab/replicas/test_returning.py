@@ -2,7 +2,9 @@
 
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -163,7 +165,7 @@ def test_if_that_is_damaged_another_one_writes_it(replicas):
     point, told = written_before(), []
     replicas.damaged.append(point.savepoint)
     keeps_up(replicas, 60_000_000)
-    ways = Returns(replicas, lambda: point, told.append)
+    ways = Returns(replicas, lambda: point, told.append, told, partial(nullcontext, True))
     ways.begin(replicas.all[0])
     assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
     assert told[0] == "replica 0 did not come back: a part is missing" and told[1].startswith(
@@ -256,7 +258,8 @@ def test_what_should_not_have_happened_is_the_controlling_threads(replicas):
 
 @pytest.mark.parametrize("end", ["keeps up", "does not keep up", "dies again", "nobody waits any more"])
 def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monkeypatch, end):
-    dead, ways = replicas.all[0], Returns(replicas, lambda: None, lambda line: None)
+    dead, told = replicas.all[0], []
+    ways = Returns(replicas, lambda: None, told.append, told, partial(nullcontext, True))
     ways.count()
     ways.begin(dead)
     assert wait_until(lambda: dead.lives, 60, 0.002)

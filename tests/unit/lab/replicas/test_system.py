@@ -10,8 +10,8 @@ from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.evaluation import NEVER_DIED
 from keyshift.lab.judge.final_state import FinalState
-from keyshift.lab.replicas import requests, returning, system
-from keyshift.lab.replicas.system import ReplicatedJob
+from keyshift.lab.replicas import requests, returning
+from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.traffic.copies import Standing
 from keyshift.wire.faults import parse
@@ -56,7 +56,7 @@ class Replica:
         self.application = self.system = self
         participant = SimpleNamespace(read=lambda node: f"{node.path} of {number}:4000")
         stages = [SimpleNamespace(participant=participant)]
-        self.job = SimpleNamespace(config=SimpleNamespace(attempt=0), stages=stages)
+        self.job = SimpleNamespace(config=SimpleNamespace(attempt=0, shared="run", token="secret"), stages=stages)
         self.began, self.deaths, self.running = NEVER_DIED, 0, True
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
 
@@ -95,7 +95,7 @@ class Replica:
 def made(monkeypatch):
     """A job of three; the second one has come furthest."""
     monkeypatch.setattr(returning, "Return", Return)
-    monkeypatch.setattr(system, "LOOK_S", 0.001)
+    monkeypatch.setattr(returning, "LOOK_S", 0.001)
     begun.clear()
 
     def make(fault="", **values):
@@ -108,9 +108,9 @@ def made(monkeypatch):
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
             fill_spares = staticmethod(lambda: applications.append("spare"))
-            say = staticmethod(lambda doing: None)
+            say = require = staticmethod(lambda given: None)
 
-        job, differences = ReplicatedJob(spec, Replicas(), said.append), Replicas.differences
+        job, differences = LiveReplicas(spec, Replicas(), said.append), Replicas.differences
         lists = {"differences": differences, "struck": Replicas.struck, "standings": Replicas.standings}
         return SimpleNamespace(system=job, every=every, said=said, begun=applications, **lists)
 

@@ -1,0 +1,78 @@
+"""What is asked of a job with replicas: planned once, as one replica would do it, and all of them have that plan."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from keyshift.experiment.scenario import Change
+from keyshift.lab.plans.stage_plans import Proposal
+from keyshift.lab.replicas.jobs import LedReplica, Replicas
+from keyshift.lab.replicas.requests import MoveRequest, Requests
+from keyshift.model.errors import BadInput
+from keyshift.model.notes import Note
+from keyshift.planner import Strategy
+
+
+class ReplicatedPlans:
+    """The ``Plans`` of all ``replicas``. ``ask``: passes a request on when it may begin; ``asked``: where it waits."""
+
+    def __init__(self, replicas: Replicas, asked: Requests, ask: Callable[[MoveRequest], None]) -> None:
+        self._replicas, self._asked, self._ask = replicas, asked, ask
+        self._requests: dict[str, list[MoveRequest]] = {}  # of each stage, in their order
+        self.before: Mapping[str, int] = {}  # how many of each stage were made in processes before
+        self.notes: list[Note] = []
+
+    def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
+        """As the one that has lived for longest would do it."""
+        return self._replicas.living[0].system.plans.propose(stage, change, point)
+
+    def adopt(self, proposal: Proposal) -> int:
+        """All of them have this plan, behind all else of the stage."""
+        requests = self._requests.setdefault(proposal.stage, [])
+        requests.append(request := MoveRequest(proposal.change, proposal.stage, proposal))
+        self._ask(request)
+        return self.before.get(proposal.stage, 0) + len(requests) - 1
+
+    @property
+    def requested(self) -> dict[str, int]:
+        """How many of each stage, in processes before, too."""
+        return dict(Counter(self.before) + Counter({stage: len(each) for stage, each in self._requests.items()}))
+
+    def ended(self, stage: str, number: int) -> bool | None:
+        """In all that were told of it and live since; if none of them does, as the state is in those that live."""
+        request = self._requests[stage][number - self.before.get(stage, 0)]
+        if self._asked.to_come(request):
+            return None
+        ended = [
+            replica.system.plans.ended(stage, own)
+            for replica, attempt, own in request.told
+            if replica.lives and replica.job.config.attempt == attempt
+        ]
+        if None in ended:
+            return None
+        if ended or not request.told:
+            return bool(ended) and all(ended)
+        assert request.proposal is not None
+        return first_of(self._replicas).job.stage(stage).assignment.owner == request.proposal.target.owner
+
+    def found(self, stage: str) -> None:
+        """Nothing of what a process before has left goes on."""
+
+    def cancel(self) -> None:
+        """What no replica was told of. Raises BadInput if there is nothing but what they were told of: one of them may
+        have begun what another one has not.
+        """
+        taken = self._asked.take_back()
+        for request in taken:
+            assert request.proposal is not None  # nobody else asks for anything while commands are carried out
+            stage = first_of(self._replicas).job.stage(request.proposal.stage)
+            self.notes.append(stage.note("a request for a migration was taken back before any replica had begun it"))
+        if not taken and any(replica.system.plans.busy for replica in self._replicas.living):
+            raise BadInput(
+                "cancel: replicas do not take back what one of them may have begun; the migration under way goes on to "
+                "its end, and no other one waits"
+            )
+
+
+def first_of(replicas: Replicas) -> LedReplica:
+    """The one that has lived for longest; one of those that have died, if none lives."""
+    return [*replicas.living, *replicas.all][0]
