@@ -66,6 +66,7 @@ class RunLoop:
     ) -> None:
         self.spec, self.system, self.traffic, self.reporter = spec, system, traffic, reporter
         self._ready = ready
+        self.lasts_s = spec.run.load_s  # so long is the load at the most
         self.open: Callable[[], Feed] = self.open_new
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
@@ -134,6 +135,7 @@ class RunLoop:
 
     def open_new(self) -> Feed:
         """Topics, generator and system, until every router and slot has put a first row through."""
+        self.traffic.lasts_s = self.lasts_s
         self.traffic.open()
         feed = self.traffic.feed(self.spec.loads, self.spec.run.frame_ms)
         if self.spec.scenario.faults():  # one may come while the system starts, on a machine that is slow

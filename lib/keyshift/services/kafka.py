@@ -64,7 +64,7 @@ class Kafka(Service):
             "group.initial.rebalance.delay.ms": 0,
             "message.max.bytes": 8 * 1024**2,
             "replica.fetch.max.bytes": 8 * 1024**2,
-            # Runs are read back within minutes: hours of events must not fill the disk.
+            # Of topics that do not say how long they are kept, as those of runs and jobs do.
             "log.retention.hours": 6,
             "log.retention.bytes": 2 * 1024**3,  # per partition
             "log.retention.check.interval.ms": 60_000,

@@ -20,7 +20,7 @@ from keyshift.model.errors import BadInput, NotThere, RunsElsewhere, ServiceUnav
 from keyshift.workloads import KeyedStage, Source, results_due
 
 SILENCE_S = 2.0  # a generator that lives writes many times in it
-RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up
+RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up, beside the length of its load
 FOR_EVER_MS = -1  # until the topic is deleted
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
 Epochs = tuple[tuple[tuple[int, int], ...], ...]  # of each partition: offsets at which an epoch begins, and the epoch
@@ -64,14 +64,13 @@ class Topic:
         return service_errors(KafkaError, lambda error: f"{begin}: {error}; {remedy}")
 
     def create(self, retention_ms: int = RETENTION_MS) -> None:
-        """Make it and wait until every partition has a leader. ``retention_ms``: how long Kafka keeps a record;
-        FOR_EVER_MS: until it is deleted, however much there is. Else the brokers may have a limit of bytes.
+        """Make it and wait until every partition has a leader. ``retention_ms``: how long Kafka keeps a record, however
+        much there is; FOR_EVER_MS: until it is deleted.
 
         Raises ServiceUnavailable also if the broker refuses (the topic exists already, say).
         """
         configs = {"retention.ms": str(retention_ms), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
-        if retention_ms == FOR_EVER_MS:
-            configs["retention.bytes"] = "-1"
+        configs["retention.bytes"] = "-1"  # a limit of the brokers would take from a run what its verdict needs
         configs["message.timestamp.type"] = "LogAppendTime"  # when it was there for all, by one clock
         if self.replication > 2:  # one may be away, and each record is in two: of two brokers both would be needed
             configs["min.insync.replicas"] = "2"

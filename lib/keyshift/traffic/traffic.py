@@ -87,6 +87,7 @@ class Traffic:
         self.behind: Mapping[int, int] = {}  # of each replica likewise: epochs of the order
         self.compared = 0  # turns in which two replicas were; known after ``stop``
         self.for_ever = False  # whether Kafka keeps what is in the topics until they are deleted
+        self.lasts_s = 0.0  # otherwise a load that lasts so long, at the most, is kept ``RETENTION_MS`` longer
 
     def open(self, again: bool = False, superseded: Sequence[Superseded] = ()) -> None:
         """Make the topics, and start the collector. ``again``: the topics are there, and of the results of replicas
@@ -96,7 +97,7 @@ class Traffic:
             if again:
                 topic.require_whole()
             else:
-                topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
+                topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS + round(self.lasts_s * 1000))
         config = CollectorConfig(
             topic=self._results,
             others=self._others,
@@ -257,7 +258,11 @@ class Traffic:
     # -- what it was --------------------------------------------------------------------------------------------------
 
     def offered(self, before: Mapping[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Read back events and frames; see ``Inputs.read``."""
+        """Read back events and frames; see ``Inputs.read``. Raises NotThere if some are gone: their results would count
+        as wrong.
+        """
+        for each in self._inputs.all:
+            each.topic.require_whole()
         return self._inputs.read_lines() if self._as_lines else self._inputs.read(before)
 
     def count_offered(self) -> OfferedSoFar:

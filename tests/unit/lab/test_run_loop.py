@@ -199,6 +199,7 @@ def test_a_query_that_dies_while_it_starts_is_recovered_if_somebody_may_have_kil
     run.traffic.open, run.traffic.feed = (lambda: None), (lambda *_: "feed")
     with contextlib.nullcontext() if fault else pytest.raises(QueryDied):
         assert run.open() == "feed"
+    assert run.traffic.lasts_s == run.spec.run.load_s, "so long Kafka has to keep its events"
     assert [what for _, what in run.system.calls] == calls
 
 

@@ -71,12 +71,14 @@ def second(number, results, version=1):
     )
 
 
-def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_day_or_for_ever(
+def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_day_longer_than_the_load_or_for_ever(
     traffic, collector, topics
 ):
+    traffic.lasts_s = 3600.0
+    traffic.open()
     traffic.for_ever = True
     traffic.open()
-    assert topics.made == [("events", 86_400_000), ("results", 86_400_000), ("events", -1), ("results", -1)]
+    assert [ms for _, ms in topics.made] == [86_400_000] * 2 + [90_000_000] * 2 + [-1] * 2
     traffic.kill()
     assert collector.killed and topics.deleted == []
     traffic.close()
@@ -160,6 +162,12 @@ def test_a_job_goes_on_where_all_of_its_events_and_results_are_still_there(traff
             traffic.open(again=True)
         begins[topic][1] = 0
     assert topics.made == []
+
+
+def test_a_run_whose_events_kafka_has_removed_is_not_judged_by_those_that_are_left(traffic, monkeypatch):
+    monkeypatch.setattr(Topic, "extents", lambda topic: {0: (0, 9), 1: (7, 9)})
+    with pytest.raises(NotThere, match=r"topic 'events' begins at offset 7 of partition 1 by now: Kafka has removed"):
+        traffic.offered()
 
 
 def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic, collector):

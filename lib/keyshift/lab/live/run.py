@@ -20,6 +20,10 @@ from keyshift.model.records import Measured
 from keyshift.traffic.feed import Before, Feed
 from keyshift.traffic.topics import Epochs
 
+# Of a job that nothing outlives, at the most: nobody could find its topics if its process is killed, so Kafka has to
+# remove them some day.
+LASTS_S = 7 * 24 * 3600.0
+
 
 class LiveRun:
     """``loop`` is for the controlling thread; ``inbox`` and ``stop`` are for any other one. ``on_ready`` is called when
@@ -29,7 +33,7 @@ class LiveRun:
     def __init__(self, loop: RunLoop, keeper: Keeper, on_ready: Callable[[], None]) -> None:
         self.loop, self.system = loop, cast(LiveSystem, loop.system)
         self._keeper, self._on_ready = keeper, on_ready
-        loop.open = self._open
+        loop.open, loop.lasts_s = self._open, LASTS_S
         loop.each_second.append(self._measure)
         loop.each_look.append(self._look)
         self.state = "starting"  # running, stopping

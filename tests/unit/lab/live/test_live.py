@@ -43,6 +43,10 @@ def test_a_live_job_takes_snapshots_and_survives_deaths_unless_it_is_told_otherw
     assert parameters(spec)["slots_max"] == 7
 
 
+def test_what_a_job_has_that_nothing_outlives_is_kept_for_a_week_and_then_goes_if_its_process_was_killed(job):
+    assert (job.traffic.for_ever, job.traffic.lasts_s) == (False, 7 * 24 * 3600)
+
+
 def test_a_job_may_scale_itself_and_has_no_other_trigger():
     spec = live_spec(CHAIN | {"trigger": "auto", "slots_max": 5})
     assert spec.tasks == {"counter-1": 5, "map": 5, "counter-2": 5}
