@@ -192,7 +192,7 @@ class RunLoop:
 
     def calm(self, since: float, seconds: int, objective_ms: float) -> bool:
         """Whether the last so many seconds, none of them before ``since``, have a P99 of ``objective_ms`` at most."""
-        found = [each.p99_ms for each in self.traffic.seconds if each.second >= since][-seconds:]
+        found = [each.p99_ms for each in self.traffic.seconds[-seconds:] if each.second >= since]  # they ascend
         return len(found) == seconds and all(p99 is not None and p99 <= objective_ms for p99 in found)
 
     def autoscale(self, first: float, ask: Callable[[ScaleTo, str], object]) -> None:

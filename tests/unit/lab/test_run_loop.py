@@ -18,8 +18,10 @@ from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import QueryDied
+from keyshift.model.records import Second
 from keyshift.traffic.feed import Before
 from keyshift.traffic.load import SourceLoad
+from keyshift.traffic.seconds import Seconds
 from keyshift.traffic.traffic import Traffic
 
 BEGIN = 1000.0
@@ -201,6 +203,24 @@ def test_a_query_that_dies_while_it_starts_is_recovered_if_somebody_may_have_kil
         assert run.open() == "feed"
     assert run.traffic.lasts_s == run.spec.run.load_s, "so long Kafka has to keep its events"
     assert [what for _, what in run.system.calls] == calls
+
+
+def test_whether_latency_is_normal_is_asked_of_the_last_seconds_alone(made):
+    """Twenty times a second, of a job that may last for days."""
+
+    class Told(Seconds):
+        read = 0
+
+        def __getitem__(self, index):
+            self.read += isinstance(index, int)
+            return super().__getitem__(index)
+
+    run = made()
+    run.traffic.seconds = told = Told()
+    for number in range(1000):
+        told.append(Second(number, 9, 4.0, 8.0))
+    assert [run.calm(*asked) for asked in ((990, 5, 8.0), (997, 5, 8.0), (0, 5, 7.0))] == [True, False, False]
+    assert told.read == 15
 
 
 @pytest.mark.parametrize("deaths", [2, 3])

@@ -156,7 +156,8 @@ class Series:
 
     def _await_calm(self, since: float, until: float, seconds: int) -> Script:
         """So many seconds of normal latency in a row, none of them before ``since``; at most until ``until``."""
-        while time.time() < until and not self._run.calm(since, seconds, self._objective_ms):
+        objective_ms = self._objective_ms  # of all seconds, of which a job that lasts has many
+        while time.time() < until and not self._run.calm(since, seconds, objective_ms):
             yield time.time() + LOOK_S
 
     @property

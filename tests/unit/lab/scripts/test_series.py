@@ -207,8 +207,11 @@ def test_a_lap_lasts_until_latency_was_normal_for_a_while_behind_its_migration(m
     job, series = CalmJob(mine, takes_s), Series([mine])
     monkeypatch.setattr(scripts, "time", job)
     monkeypatch.setattr(series, "_go_back", lambda: iter(()))
+    asked, objective_ms = [], Series._objective_ms.fget
+    monkeypatch.setattr(Series, "_objective_ms", property(lambda of: asked.append(of) or objective_ms(of)))
     series.script(job)
     for moment in series._lap(mine):
         job.now = max(job.now + 0.01, moment)
     [lap] = series._laps
+    assert len(asked) == 2, "it is of all seconds: once before the migration, and once behind it"
     assert behind_s <= lap.span.end - job.migrated_at < behind_s + 2.5
