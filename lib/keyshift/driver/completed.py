@@ -26,12 +26,14 @@ class CompletedSnapshot:
 class CompletedSnapshots:
     """Those of a job, for any thread: the ``newest`` ``KEPT``, in the order in which they were taken.
 
-    ``taken``: what is to be known of each that was ever complete in this process.
+    ``taken``: what is to be known of each that was ever complete in this process. ``on_disk``: the names of those in
+    the journal that was written last.
     """
 
     def __init__(self) -> None:
         self.taken: list[SnapshotRecord] = []
         self.newest: tuple[CompletedSnapshot, ...] = ()
+        self.on_disk: frozenset[str] = frozenset()
         self._journaled: set[str] = set()  # names of those that a journal on disk may have
         self._superseded: set[str] = set()  # names of savepoints
         self._removed: set[str] = set()  # ... whose state is not there any more
@@ -62,7 +64,7 @@ class CompletedSnapshots:
     def journaled(self, names: Collection[str]) -> None:
         """The journal on disk has these, and no other one is there."""
         with self._changing:
-            self._journaled = set(names)
+            self._journaled, self.on_disk = set(names), frozenset(names)
 
     def supersede(self, savepoints: Iterable[str]) -> None:
         """Nobody goes on from these savepoints any more, whatever journal is on disk."""

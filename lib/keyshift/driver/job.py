@@ -208,14 +208,16 @@ class Job:
         _complete_restarts(self.stages, self._say)
 
     def past(self) -> Past:
-        """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper.
+        """The way until now. What slots said of steps of this attempt is in it if there is a snapshot behind that, and
+        otherwise in ZooKeeper.
 
         No snapshot that it has is removed before ``snapshots.journaled`` is told of a later one.
         """
+        snapshots = self.snapshots.for_journal()  # first: what was written down before them is in the stages, then
         return Past(
             stages={stage.name: stage.history.with_attempt(stage.log) for stage in self.stages},
             savepoints=list(self.savepoints),
-            snapshots=self.snapshots.for_journal(),
+            snapshots=snapshots,
             notes=self.notes_so_far,
             revoked=set(self.revoked),
             begun_from=self._begun_from,

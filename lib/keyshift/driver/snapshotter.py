@@ -54,6 +54,8 @@ class Snapshotter:
         self._over = threading.Event()
         self._completing = threading.Lock()  # held while one counts that is complete, and for the end
         self._number = 0
+        # The newest that is complete, and of which steps all was written down before that, by stage.
+        self._noted: tuple[str, dict[str, set[Version]]] = "", {}
         self._failure: BaseException | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name="keyshift-snapshots", daemon=True)
         self._thread.start()
@@ -101,6 +103,7 @@ class Snapshotter:
 
     def _take(self, name: str) -> None:
         config, written, begun_us = self._config, dict[str, int](), now_us()
+        told = {stage.name: stage.led.log.told.copy() for stage in self._stages}
         manifest = SavepointManifest(config.workload, config.parameters, self._revoked)
         versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
         for stage, version in zip(self._stages, versions, strict=True):
@@ -118,6 +121,7 @@ class Snapshotter:
             state = {stage: sum(sizes.values()) for stage, sizes in unit_bytes.items()}
             snapshot = CompletedSnapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes)
             self._completed.add(snapshot, SnapshotRecord(begun_us, now_us(), written, state, name))
+            self._noted = name, told
 
     def _tell(self, what: str) -> None:
         if not self._over.is_set():
@@ -146,9 +150,10 @@ class Snapshotter:
     def _clear(self) -> None:
         """What was said of earlier snapshots goes: their answers, and what was acknowledged of them.
 
-        Not of what is published: one that takes over waits for it. Nor of steps that move something: that is read at
-        the end of the attempt.
+        Not of what is published: one that takes over waits for it. Of steps that move something it is written down, and
+        goes when a journal on disk has that: another process would read here what its journal lacks.
         """
+        newest, told = self._noted
         for stage in self._stages:
             for name in stage.participant.children(nodes.ALL_SAVED):
                 if name.startswith(MARK):
@@ -156,9 +161,12 @@ class Snapshotter:
             published = stage.participant.read(nodes.STEPS)
             if published is None:
                 continue
-            under_way, records = dict(published.steps).keys(), stage.led.log.records
+            under_way, log = dict(published.steps).keys(), stage.led.log
+            log.read_acknowledgements(stage.participant, under_way=False)
+            needless = told[stage.name] if newest in self._completed.on_disk else set[Version]()
             for version in map(Version, map(int, stage.participant.children(nodes.ALL_ACKS))):
-                if version <= published.version and version not in under_way and version not in records:
+                needed = version in under_way or (version in log.records and version not in needless)
+                if version <= published.version and not needed:
                     stage.participant.withdraw(nodes.acks(version))
 
     def _begun(self, stage: LedStage, name: str) -> Version:

@@ -53,7 +53,7 @@ class StepLog:
 
     ``history``: the assignments that routers were told; ``records``: of steps, by version; ``notes``: a line for each
     step that did not go as planned; ``snapshots``: the one that was begun last, and its version; ``late_snapshots``:
-    the same one, if it was given up.
+    the same one, if it was given up; ``told``: steps whose records have all that slots say of them.
     """
 
     def __init__(self, assignment: Assignment) -> None:
@@ -62,6 +62,7 @@ class StepLog:
         self.notes: list[str] = []
         self.snapshots: dict[str, Version] = {}
         self.late_snapshots: set[str] = set()
+        self.told: set[Version] = set()
 
     def assignment_of(self, version: Version) -> Assignment:
         """That of a snapshot's ``version``, under which nothing moves; whoever has published it may have died since."""
@@ -104,20 +105,24 @@ class StepLog:
             f"{deadline_s:g} s; {outcome}{also}; the job goes on"
         )
 
-    def read_acknowledgements(self, coordination: Coordination) -> None:
-        """Complete ``records``: what slots measured is of no interest while steps wait for each other."""
-        for version, record in self.records.items():
-            note_acknowledgements(record, coordination.read_below(nodes.acks(version)))
+    def read_acknowledgements(self, coordination: Coordination, under_way: bool = True) -> None:
+        """Complete ``records``: what slots measured is of no interest while steps wait for each other. What was told is
+        not read again: an attempt may last for days. ``under_way``: also of steps that are, or had another end.
+        """
+        for version, record in list(self.records.items()):
+            if version not in self.told and (under_way or record.outcome == "complete"):
+                note_acknowledgements(record, coordination.read_below(nodes.acks(version)))
+                if record.told:
+                    self.told.add(version)
 
 
 def note_acknowledgements(record: StepRecord, said: Mapping[str, nodes.Acknowledgement]) -> None:
-    """Put into ``record`` what its slots have ``said``, by the names of their nodes."""
-    for name, each in said.items():
-        _, slot = nodes.phase_and_slot(name)
-        if isinstance(each, UnitsLeft):
-            record.released[slot] = each
-        elif isinstance(each, UnitsCame):
-            record.installed[slot] = each
+    """Put into ``record`` what its slots have ``said``, by the names of their nodes. Another thread may just write it
+    down.
+    """
+    by_slot = [(nodes.phase_and_slot(name)[1], each) for name, each in said.items()]
+    record.released = record.released | {slot: each for slot, each in by_slot if isinstance(each, UnitsLeft)}
+    record.installed = record.installed | {slot: each for slot, each in by_slot if isinstance(each, UnitsCame)}
 
 
 def _words(dropped: protocol.Dropped) -> str:

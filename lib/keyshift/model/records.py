@@ -113,6 +113,13 @@ class StepRecord:
         self.installed = {slot: UnitsCame(of_slot, drained_us) for slot, of_slot in came.items()}
         self.completed_us, self.outcome = drained_us, "complete"
 
+    @property
+    def told(self) -> bool:
+        """Whether each slot has said what it gave and got."""
+        moves = self.step.moves
+        gave, got = {move.source for move in moves}, {move.destination for move in moves}
+        return gave <= self.released.keys() and got <= self.installed.keys()
+
 
 def restart_record(
     before: Assignment,

@@ -590,7 +590,8 @@ def test_what_ends_the_snapshots_is_the_controlling_threads(job):
 def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes_all_that_came_behind_it(job):
     """The driver died in the attempt behind the one that its journal knows, at a version that nobody wrote down."""
     past = job.past()
-    counter = replace(past.stages["counter"], records=[StepRecord(START.version + 1, Step(()), 5)])
+    step = Step((Move(UnitId(0), SlotId(0), SlotId(1)),))
+    counter = replace(past.stages["counter"], records=[StepRecord(START.version + 1, step, 5)])
     snapshots = [CompletedSnapshot("snapshot-000-1", START.version + 2, {0: 40}, 9, {"counter": {}})]
     past = replace(past, snapshots=snapshots, stages={"counter": counter})
     job.stop()

@@ -10,6 +10,7 @@ from small_job import CONFIG
 from keyshift.driver.agreement import Agreement, Say
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied
+from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.notes import Activity, Doing
@@ -141,6 +142,24 @@ def test_every_step_is_written_down_with_what_its_slots_measured():
         assert record.published_us <= record.switched_us <= record.completed_us
         assert record.released == {0: LEFT} and record.installed == {1: CAME}
     assert [assignment.version for assignment in leader.log.history] == [START.version, *versions]
+
+
+def test_what_slots_say_of_a_step_is_read_until_all_of_them_have_and_then_no_more():
+    """An attempt may have thousands of steps, and another one waits until it has ended."""
+    nodes, log, version = Nodes(), StepLog(START), START.version + 1
+    log.published([(version, FIRST)], 5)
+    nodes.say(version, "released-0")
+    log.read_acknowledgements(nodes)
+    record = log.records[version]
+    assert (record.released, record.installed) == ({0: LEFT}, {})
+    nodes.say(version, "installed-1")
+    log.read_acknowledgements(nodes, under_way=False)
+    assert record.installed == {}, "it is"
+    log.ended(version, "complete", 9)
+    log.read_acknowledgements(nodes, under_way=False)
+    assert (record.released, record.installed, log.told) == ({0: LEFT}, {1: CAME}, {version})
+    nodes.close()
+    log.read_acknowledgements(nodes)
 
 
 def test_of_a_step_that_has_ended_nothing_is_awaited_any_more():

@@ -13,9 +13,10 @@ from keyshift.driver import snapshotter as module
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.questions import Questions
 from keyshift.driver.snapshotter import MARK, Snapshotter
+from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, ProtocolViolation
-from keyshift.model.keys import Assignment, Step
-from keyshift.model.records import UnitsCame
+from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.model.records import StepRecord, UnitsCame, UnitsLeft
 from keyshift.waiting import wait_until
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import (
@@ -36,16 +37,18 @@ from waits import until
 
 OWNERS = {0: (0, 1), 1: (2, 3)}  # units by slot
 MOVES = 5  # the version of a step that moves something
+STEP = Step((Move(UnitId(2), SlotId(1), SlotId(0)),))
 
 
-class Leader:
+class Leader(StepLog):
     """A coordinator that begins what is wanted at once, with routers and slots that answer at once; what it has
     published is ``nodes``.
     """
 
     def __init__(self, nodes, store):
         self.nodes, self.store, self.assignment = nodes, store, Assignment.contiguous(4, 2)
-        self.snapshots, self.late_snapshots, self.records = {}, set(), {MOVES: "of a step"}
+        super().__init__(self.assignment)
+        self.records = {MOVES: StepRecord(MOVES, STEP, 1, outcome="complete")}
         self.silent, self.failing = set(), {}  # who does not answer, and what who cannot write says
         self.said_by = {0, 1}
         self.under_way = []  # versions
@@ -96,6 +99,7 @@ def made(monkeypatch):
     one.nodes = MemoryCoordination(memory, epoch=MemoryCoordination(memory).claim("job", first=True))
     one.nodes.begin()
     one.nodes.acknowledge(ack(MOVES, "installed", 0), UnitsCame((), 1))
+    one.nodes.acknowledge(ack(MOVES, "released", 1), UnitsLeft(()))
     one.nodes.acknowledge(saved("0-of-a-stop")["router-0"], RouterSaved(1))
     one.leader = Leader(one.nodes, store)
 
@@ -171,6 +175,24 @@ def test_the_two_newest_are_kept_and_their_nodes_go(made):
     there = made.nodes.children(ALL_SAVED)
     assert next(iter(made.leader.snapshots)) not in there and "0-of-a-stop" in there
     assert 10 not in acknowledged(made) and MOVES in acknowledged(made)
+
+
+def test_what_slots_have_said_of_a_step_is_written_down_and_goes_when_a_journal_on_disk_has_that(made):
+    """An attempt may move for days. Of a step that is under way it stays."""
+    record, under_way = made.leader.records[MOVES], StepRecord(MOVES + 1, STEP, 1)
+    made.leader.records[MOVES + 1] = under_way
+    made.nodes.acknowledge(ack(MOVES + 1, "installed", 0), UnitsCame((), 1))
+    made.begin()
+    until(lambda: len(made.complete.taken) > 3)
+    assert record.released == {1: UnitsLeft(())} and record.installed == {0: UnitsCame((), 1)}
+    assert MOVES in acknowledged(made), "another process would look for it"
+
+    def journaled():
+        made.complete.journaled({each.name for each in made.complete.newest})
+        return MOVES not in acknowledged(made)
+
+    until(journaled)
+    assert MOVES + 1 in acknowledged(made) and not under_way.installed
 
 
 def test_what_a_journal_has_is_not_removed_before_another_one_is_on_disk(made):
