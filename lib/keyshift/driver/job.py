@@ -75,7 +75,7 @@ class Job:
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
         self.stages = [LedStage(each, self.notes, self.check, say) for each in config.chain()]
         self.faults = JobFaults(config.faults, self.stages, say, services)
-        given = output, self.note, self.faults.listen, self.revoked
+        given = output, self.note, self.faults.listen, self.revoked, lambda: forget_attempts(self.config)
         self._query = Query(start_query, work, batch_s, self.stages, self.snapshots, *given)
 
     def stage(self, name: str) -> LedStage:
@@ -323,7 +323,7 @@ def newest_attempt(config: JobConfig) -> int:
     """Of a job that was claimed, as ZooKeeper has it. Raises ServiceUnavailable if it has none."""
     with _at_root(config) as participant:
         participant.require_epoch()
-        if attempts := [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]:
+        if attempts := _attempts(participant):
             return max(attempts)
     raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
 
@@ -350,6 +350,21 @@ def _came(stage: LedStage) -> dict[int, tuple[UnitCame, ...]]:
     if stage.config.restore is None:
         return all_came(stage.assignment, now_us())
     return {slot: said.units for slot, said in stage.ask.await_restored().items()}
+
+
+def forget_attempts(config: JobConfig) -> None:
+    """What ZooKeeper has of attempts before the last one goes, unless it is away. Whoever resumes the job asks for the
+    newest that has begun, and for restarts that no journal has.
+    """
+    with contextlib.suppress(ServiceUnavailable), _at_root(config) as participant:
+        for attempt in _attempts(participant):
+            if attempt < config.attempt - 1:
+                participant.withdraw(nodes.of_attempt(attempt))
+
+
+def _attempts(participant: Coordination) -> list[int]:
+    """Of which there is anything; ``participant``: at the root of the job."""
+    return [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]
 
 
 def _next_version(left: Unfinished) -> Unfinished:

@@ -22,7 +22,7 @@ StartQuery = Callable[[JobConfig, Path, float, dict[int, int] | None], RunningQu
 class Query:
     """Of ``stages``, started by ``begin``. For one controlling thread; ``check`` is for any. ``note``: of snapshots
     that failed. ``started`` is called before the first row is awaited. ``revoked``: versions whose results count for
-    nothing, as they are when an attempt starts.
+    nothing, as they are when an attempt starts. ``forget``: see ``Snapshotter``.
     """
 
     def __init__(
@@ -36,10 +36,11 @@ class Query:
         note: Callable[[str], None],
         started: Callable[[], None],
         revoked: Collection[int],
+        forget: Callable[[], None],
     ) -> None:
         self._begin, self._work, self._batch_s, self._stages = begin, work, batch_s, stages
         self._completed, self._output, self._note = completed, output, note
-        self._started, self._revoked = started, revoked
+        self._started, self._revoked, self._forget = started, revoked, forget
         self._query: RunningQuery | None = None
         self._snapshotter: Snapshotter | None = None
         self._ended: list[Snapshotter] = []  # of earlier attempts, that may still write
@@ -69,7 +70,7 @@ class Query:
         for stage in self._stages:  # now: a step has a deadline
             stage.start()
         if config.snapshot_s:
-            given = self._output, self._completed, self._note, self._revoked
+            given = self._output, self._completed, self._note, self._revoked, self._forget
             self._snapshotter = Snapshotter(config, self._stages, *given)
 
     @property

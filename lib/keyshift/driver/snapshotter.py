@@ -30,7 +30,8 @@ class _Over(Exception):
 
 class Snapshotter:
     """Of one attempt. ``completed`` gets those that are, and ``note`` one line of each that failed. ``revoked``:
-    versions whose results count for nothing.
+    versions whose results count for nothing. ``forget`` is called once, when a journal on disk has what was before
+    this attempt.
 
     It begins at the last stage. When the routers of a stage know what is to come, the stage before begins: a slot that
     has come to the snapshot finds there what it has to say as a router.
@@ -47,9 +48,10 @@ class Snapshotter:
         completed: CompletedSnapshots,
         note: Callable[[str], None],
         revoked: Iterable[int] = (),
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
         self._config, self._stages, self._output = config, stages, output
-        self._completed, self._note, self._revoked = completed, note, sorted(revoked)
+        self._completed, self._note, self._revoked, self._forget = completed, note, sorted(revoked), forget
         self._store = SavepointStore(config.endpoints, config.job)
         self._over = threading.Event()
         self._completing = threading.Lock()  # held while one counts that is complete, and for the end
@@ -154,6 +156,9 @@ class Snapshotter:
         goes when a journal on disk has that: another process would read here what its journal lacks.
         """
         newest, told = self._noted
+        if journaled := newest in self._completed.on_disk:
+            self._forget()
+            self._forget = lambda: None
         for stage in self._stages:
             for name in stage.participant.children(nodes.ALL_SAVED):
                 if name.startswith(MARK):
@@ -163,7 +168,7 @@ class Snapshotter:
                 continue
             under_way, log = dict(published.steps).keys(), stage.led.log
             log.read_acknowledgements(stage.participant, under_way=False)
-            needless = told[stage.name] if newest in self._completed.on_disk else set[Version]()
+            needless = told[stage.name] if journaled else set[Version]()
             for version in map(Version, map(int, stage.participant.children(nodes.ALL_ACKS))):
                 needed = version in under_way or (version in log.records and version not in needless)
                 if version <= published.version and not needed:

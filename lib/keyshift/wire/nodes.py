@@ -380,6 +380,11 @@ def of_job(job: str) -> str:
     return f"/keyshift/{job}"
 
 
+def of_attempt(number: int) -> Folder[Any]:
+    """All of an attempt, seen from the root of its job."""
+    return Folder(str(number), {})
+
+
 def of_order(stage: str, slot: int) -> str:
     """The root of the election among replicas of a slot, seen from that of their job; see ``election``."""
     return f"order/{stage}/{slot}"

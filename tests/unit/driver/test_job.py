@@ -30,6 +30,7 @@ from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import (
+    ALL,
     ALL_SAVED,
     ASSIGNMENT,
     ENDED_LOGS,
@@ -154,8 +155,9 @@ def job(monkeypatch):
         queries.append(Query())
         return queries[-1]
 
-    def snapshotter(*_):
+    def snapshotter(*given):
         snapshotters.append(Snapshots())
+        snapshotters[-1].forget = given[-1]
         return snapshotters[-1]
 
     monkeypatch.setattr(query, "Snapshotter", snapshotter)
@@ -286,6 +288,22 @@ def test_of_earlier_attempts_only_what_may_still_write_snapshots_is_waited_for(j
     job.clean()
     assert waited == [1] and [each.ended for each in job.snapshotters] == [1] * 5
     assert not list(bucket.names())
+
+
+def test_what_zookeeper_has_of_attempts_before_the_last_one_goes_and_another_process_goes_on_all_the_same(job):
+    """A job may be scaled by restarts for days."""
+
+    def attempts():
+        return {name for name in Participant(job.memory, of_job("job")).children(ALL) if name.isdigit()}
+
+    for _ in range(3):
+        job.recover()
+    assert attempts() == {"0", "1", "2", "3"}
+    job.snapshotters[-1].forget()
+    assert attempts() == {"2", "3"}
+    past = job.past()
+    job.stop()
+    assert resumed(job, past).config.attempt == 4
 
 
 def test_snapshots_of_a_job_that_is_over_go_though_zookeeper_is_away(job, monkeypatch):

@@ -95,7 +95,7 @@ def made(monkeypatch):
     """``made.complete``, ``made.notes``; ``made.leader`` before ``made.begin()``."""
     store, memory = store_of(), Memory()
     monkeypatch.setattr(module, "SavepointStore", lambda *_: store)
-    one = SimpleNamespace(store=store, notes=[], snapshotters=[], complete=CompletedSnapshots())
+    one = SimpleNamespace(store=store, notes=[], snapshotters=[], complete=CompletedSnapshots(), forgot=[])
     one.nodes = MemoryCoordination(memory, epoch=MemoryCoordination(memory).claim("job", first=True))
     one.nodes.begin()
     one.nodes.acknowledge(ack(MOVES, "installed", 0), UnitsCame((), 1))
@@ -107,7 +107,8 @@ def made(monkeypatch):
         config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s, **settings)
         ask = Questions(SimpleNamespace(participant=one.nodes, config=config), lambda: None)
         stage = Stage(config=config, name="counter", participant=one.nodes, ask=ask, made=one)
-        snapshotter = Snapshotter(config, [stage], one.leader, one.complete, one.notes.append, revoked)
+        given = one.complete, one.notes.append, revoked, lambda: one.forgot.append("attempts")
+        snapshotter = Snapshotter(config, [stage], one.leader, *given)
         one.snapshotters.append(snapshotter)
         return snapshotter
 
@@ -185,13 +186,14 @@ def test_what_slots_have_said_of_a_step_is_written_down_and_goes_when_a_journal_
     made.begin()
     until(lambda: len(made.complete.taken) > 3)
     assert record.released == {1: UnitsLeft(())} and record.installed == {0: UnitsCame((), 1)}
-    assert MOVES in acknowledged(made), "another process would look for it"
+    assert MOVES in acknowledged(made) and not made.forgot, "another process would look for it"
 
     def journaled():
         made.complete.journaled({each.name for each in made.complete.newest})
         return MOVES not in acknowledged(made)
 
     until(journaled)
+    assert made.forgot == ["attempts"]
     assert MOVES + 1 in acknowledged(made) and not under_way.installed
 
 
