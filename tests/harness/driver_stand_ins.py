@@ -55,6 +55,7 @@ HURRY: list[tuple[Any, str, float]] = [
     (backlog, "SILENCE_S", 30.0),
     (run_loop, "LONGEST_PAUSE_S", 0.05),
     (live_journal, "KEEP_AGAIN_S", 0.1),
+    (live_journal, "LONGEST_REST_S", 0.0),
     (questions, "CHECK_S", 0.02),
     (questions, "SETTLE_S", 3.0),
     (protocol_logs, "ANSWER_S", 0.2),

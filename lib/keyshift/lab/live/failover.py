@@ -77,8 +77,8 @@ class Failover(Protocol):
     """Of a system, for the controlling thread."""
 
     @property
-    def progress(self) -> object:
-        """A journal that was made while this was another value is old."""
+    def progress(self) -> tuple[object, object]:
+        """What has begun, and the snapshots: a journal that was made while either was another value is old."""
 
     def journal(self) -> SystemJournal:
         """What another process needs to go on. Raises Deposed if another one has claimed the job."""

@@ -1,6 +1,7 @@
 """What has to be on disk so that another process can go on with a live job whose driver was killed.
 
-The journal is written whole, whenever there is a newer snapshot or something else that must not be lost.
+The journal is written whole, whenever there is a newer snapshot or something else that must not be lost. It has every
+step: of a job that moves for hours it takes seconds, so that not every snapshot is worth it.
 """
 
 import time
@@ -18,6 +19,8 @@ from keyshift.progress import Say
 from keyshift.refusals import refusal
 
 KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once more
+# For newer snapshots alone it is written so many times later than the last one took, but not much later.
+RESTS, LONGEST_REST_S = 20, 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +77,21 @@ class JournalWriter:
 
     def __init__(self, keeper: Keeper, kept: Callable[[], None], note: Say) -> None:
         self._keeper, self._heard, self._note = keeper, kept, note
-        self._kept: object = None  # of what the journal was that was written last
+        self._kept: tuple[object, object] | None = None  # of what the journal was that was written last
         self._not_kept_since: float | None = None  # seconds of the monotonic clock
         self._keep_at = 0.0  # likewise: not before that
+        self._rests_until = 0.0  # likewise: nor before that, for newer snapshots alone
 
-    def keep(self, of: object, make: Callable[[], Journal]) -> None:
-        """Write the journal that ``make`` gives, if it is ``of`` something else than the one before.
+    def keep(self, of: object, snapshots: object, make: Callable[[], Journal]) -> None:
+        """Write the journal that ``make`` gives, if it is ``of`` something else than the one before, or of newer
+        ``snapshots``: those that the one before names stay as long as it is there.
 
         Raises ServiceUnavailable if the first one of a job cannot be written.
         """
-        if of == self._kept or time.monotonic() < self._keep_at:
+        begin, before = time.monotonic(), self._kept
+        if (of, snapshots) == before or begin < self._keep_at:
+            return
+        if before and before[0] == of and begin < self._rests_until:
             return
         journal = make()
         try:
@@ -97,7 +105,9 @@ class JournalWriter:
                 self._not_kept_since = time.monotonic()
                 self._note(f"the journal cannot be written ({error}); it is tried every {KEEP_AGAIN_S:g} s")
             return
-        self._kept = of
+        self._kept = of, snapshots
+        end = time.monotonic()
+        self._rests_until = end + min(RESTS * (end - begin), LONGEST_REST_S)
         self._heard()
         if self._not_kept_since is not None:
             took_s, self._not_kept_since = time.monotonic() - self._not_kept_since, None

@@ -103,9 +103,9 @@ class LiveRun:
 
     def _keep(self) -> None:
         """The journal, if something has changed that must not be lost."""
-        progress = self._failover.progress, self.migrations.progress
-        now = (*progress, len(self.system.notes), self.loop.rates.copy())
-        self._journal.keep(now, self._made)
+        begun, snapshots = self._failover.progress
+        now = begun, self.migrations.progress, len(self.system.notes), self.loop.rates.copy()
+        self._journal.keep(now, snapshots, self._made)
 
     def _made(self) -> Journal:
         loop, migrations = self.loop, self.migrations

@@ -38,10 +38,10 @@ class ReplicasFailover:
         self._told: tuple[ResumePoint, ...] = ()  # in the journal that was told last
 
     @property
-    def progress(self) -> tuple[str, list[int]]:
-        """What was written down last, and how many incarnations each replica has had."""
+    def progress(self) -> tuple[list[int], str]:
+        """How many incarnations each replica has had, and what was written down last."""
         newest = self._points.newest
-        return newest.savepoint.name if newest else "", [len(each.began) for each in self._replicas.all]
+        return [len(each.began) for each in self._replicas.all], newest.savepoint.name if newest else ""
 
     def journal(self) -> SystemJournal:
         """See ``Failover``."""

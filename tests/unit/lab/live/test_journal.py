@@ -10,8 +10,9 @@ from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
 from keyshift.experiment.commands import Migration
+from keyshift.lab.live import journal as module
 from keyshift.lab.live.failover import JobFailover
-from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
+from keyshift.lab.live.journal import Journal, JournalWriter, journal_from_json, journal_to_json
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
@@ -105,6 +106,27 @@ def test_a_damaged_journal_is_refused_with_the_field_and_without_values():
     with pytest.raises(BadInput, match=r"the journal is damaged: .*past\.snapshots") as refused:
         journal_from_json(raw)
     assert "secret" not in str(refused.value)
+
+
+def test_one_that_takes_long_is_written_less_often_for_newer_snapshots_alone(monkeypatch):
+    """It has every step that was ever made, and there is a snapshot every few seconds."""
+    clock, kept = SimpleNamespace(now=100.0), []
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def keep(journal):
+        kept.append(journal)
+        clock.now += 0.5
+
+    writer = JournalWriter(SimpleNamespace(keep=keep, resumed=None), lambda: None, kept.append)
+
+    def newest(of, snapshots, after_s=0.0):
+        clock.now += after_s
+        writer.keep(of, snapshots, lambda: (of, snapshots))
+        return kept[-1]
+
+    assert newest("begun", 1) == newest("begun", 2) == ("begun", 1)
+    assert newest("asked", 2) == newest("asked", 3, after_s=9.9) == ("asked", 2)
+    assert newest("asked", 3, after_s=0.2) == ("asked", 3)
 
 
 @pytest.mark.parametrize(
