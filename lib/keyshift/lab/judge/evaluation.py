@@ -288,7 +288,7 @@ class EndedJob:
         for line in nothing:
             say(line)
         told = final.planned_s, final.copied, bytes_beside(measures), pushed
-        offered = {"took_s": feed.took_s, "events": feed.offered or 0, "planned": feed.planned}
+        offered: dict[str, Any] = {"took_s": feed.took_s, "events": feed.offered or 0, "planned": feed.planned}
         facts = self.facts(span, tables, self.events, *told, **offered, unprocessed=self.unprocessed)
         if final.strength:
             facts["fewer_replicas_s"] = fewer_s(final.strength, self._traffic.replicas, span)
