@@ -288,8 +288,13 @@ class EndedJob:
         for line in nothing:
             say(line)
         told = final.planned_s, final.copied, bytes_beside(measures), pushed
-        offered: dict[str, Any] = {"took_s": feed.took_s, "events": feed.offered or 0, "planned": feed.planned}
-        facts = self.facts(span, tables, self.events, *told, **offered, unprocessed=self.unprocessed)
+        offered = {
+            "took_s": feed.took_s,
+            "events": feed.offered or 0,
+            "unprocessed": self.unprocessed,
+            "planned": feed.planned,
+        }
+        facts = self.facts(span, tables, self.events, offered, *told)
         if final.strength:
             facts["fewer_replicas_s"] = fewer_s(final.strength, self._traffic.replicas, span)
         at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
@@ -301,11 +306,11 @@ class EndedJob:
         span: Span,
         tables: Mapping[str, pa.Table],
         events: pd.DataFrame,
+        offered: Mapping[str, Any],
         planned_s: float,
         copied: CopiedAhead,
         beside: int,
         pushed: bool,
-        **offered: Any,
     ) -> dict[str, Any]:
         """What ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``. ``events``: those that results
         have to be about; ``offered``: the rest of ``Offered``. ``beside``: see ``bytes_beside``.

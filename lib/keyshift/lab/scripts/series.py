@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, cast
+from typing import cast
 
 from keyshift.analysis import metrics
 from keyshift.experiment.parts import Choice
@@ -174,6 +174,6 @@ def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     tables = ended.tables(span, lap.numbers)
     events = ended.events[span.of(ended.events["t"])]
     told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().phase(0).mode.transfer == "push"
-    offered: dict[str, Any] = {"took_s": span.end - span.start, "events": len(events), "planned": len(events)}
-    facts = ended.facts(span, tables, events, *told, **offered, unprocessed=0)
+    offered = {"took_s": span.end - span.start, "events": len(events), "unprocessed": 0, "planned": len(events)}
+    facts = ended.facts(span, tables, events, offered, *told)
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])
