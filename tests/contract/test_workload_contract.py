@@ -222,6 +222,14 @@ class SetsOfNames(KeyCount):
     names: Any = Field(default=("a", "b"), description="JSON has no such type")
 
 
+class Weighted(KeyCount):
+    weights: list[float] = Field(default=[1.0, 2.0], description="results have no place for several numbers")
+
+
+class KeepsItsSlot(KeyCountOperator):
+    state_schema = pa.schema([("slot", pa.int64()), ("payload", pa.binary())])
+
+
 class Suspicious(KeyCount):
     def wrong(self, events, results, final, times=None):
         yield "nobody is to be trusted"
@@ -260,6 +268,12 @@ BROKEN = {
     "no skew": (NoSkew, "no_skew has skew None: must be a number"),
     "computed": (SaysMore, "keycount is not made anew of what its model_dump.. gives: unknown key 'twice'"),
     "no JSON": (SetsOfNames, r"names was \('a', 'b'\), and is \['a', 'b'\]"),
+    "a list": (Weighted, r"weights = \[1.0, 2.0\]: results tell a number, a text or a truth value of each parameter"),
+    "a name of results": (
+        with_stage(KeyCount, result_fields=(pa.field("first", pa.bool_()),)),
+        "t has .'first'. already",
+    ),
+    "a name of states": (with_stage(KeyCount, operator=KeepsItsSlot), "key of a final state has .'slot'. already"),
     "an oracle that says no": (Suspicious, "a run whose state moves twice is judged bad"),
     "map": (with_stage(KeyCount, map=lambda events: events), "its map belongs to the source"),
     "twins": (with_sources(KeyCount, lambda plain: [plain, plain]), "two sources or stages have the same name"),

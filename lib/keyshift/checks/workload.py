@@ -26,7 +26,7 @@ from keyshift.results.verdict import Judgement, judge
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.config import result_schema
-from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload, uses_time
+from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload, taken_names, untold, uses_time
 from keyshift.workloads.alone import StageAlone
 from keyshift.workloads.times import Times
 
@@ -80,7 +80,7 @@ def _assignments(workload: Workload) -> list[Assignment]:
 
 
 def _check_parameters(workload: Workload) -> None:
-    """Other processes make it anew of what ``model_dump`` gives, as JSON."""
+    """Other processes make it anew of what ``model_dump`` gives, as JSON; results tell the values."""
     given, what = workload.model_dump(), f"{workload.name} is not made anew of what its model_dump() gives"
     try:
         again = type(workload)(**decode(dict[str, Any], encode(given))).model_dump()
@@ -90,13 +90,15 @@ def _check_parameters(workload: Workload) -> None:
         require(False, f"{what}: {error}")
     for name in given:
         require(again[name] == given[name], f"{what}: {name} was {given[name]!r}, and is {again[name]!r}")
+    unfit = list(untold(workload))
+    require(not unfit, "; ".join(unfit))
 
 
 def _check_columns(stage: KeyedStage) -> None:
     begin = tuple(stage.events)[: len(EVENT_FIELDS)]
     require(begin == EVENT_FIELDS, f"stage {stage.name}: its events begin with {begin}, expected {EVENT_FIELDS}")
-    both = {f.name for f in stage.result_fields} & {f.name for f in RESULT_FIELDS}
-    require(not both, f"stage {stage.name}: every result has {sorted(both)} already")
+    taken = list(taken_names(stage))
+    require(not taken, "; ".join(taken))
 
 
 def _check_source(source: Source) -> None:

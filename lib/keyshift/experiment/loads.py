@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from keyshift.model.errors import BadInput
 from keyshift.registry import by_name, require_new
 from keyshift.traffic.load import Schedule, SourceLoad
-from keyshift.workloads import Source, Workload
+from keyshift.workloads import Source, Workload, taken_names, untold
 from keyshift.workloads.event_files import EventFile
 
 MOST_ROUTERS = 64  # of a source
@@ -43,7 +43,9 @@ def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> 
 
 
 def check_sources(workload: Workload, rate_steps: str, events: float) -> None:
-    """Raises BadInput if no ``events`` are offered, or what routers make of them is not said by the sources."""
+    """Raises BadInput if no ``events`` are offered, what routers make of them is not said by the sources, or something
+    of ``workload`` has no place in the results.
+    """
     if not events:
         raise BadInput(f"rate_steps = {rate_steps}: nothing is offered; raise a rate")
     if (first := workload.stages[0]).map is not None:
@@ -51,6 +53,8 @@ def check_sources(workload: Workload, rate_steps: str, events: float) -> None:
             f"workload = {workload.name}: stage {first.name} is the first one and has a map; that belongs to the "
             "source, Source(…, map=…)"
         )
+    if unfit := [*untold(workload), *(line for stage in workload.stages for line in taken_names(stage))]:
+        raise BadInput(f"workload = {workload.name}: {unfit[0]}")
 
 
 def check_injectors(injectors: int, routers: int) -> None:

@@ -35,6 +35,15 @@ RESULT_FIELDS = (
     pa.field("position", pa.int32()),
     pa.field("version", pa.int64()),  # assignment version the event was routed under
 )
+ARRIVAL_FIELDS = (  # what the collector says of each result; see ``traffic.collector``
+    pa.field("slot", pa.int32()),
+    pa.field("log_offset", pa.int64()),
+    pa.field("arrived_us", pa.int64()),
+    pa.field("replica", pa.int16()),
+    pa.field("slot_turn", pa.int64()),
+    pa.field("attempt", pa.int32()),
+    pa.field("first", pa.bool_()),
+)
 
 FIRST_EPOCH = 1  # of a job
 MOST_BYTES = 512 << 10  # of an encoded frame with more than one row

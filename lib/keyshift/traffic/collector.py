@@ -50,15 +50,6 @@ from keyshift.traffic.topics import ANSWER_MS, Topic
 
 PART_ROWS = 1 << 16  # are written at once: some MiB, which take milliseconds
 PART_TABLES = 600  # at most, however few their rows are: each takes some KiB beside them
-_ARRIVAL = (
-    pa.field("slot", pa.int32()),
-    pa.field("log_offset", pa.int64()),
-    pa.field("arrived_us", pa.int64()),
-    pa.field("replica", pa.int16()),
-    pa.field("slot_turn", pa.int64()),
-    pa.field("attempt", pa.int32()),
-    pa.field("first", pa.bool_()),
-)
 NO_TURN = frames.OfTurn(0, 0, 0)  # of results of a slot that takes rows as they come
 READ_MS = 100
 _LATE_US = 400_000  # so long after its end all of a second has been read, but for what is told with the next one
@@ -130,7 +121,7 @@ class ResultsFile:
     def __init__(self, result_fields: tuple[pa.Field, ...], output: Path, counts: Counts | None = None) -> None:
         self.schema, self._counts = pa.schema([*frames.RESULT_FIELDS, *result_fields]), counts
         self.count = 0
-        self._writer = pq.ParquetWriter(output, pa.schema([*self.schema, *_ARRIVAL]))
+        self._writer = pq.ParquetWriter(output, pa.schema([*self.schema, *frames.ARRIVAL_FIELDS]))
         self._tables: list[pa.Table] = []  # of about one second each
         self._unwritten = 0  # rows of them
         self._frames: list[tuple[_Origin, pa.RecordBatch]] = []
@@ -168,9 +159,9 @@ class ResultsFile:
         first = np.concatenate([NO_ROWS, *map(self._counts or _all_count, origins, batches)])
         # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
         table = pa.Table.from_batches(batches, self.schema).combine_chunks()
-        of_frames = np.array(columns, np.int64).reshape(-1, len(_ARRIVAL) - 1)
+        of_frames = np.array(columns, np.int64).reshape(-1, len(frames.ARRIVAL_FIELDS) - 1)
         of_rows = [*np.repeat(of_frames, rows, axis=0).T, first]
-        for field, values in zip(_ARRIVAL, of_rows, strict=True):
+        for field, values in zip(frames.ARRIVAL_FIELDS, of_rows, strict=True):
             table = table.append_column(field, pa.array(values).cast(field.type))
         if table.num_rows:
             self._tables.append(table)

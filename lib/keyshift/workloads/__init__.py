@@ -23,6 +23,8 @@ from keyshift.workloads.contract import (
     Workload,
     due,
     results_due,
+    taken_names,
+    untold,
     uses_time,
 )
 from keyshift.workloads.keycount import KeyCount
@@ -45,6 +47,8 @@ __all__ = [
     "parameters",
     "parcel_of",
     "results_due",
+    "taken_names",
+    "untold",
     "uses_time",
     "workload",
     "workloads",

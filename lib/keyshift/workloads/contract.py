@@ -11,13 +11,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyshift.model.frames import empty
+from keyshift.model.frames import ARRIVAL_FIELDS, RESULT_FIELDS, empty
 from keyshift.state import UnitState
 from keyshift.workloads.times import Times
 
 # Which event of the input something is the result of: its router, the offset of its frame, its position there.
 ORIGIN = (pa.field("router", pa.int32()), pa.field("offset", pa.int64()), pa.field("position", pa.int32()))
 ORIGIN_NAMES = [field.name for field in ORIGIN]
+_OF_RESULTS = {field.name for field in (*RESULT_FIELDS, *ARRIVAL_FIELDS)}
+_OF_STATE = {"stage", "unit", "slot", "key"}  # columns of a final state beside those of the operator
 
 
 class Operator(Protocol):
@@ -120,7 +122,7 @@ class KeyedStage:
 
     name: str
     events: pa.Schema  # begins with frames.EVENT_FIELDS
-    result_fields: tuple[pa.Field, ...]  # beside frames.RESULT_FIELDS
+    result_fields: tuple[pa.Field, ...]  # beside frames.RESULT_FIELDS and ARRIVAL_FIELDS
     operator: Callable[[], Operator]  # a new one, for one slot
     map: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     due: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
@@ -197,3 +199,21 @@ class Workload(Protocol):
         events are counted elsewhere, and timers that are overdue in the final state, and all results without an event
         where no operator uses time; otherwise results of timers are judged here alone.
         """
+
+
+def taken_names(stage: KeyedStage) -> Iterator[str]:
+    """A line each if results, or the state, have fields that are called as a column beside them: one would be lost."""
+    if both := sorted(_OF_RESULTS.intersection(field.name for field in stage.result_fields)):
+        yield f"stage {stage.name}: every result has {both} already; choose other names"
+    if both := sorted(_OF_STATE.intersection(stage.operator().state_schema.names)):
+        yield f"stage {stage.name}: every key of a final state has {both} already; choose other names"
+
+
+def untold(workload: Workload) -> Iterator[str]:
+    """A line for each parameter whose value has no place in results, which have one number or text of each."""
+    for name, value in workload.model_dump(mode="json").items():
+        if value is not None and not isinstance(value, int | float | str):
+            yield (
+                f"{name} = {value!r:.80}: results tell a number, a text or a truth value of each parameter; make it a "
+                "text, or several parameters"
+            )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pydantic import Field
 
@@ -482,6 +483,33 @@ def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
         make_spec({"backend": "shelf", "shelves": 0})
     with pytest.raises(BadInput, match="a parameter of backend shelf; this run has backend = memory"):
         make_spec({"shelves": 4})
+
+
+class Weighted(KeyCount):
+    name: ClassVar[str] = "weighted"
+    weights: list[float] = Field(default=[1.0, 2.0], description="of its own")
+
+
+class TellsAttempts(KeyCount):
+    name: ClassVar[str] = "tells_attempts"
+
+    @property
+    def stages(self):
+        [plain] = super().stages
+        return (replace(plain, result_fields=(*plain.result_fields, pa.field("attempt", pa.int32()))),)
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (Weighted, r"weights = \[1.0, 2.0\]: results tell a number, a text or a truth value of each parameter"),
+        (TellsAttempts, r"stage counter: every result has \['attempt'\] already"),
+    ],
+)
+def test_what_results_have_no_place_for_is_refused_before_anything_is_started(monkeypatch, own, words):
+    monkeypatch.setitem(workloads._entries, own.name, own)
+    with pytest.raises(BadInput, match=f"^workload = {own.name}: {words}"):
+        make_spec({"workload": own.name, "rate": "auto"})
 
 
 ORDERED = {"ordering": "live_robin"}
