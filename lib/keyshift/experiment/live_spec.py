@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from keyshift.experiment.parameters import DEFAULTS as CHOSEN
 from keyshift.experiment.parts import AUTO, OF_AUTO, JobPart
 from keyshift.experiment.scenario import ScenarioPart
 from keyshift.experiment.spec import RunSpec, make_spec
@@ -108,7 +109,10 @@ def _of_run(name: str) -> str:
 def anywhere(values: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
     """``values``, of which ``spec`` was made, for a process with another working directory: files by whole paths."""
     known = spec.workload.model_dump()
-    return {name: known.get(name.removeprefix("workload."), value) for name, value in values.items()}
+    return {
+        name: value if name in CHOSEN else known.get(name.removeprefix("workload."), value)
+        for name, value in values.items()
+    }
 
 
 def chosen_values(values: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:

@@ -321,13 +321,13 @@ class RunSpec:
             "autoscaler": self.autoscaler.model_dump(),
         }
         parts = declared(type(self.workload), backends.get(self.backend.name))
-        common = Counter(name for fields in parts.values() for name in fields)
+        names = {"workload": self.workload.name, "strategy": self.strategy.name, "backend": self.backend.name}
+        common = Counter(name for fields in (names, *parts.values()) for name in fields)
         flat = {
             (name if common[name] == 1 else f"{part}.{name}"): values[part].get(name)
             for part, fields in parts.items()
             for name in fields
         }
-        names = {"workload": self.workload.name, "strategy": self.strategy.name, "backend": self.backend.name}
         return names | flat
 
 

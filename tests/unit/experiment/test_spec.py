@@ -450,6 +450,23 @@ def test_a_name_with_two_owners_is_refused_and_can_be_given_with_the_owner(rated
     assert make_spec({"rate": 5.0}).run.rate == 5.0, "where only one part has it"
 
 
+class Namesake(KeyCount):
+    """A workload with parameters that are called as what a spec chooses."""
+
+    name: ClassVar[str] = "namesake"
+    workload: str = Field(default="heavy", description="of its own")
+    strategy: str = Field(default="bold", description="of its own")
+
+
+def test_a_parameter_does_not_hide_the_name_of_the_strategy(monkeypatch):
+    monkeypatch.setitem(workloads._entries, "namesake", Namesake)
+    values = {"workload": "namesake", "strategy": "matched", "workload.strategy": "shy"}
+    spec = make_spec(values)
+    assert spec.parameters().items() >= (values | {"backend": "memory", "workload.workload": "heavy"}).items()
+    assert make_spec(spec.parameters()) == spec
+    assert anywhere(values, live_spec(values)) == values
+
+
 def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
     class Shelf(Settings):
         shelves: int = Field(default=1, ge=1, description="how many")
