@@ -3,16 +3,19 @@
 import shutil
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from keyshift.control.files import UNKNOWN, Jobs, Kept
+from pydantic import ValidationError
+
+from keyshift.control.files import REDIS, UNKNOWN, Jobs, Kept
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.definitions import define_own
-from keyshift.experiment.live_spec import live_spec, ordering_of
+from keyshift.experiment.live_spec import ordering_of
+from keyshift.experiment.parameters import DEFAULTS
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.ordering import orderings
 from keyshift.progress import Say
-from keyshift.state import clean_stores
+from keyshift.state import backends, clean_stores
 from keyshift.traffic.topics import Topic
 from keyshift.wire.config import InputTopic, inputs_of, order_of, replica_of, results_of
 from keyshift.wire.coordination import Coordination
@@ -34,7 +37,7 @@ def forget(name: str, say: Say) -> list[str]:
             with jobs.naming():
                 _left(jobs, name)
                 jobs.journal(name).close()
-            deleted = _all_deleted(jobs, name, _parts(endpoints, left), say)
+            deleted = _all_deleted(jobs, name, _parts(endpoints, left, say), say)
     with jobs.naming():
         jobs.remove(job)
     return [*deleted, f"the entry of job {name}"]
@@ -72,6 +75,21 @@ def _has_leaders(left: Kept) -> bool:
     return name not in orderings.names() or orderings.get(name).leads
 
 
+def _settings(left: Kept, backend: str) -> dict[str, Any]:
+    """What the job was given of its backend: where its stores are. Of all values a spec may not be possible any more:
+    a file is gone, code of a notebook needs a module that is not here, a newer keyshift refuses one.
+    """
+    kind = backends.get(backend).settings
+    given = {name.removeprefix("backend."): value for name, value in left.values.items()}
+    given = {name: value for name, value in given.items() if name in kind.model_fields}
+    try:
+        kind(**given)
+    except ValidationError as error:
+        refused = {name for each in error.errors() for name in each["loc"][:1]}
+        given = {name: value for name, value in given.items() if name in REDIS or name not in refused}
+    return given
+
+
 def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], say: Say) -> list[str]:
     deleted, failed = list[str](), list[str]()
     for what, delete in parts.items():
@@ -89,7 +107,7 @@ def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], 
     return deleted
 
 
-def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
+def _parts(endpoints: Endpoints, left: Kept, say: Say) -> dict[str, Callable[[], object]]:
     """What there may be, by the words for it, and how it is deleted; each may be done twice."""
     run = left.run_id
     jobs = [run] if left.replicas == 1 else [replica_of(run, number) for number in range(left.replicas)]
@@ -104,13 +122,16 @@ def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
         finally:
             coordination.close()
 
-    def stores() -> None:
-        define_own(left.own)
-        part = live_spec(left.values).backend
-        for job in jobs:
-            clean_stores(part.name, part.settings, endpoints.redis, job)
+    backend = str(left.values.get("backend", DEFAULTS["backend"]))
+    known = backend in backends.names()
+
+    def temporary() -> None:
+        for job in jobs if known else ():
+            clean_stores(backend, _settings(left, backend), endpoints.redis, job)
         shutil.rmtree(left.work, ignore_errors=True)
 
+    if not known:
+        say(f"backend {backend} is not known here: what its stores have left elsewhere stays")
     bucket = endpoints.bucket
     return {
         # First: with them goes the right to drive the job.
@@ -120,5 +141,5 @@ def _parts(endpoints: Endpoints, left: Kept) -> dict[str, Callable[[], object]]:
             f"snapshots below savepoints/{job}/ in the bucket {bucket}": SavepointStore(endpoints, job).delete_all
             for job in jobs
         },
-        "temporary files, and state in stores of its own": stores,
+        "temporary files, and state in stores of its own" if known else "temporary files": temporary,
     }

@@ -4,6 +4,7 @@ The job is a process of its own, its services are a folder (``small_world``).
 """
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from small_world import PARTS, REPLICATED, VALUES, WAIT_S, world_of
 from typer.testing import CliRunner
 
 from keyshift.cli import app
-from keyshift.control import background, process
+from keyshift.control import background, forgetting, process
 from keyshift.control.client import Client
 from keyshift.control.files import ALL, FORMAT, LEFTOVERS, NOTHING, Jobs
 from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate
@@ -396,6 +397,33 @@ def test_of_a_job_with_replicas_all_that_they_have_made_is_forgotten(world, orde
         assert f"nodes below /keyshift/{replica} in ZooKeeper" in told
     assert f"deleted: topic {run}-events" in told and f"topic {run}-results" not in told
     assert (f"topic {run}-order" in told) is (f"nodes below /keyshift/{run} in" in told) is (ordering == "kazoo")
+
+
+STORES = "temporary files, and state in stores of its own"
+
+
+@pytest.mark.parametrize(
+    ("values", "cleaned", "told"),
+    [
+        ({"workload": "wordcount", "text": "/gone.txt"}, [("memory", {})], f"deleted: {STORES}"),
+        (
+            {"backend": "hybrid", "backend.redis": "r:1", "write": "never"},
+            [("hybrid", {"redis": "r:1"})],
+            f"deleted: {STORES}",
+        ),
+        ({"backend": "shelf"}, [], "backend shelf is not known here: what its stores have left elsewhere stays"),
+    ],
+)
+def test_a_job_is_forgotten_of_whose_values_no_spec_can_be_made_any_more(world, monkeypatch, values, cleaned, told):
+    started()
+    sent(signal.SIGKILL)
+    damaged = {"values": values, "own": {"workload": {"mine": "no parcel"}}}
+    changes_journal(lambda text: json.dumps(json.loads(text) | damaged))(world)
+    found = []
+    monkeypatch.setattr(forgetting, "clean_stores", lambda name, given, *_: found.append((name, given)))
+    said = command("job", "forget", NAME)
+    assert told in said and f"the entry of job {NAME}" in said
+    assert (found, Jobs().all()) == (cleaned, [])
 
 
 def test_wiping_the_services_deletes_all_jobs(world):
