@@ -15,10 +15,10 @@ from typing import Any
 from keyshift.model.errors import BadInput
 
 
-def packed(thing: Any, defined_in: str) -> str:
+def packed(thing: Any, defined_in: str, name: str) -> str:
     """``thing`` as a text, with the code of its module ``defined_in`` that it needs, unless that is of the library.
 
-    Raises BadInput if something that it refers to cannot leave this process.
+    Raises BadInput, with its ``name``, if something that it refers to cannot leave this process.
     """
     from pyspark import cloudpickle  # here: who only plans does not load Spark
 
@@ -26,7 +26,6 @@ def packed(thing: Any, defined_in: str) -> str:
         try:
             return base64.b64encode(cloudpickle.dumps(thing)).decode()
         except (TypeError, pickle.PicklingError) as error:
-            name = getattr(thing, "__name__", type(thing).__name__)
             raise BadInput(
                 f"{name} cannot be sent to other processes: {error}; keep locks, files, connections and "
                 "functools.cached_property out of it, and out of what it refers to"
@@ -34,8 +33,14 @@ def packed(thing: Any, defined_in: str) -> str:
 
 
 def unpacked(parcel: str) -> Any:
-    """What was ``packed``."""
-    return pickle.loads(base64.b64decode(parcel))  # see above for where it is from
+    """What was ``packed``. Raises BadInput if a module that its code imports is not here, or is another one."""
+    try:
+        return pickle.loads(base64.b64decode(parcel))  # see above for where it is from
+    except (ImportError, AttributeError) as error:
+        raise BadInput(
+            f"code of a notebook cannot be used here: {error}; name the folder of the module that it imports in "
+            "PYTHONPATH"
+        ) from None
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What a cell has defined reaches another process with its code, and only what the library lacks travels so."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -163,9 +164,24 @@ def test_a_job_in_the_background_gets_all_strategies_and_its_workload():
 def test_what_was_defined_again_stays_when_an_older_job_goes_on():
     older = Strategy("an older way to move state", "a test", propose=thirds)
     newer = strategy(source="newer")(thirds)
-    define_own({"strategy": {"thirds": packed(older, __name__)}})
+    define_own({"strategy": {"thirds": packed(older, __name__, "thirds")}})
     assert strategies.get("thirds") is newer
-    assert unpacked(packed(older, __name__)).source == "a test"
+    assert unpacked(packed(older, __name__, "thirds")).source == "a test"
+
+
+def test_a_module_that_only_the_notebook_could_import_is_named(tmp_path, monkeypatch):
+    (tmp_path / "beside_it.py").write_text("class Kept:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    beside_it = importlib.import_module("beside_it")
+    parcel = packed(beside_it.Kept, __name__, "kept")
+    assert unpacked(parcel) is beside_it.Kept
+    del beside_it.Kept
+    with pytest.raises(BadInput, match=r"beside_it.*PYTHONPATH"):
+        unpacked(parcel)
+    del sys.modules["beside_it"]
+    sys.path.remove(str(tmp_path))
+    with pytest.raises(BadInput, match=r"No module named 'beside_it'; .*PYTHONPATH"):
+        unpacked(parcel)
 
 
 def test_what_cannot_leave_the_process_is_named_before_anything_is_started():
@@ -179,3 +195,20 @@ def test_what_cannot_leave_the_process_is_named_before_anything_is_started():
         make_spec({"workload": "holding"})
     with pytest.raises(BadInput, match=words):
         check_workload(Holding(keys=40, key_groups=8))
+
+
+def test_a_strategy_that_cannot_leave_the_process_keeps_no_job_of_another_one_from_its_start():
+    lock = threading.Lock()
+
+    def locking(strategy, snapshot, log):
+        """One unit in each step."""
+        if not lock.locked():
+            yield from (Step((move,)) for move in snapshot.misplaced())
+
+    strategy()(locking)
+    said = []
+    assert own_parcels(make_spec({}), said.append) == {"strategy": {}, "workload": {}}
+    words = "locking cannot be sent to other processes: cannot pickle '_thread.lock' object"
+    assert said[0].startswith(f"the job will not know strategy locking: {words}")
+    with pytest.raises(BadInput, match=f"^{words}"):
+        own_parcels(make_spec({"strategy": "locking"}))

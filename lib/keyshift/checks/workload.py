@@ -44,7 +44,7 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
     assignments = _assignments(workload)
     if frames <= len(assignments):  # one of the runs has a frame less
         raise BadInput(f"frames = {frames}: must be at least {len(assignments) + 1}, so that the state moves twice")
-    packed(type(workload), type(workload).__module__)
+    packed(type(workload), type(workload).__module__, type(workload).__name__)
     name, summary = workload.name, workload.summary
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
     skew = getattr(workload, "skew", None)

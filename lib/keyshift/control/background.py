@@ -107,7 +107,7 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
     define_own(order.own)
     spec = live_spec(order.values)
     place = require_possible_here([spec], order.profile)
-    own = order.own if order.resume else own_parcels(spec)
+    own = order.own if order.resume else own_parcels(spec, say)
     with _listen(place.control, port, say) as listener, jobs.naming():
         before: JobFile | None = None
         if order.resume:

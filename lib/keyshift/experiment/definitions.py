@@ -3,31 +3,36 @@
 from collections.abc import Mapping
 
 from keyshift.experiment.spec import RunSpec
+from keyshift.model.errors import BadInput
 from keyshift.parcel import packed, unpacked
 from keyshift.planner import Strategy, strategies
+from keyshift.progress import Say, silent
 from keyshift.workloads import parcel_of, workloads
 
 Parcels = dict[str, dict[str, str]]  # by kind and name
 
 
-def own_parcels(spec: RunSpec) -> Parcels:
+def own_parcels(spec: RunSpec, say: Say = silent) -> Parcels:
     """All strategies, as a job may be asked for another one, and the workload of ``spec``.
 
-    Raises BadInput if one of them cannot be sent.
+    Raises BadInput if what ``spec`` names cannot be sent. Of another strategy that is told, and it is left out.
     """
-    name, model = spec.workload.name, type(spec.workload)
-    return {
-        "strategy": {name: _strategy(strategy) for name, strategy in strategies.own().items()},
-        "workload": {name: parcel_of(model)} if name in workloads.own() else {},
-    }
-
-
-def _strategy(strategy: Strategy) -> str:
-    return packed(strategy, (strategy.propose or Strategy).__module__)
+    workload, model = spec.workload.name, type(spec.workload)
+    found = dict[str, str]()
+    for name, strategy in strategies.own().items():
+        try:
+            found[name] = packed(strategy, (strategy.propose or Strategy).__module__, name)
+        except BadInput as error:
+            if name == spec.strategy.name:
+                raise
+            say(f"the job will not know strategy {name}: {error}")
+    return {"strategy": found, "workload": {workload: parcel_of(model)} if workload in workloads.own() else {}}
 
 
 def define_own(parcels: Mapping[str, Mapping[str, str]]) -> None:
-    """Define what ``own_parcels`` gave. What has been defined here under one of the names stays."""
+    """Define what ``own_parcels`` gave. What has been defined here under one of the names stays. Raises BadInput if
+    something of it cannot be used here.
+    """
     for name, parcel in parcels.get("strategy", {}).items():
         if name not in strategies.own():
             strategies.define(name, unpacked(parcel))
