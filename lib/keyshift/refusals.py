@@ -37,7 +37,7 @@ def made(model: Any, values: dict[str, Any]) -> Any:
     """The pydantic model of these values. Raises BadInput for those that it refuses."""
     fields = model.model_fields
     for name, value in values.items():
-        if isinstance(value, bool) and name in fields and fields[name].annotation is not bool:  # pydantic: 0 or 1
+        if isinstance(value, bool) and name in fields and bool not in _kinds(fields[name].annotation):  # pydantic: 0, 1
             raise BadInput(f"{name} = {value}: neither a number nor a name ({fields[name].description})")
     try:
         return model(**values)

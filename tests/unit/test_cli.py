@@ -86,7 +86,6 @@ def test_help_names_every_command(tmp_path):
         (["job", "stop", "nobody"], "unknown job 'nobody'"),
         (["resume", "nobody"], "unknown job to resume 'nobody'"),
         (["job", "scale"], "Missing option '--slots'"),
-        (["job", "fault", "--fault", ""], "fault = '': '' is none of kill"),
         (["plan", "--strategy", "machted"], "did you mean 'matched'"),
         (["plan", "--from", "0"], "slots = 0: must be between 1 and the number of units, 128"),
         (["plan", "--groups", "0"], "'--groups': Input should be greater than or equal to 1, not '0'"),

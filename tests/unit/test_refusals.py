@@ -5,7 +5,8 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from keyshift.refusals import refusal
+from keyshift.model.errors import BadInput
+from keyshift.refusals import made, refusal
 
 
 class Inner(BaseModel):
@@ -76,3 +77,14 @@ def test_without_a_model_a_fault_still_has_its_place_and_value():
         Model.model_validate({"even": "x"})
     assert refusal(refused.value.errors()).startswith("even = 'x': input should be a valid integer")
     assert refusal(refused.value.errors(include_input=False)).startswith("even: input should be a valid integer")
+
+
+class Choices(BaseModel):
+    sure: bool | None = Field(None, description="whether")
+    size: int | None = Field(None, description="how much")
+
+
+def test_a_truth_value_is_taken_where_a_field_may_have_one():
+    assert made(Choices, {"sure": True}).sure is True
+    with pytest.raises(BadInput, match=r"^size = True: neither a number nor a name \(how much\)"):
+        made(Choices, {"size": True})

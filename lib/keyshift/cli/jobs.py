@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
-from keyshift.experiment.commands import Command, command
+from keyshift.experiment.commands import Command
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.progress import tell
 from keyshift.registry import named_values
@@ -110,9 +110,8 @@ def verb_of(kind: type[Command]) -> Callable[..., None]:
     def do(name: str | None = None, wait: bool = True, **values: Any) -> None:
         from keyshift.control.client import moved
 
-        wanted = command(kind.verb, {field: value for field, value in values.items() if value not in (None, [])})
         client = _client(name)
-        answer = client.do(wanted)
+        answer = client.ask(kind.verb, {field: value for field, value in values.items() if value not in (None, [])})
         if wait and "number" in answer:
             answer = moved(client, answer, tell)
         typer.echo(json.dumps(answer))

@@ -4,7 +4,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -45,8 +45,11 @@ class Client:
 
     def do(self, command: Command) -> Answer:
         """See ``LiveJob.do``."""
-        values = command.model_dump(mode="json", exclude_defaults=True)
-        return cast(Answer, self._asked("POST", f"/{command.verb}", json=values))
+        return self.ask(command.verb, command.model_dump(mode="json", exclude_defaults=True))
+
+    def ask(self, verb: str, values: Mapping[str, Any]) -> Answer:
+        """As ``do``, of what the job alone checks: it may know a strategy that this process does not."""
+        return cast(Answer, self._asked("POST", f"/{verb}", json=values))
 
     def _asked(self, method: str, path: str, **more: Any) -> Any:
         try:

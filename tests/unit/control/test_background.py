@@ -12,7 +12,9 @@ import psutil
 import pytest
 from small_jobs import file_of
 from small_live import live_job
+from typer.testing import CliRunner
 
+from keyshift.cli import app
 from keyshift.cli.jobs import stop
 from keyshift.control import background
 from keyshift.control import client as client_module
@@ -240,6 +242,22 @@ def test_a_client_asks_a_job_over_http(monkeypatch):
         server.stop()
         with pytest.raises(ServiceUnavailable, match="does not answer"):
             client.status()
+
+
+def test_what_is_asked_in_words_is_checked_by_the_job_alone(monkeypatch, tmp_path):
+    """It may have strategies of a notebook, of which this process knows nothing."""
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    asked = CliRunner()
+    with live_job(monkeypatch, live_spec(SMALL)) as job:
+        listener = listen()
+        server = Server(make_app(job, "secret"), listener)
+        Jobs().write(file_of("one", url=url_of(listener)))
+        refused = asked.invoke(app, ["job", "plan", "--strategy", "mine", "--target", "4"])
+        assert str(refused.exception).startswith("job one: unknown strategy 'mine'")
+        plan = ["job", "plan", "--strategy", "chunked", "--target", "4", "--set", "size=2"]
+        told = json.loads(asked.invoke(app, plan).output.splitlines()[-1])
+        assert (told["outcome"], told["planned_steps"]) == ("complete", 2)
+        server.stop()
 
 
 def process_of(monkeypatch, script):
