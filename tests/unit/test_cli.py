@@ -314,6 +314,16 @@ def test_services_that_a_job_needs_are_not_stopped(tmp_path):
     )
 
 
+def test_another_port_of_a_service_that_runs_is_refused(tmp_path):
+    (tmp_path / "ports.json").write_text(json.dumps({"kafka": 19192}))
+    with subprocess.Popen(["sleep", "600"]) as kafka:
+        processes.write_pid_file(tmp_path / "pids" / "kafka.json", kafka.pid)
+        done = keyshift("up", "--kafka-port", "20001", "--minio-port", "20002", home=tmp_path)
+        kafka.kill()
+    words = "keyshift: --kafka-port 20001: Kafka runs at 127.0.0.1:19192; `keyshift down` first\n"
+    assert (done.returncode, done.stderr) == (2, words)
+
+
 def test_nothing_is_wiped_that_leads_to_what_a_job_has_left_elsewhere(tmp_path, gone):
     (tmp_path / "far.yaml").write_text("services: {kafka: 'k:1', zookeeper: 'z:1', minio: 'm:1'}\n")
     profiles = {"far": str(tmp_path / "far.yaml"), "unknown": str(tmp_path / "none.yaml"), "here": "local"}

@@ -62,9 +62,10 @@ def run(
 
 
 def calibrate(profile: Where = None, as_json: Json = False) -> None:
-    """Measure what a load costs on this machine, for `--set rate=auto` and `--set frame_ms=auto`; what was kept goes.
+    """Measure what a load costs on this machine, for `--set rate=auto` and `--set frame_ms=auto`, and keep it.
 
-    The first run with auto does it, too. Other work on this machine makes it dearer.
+    The first run with auto does it, too. Other work on this machine makes it dearer: if that takes much of the
+    processors, what was kept before stays.
     """
     from keyshift.experiment.parts import AUTO, OF_AUTO
     from keyshift.experiment.spec import make_spec
@@ -84,7 +85,7 @@ def notebook(
     settings: Settings = [],  # noqa: B006 - typer wants a list
     profile: Where = None,
 ) -> None:
-    """Execute a notebook with papermill; keep the copy, its HTML and figures locally and in MinIO."""
+    """Execute a notebook with papermill; keep the copy, its HTML and figures locally, and in MinIO beside its runs."""
     from keyshift.results.store import ResultStore
     from keyshift.services.stack import Stack
     from keyshift.studies import notebook as notebooks

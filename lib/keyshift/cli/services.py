@@ -21,10 +21,16 @@ def up(
     from keyshift.services.stack import Stack
 
     place = load_profile()
-    require_java()
     wanted = {"kafka": kafka_port, "zookeeper": zookeeper_port, "minio": minio_port}
     ports = {name: port for name, port in wanted.items() if port}
     stack = Stack(ports=ports, session_ms=place.session_ms, nodes=place.nodes)
+    for service in stack.alive():
+        port = ports.get(service.kind)  # of the first node
+        if port and service.node.number == 1 and not service.address.endswith(f":{port}"):
+            raise BadInput(
+                f"--{service.kind}-port {port}: {service.title} runs at {service.address}; `keyshift down` first"
+            )
+    require_java()
     stack.up(tell)
     jars("spark", tell)
     print_rows(list(map(asdict, stack.status())), as_json=False)
