@@ -19,6 +19,13 @@ IMAGE = keyshift:$$(PYTHONPATH=lib $(PYTHON) -m keyshift.place.image)
 # Every command is a new process, and so is every part of a job: modules are compiled once, whatever the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
+# An environment has whole paths: in a copy of this folder, or where it was moved to, it leads to the code of the other
+# one. READY says to which; one of before, which is empty, is taken for ours.
+LEADS_TO := $(or $(shell cat "$(READY)" 2>/dev/null),$(CURDIR))
+ifneq ($(LEADS_TO),$(CURDIR))
+.PHONY: $(READY)
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help run lab up down test nightly lint format bench bench-state bench-strategies bench-peers bench-replication faults soak lock clean image kind test-kubernetes
 
@@ -114,7 +121,8 @@ clean: ## remove .venv, caches and build leftovers from this folder, and nothing
 # the lock are installed and used instead.
 # --no-deps: nothing is left to resolve, and pip 23.2 fails when it tries to (where one package wants another with an
 # extra, it takes the newest one, which has no hash here). "pip check" says if the lock is not whole.
-# .venv, if it was never ready, begins anew where another Python is named; an environment of another name is not ours.
+# .venv begins anew if it leads elsewhere, or if it was never ready and another Python is named; an environment of
+# another name is not ours.
 # Then Spark's classes are archived, once: each start of Spark takes half the time from then on (docs/performance.md).
 # From nothing, on 2 cores with pip 23.2: 75 to 90 s, 440 MB fetched; and 35 s for the archive, 170 MB.
 $(READY): pyproject.toml requirements.lock
@@ -122,7 +130,8 @@ $(READY): pyproject.toml requirements.lock
 		echo "keyshift needs Python 3.11 or newer; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | head -n 1)." \
 			"Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "Setting up $(VENV): one to three minutes the first time"
-	@[ "$(VENV)" != .venv ] || [ -e $@ ] || [ "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" ] || \
+	@[ "$(VENV)" != .venv ] || { [ "$(LEADS_TO)" = "$(CURDIR)" ] && \
+		{ [ -e $@ ] || [ "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" ]; }; } || \
 		$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@sed '/^pyspark==/,/[^\\]$$/d' requirements.lock > $(VENV)/wheels.lock
@@ -131,4 +140,4 @@ $(READY): pyproject.toml requirements.lock
 	@$(PIP) install -q --no-deps --no-build-isolation -e .
 	@$(PIP) check
 	@$(BIN)/python -m keyshift.place.class_archive
-	@touch $@
+	@echo "$(CURDIR)" > $@

@@ -317,25 +317,49 @@ esac
 """  # a stand-in, of which an environment has a copy
 
 
+def checkout(folder: Path) -> None:
+    """What a set-up needs, with two stand-ins for Python."""
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, folder)
+    for version in ("3.14.0", "3.12.1"):
+        (folder / version).write_text(PYTHON.format(version=version))
+        (folder / version).chmod(0o755)
+
+
+def set_up(folder: Path, venv: str, version: str) -> str:
+    """The Python that is in the environment then."""
+    make(f"PYTHON={folder}/{version}", f"VENV={venv}", f"{venv}/.keyshift-ready", cwd=folder)
+    return subprocess.run([folder / venv / "bin" / "python", "-V"], check=True, capture_output=True, text=True).stdout
+
+
 @pytest.mark.parametrize(
     ("venv", "ready", "after"),
     [(".venv", False, "3.12.1"), (".venv", True, "3.14.0"), ("conda", False, "3.14.0"), (None, False, "3.12.1")],
 )
 def test_an_environment_that_was_never_ready_is_made_with_the_python_that_is_named(tmp_path, venv, ready, after):
-    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
-        shutil.copy(ROOT / name, tmp_path)
-    for version in ("3.14.0", "3.12.1"):
-        (tmp_path / version).write_text(PYTHON.format(version=version))
-        (tmp_path / version).chmod(0o755)
+    checkout(tmp_path)
     if venv:  # left by a set-up with another one
         subprocess.run([tmp_path / "3.14.0", "-m", "venv", venv], cwd=tmp_path, check=True)
     done = tmp_path / (venv or ".venv") / ".keyshift-ready"
     if ready:  # once, with another lock
         done.touch()
         os.utime(done, (0, 0))
-    make(f"PYTHON={tmp_path}/3.12.1", f"VENV={venv or '.venv'}", str(done.relative_to(tmp_path)), cwd=tmp_path)
-    assert (done.parent / "bin" / "python").read_text() == PYTHON.format(version=after)
+    assert set_up(tmp_path, venv or ".venv", "3.12.1") == f"Python {after}\n"
     assert done.stat().st_mtime > 0
+
+
+@pytest.mark.parametrize(("venv", "after"), [(".venv", "3.12.1"), ("conda", "3.14.0")])
+def test_in_a_copy_of_a_folder_the_environment_is_set_up_for_the_copy(tmp_path, venv, after):
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    first.mkdir()
+    checkout(first)
+    subprocess.run([first / "3.14.0", "-m", "venv", first / venv], check=True)
+    assert set_up(first, venv, "3.14.0") == "Python 3.14.0\n"
+    shutil.copytree(first, copy)
+    assert set_up(copy, venv, "3.12.1") == f"Python {after}\n"
+    assert (copy / venv / ".keyshift-ready").read_text() == f"{copy.resolve()}\n"
+    for folder, ready in ((first, "3.14.0"), (copy, after)):  # nothing is left to do
+        assert set_up(folder, venv, "3.14.0" if ready == "3.12.1" else "3.12.1") == f"Python {ready}\n"
 
 
 def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_path):
