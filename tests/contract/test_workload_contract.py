@@ -166,6 +166,10 @@ class CountsBesideTheState(KeyCountOperator):
         return pa.RecordBatch.from_arrays([*answer.columns[:-1], pa.array(seen, pa.int64())], schema=answer.schema)
 
 
+class KeepsDictionaries(KeyCountOperator):
+    state_schema = pa.schema([("count", pa.int64()), ("payload", pa.dictionary(pa.int8(), pa.binary()))])
+
+
 class Timeless(WindowCountOperator):
     uses_time = False
 
@@ -247,6 +251,10 @@ def with_source(base, **changes):
     return with_sources(base, lambda plain: [replace(plain, **changes)])
 
 
+def with_column(name, kind):
+    return with_stage(KeyCount, events=EVENTS_OF_KEYS.append(pa.field(name, kind)))
+
+
 def and_strangers(plain):
     return plain, replace(plain, name="others", map=lambda events: events.select(["t", "key"]))
 
@@ -283,6 +291,10 @@ BROKEN = {
     "times of t": (with_source(WindowCount, times=("at", "t")), "times .'t'. must be columns beside t"),
     "drawn with": (with_source(KeyCount, drawn_with=("seeds",)), "is drawn with .'seeds'., which are no parameters"),
     "chance": (DrawsByChance, "gives other events if they are taken in other parts"),
+    "a column of slots": (with_column("unit", pa.int32()), r"every event has .'unit'. already"),
+    "an origin": (with_column("offset", pa.int64()), r"every event has .'offset'. already"),
+    "a dictionary": (with_column("kind", pa.dictionary(pa.int8(), pa.string())), "'kind'. of its events are of a dict"),
+    "dictionaries kept": (with_stage(KeyCount, operator=KeepsDictionaries), "'payload'. of its state are of a dict"),
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift.model.errors import require
+from keyshift.model.frames import empty
 from keyshift.state import Backend, Settings, Store, UnitState, Value, rows
 from keyshift.state.timers import EVENT, PROCESSING
 
@@ -44,6 +45,8 @@ def _check(backend: Backend, served: Settings, examples: int, rng: random.Random
             _moves(store, other)
     with closing(backend.open(_NAME, _LISTS, served)) as lists:
         _several_lists(lists)
+    with closing(backend.open(_NAME, pa.schema([]), served)) as bare:
+        _no_fields(bare)
 
 
 class Watched:
@@ -178,6 +181,10 @@ def exported(state: UnitState, chunk_bytes: int) -> Content:
     return content
 
 
+def _columns(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field("key", pa.int64()), *schema])
+
+
 def _filled(state: UnitState, content: Content) -> UnitState:
     for key, value in content.items():
         state.values[key] = value
@@ -191,6 +198,7 @@ def _empty(make: Make) -> None:
     state = make()
     require(not list(state.export(1000)), "a state without keys exports a part")
     state.install([])
+    state.install([empty(_columns(SCHEMA))])
     require(len(state) == 0 and not len(state.timers), "a new state has keys or timers")
 
 
@@ -227,7 +235,7 @@ def _delta(make: Make) -> None:
     changed = source.changes(_WHO)
     found = source.take(changed)
     require(sorted(key for key, _ in found) == [5, 200], "changes() does not tell what was set and deleted")
-    replica.install([rows.pack(pa.schema([pa.field("key", pa.int64()), *SCHEMA]), found)])
+    replica.install([rows.pack(_columns(SCHEMA), found)])
     for key in changed - {key for key, _ in found}:
         replica.delete(key)
     require(exported(replica, 1000) == exported(source, 1000), "a copy with all changes is not like its original")
@@ -319,3 +327,14 @@ def _several_lists(store: Store) -> None:
     destination.install(_filled(store.unit(0), content).export(10))
     found = {key: destination.values[key] for key in content}
     require(found == content, "values of several columns of lists do not come back as they were set")
+
+
+def _no_fields(store: Store) -> None:
+    """Of a stage that has no state, or has to know of a key only that it was there."""
+    content: Content = {1: (), -5: ()}
+    destination = store.unit(0)
+    destination.install([empty(_columns(pa.schema([])))])
+    require(len(destination) == 0, "a state without fields has keys when nothing has come")
+    destination.install(_filled(store.unit(0), content).export(10))
+    found = destination.take([1, 2, -5])
+    require(found == [*content.items()], f"keys without fields come back as {found}, expected {[*content.items()]}")

@@ -135,6 +135,7 @@ def _check_stages(workload: Workload, source: Source) -> None:
     given = source.partition(0).take(np.arange(30, dtype=np.int64))
     for number, stage in enumerate(workload.stages):
         _check_columns(stage)
+        _check_events(stage)
         make = stage.from_results if number else source.mapped
         events, again = make(given), make(given)
         expected = pa.schema([*stage.events, *(ORIGIN if number else ())])
@@ -147,6 +148,15 @@ def _check_stages(workload: Workload, source: Source) -> None:
             due = np.zeros(0) if stage.due is None else stage.due(events.select(stage.events.names))
             require(not due.any(), f"stage {stage.name}: behind another stage all of its events are due, or none")
         given = _check_operator(workload, stage, events)
+
+
+def _check_events(stage: KeyedStage) -> None:
+    """They travel in rows, with columns of ours beside their own. What travels has no dictionary with it."""
+    taken = {*(field.name for field in ORIGIN), "unit"} & set(stage.events.names)
+    require(not taken, f"stage {stage.name}: every event has {sorted(taken)} already")
+    for what, fields in (("events", stage.events), ("state", stage.operator().state_schema)):
+        coded = [field.name for field in fields if pa.types.is_dictionary(field.type)]
+        require(not coded, f"stage {stage.name}: {coded} of its {what} are of a dictionary type, which does not travel")
 
 
 def _origins(rows: pa.RecordBatch) -> list[tuple[int, ...]]:

@@ -1,11 +1,13 @@
 """Faults of a job, as its driver sees them: it knows which have happened, and carries out those that hit no slot."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from keyshift.clock import SECOND_US, now_us
 from keyshift.driver.stage import LedStage
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.notes import Activity, Doing
 from keyshift.wire import nodes
 from keyshift.wire.faults import EXECUTOR, REPLICA, SERVICES, Fault
@@ -32,8 +34,8 @@ class ServicesToHit(Protocol):
 class JobFaults:
     """Each of ``faults`` happens once, at the first stage that comes to its phase.
 
-    ``done``: those that have happened, but for slots that died before they could say it. ``struck``: when that was
-    known (seconds since the epoch), and what it was.
+    ``done``: those that have happened, but for slots whose death ended the attempt before it was heard. ``struck``:
+    when that was known (seconds since the epoch), and what it was.
     """
 
     def __init__(
@@ -81,6 +83,11 @@ class JobFaults:
             self._happens(fault)
         if not fault.local:
             self._carry_out(fault, stage)
+            return
+        for other in self._stages:
+            if other is not stage:
+                with contextlib.suppress(ServiceUnavailable):  # the attempt is over, and with it the faults
+                    other.participant.acknowledge(nodes.FAULTS[self._faults.index(fault)], nodes.ELSEWHERE)
 
     def hit(self, fault: Fault) -> None:
         """It happens now, a slot is the first one of the first stage. Raises BadInput if it cannot happen here."""

@@ -131,13 +131,16 @@ def keys_of(values: pa.Array) -> pa.Array:
     """The 64-bit key of each value, the same on every machine and release.
 
     An integer is its own key. Text, bytes, times and other numbers have a hash of their bytes or their text: two values
-    share a key by chance only, one pair in 2**64. No value may be null.
+    share a key by chance only, one pair in 2**64. No value may be null. Lists and structs have no text, and no key.
     """
-    if pa.types.is_integer(values.type):
+    types = pa.types
+    if types.is_integer(values.type):
         return values.cast(pa.int64(), safe=False)
+    if types.is_binary_view(values.type) or types.is_string_view(values.type):
+        values = pa.array(values.to_pylist(), pa.binary())  # of views Arrow makes no dictionary
     distinct = values.dictionary_encode()
     found = distinct.dictionary
-    if not (pa.types.is_binary(found.type) or pa.types.is_large_binary(found.type)):
+    if not (types.is_binary(found.type) or types.is_large_binary(found.type) or types.is_fixed_size_binary(found.type)):
         found = found.cast(pa.string()).cast(pa.binary())
     hashed = [blake2b(value, digest_size=8).digest() for value in found.to_pylist()]
     return pa.array(np.frombuffer(b"".join(hashed), "<i8")).take(distinct.indices)

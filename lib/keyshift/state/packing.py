@@ -43,7 +43,7 @@ class Packing:
     def __init__(self, schema: pa.Schema) -> None:
         self._fields = list(schema)
         self.schema = pa.schema([pa.field("key", pa.int64()), *schema])
-        self._null_bytes = -(-len(self._fields) // 8)
+        self._null_bytes = max(1, -(-len(self._fields) // 8))  # without fields, too: no value is without bytes
         self._letters = [_FIXED.get(field.type, "") for field in self._fields]
         self._head = struct.Struct(f"<{self._null_bytes}s" + "".join(letter or _LENGTH for letter in self._letters))
         self._dtype = np.dtype(

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -28,7 +28,7 @@ STEADY = "steady"  # the phase in which nothing moves: at ``trigger_s``, where a
 PHASES = {
     "source": ("prepare", "align", "transfer"),
     "destination": ("prepare", "install", "drain"),
-    "slot": BESIDE,  # the first one
+    "slot": BESIDE,  # the first one of the first stage
     "flight": ("transfer",),  # the connections of a source
     REPLICA: (STEADY, *MOVING),
     FOLLOWER: (STEADY,),
@@ -206,21 +206,32 @@ def _seconds(text: str) -> float | None:
 
 
 class FaultPoints:
-    """Where a slot may be hit, or tells that others may: once for each fault in a process, in the first attempt of its
-    job. ``tell(number)``: that of a fault whose phase is there.
+    """Where a slot may be hit, or tells that others may: once for each fault, in the first attempt of its job.
+
+    ``tell(number)``: that of a fault whose phase is there; whether the slot is to be hit, as nobody has told it before.
+    ``told``: numbers that were told in batches before. ``first``: the slot is one of the first stage.
     """
 
     def __init__(
-        self, faults: Sequence[Fault], slot: int, attempt: int, tell: Callable[[int], None] = lambda number: None
+        self,
+        faults: Sequence[Fault],
+        slot: int,
+        attempt: int,
+        tell: Callable[[int], bool] = lambda number: True,
+        told: Collection[int] = (),
+        first: bool = True,
     ) -> None:
-        self._left = {n: fault for n, fault in enumerate(faults) if fault.phase and attempt == 0}
-        self._slot, self._tell = slot, tell
+        left = {n: fault for n, fault in enumerate(faults) if fault.phase and attempt == 0}
+        # What makes units slow goes on in the next batch, if it was this slot that has told.
+        self._left = {n: fault for n, fault in left.items() if n not in told or fault.action == "slow"}
+        self._slot, self._tell, self._first = slot, tell, first
         self._steps: dict[int, Step] = {}  # by version
         self._of_flight: list[Fault] = []  # that wait for state on its way
 
     def published(self, steps: Sequence[tuple[int, Step]]) -> None:
         """What is under way."""
-        self._steps |= dict(steps)
+        if self._left:
+            self._steps |= dict(steps)
 
     def heard(self, events: Iterable[LogEvent]) -> None:
         """The slot's protocol log has these; what follows from them has not been carried out."""
@@ -234,7 +245,8 @@ class FaultPoints:
             role = fault.who if fault.who in ("source", "destination", "slot") else TELLS.get(phase, "")
             if fault.phase == phase and role and self._meant(role, self._steps.get(version)):
                 del self._left[number]
-                self._tell(number)
+                if not self._tell(number):
+                    continue
                 if fault.who == "flight":
                     self._of_flight.append(fault)
                 elif fault.local:
@@ -251,7 +263,7 @@ class FaultPoints:
 
     def _meant(self, who: str, step: Step | None) -> bool:
         if who == "slot":
-            return self._slot == 0
+            return self._first and self._slot == 0
         if step is None or not step.moves:
             return False
         return self._slot == min(move.source if who == "source" else move.destination for move in step.moves)

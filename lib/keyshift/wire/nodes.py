@@ -11,7 +11,6 @@ that is too long for a node is in ``parts``. Times are in microseconds since the
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import NoneType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
 
 from keyshift.model.frames import Facts
@@ -71,7 +70,7 @@ def make_codecs() -> None:
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, StepRecord, PhaseDone, UnitsCame, UnitsLeft),
         *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover, Position),
-        *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str, NoneType),
+        *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str),
         *(Facts, SlotMarker, UnitsMoved, Record),
     ):
         codec(kind)
@@ -349,7 +348,8 @@ COPYING = Folder("copying", {"": int})  # by slot, now and then until they are c
 LOG = Node("log", str)  # the ID of a question
 FAULT = Node("fault", FaultNow)
 USED = Folder("used", {"": PodUsed})  # by slot, each second, if its executor is a pod
-FAULTS = Folder("faults", {"": NoneType})  # by number: there when the phase of the fault has come
+FAULTS = Folder("faults", {"": str})  # by number: who came to the phase of the fault first, ``of_slot`` or ELSEWHERE
+ELSEWHERE = "elsewhere"  # a slot of another stage
 
 
 def measured(question: str) -> Folder[Measured]:

@@ -72,8 +72,9 @@ class Source:
     anything is started.
 
     ``map``: the events of the first stage from those of a frame, in their order; runs in the routers. It may parse,
-    choose the key (``frames.keys_of`` takes any type), make several events of one, or none, and keeps ``t``. It must
-    give the same whenever it is called: the verdict calls it, too. None: the events are those of the stage.
+    choose the key (``frames.keys_of`` takes what casts to text: no lists or structs), make several events of one, or
+    none, and keeps ``t``. It must give the same whenever it is called: the verdict calls it, too. None: the events are
+    those of the stage.
 
     ``changes``: later events are not like earlier ones, so each run needs a job of its own.
 

@@ -14,14 +14,18 @@ class Stage:
 
     def __init__(self, attempt):
         self.config = SimpleNamespace(attempt=attempt)
-        self.participant, self.ask = SimpleNamespace(watch_children=self.watch, read=self.read), self
-        self.watched, self.told, self.failed = {}, [], []
+        given = {"watch_children": self.watch, "read": self.read, "acknowledge": self.acknowledge}
+        self.participant, self.ask = SimpleNamespace(**given), self
+        self.watched, self.told, self.failed, self.acknowledged = {}, [], [], []
 
     def watch(self, folder, call):
         self.watched[folder.path] = call
 
     def read(self, node):
         return "10.0.0.7:4000" if node.path == "slots/0" else None
+
+    def acknowledge(self, node, value):
+        self.acknowledged.append((node.path, value))
 
     def fail(self, fault):
         self.failed.append(str(fault))
@@ -76,6 +80,8 @@ def test_what_two_stages_come_to_happens_once(struck):
     assert [what for _, what in made.faults.struck] == [f"{f.action} {f.who}" for f in made.faults.done]
     assert made.faults.busy
     assert not first.told + second.told
+    assert first.acknowledged == [("faults/2", "elsewhere")], "its slots are not to be hit by what hits itself"
+    assert second.acknowledged == []
 
 
 def test_a_later_attempt_has_no_faults_in_phases(struck):

@@ -111,10 +111,14 @@ def test_keys_of_integers_are_the_integers():
     [
         (pa.array(["state", "moves", "state"]), 2435781236248007203),
         (pa.array([b"state", b"moves", b"state"]), 2435781236248007203),
+        (pa.array([b"state", b"moves", b"state"], pa.binary(5)), 2435781236248007203),
+        (pa.array([b"state", b"moves", b"state"], pa.binary_view()), 2435781236248007203),
+        (pa.array(["state", "moves", "state"], pa.string_view()), 2435781236248007203),
+        (pa.array([b"\xffA", b"\xffB", b"\xffA"], pa.binary(2)), None),
         (pa.array([0.5, 1.5, 0.5]), None),
         (pa.array([True, False, True]), None),
     ],
-    ids=["text", "bytes", "numbers", "yes and no"],
+    ids=["text", "bytes", "bytes of one size", "view of bytes", "view of text", "no text", "numbers", "yes and no"],
 )
 def test_keys_of_anything_else_are_the_same_for_the_same_value_on_every_machine(values, first):
     one, other, again = frames.keys_of(values).to_pylist()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyshift.model.frames import empty
 from keyshift.state.packing import Packing, in_chunks
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -67,6 +68,14 @@ def test_columns_and_bytes_are_two_forms_of_the_same(content, skipped):
 def test_a_plain_value_has_only_its_own_bytes_and_a_head():
     packing = Packing(pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())]))
     assert len(packing.pack((5, bytes(4096)))) == 1 + 8 + 4 + 4096
+
+
+def test_values_without_fields_have_bytes_too():
+    packing = Packing(pa.schema([]))
+    values = [packing.pack(())] * 2
+    assert packing.unpack(values[0]) == ()
+    assert packing.rows(packing.batch([5, 7], values)) == ([5, 7], values)
+    assert packing.rows(empty(packing.schema)) == ([], [])
 
 
 def test_a_type_without_letters_is_kept_too():

@@ -137,7 +137,7 @@ def test_of_other_faults_the_first_slot_that_comes_to_their_phase_tells_once(hit
         "restart:zookeeper@prepare, restart:zookeeper@switch, restart:kafka@4"
     )
     heard = []
-    points = FaultPoints(faults, slot, 0, heard.append)
+    points = FaultPoints(faults, slot, 0, lambda number: heard.append(number) or True)
     points.published([(5, STEP), (6, Step((), snapshot="s"))])
     for phase in ("prepare", "switch", "align", "transfer", "install", "drain", "align"):
         points.reached(phase, 5)
@@ -146,10 +146,13 @@ def test_of_other_faults_the_first_slot_that_comes_to_their_phase_tells_once(hit
     assert hit == [signal.SIGSTOP] * (slot == 0), "only the source hits itself"
 
 
+OF_FLIGHT = "cut:flight@transfer,slow:flight@transfer:0.2s"
+
+
 def test_state_on_its_way_is_cut_off_once_and_slow_from_then_on(hit, monkeypatch):
     slept, cuts, told = [], [], []
     monkeypatch.setattr("keyshift.wire.faults.time", SimpleNamespace(sleep=slept.append))  # not for other threads
-    points = FaultPoints(parse("cut:flight@transfer,slow:flight@transfer:0.2s"), 0, 0, told.append)
+    points = FaultPoints(parse(OF_FLIGHT), 0, 0, lambda number: told.append(number) or True)
     points.published([(5, STEP)])
     points.sending(lambda: cuts.append("too early"))
     points.reached("transfer", 5)
@@ -157,6 +160,36 @@ def test_state_on_its_way_is_cut_off_once_and_slow_from_then_on(hit, monkeypatch
         points.sending(lambda unit=unit: cuts.append(unit))
     assert (cuts, slept, told) == ([0], [0.2] * 3, [0, 1])
     assert not hit, "the process goes on"
+
+
+def test_who_is_not_the_first_to_tell_is_not_hit(hit):
+    points = FaultPoints(parse(f"stop:source@transfer:1s,{OF_FLIGHT}"), 0, 0, lambda number: False)
+    points.published([(5, STEP)])
+    points.reached("transfer", 5)
+    points.sending(lambda: pytest.fail("it was cut off"))
+    assert not hit
+
+
+def test_in_a_later_batch_nothing_happens_again_but_what_was_slow_stays_slow(hit, monkeypatch):
+    slept = []
+    monkeypatch.setattr("keyshift.wire.faults.time", SimpleNamespace(sleep=slept.append))
+    points = FaultPoints(parse(f"{OF_FLIGHT},stop:source@transfer:1s"), 0, 0, told={0, 1, 2})
+    points.published([(5, STEP)])
+    points.reached("transfer", 5)
+    points.sending(lambda: pytest.fail("it was cut off"))
+    assert (slept, hit) == ([0.2], [])
+
+
+def test_the_first_slot_is_that_of_the_first_stage(hit):
+    for first in (False, True):
+        FaultPoints(parse("kill:slot@batch"), 0, 0, first=first).reached("batch")
+    assert len(hit) == 1
+
+
+def test_without_faults_to_come_no_steps_are_kept():
+    points = FaultPoints([], 0, 0)
+    points.published([(5, STEP)])
+    assert not points._steps
 
 
 def test_only_the_first_attempt_is_hit(hit):

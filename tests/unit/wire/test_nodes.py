@@ -61,7 +61,7 @@ MESSAGES = {
     "log": (nodes.LOG, "ab"),
     "logs": (nodes.logs("ab")["slot-1"], EVENTS),
     "fault": (nodes.FAULT, nodes.FaultNow(0, FAULT, 5)),
-    "phase of a fault": (nodes.FAULTS[0], None),
+    "phase of a fault": (nodes.FAULTS[0], nodes.of_slot(1)),
 }
 
 

@@ -13,6 +13,7 @@ from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.runtime.turns import TurnCore
 from keyshift.state import UnitState
+from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
@@ -78,8 +79,15 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         core.log.remember(handover.log)
     core.snapshots, places = host.snapshots.setdefault(slot, (Snapshots(), {}))
 
-    def tell(fault: int) -> None:
-        coordination.acknowledge(nodes.FAULTS[fault], None)
+    told = {int(name) for name in coordination.children(nodes.FAULTS)} if config.faults else set()
+
+    def tell(fault: int) -> bool:
+        """Whether this slot is to be hit: of those that come to the phase at once, one is."""
+        node, me = nodes.FAULTS[fault], nodes.of_slot(slot)
+        coordination.acknowledge(node, me)
+        if not config.faults[fault].local:
+            return False
+        return wait_until(lambda: coordination.read(node), config.deadline_s, 0.01) == me  # it is there, or on its way
 
     shared = Shared(
         config=config,
@@ -89,7 +97,7 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         host=host,
         coordination=coordination,
         clients=clients,
-        faults=FaultPoints(config.faults, slot, config.attempt, tell),
+        faults=FaultPoints(config.faults, slot, config.attempt, tell, told, config.number == 0),
         background=Background(slot),
         markers=Markers(slot),
     )

@@ -319,6 +319,24 @@ def test_a_slot_fails_in_the_phase_of_its_fault(make, monkeypatch, phase):
     assert len(ended) == 1
 
 
+def test_a_fault_happens_once_though_batches_end_and_slots_come_to_its_phase_at_once(make, monkeypatch):
+    ended = []
+    monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
+    job = make(
+        slots=2, routers=1, faults=(Fault("kill", "slot", "batch", None), Fault("kill", "slot", "snapshot", None))
+    )
+    host = job.process()
+    task = job.opened(0, host)
+    job.nodes.acknowledge(nodes.FAULTS[1], nodes.of_slot(1))  # meanwhile
+    task.shared.faults.reached("snapshot")
+    assert not ended
+    for _ in range(2):
+        until(task.settled, task.wait)
+        task.seal()
+        task = job.opened(0, host)
+    assert len(ended) == 1
+
+
 def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):
     job = make(**ONE_SLOT)
     host = job.process()
