@@ -139,7 +139,7 @@ def never_stops(original, slot):
 @mutant(SlotMachine, "may_stall", "unbounded")
 def stops_for_its_own_only(original, slot):
     """Takes rows however many records wait for others to acknowledge, or to give back what is lent."""
-    return original(slot) and bool(slot.expected or slot._partial)
+    return original(slot) and bool(slot.expected or slot.partial)
 
 
 @mutant(SlotMachine, "may_stall", "stuck")

@@ -500,7 +500,7 @@ class SlotShell:
                     self.made(unit)
                 case slot.Installed(version, units):
                     waiting = {unit for unit, queue in self.machine._queues.items() if queue}
-                    lent = {unit for unit in units if self.machine._phases[unit] in ON_LOAN}
+                    lent = {unit for unit in units if self.machine.phase_of(unit) in ON_LOAN}
                     if early := (units - self.states.keys()) | (units & waiting) | lent:
                         sim.problem("too early", f"slot {self.slot} reports units {sorted(early)} of {version}")
                     sim.acknowledge("installed", version, self.slot)

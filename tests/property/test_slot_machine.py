@@ -99,7 +99,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
                 case Send(unit, other, version, to, hop):
                     self.hops[version, unit] = self.hops.get((version, unit), 0) + 1
                     assert hop == self.hops[version, unit]
-                    assert unit not in self.machine._partial, "keys of it are elsewhere"
+                    assert unit not in self.machine.partial, "keys of it are elsewhere"
                     aligned = self.ended or all(heard >= version for heard in self.heard.values())
                     if to == frozenset():
                         assert self.moves(version, destination=0)[unit].source == other
@@ -131,7 +131,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
                 case Hurry(unit):
                     assert unit in self.out
                 case Complete(unit):
-                    assert unit in self.machine._partial
+                    assert unit in self.machine.partial
                 case Forget(unit):
                     del self.out[unit]
                 case Released(version, left):
@@ -230,7 +230,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
 
     @rule(unit=units)
     def completed(self, unit: int) -> None:
-        partial = unit in self.machine._partial
+        partial = unit in self.machine.partial
         assert (self.event("completed", unit) is not None) == partial
 
     @rule(unit=units)
@@ -328,11 +328,11 @@ class AnyEventInAnyState(RuleBasedStateMachine):
     def prepare_the_next_step(self, some: set[int], mode: Mode) -> None:
         self.prepare_what_is_possible(max(self.machine.version, *self.heard.values()) + 1, some, mode, 0)
 
-    @precondition(lambda self: self.machine._step is None and self.machine.serving - self.machine._partial.keys())
+    @precondition(lambda self: self.machine._step is None and self.machine.serving - self.machine.partial)
     @rule(data=st.data(), fetch_back=st.integers(1, 2), acknowledged=st.booleans())
     def a_unit_is_lent(self, data: st.DataObject, fetch_back: int, acknowledged: bool) -> None:
         version = max(self.machine.version, *self.heard.values()) + 1
-        unit = data.draw(st.sampled_from(sorted(self.machine.serving - self.machine._partial.keys())))
+        unit = data.draw(st.sampled_from(sorted(self.machine.serving - self.machine.partial)))
         move = Move(UnitId(unit), SlotId(0), SlotId(1))
         self.prepare(version, Step((move,), Mode(transfer="fetch", fetch_back=fetch_back)), 0)
         self.barrier(0, version)
@@ -359,7 +359,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
     @rule(data=st.data(), router=st.integers(-1, ROUTERS - 1))
     def somebody_waits_for_what_leaves(self, data: st.DataObject, router: int) -> None:
         step = self.machine._step
-        unit = data.draw(st.sampled_from([unit for unit in range(UNITS) if self.machine._phases[unit] in TO_LEAVE]))
+        unit = data.draw(st.sampled_from([unit for unit in range(UNITS) if self.machine.phase_of(unit) in TO_LEAVE]))
         self.requested(unit, step.version, router, self.hops.get((step.version, unit), 0))
 
     @precondition(lambda self: self.lent)
@@ -391,7 +391,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         assert not machine.serving & {unit for unit, for_good in self.out.items() if for_good}
         assert not machine.serving & self.lent
         assert self.borrowed.keys() <= machine.serving
-        assert machine._partial.keys() <= machine.serving
+        assert machine.partial <= machine.serving
         assert set(machine.wanted) == machine.expected
         assert machine.expected <= machine._queues.keys() <= machine.expected | machine.serving | self.lent
 
@@ -414,7 +414,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         assert not {unit for unit, queue in self.waiting.items() if queue} & set(machine.idle(range(UNITS)))
         assert not any(machine.stands(unit) for unit in machine.idle(range(UNITS)))
         if machine.settled:
-            assert not (self.out or machine.expected or machine._partial or self.lent or self.borrowed)
+            assert not (self.out or machine.expected or machine.partial or self.lent or self.borrowed)
             assert not any(self.waiting.values())
 
 

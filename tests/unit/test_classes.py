@@ -9,7 +9,7 @@ import keyshift
 ROOT = Path(keyshift.__file__).parent
 MOST_METHODS = 20
 MOST_FILES = 15
-MACHINES = {"CoordinatorMachine", "SlotCore"}  # one method for each event that they take
+MACHINES = {"CoordinatorMachine", "Situation", "SlotCore"}  # one method for each event that they take
 
 
 def classes(source: str) -> list[ast.ClassDef]:

@@ -248,7 +248,7 @@ def partial(version: int = 1) -> SlotMachine[str]:
 
 def test_a_partial_unit_is_served_and_does_not_settle():
     slot = partial()
-    assert slot._partial.keys() == {0} and slot.serving == {0}
+    assert slot.partial == {0} and slot.serving == {0}
     assert slot.admit(0, 2, {0}) == frozenset()
     assert not slot.settled
     assert slot.may_stall, "what waits for keys is bounded too"

@@ -53,7 +53,7 @@ def slot_in(phase: Phase) -> SlotMachine[str]:
     slot = SlotMachine[str](0, routers=2, version=1, **begin)
     for name, *arguments in calls:
         getattr(slot, name)(*arguments)
-    assert slot._phases[0] == phase
+    assert slot.phase_of(0) == phase
     return slot
 
 
@@ -70,7 +70,7 @@ def test_what_a_phase_allows_leads_to_the_next_one(phase, event, then):
     slot = slot_in(phase)
     name, *arguments = CALLS[event]
     getattr(slot, name)(*arguments)
-    assert slot._phases[0] == then
+    assert slot.phase_of(0) == then
     assert (slot.serving, slot.expected) == ({0} if then in SERVED else set(), {0} if then in AWAITED else set())
 
 

@@ -9,7 +9,7 @@ from typing import Generic
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import NO_VERSION, Mode, SlotId, Step, UnitId, Version
 from keyshift.protocol.slot.ending import InputEnd, PendingSnapshot
-from keyshift.protocol.slot.phases import AT_THE_OTHER, NOT_MOVED, ON_LOAN, STANDING, Phases
+from keyshift.protocol.slot.phases import AT_THE_OTHER, NOT_MOVED, ON_LOAN, STANDING, Phase, Phases
 from keyshift.protocol.slot.queues import Queues, Record
 
 
@@ -48,7 +48,7 @@ class Situation(Generic[Record]):
         self.version = version
         self._phases = Phases(serving, expected)
         self.serving, self.expected = self._phases.serving, self._phases.expected
-        self._partial: dict[UnitId, bool] = {}  # served units of which keys are elsewhere: whether these were asked for
+        self._partial: dict[UnitId, bool] = {}  # whether the rest of their keys was asked for
         self._queues: Queues[Record] = Queues(self.expected)
         self._heard = dict.fromkeys(range(routers), 0)
         self._step: ActiveStep | None = None
@@ -57,9 +57,18 @@ class Situation(Generic[Record]):
         self._snapshot: PendingSnapshot | None = None
         self._last_snapshot = 0  # version of the last one, whatever became of it
 
+    def phase_of(self, unit: int) -> Phase:
+        """Where ``unit`` is, and what becomes of its records here."""
+        return self._phases[unit]
+
     def version_of(self, unit: int) -> Version:
         """A version under which this slot owns ``unit``, which is here."""
         return self._step.version if self._step and unit in self._step.arriving else self.version
+
+    @property
+    def partial(self) -> AbstractSet[int]:
+        """Served units of which keys are elsewhere."""
+        return self._partial.keys()
 
     def is_lent(self, unit: int, version: Version) -> bool:
         """Whether ``unit`` was lent to this slot by the step of ``version``, and is here."""
