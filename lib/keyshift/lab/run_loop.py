@@ -66,7 +66,7 @@ class RunLoop:
     ) -> None:
         self.spec, self.system, self.traffic, self.reporter = spec, system, traffic, reporter
         self._ready = ready
-        self.lasts_s = spec.run.load_s  # so long is the load at the most
+        self.lasts_s = spec.run.load_s  # so long is the load at the most; a series, or a search for a rate, is longer
         self.open: Callable[[], Feed] = self.open_new
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
