@@ -35,9 +35,9 @@ class Backlog:
         self._since = math.inf  # seconds since the epoch
         self._feed: Feed | None = None
 
-    def begin(self, feed: Feed, since: float) -> None:
-        """From ``since`` on (seconds since the epoch) there is nothing more to do than what ``feed`` has offered."""
-        self._feed, self._since = feed, since
+    def begin(self, feed: Feed) -> None:
+        """From now on there is nothing more to do than what ``feed`` has offered, and somebody is there who does it."""
+        self._feed, self._since = feed, time.time()
 
     def begin_anew(self) -> None:
         """The query has died and begins anew: it has its time once more."""

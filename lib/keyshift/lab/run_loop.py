@@ -116,7 +116,7 @@ class RunLoop:
             self._follow()
             feed = self.feed  # a script may have begun another one
             self._ended_at = time.time() if self.load_s is None else begin + self.load_s
-            self.backlog.begin(feed, self._ended_at)
+            self.backlog.begin(feed)
             self.trigger = self.trigger or self._ended_at
             if self.load_s is None:
                 feed.end_load()
