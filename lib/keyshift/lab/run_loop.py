@@ -26,6 +26,7 @@ from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import PodUsed
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
+from keyshift.waiting import wait_until
 
 LEAD_S = 0.5  # between the decision to start the load and its start
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
@@ -87,6 +88,7 @@ class RunLoop:
         allowed_s, deadline_s = spec.run.catch_up_s, spec.job.deadline_s
         self.backlog = Backlog(system, traffic, reporter, self.check, allowed_s, deadline_s)
         self._autoscaler: Autoscaler | None = None
+        traffic.require_wanted = self._require_wanted  # also while the system starts or recovers
         self._script = make_script(self)
 
     def execute(self) -> Evaluation:
@@ -169,12 +171,15 @@ class RunLoop:
 
     def check(self) -> None:
         """At any time. Raises what ends the run, or QueryDied."""
-        if self.unwanted:
-            raise Unwanted("the job was given up before it was stopped: it has no verdict")
+        self._require_wanted()
         self.system.check()
         self.traffic.check()
         for look in self.each_look:
             look()
+
+    def _require_wanted(self) -> None:
+        if self.unwanted:
+            raise Unwanted("the job was given up before it was stopped: it has no verdict")
 
     def change_rate(self, rate: float, source: str | None = None) -> None:
         """Another rate of ``source``, or else of the first one, from now on: events per second, of a load whose length
@@ -235,7 +240,7 @@ class RunLoop:
         if pause_s:
             self.reporter.enter(Doing(Activity.RECOVERING))
             self.reporter.say(f"{death}; the next attempt begins in {pause_s:g} s")
-            time.sleep(pause_s)
+            wait_until(self._require_wanted, pause_s)
 
     def _recover(self, death: KeyshiftError) -> None:
         what = "died" if isinstance(death, QueryDied) else "was given up"

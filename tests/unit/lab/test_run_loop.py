@@ -13,6 +13,7 @@ from keyshift import waiting
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import backlog, run_loop
+from keyshift.lab.ending import Unwanted
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
@@ -233,6 +234,22 @@ def test_a_query_that_dies_while_it_recovers_is_recovered_as_often_as_a_run_may_
         (note,) = run.system.notes
         assert "(gone); everything since its beginning was done again" in note
     assert [what for _, what in run.system.calls] == ["recover", "recover"]
+
+
+def test_a_run_that_nobody_wants_any_more_ends_before_its_next_attempt_and_while_that_begins(made):
+    run = made(recoveries=9)
+    run.deaths, run.system.dies = [BEGIN] * 7, [0.0]
+
+    def come(passed_s):
+        run.unwanted = passed_s > 3
+        return 0
+
+    run.come = come
+    with pytest.raises(Unwanted):
+        run.surviving(lambda: run._look_until(BEGIN + 9))
+    assert run.clock.now == pytest.approx(BEGIN + 3, abs=0.5) and run.system.calls == []
+    with pytest.raises(Unwanted):
+        run.traffic.require_wanted()
 
 
 @pytest.mark.parametrize(("began_at", "words"), [(BEGIN - 1.5, "2.5 s after"), (math.nan, "before")])
