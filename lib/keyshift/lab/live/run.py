@@ -13,7 +13,7 @@ from keyshift.lab.live.status import OfSlot
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
-from keyshift.lab.system import LiveSystem
+from keyshift.lab.system import LOOK_WITHIN_S, LiveSystem
 from keyshift.model.errors import MigrationFailed, RunsElsewhere
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import Measured
@@ -86,7 +86,7 @@ class LiveRun:
 
     def _measure(self) -> None:
         try:
-            measured = self.system.measure()
+            measured = self.system.measure(LOOK_WITHIN_S)
         except MigrationFailed as error:  # a slot that hangs is not dead
             self.loop.reporter.say(f"not measured: {error}")
             return

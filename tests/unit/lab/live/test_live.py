@@ -222,7 +222,7 @@ def test_migrations_that_wait_for_each_other_are_planned_from_where_the_state_is
 
 
 def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job, monkeypatch):
-    def fails():
+    def fails(*_):
         raise MigrationFailed("measure: 1 did not answer")
 
     job.inner.go.clear()
@@ -251,7 +251,7 @@ def scaling(monkeypatch):
     """A chain that scales itself: the first stage is at work all the time, the second one hardly ever."""
     seen = {"counter-1": 0.0, "counter-2": 0.0}
 
-    def measured(stage):
+    def measured(stage, *_):
         seen[stage.name] += 1.0
         slots = range(stage.config.slots)
         share = 1.0 if stage.name == "counter-1" else 0.01
@@ -486,11 +486,11 @@ def test_what_another_process_needs_is_kept_while_the_last_results_come(monkeypa
 
 
 def test_a_slot_that_does_not_answer_is_no_reason_to_end(job):
-    def hang():
-        raise MigrationFailed("measure: 3 did not answer")
+    def hang(within_s):
+        raise MigrationFailed(f"measure: 3 did not answer within {within_s:g} s")
 
     job.counter.measure = hang
-    assert wait_until(lambda: any("not measured" in line for line in job.said), 60)
+    assert wait_until(lambda: "not measured: measure: 3 did not answer within 10 s" in job.said, 60)
     assert job.do(Scale(slots=3), wait=True)["outcome"] == "complete"
 
 
