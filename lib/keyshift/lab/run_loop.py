@@ -83,7 +83,7 @@ class RunLoop:
         self.deaths: list[float] = []  # likewise
         self.samples: list[Sample] = []
         self._ended_at = math.nan  # likewise
-        self._looked_at = 0.0  # likewise, when ``each_second`` was called last
+        self._looked_at = -math.inf  # by the monotonic clock, when ``each_second`` was called last
         self.measured_wrong: list[str] = []  # what has made measurements wrong, known behind ``run``
         allowed_s, deadline_s = spec.run.catch_up_s, spec.job.deadline_s
         self.backlog = Backlog(system, traffic, reporter, self.check, allowed_s, deadline_s)
@@ -162,7 +162,7 @@ class RunLoop:
     def look(self) -> None:
         """While the load is offered. Raises what ends the run, or QueryDied."""
         self.check()
-        if (now := time.time()) - self._looked_at >= 1.0:
+        if (now := time.monotonic()) - self._looked_at >= 1.0:
             self._looked_at = now
             for look in self.each_second:
                 look()

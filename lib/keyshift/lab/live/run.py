@@ -74,11 +74,16 @@ class LiveRun:
         self.state = "running"
         self._on_ready()
         while not self.stop_wanted:
-            yield time.time() + LOOK_S
+            yield self._pause
             yield self.inbox.serve
         self.state = "stopping"
         self.inbox.refuse()
         loop.cut_faults_short()  # else whoever stops the job would wait for what is away
+
+    def _pause(self) -> None:
+        """Until no moment: if the clock is set back, nobody would be heard until it has come there."""
+        self.loop.look()
+        time.sleep(LOOK_S)
 
     def _asked(self, change: ScaleTo, stage: str) -> None:
         """By the autoscaler."""

@@ -2,7 +2,9 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -14,6 +16,7 @@ from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, Double, InjectFault, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab import run_loop
+from keyshift.lab.live import run as live_run
 from keyshift.lab.run_loop import WINDOW_S, pause_before
 from keyshift.model.errors import BadInput, Deposed, MigrationFailed, NotThere, QueryDied, RunsElsewhere
 from keyshift.model.keys import Assignment, Step
@@ -492,6 +495,15 @@ def test_a_slot_that_does_not_answer_is_no_reason_to_end(job):
     job.counter.measure = hang
     assert wait_until(lambda: "not measured: measure: 3 did not answer within 10 s" in job.said, 60)
     assert job.do(Scale(slots=3), wait=True)["outcome"] == "complete"
+
+
+def test_a_job_is_looked_at_and_hears_what_it_is_told_though_the_clock_is_set_back(job, monkeypatch):
+    clocks = {name: getattr(time, name) for name in ("monotonic", "perf_counter", "sleep")}
+    for module in (run_loop, live_run):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 3600, **clocks))
+    job.counter.measured = 0
+    assert wait_until(lambda: job.counter.measured, 60)
+    assert job.do(Rate(rate=300)) == {"rate": 300}
 
 
 def test_a_killed_worker_is_survived(job):
