@@ -72,7 +72,7 @@ class Stage:
             self.job.notes.append(self.note(words))
         self.requests.clear()
 
-    def measure(self):
+    def measure(self, *_):
         self.measured += 1
         return {
             slot: Measured(seconds=2.0, records=((slot, 10), (slot + 8, 5)), queue_bytes=7, host="h")

@@ -26,14 +26,15 @@ class CompletedSnapshot:
 class CompletedSnapshots:
     """Those of a job, for any thread: the ``newest`` ``KEPT``, in the order in which they were taken.
 
-    ``taken``: what is to be known of each that was ever complete in this process. ``on_disk``: the names of those in
-    the journal that was written last.
+    ``taken``: what is to be known of each that was ever complete in this process. ``on_disk``: how many of them there
+    were when the journal that was written last was made.
     """
 
     def __init__(self) -> None:
         self.taken: list[SnapshotRecord] = []
         self.newest: tuple[CompletedSnapshot, ...] = ()
-        self.on_disk: frozenset[str] = frozenset()
+        self.on_disk = 0
+        self._told = 0  # likewise, of the journal that was made last
         self._journaled: set[str] = set()  # names of those that a journal on disk may have
         self._superseded: set[str] = set()  # names of savepoints
         self._removed: set[str] = set()  # ... whose state is not there any more
@@ -58,13 +59,14 @@ class CompletedSnapshots:
     def for_journal(self) -> list[CompletedSnapshot]:
         """The newest. None of them is removed from the store before ``journaled`` is told of a later journal."""
         with self._changing:
+            self._told = len(self.taken)
             self._journaled = self._journaled | {snapshot.name for snapshot in self.newest}
             return list(self.newest)
 
     def journaled(self, names: Collection[str]) -> None:
-        """The journal on disk has these, and no other one is there."""
+        """The journal that was made last is on disk, has these, and no other one is there."""
         with self._changing:
-            self._journaled, self.on_disk = set(names), frozenset(names)
+            self._journaled, self.on_disk = set(names), self._told
 
     def supersede(self, savepoints: Iterable[str]) -> None:
         """Nobody goes on from these savepoints any more, whatever journal is on disk."""

@@ -1,6 +1,7 @@
 """What the driver asks the slots and routers of an attempt, and what it orders of them."""
 
 import contextlib
+import math
 import queue
 import secrets
 import threading
@@ -70,13 +71,15 @@ class Questions:
         what: str,
         progress: Callable[[], object] = lambda: None,
         check: Callable[[], None] | None = None,
+        within_s: float = math.inf,
     ) -> dict[str, T]:
         """The nodes in ``folder``, as soon as all that are ``wanted`` are there.
 
         The deadline is for silence: it begins anew with each answer, and while what ``progress`` gives changes.
         Raises MigrationFailed after it, with ``what`` was asked and who is missing. ``check``: instead of ``alive``.
+        ``within_s``: a shorter deadline.
         """
-        participant, deadline_s = self.attempt.participant, self.attempt.config.deadline_s
+        participant, deadline_s = self.attempt.participant, min(within_s, self.attempt.config.deadline_s)
         answered: queue.Queue[set[str]] = queue.Queue()
 
         missing = wanted
@@ -98,10 +101,15 @@ class Questions:
         return participant.read_below(folder)
 
     def by_slot(
-        self, folder: Folder[T], slots: Collection[int], what: str, progress: Callable[[], object] = lambda: None
+        self,
+        folder: Folder[T],
+        slots: Collection[int],
+        what: str,
+        progress: Callable[[], object] = lambda: None,
+        within_s: float = math.inf,
     ) -> dict[int, T]:
         """What each of ``slots`` answers in ``folder``."""
-        said = self.answers(folder, set(map(str, slots)), what, progress)
+        said = self.answers(folder, set(map(str, slots)), what, progress, within_s=within_s)
         return {int(slot): said[slot] for slot in sorted(said)}
 
     def saved(
@@ -125,15 +133,21 @@ class Questions:
         said = self.attempt.participant.read_below(nodes.WRITING)
         return [said[slot] for slot in sorted(said)]
 
-    def measure(self) -> dict[int, Measured]:
-        """What each slot has seen since the attempt began."""
-        with self._measuring:
+    def measure(self, within_s: float = math.inf) -> dict[int, Measured]:
+        """What each slot has seen since the attempt began. ``within_s``: a shorter deadline, for who only looks."""
+        within_s = min(within_s, self.attempt.config.deadline_s)
+        if not self._measuring.acquire(timeout=within_s):
+            raise MigrationFailed(f"measure: what was asked before was not answered within {within_s:g} s")
+        try:
             name = secrets.token_hex(3)
             self.tell(nodes.MEASURE, name)
-            measured = self.by_slot(nodes.measured(name), range(self.attempt.config.slots), "measure")
+            slots = range(self.attempt.config.slots)
+            measured = self.by_slot(nodes.measured(name), slots, "measure", within_s=within_s)
             self.attempt.participant.withdraw(nodes.MEASURE)  # or slots would answer once more in their next batch
             self.attempt.participant.withdraw(nodes.measured(name))  # a job that lasts is asked often
             return measured
+        finally:
+            self._measuring.release()
 
     def left_behind(self) -> set[tuple[int, int]]:
         """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""

@@ -56,8 +56,9 @@ class Snapshotter:
         self._over = threading.Event()
         self._completing = threading.Lock()  # held while one counts that is complete, and for the end
         self._number = 0
-        # The newest that is complete, and of which steps all was written down before that, by stage.
-        self._noted: tuple[str, dict[str, set[Version]]] = "", {}
+        # How many were complete then, and of which steps all was written down before, by stage. It stays until a
+        # journal has that, however many more come while the journal is written.
+        self._noted: tuple[int, dict[str, set[Version]]] | None = None
         self._failure: BaseException | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name="keyshift-snapshots", daemon=True)
         self._thread.start()
@@ -123,7 +124,7 @@ class Snapshotter:
             state = {stage: sum(sizes.values()) for stage, sizes in unit_bytes.items()}
             snapshot = CompletedSnapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes)
             self._completed.add(snapshot, SnapshotRecord(begun_us, now_us(), written, state, name))
-            self._noted = name, told
+            self._noted = self._noted or (len(self._completed.taken), told)
 
     def _tell(self, what: str) -> None:
         if not self._over.is_set():
@@ -155,8 +156,9 @@ class Snapshotter:
         Not of what is published: one that takes over waits for it. Of steps that move something it is written down, and
         goes when a journal on disk has that: another process would read here what its journal lacks.
         """
-        newest, told = self._noted
-        if journaled := newest in self._completed.on_disk:
+        told: dict[str, set[Version]] = {}
+        if self._noted and self._noted[0] <= self._completed.on_disk:
+            told = self._noted[1]
             self._forget()
             self._forget = lambda: None
         for stage in self._stages:
@@ -168,11 +170,13 @@ class Snapshotter:
                 continue
             under_way, log = dict(published.steps).keys(), stage.led.log
             log.read_acknowledgements(stage.participant, under_way=False)
-            needless = told[stage.name] if journaled else set[Version]()
+            needless = told.get(stage.name, set())
             for version in map(Version, map(int, stage.participant.children(nodes.ALL_ACKS))):
                 needed = version in under_way or (version in log.records and version not in needless)
                 if version <= published.version and not needed:
                     stage.participant.withdraw(nodes.acks(version))
+        if told:
+            self._noted = None
 
     def _begun(self, stage: LedStage, name: str) -> Version:
         """Request it of ``stage``, and wait until its routers are told: a migration may come first, and take long.

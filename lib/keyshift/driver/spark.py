@@ -73,6 +73,7 @@ ENCRYPTED = {
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
     "spark.network.crypto.authEngineVersion": "2",
 }
+JVM_GONE = Py4JError, OSError  # what PySpark raises where nobody answers it
 LINGER_MS = 2  # results of several slots go to Kafka, and from there to readers, in one request
 OPTIONS: dict[str, Any] = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # Python operators are not on Spark's list
@@ -143,18 +144,32 @@ def _wanted(record: logging.LogRecord) -> bool:
 
 def require_no_spark() -> None:
     """Raises BadInput if a Spark runs in this process: PySpark would give out that one again, with the settings that it
-    has, and who is done first would stop it for both. One whose JVM has gone does not run.
+    has, and who is done first would stop it for both. One whose JVM has gone does not run, and is forgotten.
     """
     jvm = getattr(SparkContext._gateway, "proc", None)
-    if SparkContext._active_spark_context is not None and (jvm is None or jvm.poll() is None):
+    if jvm is not None and jvm.poll() is not None:
+        forget_jvm()
+    if SparkContext._active_spark_context is not None:
         raise BadInput("a Spark runs in this process already (a job, a lab or a session of your own): stop it first")
+
+
+def forget_jvm() -> None:
+    """The next session launches one: PySpark would go on asking the one that it has, which has ended."""
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+
+
+def stop_spark(spark: SparkSession | SparkContext) -> None:
+    """Also one whose JVM has died: what a run says of that is the news."""
+    with contextlib.suppress(*JVM_GONE):
+        spark.stop()
 
 
 def _why(error: Exception) -> str:
     """What it says, in one line. One of Java's says first what was called. The JVM is asked for it, and may be gone."""
     try:
         lines = str(error).splitlines()
-    except Py4JError:
+    except JVM_GONE:
         lines = []
     causes = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
     return [*causes, *lines, type(error).__name__][0]
@@ -209,8 +224,10 @@ def session(
         words = _why(error) if isinstance(error, Exception) else ""
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
         kill(set(psutil.Process().children(recursive=True)) - others)
-        if kept and (begun := SparkContext._active_spark_context):  # in the JVM of an earlier session, which stays
-            begun.stop()
+        if not kept:
+            forget_jvm()
+        elif begun := SparkContext._active_spark_context:  # in the JVM of an earlier session, which stays
+            stop_spark(begun)
         if not isinstance(error, Exception):
             raise
         raise ServiceUnavailable(f"Spark did not start ({master}): {words}; its log is {log}") from error

@@ -15,7 +15,7 @@ from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.status import DecisionTold, StageDecisionTold
 from keyshift.lab.scalings import Scalings
-from keyshift.lab.system import SystemUnderTest
+from keyshift.lab.system import LOOK_WITHIN_S, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.records import Measured
 from keyshift.planner.autoscaling import ScalingPolicy
@@ -68,7 +68,7 @@ class Autoscaler:
             return
         self._next = max(self._next, now - self._every_s) + self._every_s
         try:
-            measured = self._system.measure()
+            measured = self._system.measure(LOOK_WITHIN_S)
         except MigrationFailed as error:
             self._say(f"autoscaler: no look, {error}")
             return

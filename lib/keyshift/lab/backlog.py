@@ -32,16 +32,16 @@ class Backlog:
         self._system, self._traffic, self._reporter, self._check = system, traffic, reporter, check
         self._allowed_s, self._silence_s = allowed_s, deadline_s + SILENCE_S
         self.overloaded = False
-        self._since = math.inf  # seconds since the epoch
+        self._since = math.inf  # seconds of the monotonic clock
         self._feed: Feed | None = None
 
-    def begin(self, feed: Feed, since: float) -> None:
-        """From ``since`` on (seconds since the epoch) there is nothing more to do than what ``feed`` has offered."""
-        self._feed, self._since = feed, since
+    def begin(self, feed: Feed) -> None:
+        """From now on there is nothing more to do than what ``feed`` has offered, and somebody is there who does it."""
+        self._feed, self._since = feed, time.monotonic()
 
     def begin_anew(self) -> None:
         """The query has died and begins anew: it has its time once more."""
-        self._since, self.overloaded = max(self._since, time.time()), False
+        self._since, self.overloaded = max(self._since, time.monotonic()), False
 
     def await_migrations(self) -> None:
         """They may take long if every step has to get through a backlog: then what has not begun is taken back."""
@@ -79,7 +79,7 @@ class Backlog:
 
     def _out_of_time(self) -> bool:
         """Whether there is still a backlog after the time allowed. If so, the job counts as overloaded from then on."""
-        if self._left and time.time() > self._since + self._allowed_s:
+        if self._left and time.monotonic() > self._since + self._allowed_s:
             self.overloaded = True
             self._reporter.say(
                 f"overloaded: the backlog was not worked off within catch_up_s = {self._allowed_s:g} s; "

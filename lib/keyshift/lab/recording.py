@@ -70,7 +70,7 @@ class Recording:
         run, (busy, steal) = self._spec.run, shares_before(metrics, facts["since_s"])
         disturbed = disturbance(latency, metrics, facts["since_s"])
         machine = machine_notes(busy, steal, run.rate, run.frame_ms)
-        machine += disturbance_notes(figures["p99_ms"], disturbed)
+        machine += disturbance_notes(figures["p99_ms"], disturbed) + clock_notes(float(latency["latency_ms"].min()))
         for note in (found := [*pace_notes(facts["load"], run.catch_up_s, figures), *machine]):
             self._say(note)
         summary = Summary(
@@ -132,6 +132,14 @@ def pace_notes(load: analysis.Offered, catch_up_s: float, figures: Mapping[str, 
             f"backlog of {_number(figures['backlog'])} events {end}"
         )
     return notes
+
+
+def clock_notes(least_ms: float) -> list[str]:
+    """A note if results came before their events were due. Kafka, whose log says when they came, may be elsewhere."""
+    if not least_ms < 0:
+        return []
+    behind = f"Kafka's clock is at least {-least_ms:.1f} ms behind that of this machine"
+    return [f"{behind}: by it results came before their events were due, and latencies are too short by as much"]
 
 
 def _number(value: float) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keyshift.driver.job import Job
-from keyshift.driver.spark import idle_jvm, start_query
+from keyshift.driver.spark import idle_jvm, start_query, stop_spark
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
@@ -83,7 +83,7 @@ class Lab:
             if self._cores:
                 given = self._cores, self._jars, self.work, self._log, self.say
                 self._spark = PlacedSpark(self._place, *given)
-                stack.callback(self._spark.session.stop)
+                stack.callback(stop_spark, self._spark.session)
                 self._spark.await_executors()
             self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "bare_copy.json")
             self._closing = stack.pop_all()

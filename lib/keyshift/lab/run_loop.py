@@ -26,6 +26,7 @@ from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import PodUsed
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
+from keyshift.waiting import wait_until
 
 LEAD_S = 0.5  # between the decision to start the load and its start
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
@@ -66,7 +67,7 @@ class RunLoop:
     ) -> None:
         self.spec, self.system, self.traffic, self.reporter = spec, system, traffic, reporter
         self._ready = ready
-        self.lasts_s = spec.run.load_s  # so long is the load at the most
+        self.lasts_s = spec.run.load_s  # so long is the load at the most; a series, or a search for a rate, is longer
         self.open: Callable[[], Feed] = self.open_new
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
@@ -82,11 +83,12 @@ class RunLoop:
         self.deaths: list[float] = []  # likewise
         self.samples: list[Sample] = []
         self._ended_at = math.nan  # likewise
-        self._looked_at = 0.0  # likewise, when ``each_second`` was called last
+        self._looked_at = -math.inf  # by the monotonic clock, when ``each_second`` was called last
         self.measured_wrong: list[str] = []  # what has made measurements wrong, known behind ``run``
         allowed_s, deadline_s = spec.run.catch_up_s, spec.job.deadline_s
         self.backlog = Backlog(system, traffic, reporter, self.check, allowed_s, deadline_s)
         self._autoscaler: Autoscaler | None = None
+        traffic.require_wanted = self._require_wanted  # also while the system starts or recovers
         self._script = make_script(self)
 
     def execute(self) -> Evaluation:
@@ -116,7 +118,7 @@ class RunLoop:
             self._follow()
             feed = self.feed  # a script may have begun another one
             self._ended_at = time.time() if self.load_s is None else begin + self.load_s
-            self.backlog.begin(feed, self._ended_at)
+            self.backlog.begin(feed)
             self.trigger = self.trigger or self._ended_at
             if self.load_s is None:
                 feed.end_load()
@@ -160,7 +162,7 @@ class RunLoop:
     def look(self) -> None:
         """While the load is offered. Raises what ends the run, or QueryDied."""
         self.check()
-        if (now := time.time()) - self._looked_at >= 1.0:
+        if (now := time.monotonic()) - self._looked_at >= 1.0:
             self._looked_at = now
             for look in self.each_second:
                 look()
@@ -169,12 +171,15 @@ class RunLoop:
 
     def check(self) -> None:
         """At any time. Raises what ends the run, or QueryDied."""
-        if self.unwanted:
-            raise Unwanted("the job was given up before it was stopped: it has no verdict")
+        self._require_wanted()
         self.system.check()
         self.traffic.check()
         for look in self.each_look:
             look()
+
+    def _require_wanted(self) -> None:
+        if self.unwanted:
+            raise Unwanted("the job was given up before it was stopped: it has no verdict")
 
     def change_rate(self, rate: float, source: str | None = None) -> None:
         """Another rate of ``source``, or else of the first one, from now on: events per second, of a load whose length
@@ -235,7 +240,7 @@ class RunLoop:
         if pause_s:
             self.reporter.enter(Doing(Activity.RECOVERING))
             self.reporter.say(f"{death}; the next attempt begins in {pause_s:g} s")
-            time.sleep(pause_s)
+            wait_until(self._require_wanted, pause_s)
 
     def _recover(self, death: KeyshiftError) -> None:
         what = "died" if isinstance(death, QueryDied) else "was given up"

@@ -1,6 +1,7 @@
 """What a run can do with the system that it tries, and keyshift's own job as such a system."""
 
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from keyshift.wire.faults import STEADY, Fault
 from keyshift.workloads import Workload, parcel_of
 
 NEAR_US = 100_000  # beside two epochs: a replica that is not later than that keeps up
+LOOK_WITHIN_S = 10.0  # for slots to tell who only looks what they have measured: nobody else is heard meanwhile
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
 
 
@@ -68,7 +70,7 @@ class SystemUnderTest(Protocol):
         """Take back what has not begun."""
         return
 
-    def measure(self) -> Mapping[str, Mapping[int, Measured]]:
+    def measure(self, within_s: float = math.inf) -> Mapping[str, Mapping[int, Measured]]:
         """What each slot of each stage has measured since the system started or was recovered; see
         ``Questions.measure``. Nothing of slots that are not asked.
         """
@@ -295,9 +297,9 @@ class KeyshiftJob:
         """Whether a restart or a migration is to come or under way, or a service is away."""
         return self.plans.busy or self._job.faults.busy
 
-    def measure(self) -> dict[str, dict[int, Measured]]:
+    def measure(self, within_s: float = math.inf) -> dict[str, dict[int, Measured]]:
         """Asks the slots."""
-        return {stage.name: stage.ask.measure() for stage in self._job.stages}
+        return {stage.name: stage.ask.measure(within_s) for stage in self._job.stages}
 
     def require_driver(self) -> None:
         """Raises Deposed if another process has claimed the job."""

@@ -135,7 +135,7 @@ class Kazoo(Ordering):
         if lead.record:
             if now_us - since_us > setting.session_us:
                 self._resign()
-        elif now_us - self._proposed_us >= setting.order_us and (entries := self._entries()):
+        elif not 0 <= now_us - self._proposed_us < setting.order_us and (entries := self._entries()):
             self._proposed_us = now_us
             self._ask(Record(lead.term, self._read.number + 1, now_us, entries), now_us)
         elif self._came_us is None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from keyshift.driver.spark import session
+from keyshift.driver.spark import session, stop_spark
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import work_folder
@@ -145,4 +145,4 @@ def local_spark(cores: int, home: Path, say: Say, options: Mapping[str, Any]) ->
         yield spark
     finally:
         with interrupts_wait():
-            spark.stop()
+            stop_spark(spark)

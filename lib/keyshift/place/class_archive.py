@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from keyshift.driver.spark import JVM_OPTIONS, dataflow, session
+from keyshift.driver.spark import JVM_OPTIONS, dataflow, forget_jvm, session
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.services.jars import require_java
 from keyshift.services.processes import tail
@@ -85,7 +85,7 @@ def _end_jvm() -> int:
     gateway = SparkContext._gateway
     assert gateway is not None
     gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
+    forget_jvm()
     jvm: subprocess.Popen[bytes] = gateway.proc
     assert jvm.stdin is not None
     jvm.stdin.close()

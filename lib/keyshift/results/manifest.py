@@ -147,21 +147,25 @@ class Summary(_Record):
         default=False,
         description="whether a backlog was left catch_up_s after the load, so that there are unprocessed events",
     )
-    p50_ms: Measure = Field(description="median latency of events created after the warm-up and before the trigger")
-    p99_ms: Measure = Field(
-        description="99th percentile of latency of events created after the warm-up and before the trigger"
+    p50_ms: Moment = Field(
+        description="median latency of events created after the warm-up and before the trigger, and answered before "
+        "it; below 0, as other latencies, if the clock of Kafka's log is behind"
     )
-    p99_undisturbed_ms: Measure = Field(
+    p99_ms: Moment = Field(
+        description="99th percentile of latency of events created after the warm-up and before the trigger, and "
+        "answered before it"
+    )
+    p99_undisturbed_ms: Moment = Field(
         default=None,
         description="as p99_ms, of events created in seconds that are not disturbed; null if there is none, or nobody "
         "looked",
     )
-    spike_ms: Measure = Field(
+    spike_ms: Moment = Field(
         description="largest per-second P99 from the trigger until migration and recovery are both over; a result "
         "counts for the second in which its event was created"
     )
     silence_ms: Measure = Field(description="longest time between two successive results, from the trigger on")
-    longest_ms: Measure = Field(default=None, description="latency of the slowest event, of results after the trigger")
+    longest_ms: Moment = Field(default=None, description="latency of the slowest event, of results after the trigger")
     completion_s: Measure = Field(
         description="first routing switch to last installed unit; of several migrations, the sum of theirs, without "
         "the pauses between them, and what overlaps (in two stages) once; null if a unit never was installed"

@@ -93,7 +93,7 @@ class RouterCore(Generic[Events]):
         parts = self._split(events, machine.assignment) if machine.stopped_for is None else {}
         tick, bare_tick = (Row(TICK, router, version, offset, watermark) for watermark in (self.watermark, 0))
         for slot, last_us in enumerate(self._last_us):
-            due = to_all or time_us - last_us >= TICK_US or time_us <= self._awake_us
+            due = to_all or not 0 <= time_us - last_us < TICK_US or time_us <= self._awake_us
             if slot not in parts and not due:
                 continue
             self._last_us[slot] = time_us

@@ -22,17 +22,24 @@ class UsableMemory(NamedTuple):
 
 
 class _GroupFiles(NamedTuple):
-    """Where a version has what; ``dropped``: the line for files in memory that nobody needs there."""
+    """Where a version has what; ``dropped``: the line for files in memory that nobody needs there,
+    ``active``: for those used of late, which go before memory is short, too.
+    """
 
     limit: str
     current: str
     stat: str
     dropped: str
+    active: str
 
 
-_VERSION_2 = _GroupFiles("memory.max", "memory.current", "memory.stat", "inactive_file")
+_VERSION_2 = _GroupFiles("memory.max", "memory.current", "memory.stat", "inactive_file", "active_file")
 _VERSION_1 = _GroupFiles(
-    "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"
+    "memory/memory.limit_in_bytes",
+    "memory/memory.usage_in_bytes",
+    "memory/memory.stat",
+    "total_inactive_file",
+    "total_active_file",
 )
 
 
@@ -54,13 +61,14 @@ def processors(groups: Path = GROUPS) -> int:
 
 
 def memory(groups: Path = GROUPS) -> UsableMemory:
-    """That this process may use, as it is now."""
+    """That this process may use, as it is now. All files in memory are free, as psutil has it of a machine."""
     machine = psutil.virtual_memory()
     total, free = machine.total, machine.available
     for files in (_VERSION_2, _VERSION_1):
         with contextlib.suppress(OSError, ValueError, KeyError):
             limit = int((groups / files.limit).read_text())  # of version 1 a huge number, if there is none
-            total, free = min(total, limit), min(free, max(0, limit - in_use(groups, files)))
+            needed = in_use(groups, files) - numbers(groups / files.stat)[files.active]
+            total, free = min(total, limit), min(free, max(0, limit - needed))
     return UsableMemory(total, free)
 
 

@@ -86,6 +86,7 @@ class Traffic:
         self.standings: Mapping[int, Standing] = {}  # of replicas that keep up, as was told last
         self.behind: Mapping[int, int] = {}  # of each replica likewise: epochs of the order
         self.compared = 0  # turns in which two replicas were; known after ``stop``
+        self.require_wanted: Callable[[], None] = lambda: None  # raises if nobody waits any more for what comes
         self.for_ever = False  # whether Kafka keeps what is in the topics until they are deleted
         self.lasts_s = 0.0  # otherwise a load that lasts so long, at the most, is kept ``RETENTION_MS`` longer
 
@@ -154,7 +155,8 @@ class Traffic:
         return {process.pid: process.name for process in self._processes}
 
     def check(self) -> None:
-        """Raises ServiceUnavailable if a process has died."""
+        """Raises ServiceUnavailable if a process has died, and what ``require_wanted`` raises."""
+        self.require_wanted()
         for process in self._processes:
             process.check()
 

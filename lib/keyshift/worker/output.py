@@ -140,7 +140,7 @@ class NextStage(Routing, SlotOutput):
         self._pending += (each for each in results if not isinstance(each, TurnEnd))
         rows = passed_on(self._slot % self._slots, markers)
         marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
-        if marked or now_us - self._given_us >= self._hop_us:
+        if marked or not 0 <= now_us - self._given_us < self._hop_us:
             self._given_us = now_us
             rows += self._up_to_date(now_us)
         return self.in_batch(rows)

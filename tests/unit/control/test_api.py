@@ -276,7 +276,7 @@ def test_metrics_tell_of_each_slot(job, client):
 
 def test_the_time_that_each_slot_was_busy_is_told(job, client):
     measure = job.counter.measure
-    job.counter.measure = lambda: {slot: replace(said, busy_s=slot + 0.5) for slot, said in measure().items()}
+    job.counter.measure = lambda *_: {slot: replace(said, busy_s=slot + 0.5) for slot, said in measure().items()}
     assert wait_until(lambda: samples(client).get(("keyshift_busy_seconds_total", *of(3))) == 3.5, 60)
 
 

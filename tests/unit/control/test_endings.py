@@ -581,7 +581,7 @@ def _(world, monkeypatch):
     monkeypatch.setattr(plan, "propose", planned)
     seen = 0.0
 
-    def measured(stage):
+    def measured(stage, *_):
         nonlocal seen
         seen += 1.0
         return {n: Measured(seconds=1.0, records=((n, 100 * seen),), busy_s=seen) for n in range(stage.config.slots)}

@@ -62,6 +62,17 @@ def test_a_slot_that_is_silent_for_longer_than_the_deadline_is_named(ask):
     assert ask.ended == ["path"], "nobody looks any more"
 
 
+def test_who_only_looks_waits_for_a_slot_that_hangs_no_longer_than_it_says(ask):
+    ask.participant.publish = lambda *what: None
+    config = SimpleNamespace(deadline_s=3600.0, slots=2)
+    asked = Questions(SimpleNamespace(participant=ask.participant, config=config), lambda: None)
+    with pytest.raises(MigrationFailed, match="measure: 0, 1 did not answer within 2 s"):
+        asked.measure(2.0)
+    assert ask.clock.now == pytest.approx(2, abs=0.1)
+    with asked._measuring, pytest.raises(MigrationFailed, match="what was asked before"):
+        asked.measure(0.01)
+
+
 @pytest.mark.parametrize("told", [nodes.COPYING, nodes.RESTORING])
 def test_copies_are_waited_for_as_long_as_they_grow_or_what_is_to_be_copied_comes(ask, told):
     ask.after_s.clear()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from keyshift.driver import spark as module
 from keyshift.driver.spark import session
@@ -24,6 +25,8 @@ def start(monkeypatch, tmp_path):
     def asked(launch, jvm=None, active=None):
         monkeypatch.setattr(SparkContext, "_gateway", jvm and SimpleNamespace(proc=jvm))
         monkeypatch.setattr(SparkContext, "_active_spark_context", active)
+        monkeypatch.setattr(SparkContext, "_jvm", None)  # not that of other tests
+        monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
         monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda conf: launch())
         session("local[2]", [], tmp_path, tmp_path / "spark.log")
 
@@ -39,10 +42,22 @@ def test_beside_another_spark_of_this_process_none_starts(start):
 
 def test_one_whose_jvm_has_gone_keeps_nobody_from_starting_another(start):
     def launch():
+        assert SparkContext._gateway is None is SparkContext._active_spark_context
         raise OSError("so far")
 
     with pytest.raises(ServiceUnavailable, match="so far"):
         start(launch, GONE, SimpleNamespace(stop=lambda: None))
+
+
+@pytest.mark.parametrize(("error", "raised"), [(OSError, ServiceUnavailable), (KeyboardInterrupt, KeyboardInterrupt)])
+def test_a_jvm_that_is_killed_as_its_start_fails_or_is_interrupted_is_not_asked_by_the_next(start, error, raised):
+    def launch():
+        SparkContext._gateway, SparkContext._active_spark_context = SimpleNamespace(proc=LIVES), "begun"
+        raise error
+
+    with pytest.raises(raised):
+        start(launch)
+    assert SparkContext._gateway is None is SparkContext._active_spark_context
 
 
 def test_a_jvm_is_that_of_the_installed_pyspark_whatever_spark_the_environment_is_set_up_for(start, monkeypatch):

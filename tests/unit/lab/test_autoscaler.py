@@ -50,7 +50,8 @@ class Job:
         if self.target is not None and self.clock.now >= self.until:
             self.slots, self.target = self.target, None
 
-    def measure(self):
+    def measure(self, within_s):
+        assert within_s == 10.0
         if self.raises:
             raise self.raises.pop(0)
         slots = self.work.items()
@@ -87,8 +88,8 @@ class Chain(Job):
         self.traffic.seconds[-1] = last._replace(results=self.behind.traffic.seconds[-1].results / 2)
         self.traffic.received = self.behind.answered / 2
 
-    def measure(self):
-        first, second = super().measure(), self.behind.measure()
+    def measure(self, within_s):
+        first, second = super().measure(within_s), self.behind.measure(within_s)
         halves = {
             slot: replace(said, records=((slot, said.records[0][1] / 2),)) for slot, said in second["counter"].items()
         }
@@ -121,8 +122,8 @@ class Filtered(Job):
         self.traffic.received = self.answered / 0.08
         self.traffic.seconds[-1] = self.traffic.seconds[-1]._replace(results=self.traffic.seconds[-1].results / 0.08)
 
-    def measure(self):
-        return {"sellers": super().measure()["counter"]}
+    def measure(self, within_s):
+        return {"sellers": super().measure(within_s)["counter"]}
 
     @property
     def owners(self):

@@ -1,7 +1,8 @@
+import math
 from types import SimpleNamespace
 
 from keyshift.analysis.metrics import Offered
-from keyshift.lab.recording import Recording, pace_notes
+from keyshift.lab.recording import Recording, clock_notes, pace_notes
 from keyshift.runtime.protocol_log import LogEvent
 
 LOAD = Offered(begin_s=-6.0, end_s=6.0, took_s=12.0, events=3_600_000, unprocessed=0, due=3_600_000, planned=3_600_000)
@@ -44,6 +45,12 @@ def test_a_generator_that_could_not_make_the_rate_is_told_and_by_how_much():
     assert pace_notes(LOAD, 30.0, late) == [
         "the generator made 240 000/s of the 300 000/s that were to be offered (80%)"
     ]
+
+
+def test_results_that_came_before_their_events_by_kafkas_clock_are_told_and_by_how_much():
+    assert clock_notes(0.4) == clock_notes(math.nan) == []
+    [note] = clock_notes(-12.34)
+    assert note.startswith("Kafka's clock is at least 12.3 ms behind that of this machine")
 
 
 def test_a_run_that_went_wrong_is_stored_with_the_last_protocol_events_if_any_are_known():

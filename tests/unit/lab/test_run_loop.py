@@ -13,6 +13,7 @@ from keyshift import waiting
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import backlog, run_loop
+from keyshift.lab.ending import Unwanted
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
@@ -92,7 +93,6 @@ def made(monkeypatch):
         run = RunLoop(spec, system, traffic, Reporter(lambda line: None), lambda: None, scenario_script)
         run.clock, run.come, run.began_at = clock, (lambda s: 0), BEGIN - spec.run.warmup_s
         run.feed = SimpleNamespace(due=10_000)
-        run.backlog.begin(run.feed, BEGIN)
 
         def sleep(seconds):
             clock.now += seconds
@@ -104,6 +104,7 @@ def made(monkeypatch):
         fake = SimpleNamespace(time=now, monotonic=now, perf_counter=now, sleep=sleep)
         for module in (backlog, run_loop, scenario, waiting, tenacity.nap):
             monkeypatch.setattr(module, "time", fake)
+        run.backlog.begin(run.feed)
         return run
 
     return make
@@ -235,6 +236,22 @@ def test_a_query_that_dies_while_it_recovers_is_recovered_as_often_as_a_run_may_
     assert [what for _, what in run.system.calls] == ["recover", "recover"]
 
 
+def test_a_run_that_nobody_wants_any_more_ends_before_its_next_attempt_and_while_that_begins(made):
+    run = made(recoveries=9)
+    run.deaths, run.system.dies = [BEGIN] * 7, [0.0]
+
+    def come(passed_s):
+        run.unwanted = passed_s > 3
+        return 0
+
+    run.come = come
+    with pytest.raises(Unwanted):
+        run.surviving(lambda: run._look_until(BEGIN + 9))
+    assert run.clock.now == pytest.approx(BEGIN + 3, abs=0.5) and run.system.calls == []
+    with pytest.raises(Unwanted):
+        run.traffic.require_wanted()
+
+
 @pytest.mark.parametrize(("began_at", "words"), [(BEGIN - 1.5, "2.5 s after"), (math.nan, "before")])
 def test_it_is_told_when_a_query_died(made, began_at, words):
     run = made()
@@ -260,6 +277,22 @@ def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
     loaded.surviving(loaded.backlog.await_results)
     assert loaded.backlog.overloaded
     assert loaded.clock.now == pytest.approx(BEGIN + 50, abs=1)
+
+
+def test_the_time_for_a_backlog_begins_when_a_query_that_was_dead_as_the_load_ended_goes_on(made, monkeypatch):
+    run = made(seconds=10.0, trigger="none")
+    recover, begun = run.system.recover, []
+
+    def slowly():
+        run.clock.now += 20
+        return recover()
+
+    feed = SimpleNamespace(before=Before(), begin=lambda *_: None)
+    run.open, run.system.recover, run.system.dies = (lambda: feed), slowly, [5.0]
+    monkeypatch.setattr(run_loop, "Sampler", lambda *_: contextlib.nullcontext(SimpleNamespace(rows=[], notes=[])))
+    monkeypatch.setattr(run.backlog, "finish", lambda: begun.append(run.backlog._since))
+    run.run()
+    assert begun == [pytest.approx(BEGIN + 25, abs=0.5)]
 
 
 def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the_traffic(made, monkeypatch):

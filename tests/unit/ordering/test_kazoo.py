@@ -93,6 +93,16 @@ def test_a_leader_has_one_record_under_way_and_gathers_meanwhile():
     assert proposed(machine) == Record(1, 2, 13_000, (up_to(1, 0), up_to(0, 1)))
 
 
+def test_a_leader_orders_what_comes_though_its_clock_is_set_back():
+    machine = leader()
+    machine.arrived([data(0, 0)])
+    machine.propose(10_000_000)
+    machine.heard([(1, proposed(machine))])
+    machine.arrived([data(0, 1)])
+    machine.propose(5_000_000)
+    assert proposed(machine) == Record(1, 2, 5_000_000, (up_to(0, 1),))
+
+
 def test_a_record_orders_at_most_a_thousand_elements():
     machine = leader()
     machine.arrived([data(0, offset) for offset in range(MOST - 1)] + [data(1, offset) for offset in range(5)])

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from keyshift.driver.spark import idle_jvm
@@ -153,3 +154,14 @@ def test_an_interrupt_while_spark_stops_waits_until_it_has(monkeypatch, tmp_path
     with pytest.raises(KeyboardInterrupt), runs.local_spark(2, tmp_path, silent, {}):
         assert not ended
     assert ended == ["spark"]
+
+
+@pytest.mark.parametrize("error", [Py4JError("nobody is there"), ConnectionRefusedError()])
+def test_that_a_jvm_has_died_does_not_hide_why_the_run_did(monkeypatch, tmp_path, error):
+    def stop():
+        raise error
+
+    monkeypatch.setattr(runs, "jars", lambda conf, say: [])
+    monkeypatch.setattr(runs, "session", lambda *told: SimpleNamespace(stop=stop))
+    with pytest.raises(KeyshiftError, match="the query died"), runs.local_spark(2, tmp_path, silent, {}):
+        raise KeyshiftError("the query died")

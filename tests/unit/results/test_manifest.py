@@ -84,6 +84,11 @@ def test_a_refusal_names_the_field_its_value_and_what_is_allowed(path, value, me
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["p50_ms", "p99_ms", "p99_undisturbed_ms", "spike_ms", "longest_ms"])
+def test_latencies_are_below_0_by_a_clock_of_kafka_that_is_behind(name):
+    assert getattr(m.validate(changed(f"summary.{name}", -1.5)).summary, name) == -1.5
+
+
 @pytest.mark.parametrize("raw", [None, [], "text", {}])
 def test_json_that_is_no_manifest_is_refused(raw):
     with pytest.raises(KeyshiftError, match="not a keyshift manifest"):

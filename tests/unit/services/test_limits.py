@@ -10,11 +10,15 @@ from keyshift.services import limits
 from keyshift.services.limits import UsableMemory, memory, processors
 
 MIB, NO_LIMIT = 1 << 20, 9223372036854771712
-VERSION_2 = {"memory.max": 400 * MIB, "memory.current": 300 * MIB, "memory.stat": f"anon 1\ninactive_file {50 * MIB}"}
+VERSION_2 = {
+    "memory.max": 400 * MIB,
+    "memory.current": 300 * MIB,
+    "memory.stat": f"anon 1\ninactive_file {30 * MIB}\nactive_file {20 * MIB}",
+}
 VERSION_1 = {
     "memory/memory.limit_in_bytes": 400 * MIB,
     "memory/memory.usage_in_bytes": 300 * MIB,
-    "memory/memory.stat": f"inactive_file 1\ntotal_inactive_file {50 * MIB}",
+    "memory/memory.stat": f"inactive_file 1\ntotal_inactive_file {30 * MIB}\ntotal_active_file {20 * MIB}",
 }
 SHARE_1 = {"cpu/cpu.cfs_quota_us": 350_000, "cpu/cpu.cfs_period_us": 100_000}
 

@@ -230,7 +230,7 @@ def test_while_results_come_slots_may_take_longer(traffic, collector):
     assert len(calls) == 4
 
 
-def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died(traffic, collector):
+def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died_or_nobody_wants_them(traffic, collector):
     def died():
         raise QueryDied("gone")
 
@@ -239,4 +239,8 @@ def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died(traf
 
     collector.dead = ServiceUnavailable("the collector process died")
     with pytest.raises(ServiceUnavailable, match="collector"):
+        traffic.await_slots({0}, SlotStarted("counter", 0), nothing)
+
+    collector.dead, traffic.require_wanted = None, died
+    with pytest.raises(QueryDied):
         traffic.await_slots({0}, SlotStarted("counter", 0), nothing)

@@ -75,6 +75,15 @@ def test_results_are_gathered_for_a_while_and_go_on_together(onward):
     assert len(given(onward, [result(3)], 101)) == 2, "three results for two slots"
 
 
+def test_results_go_on_and_a_slot_without_any_hears_the_time_though_the_clock_is_set_back(onward):
+    def kinds(at_s):
+        batches = onward.give([result(1)], [], round(at_s * 1e6))
+        return {row.kind for batch in batches for row in received(batch.select(["value"]))} & {DATA, TICK}
+
+    kinds(0.1)
+    assert [kinds(at_s) for at_s in (10.0, 10.002, 5.0)] == [{DATA, TICK}, {DATA}, {DATA, TICK}]
+
+
 def test_what_a_unit_leaves_behind_goes_on_under_the_version_that_was_promised(onward):
     given(onward, [result(1)], 100)
     assert onward.promise([Moved(0, 7, 0, True)]) == 1

@@ -13,7 +13,7 @@ from keyshift.lab.live.status import OfSlot
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
-from keyshift.lab.system import LiveSystem
+from keyshift.lab.system import LOOK_WITHIN_S, LiveSystem
 from keyshift.model.errors import MigrationFailed, RunsElsewhere
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import Measured
@@ -74,11 +74,16 @@ class LiveRun:
         self.state = "running"
         self._on_ready()
         while not self.stop_wanted:
-            yield time.time() + LOOK_S
+            yield self._pause
             yield self.inbox.serve
         self.state = "stopping"
         self.inbox.refuse()
         loop.cut_faults_short()  # else whoever stops the job would wait for what is away
+
+    def _pause(self) -> None:
+        """Until no moment: if the clock is set back, nobody would be heard until it has come there."""
+        self.loop.look()
+        time.sleep(LOOK_S)
 
     def _asked(self, change: ScaleTo, stage: str) -> None:
         """By the autoscaler."""
@@ -86,7 +91,7 @@ class LiveRun:
 
     def _measure(self) -> None:
         try:
-            measured = self.system.measure()
+            measured = self.system.measure(LOOK_WITHIN_S)
         except MigrationFailed as error:  # a slot that hangs is not dead
             self.loop.reporter.say(f"not measured: {error}")
             return

@@ -7,6 +7,7 @@ way back.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Collection, Mapping
 
@@ -128,12 +129,12 @@ class LiveReplicas:
         self._requests.clear()
         self._returns.close()
 
-    def measure(self) -> Mapping[str, Mapping[int, Measured]]:
+    def measure(self, within_s: float = math.inf) -> Mapping[str, Mapping[int, Measured]]:
         """Of one of them, ``measured_of``; nothing if it has died, which is noticed later."""
         first = first_of(self._replicas)
         self.measured_of = first.number
         try:
-            return first.system.measure()
+            return first.system.measure(within_s)
         except QueryDied:
             return {}
 

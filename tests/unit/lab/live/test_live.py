@@ -2,7 +2,9 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -14,6 +16,7 @@ from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, Double, InjectFault, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab import run_loop
+from keyshift.lab.live import run as live_run
 from keyshift.lab.run_loop import WINDOW_S, pause_before
 from keyshift.model.errors import BadInput, Deposed, MigrationFailed, NotThere, QueryDied, RunsElsewhere
 from keyshift.model.keys import Assignment, Step
@@ -222,7 +225,7 @@ def test_migrations_that_wait_for_each_other_are_planned_from_where_the_state_is
 
 
 def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job, monkeypatch):
-    def fails():
+    def fails(*_):
         raise MigrationFailed("measure: 1 did not answer")
 
     job.inner.go.clear()
@@ -251,7 +254,7 @@ def scaling(monkeypatch):
     """A chain that scales itself: the first stage is at work all the time, the second one hardly ever."""
     seen = {"counter-1": 0.0, "counter-2": 0.0}
 
-    def measured(stage):
+    def measured(stage, *_):
         seen[stage.name] += 1.0
         slots = range(stage.config.slots)
         share = 1.0 if stage.name == "counter-1" else 0.01
@@ -486,12 +489,21 @@ def test_what_another_process_needs_is_kept_while_the_last_results_come(monkeypa
 
 
 def test_a_slot_that_does_not_answer_is_no_reason_to_end(job):
-    def hang():
-        raise MigrationFailed("measure: 3 did not answer")
+    def hang(within_s):
+        raise MigrationFailed(f"measure: 3 did not answer within {within_s:g} s")
 
     job.counter.measure = hang
-    assert wait_until(lambda: any("not measured" in line for line in job.said), 60)
+    assert wait_until(lambda: "not measured: measure: 3 did not answer within 10 s" in job.said, 60)
     assert job.do(Scale(slots=3), wait=True)["outcome"] == "complete"
+
+
+def test_a_job_is_looked_at_and_hears_what_it_is_told_though_the_clock_is_set_back(job, monkeypatch):
+    clocks = {name: getattr(time, name) for name in ("monotonic", "perf_counter", "sleep")}
+    for module in (run_loop, live_run):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 3600, **clocks))
+    job.counter.measured = 0
+    assert wait_until(lambda: job.counter.measured, 60)
+    assert job.do(Rate(rate=300)) == {"rate": 300}
 
 
 def test_a_killed_worker_is_survived(job):

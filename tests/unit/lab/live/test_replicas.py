@@ -267,17 +267,17 @@ def test_the_job_ends_when_the_last_one_has_died(job):
 
 
 def test_one_that_dies_while_it_is_measured_is_noticed_and_nothing_else_happens(job):
-    def gone():
+    def gone(*_):
         raise QueryDied("a worker is gone")
 
     job.counter.measure = gone
     assert wait_until(lambda: not job._run.measured, 60)
-    job.counter.measure = lambda: {}
+    job.counter.measure = lambda *_: {}
     assert job.state == "running" and how(job) == {0: "lives", 1: "lives"}
 
 
 def test_a_slot_that_hangs_is_not_dead(job):
-    def hangs():
+    def hangs(*_):
         raise MigrationFailed("measure: 1 did not answer")
 
     job.counter.measure = hangs
@@ -316,7 +316,7 @@ def test_what_prometheus_counts_never_falls_when_another_replica_is_measured_in_
     """It would take that for a counter which began anew: the whole past of the other one at once."""
 
     def measured(seconds):
-        return lambda: {slot: Measured(busy_s=seconds, records=((slot, seconds),)) for slot in range(4)}
+        return lambda *_: {slot: Measured(busy_s=seconds, records=((slot, seconds),)) for slot in range(4)}
 
     def counters():
         families = text_string_to_metric_families(generate_latest(Metrics(job)).decode())

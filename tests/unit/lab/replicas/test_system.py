@@ -84,7 +84,7 @@ class Replica:
         self.running = False
         self.dies = QueryDied("the process of the replica is gone")
 
-    def measure(self):
+    def measure(self, *_):
         return {"counter": {self.number: None}}
 
     def final_state(self):

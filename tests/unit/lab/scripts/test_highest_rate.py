@@ -143,7 +143,7 @@ def searched(monkeypatch):
             for _ in range(int(before), int(clock.now)):
                 job.pass_second()
 
-        fake = SimpleNamespace(time=lambda: clock.now, sleep=sleep)
+        fake = SimpleNamespace(time=lambda: clock.now, monotonic=lambda: clock.now, sleep=sleep)
         for module in (highest_rate, run_loop):
             monkeypatch.setattr(module, "time", fake)
         run._follow()
