@@ -6,7 +6,7 @@ from math import isfinite, nan
 
 import pandas as pd
 
-from keyshift.analysis.machine import FULL
+from keyshift.analysis.machine import FULL, ROBBED
 from keyshift.analysis.statistics import differ
 from keyshift.analysis.tables import Point, Row, on_front, points, ratio, tradeoffs
 
@@ -110,12 +110,18 @@ def digits(value: float) -> str:
 def doubts(rows: Sequence[Row]) -> list[str]:
     """A sentence for each thing because of which figures of ``rows`` say less: a full machine, an overloaded job."""
     busy = sum((row.get("cpu_busy") or 0.0) >= FULL for row in rows)
+    robbed = sum((row.get("cpu_steal") or 0.0) >= ROBBED for row in rows)
     overloaded = sum(bool(row.get("overloaded")) for row in rows)
     said = []
     if busy:
         said.append(
             f"The processors were full before the migration in {busy} of {len(rows)} runs: their latencies "
             "measure the machine."
+        )
+    if robbed:
+        said.append(
+            f"The host gave others at least {ROBBED:.0%} of the processors before the migration in {robbed} of "
+            f"{len(rows)} runs: their latencies measure the host."
         )
     if overloaded:
         said.append(
@@ -156,8 +162,8 @@ def _about(group: list[Point]) -> list[str]:
         hit,
         lambda row: ratio(row, "spike_ms", "p99_ms"),
         # What is compared are the multiples, so they come first: P99 before may differ.
-        one="{best} kept the P99 spike at {low} its value before ({best_spike}).",
-        several="{best} kept the P99 spike at {low} its value before ({best_spike}); {worst} reached {high} "
+        one="{best} kept the P99 spike at {low} its value before (a spike of {best_spike}).",
+        several="{best} kept the P99 spike at {low} its value before (a spike of {best_spike}); {worst} reached {high} "
         "({worst_spike}): {times}.",
         same="The P99 spike is about the same everywhere, {high} its value before.",
         show=lambda value: f"{digits(value)} ×",

@@ -19,8 +19,9 @@ def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
 
     ``runs``: the tables of each run. Columns: ``windows before``, ``during`` and ``after`` the migration (first switch
     to last drained queue), ``results before`` and so on, ``results per window`` (NaN if none closed), ``moved`` (if
-    nothing did, all is before). A window is a moment at which timers were due; where each key has its own, as sessions
-    and auctions do, that is one of them. What timers gave is not counted twice if the query died in between.
+    nothing did, all is before). A window is a moment at which timers were due; where each key has its own, as sessions,
+    auctions and rows of a join do, that is one of them. What timers gave is not counted twice if the query died in
+    between.
     """
     rows = {}
     for name, tables in runs.items():
@@ -41,7 +42,7 @@ def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
 
 
 def fired_sentences(table: pd.DataFrame) -> list[str]:
-    """What ``fired`` found, in sentences: where windows fired behind the migration, where not, and where none are."""
+    """What ``fired`` found, in sentences: where timers fired behind the migration, where not, and where none are."""
     total = table[[f"windows {part}" for part in PARTS]].sum(axis=1)
     silent = [str(name) for name in table.index[total == 0]]
     moved = table["moved"].astype(bool)
@@ -52,12 +53,12 @@ def fired_sentences(table: pd.DataFrame) -> list[str]:
     if len(well):
         least, most = (f"{number:.3g}" for number in well["results per window"].agg(["min", "max"]))
         said.append(
-            f"Windows fired in {len(well)} of {len(table)} runs, behind the migration, too: at the least "
-            f"{well['windows after'].iloc[0]} ({well.index[0]}). Results per window: "
+            f"Timers fired in {len(well)} of {len(table)} runs, behind the migration, too: at the least at "
+            f"{well['windows after'].iloc[0]} moments ({well.index[0]}). Results per moment: "
             f"{least if least == most else f'{least} to {most}'} on average."
         )
     if stuck:
-        said.append(f"No window closed behind the migration of {'; '.join(stuck)}.")
+        said.append(f"No timer fired behind the migration of {'; '.join(stuck)}.")
     if still:
         said.append(f"Nothing moved in {'; '.join(still)}.")
     if silent:

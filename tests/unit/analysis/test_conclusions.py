@@ -29,7 +29,7 @@ def test_the_conclusion_follows_from_the_numbers():
     slow = row("stop_restart", spike_ms=1220.0, silence_ms=6000.0, completion_s=1.5)
     assert sentences([slow, row("fluid")]) == [
         "Both runs are correct: nothing lost, duplicated, reordered or wrong.",
-        "fluid kept the P99 spike at 1.5 × its value before (30 ms); stop_restart reached 61 × (1.2 s): "
+        "fluid kept the P99 spike at 1.5 × its value before (a spike of 30 ms); stop_restart reached 61 × (1.2 s): "
         "41 times as much.",
         "The longest time without a result is 40 ms with fluid, 6.0 s with stop_restart: 150 times as long.",
         "stop_restart completed first, in 1.5 s; fluid took 3.0 s: 2.0 times as long.",
@@ -39,7 +39,7 @@ def test_the_conclusion_follows_from_the_numbers():
 def test_a_fast_but_wrong_run_wins_nothing():
     said = " ".join(sentences([row("fluid", verdict="bad", lost=3, wrong=1, spike_ms=1.0), row("matched")]))
     assert "fluid is not correct (3 lost, 1 wrong)" in said
-    assert "matched kept the P99 spike at 1.5 × its value before (30 ms)" in said
+    assert "matched kept the P99 spike at 1.5 × its value before (a spike of 30 ms)" in said
     assert "fluid kept" not in said and "fluid completed" not in said
     only_bad = sentences([row("fluid", verdict="bad", duplicated=2)])
     assert len(only_bad) == 1 and "2 duplicated" in only_bad[0]
@@ -79,7 +79,7 @@ def test_missing_values_are_said_to_be_missing(missing):
 def test_nothing_is_said_or_missing_of_what_was_not_to_happen(happens, said_of):
     gap = row("kazoo", parameters={"seed": 1, "rate": 100} | happens, completion_s=None, recover_s=None)
     lines = {
-        "spike": "kazoo kept the P99 spike at 1.5 × its value before (30 ms).",
+        "spike": "kazoo kept the P99 spike at 1.5 × its value before (a spike of 30 ms).",
         "silence": "The longest time without a result is 40 ms with kazoo.",
         "completion": "A completion time is missing for kazoo.",
         "recover": "P99 was not seen back under its objective for good with kazoo.",
@@ -104,7 +104,7 @@ def test_a_point_in_which_nothing_had_to_move_wins_nothing():
     said = sentences([scaled("counters=3") | still, scaled("counters=1"), scaled("counters=2", spike_ms=90.0)])
     assert said[1:3] == [
         "Nothing moved in counters=3: spike and silence would be of any moment, and are not compared.",
-        "counters=1 kept the P99 spike at 1.5 × its value before (30 ms); counters=2 reached 4.5 × (90 ms): "
+        "counters=1 kept the P99 spike at 1.5 × its value before (a spike of 30 ms); counters=2 reached 4.5 × (90 ms): "
         "3.0 times as much.",
     ]
     assert not any("counters=3" in sentence for sentence in said[2:]), said
@@ -119,7 +119,7 @@ def test_a_point_in_which_nothing_had_to_move_wins_nothing():
 def test_a_run_with_a_fault_is_compared_though_nothing_had_to_move():
     hit = row("fluid", parameters={"seed": 1, "trigger": "scale", "fault": "kill:slot@4"}, steps=0)
     said = sentences([hit])
-    assert "fluid kept the P99 spike at 1.5 × its value before (30 ms)." in said
+    assert "fluid kept the P99 spike at 1.5 × its value before (a spike of 30 ms)." in said
     assert not any("Nothing moved" in sentence for sentence in said), said
 
 
@@ -140,6 +140,18 @@ def test_that_figures_are_means_is_said_of_repeated_points():
 def test_runs_of_an_overloaded_job_are_told():
     said = sentences([row("fluid", overloaded=True), row("lazy")])
     assert said[1].startswith("The job was overloaded in 1 of 2 runs: their figures know nothing of")
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        ({"cpu_busy": 0.9}, "The processors were full before the migration in 1 of 2 runs"),
+        ({"cpu_steal": 0.05}, "The host gave others at least 5% of the processors before the migration in 1 of 2 runs"),
+    ],
+)
+def test_runs_on_a_machine_without_room_are_told(share, words):
+    said = sentences([row("fluid", **share), row("lazy", cpu_busy=0.89, cpu_steal=0.04)])
+    assert said[1].startswith(words)
 
 
 def test_repetitions_that_scatter_as_far_as_they_differ_prove_nothing():

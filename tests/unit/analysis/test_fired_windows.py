@@ -37,13 +37,13 @@ def test_without_timers_and_without_a_migration_nothing_is_made_up():
         fired({"q1": nothing | {"metrics": RUN.drop(columns="value")}})
 
 
-def test_sentences_say_where_windows_fired_and_where_they_did_not():
+def test_sentences_say_where_timers_fired_and_where_they_did_not():
     stuck = {"metrics": metrics((-1.0, 1, 5)), "migration": MIGRATION}
     runs = {"q5": {"metrics": RUN, "migration": MIGRATION}, "q7": stuck, "q1": stuck | {"metrics": metrics()}}
     assert fired_sentences(fired(runs)) == [
-        "Windows fired in 1 of 3 runs, behind the migration, too: at the least 2 (q5). Results per window: 4 on "
-        "average.",
-        "No window closed behind the migration of q7.",
+        "Timers fired in 1 of 3 runs, behind the migration, too: at the least at 2 moments (q5). Results per moment: 4 "
+        "on average.",
+        "No timer fired behind the migration of q7.",
         "No timer gave a result in q1.",
     ]
     assert fired_sentences(fired({})) == []
