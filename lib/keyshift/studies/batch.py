@@ -82,6 +82,7 @@ class PreparedBatch:
     notebook: Path
     executions: list[NotebookExecution]
     varying: list[str]
+    code: list[str]  # of the notebook, by which executions are known
 
     def varied(self, execution: NotebookExecution) -> dict[str, Any]:
         """Those parameters of ``execution`` that are not the same in all; None for one that it leaves out."""
@@ -144,7 +145,7 @@ def prepare(file: Path, folder: Path, name: str = "") -> PreparedBatch:
         raise BadInput(f"{file.name}: {count} executions; at most {MAX_EXECUTIONS}: shorten grid or repetitions")
     sets = notebooks.checked_parameters(notebook, *batch.sets())
     names = list(dict.fromkeys(name for values in sets for name in values))
-    code = [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
+    code = _code(notebook)
     executions: dict[str, NotebookExecution] = {}
     # Repetitions of a set are as far from each other as can be: what the machine does for a while hits all sets alike.
     for number, (repetition, parameters) in enumerate(itertools.product(range(1, batch.repetitions + 1), sets), 1):
@@ -158,7 +159,11 @@ def prepare(file: Path, folder: Path, name: str = "") -> PreparedBatch:
             )
         executions[point] = execution
     varying = [n for n in names if any(n not in values or values[n] != sets[0].get(n) for values in sets)]
-    return PreparedBatch(batch, notebook, list(executions.values()), varying)
+    return PreparedBatch(batch, notebook, list(executions.values()), varying, code)
+
+
+def _code(notebook: Path) -> list[str]:
+    return [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
 
 
 def _number(text: str) -> int | float:
@@ -262,6 +267,8 @@ def _run(
     executed, error, copy_at = None, None, None
     verdicts: dict[str, str] = {}
     try:
+        if _code(prepared.notebook) != prepared.code:  # its record would say that the old code was executed
+            raise BadInput(f"{prepared.notebook.name} was changed since the batch began; give the command again")
         executed = execute(prepared.notebook, execution.parameters, home)
         error = executed.error
         verdicts = {row["run_id"]: row["verdict"] for row in executed.rows}

@@ -107,6 +107,18 @@ def test_another_code_or_default_makes_another_execution(folder, change):
     assert not ids(before) & ids(prepared(folder))
 
 
+def test_a_notebook_that_was_changed_while_its_batch_runs_is_not_executed_as_the_one_before(folder, bench):
+    notebook, execute = folder / "notebooks" / "load.ipynb", Executor()
+
+    def changes(*given):
+        write_notebook(notebook, code="skew + bytes")
+        return execute(*given)
+
+    done = bench.run(prepared(folder, "grid: {skew: [0, 1]}"), changes)
+    assert [record.status for record in done.values()] == ["ok", "failed"] and len(execute.given) == 1
+    assert "load.ipynb was changed since the batch began; give the command again" in [*done.values()][1].error
+
+
 # --- what is kept, and what a restart does
 
 
