@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -34,6 +35,7 @@ PREFIX = "batches"  # of the files of all batches
 WITHOUT = "without --again if it had that"  # else it would begin anew
 MAX_EXECUTIONS = 10_000  # at a minute each, a week; more is a typing error, surely
 Execute = Callable[[Path, dict[str, Any], Path], notebooks.Executed]
+Store = Callable[[], AbstractContextManager[object]]
 
 
 class Batch(BaseModel):
@@ -200,10 +202,12 @@ def run_batch(
     say: Callable[[str], None],
     execute: Execute = notebooks.execute,
     seen: Callable[[PreparedBatch, dict[str, ExecutionRecord]], None] = lambda prepared, done: None,
+    store: Store = nullcontext,
 ) -> dict[str, ExecutionRecord]:
     """Execute what has not ended well yet; returns the records there are then, by id.
 
-    ``seen`` gets them at the begin, and whenever an execution has ended.
+    ``seen`` gets them at the begin, and whenever an execution has ended. Inside ``store`` the server of the store is
+    there, also if it died in the execution.
     Executed notebooks go below ``home``, beside their runs in ``runs``, and with the record into ``records`` (a store
     with PREFIX). An execution that fails is recorded; one that is interrupted is not. Raises ServiceUnavailable.
     """
@@ -220,7 +224,8 @@ def run_batch(
     try:
         # No bar where nobody sees it move, as in the log of a pod.
         for execution in tqdm(open_ones, desc=batch.name, unit="notebook", file=sys.stderr, disable=None):
-            record = _run(prepared, execution, runs, records, home / PREFIX / batch.name / execution.id, execute)
+            folder = home / PREFIX / batch.name / execution.id
+            record = _run(prepared, execution, runs, records, folder, execute, store)
             done[execution.id] = record
             seen(prepared, done)
             say(_line(prepared, execution, record))
@@ -262,6 +267,7 @@ def _run(
     records: Files,
     home: Path,
     execute: Execute,
+    store: Store,
 ) -> ExecutionRecord:
     name, started = prepared.batch.name, datetime.now(UTC)
     executed, error, copy_at = None, None, None
@@ -272,31 +278,35 @@ def _run(
         executed = execute(prepared.notebook, execution.parameters, home)
         error = executed.error
         verdicts = {row["run_id"]: row["verdict"] for row in executed.rows}
-        notebooks.keep(executed, runs)
     except Exception as failed:  # one that dies, for whatever reason (its kernel was killed), must not end the night
         error = error or f"{type(failed).__name__}: {failed}"
-    if executed:
-        # Here too: a notebook that failed, or that measures nothing, has no run to be kept with.
-        for file in (executed.notebook, executed.html):
-            records.write(name, f"{execution.id}/{file.name}", file)
-        copy_at = f"{PREFIX}/{name}/{execution.id}/{executed.notebook.name}"
-    bad = any(verdict != "ok" for verdict in verdicts.values())
-    record = ExecutionRecord(
-        batch=name,
-        notebook=prepared.notebook.name,
-        parameters=execution.parameters,
-        repetition=execution.repetition,
-        status="bad" if bad else "failed" if error is not None else "ok",
-        verdicts=verdicts,
-        error=error,
-        copy_at=copy_at,
-        started_at=started,
-        finished_at=datetime.now(UTC),
-        profile=_profile(),
-    )
-    # Others read the record; whoever waits here sees all.
-    told = record.model_copy(update={"error": error and anonymous(error)})
-    records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
+    with store():
+        if executed:
+            try:
+                notebooks.keep(executed, runs)
+            except Exception as failed:
+                error = error or f"{type(failed).__name__}: {failed}"
+            # Here too: a notebook that failed, or that measures nothing, has no run to be kept with.
+            for file in (executed.notebook, executed.html):
+                records.write(name, f"{execution.id}/{file.name}", file)
+            copy_at = f"{PREFIX}/{name}/{execution.id}/{executed.notebook.name}"
+        bad = any(verdict != "ok" for verdict in verdicts.values())
+        record = ExecutionRecord(
+            batch=name,
+            notebook=prepared.notebook.name,
+            parameters=execution.parameters,
+            repetition=execution.repetition,
+            status="bad" if bad else "failed" if error is not None else "ok",
+            verdicts=verdicts,
+            error=error,
+            copy_at=copy_at,
+            started_at=started,
+            finished_at=datetime.now(UTC),
+            profile=_profile(),
+        )
+        # Others read the record; whoever waits here sees all.
+        told = record.model_copy(update={"error": error and anonymous(error)})
+        records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
     return record
 
 

@@ -1,6 +1,7 @@
 """Batches without services: a store in memory, and notebooks that are executed by a function of the test."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -293,6 +294,28 @@ def test_a_store_that_does_not_answer_ends_the_batch(folder, bench, monkeypatch)
     with pytest.raises(ServiceUnavailable):
         bench.run(prepared(folder, "grid: {skew: [0, 1]}"), execute)
     assert len(execute.given) == 1
+
+
+def test_a_store_that_died_in_an_execution_is_there_again_before_anything_is_written(folder, bench, monkeypatch):
+    execute, there = Executor(), []
+
+    def dies(*given):
+        there.clear()
+        return execute(*given)
+
+    def asked(write):
+        def answers(*what):
+            if not there:
+                raise ServiceUnavailable("MinIO does not answer")
+            write(*what)
+
+        return answers
+
+    monkeypatch.setattr(bench.records, "write", asked(bench.records.write))
+    monkeypatch.setattr(bench.runs, "put_file", asked(bench.runs.put_file))
+    made = prepared(folder, "grid: {skew: [0, 1]}")
+    done = bench.run(made, dies, store=lambda: nullcontext(there.append("again")))
+    assert [record.status for record in done.values()] == ["ok", "ok"]
 
 
 def test_a_record_that_cannot_be_read_is_named_and_again_gets_over_it(folder, bench):

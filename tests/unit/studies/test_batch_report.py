@@ -13,7 +13,7 @@ from small_batches import Bench, Executor, prepared, write_notebook
 
 from keyshift.cli import experiments
 from keyshift.endpoints import Endpoints
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.studies import batch
 from keyshift.studies import batch_report as report
 from keyshift.studies.batch import ended, files_of
@@ -166,3 +166,15 @@ def test_a_page_that_cannot_be_written_is_told_and_does_not_end_the_night(folder
         experiments.batch(every="small", files=None, out=page, metrics=None)
     assert night == ["one", "two"]
     assert "x.html cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_a_store_that_is_away_for_a_page_does_not_end_the_night(folder, night, monkeypatch):
+    def away(*_):
+        raise ServiceUnavailable("MinIO does not answer")
+
+    monkeypatch.setattr(report, "batch_report", away)
+    with pytest.raises(
+        KeyshiftError, match=r"x.html cannot be written: MinIO does not answer; all executions are stored"
+    ):
+        experiments.batch(every="small", files=None, out=folder / "x.html", metrics=None)
+    assert night == ["one", "two"]
