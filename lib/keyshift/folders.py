@@ -164,8 +164,8 @@ def _lock_file(folder: Path) -> IO[str]:
 def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading.Event | None = None) -> Iterator[None]:
     """Hold the lock file ``path``; others, also in other processes, wait. The system frees it if we die.
 
-    Raises ServiceUnavailable naming the holder after ``deadline_s``, or the path if it cannot be locked, Cancelled once
-    ``cancel`` is set.
+    Raises ServiceUnavailable naming the holder after ``deadline_s`` (0: at once), or the path if it cannot be locked,
+    Cancelled once ``cancel`` is set.
     """
 
     def reason(error: OSError) -> str:
@@ -190,8 +190,9 @@ def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading
             return False
 
         if not wait_until(ours, deadline_s):
+            waited = f" after {deadline_s:.0f} s" if deadline_s else ""
             raise ServiceUnavailable(
-                f"{what} is still busy in {_holder(file)} after {deadline_s:.0f} s; let it finish or end it ({path})"
+                f"{what} is still busy in {_holder(file)}{waited}; let it finish or end it ({path})"
             )
         with suppress(OSError):  # on a full disk: the number is only for people
             os.ftruncate(file.fileno(), 0)

@@ -22,7 +22,7 @@ from keyshift.cli.options import (
     notebooks,
     print_rows,
 )
-from keyshift.folders import require_file
+from keyshift.folders import require_disk_space, require_file
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.program import INTERRUPTED, INTERRUPTS, end, ending_with_us, interrupts_wait
 from keyshift.progress import tell
@@ -151,7 +151,7 @@ def batch(
     require_file("--out", out)
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
-    from keyshift.services.stack import STORE, Stack
+    from keyshift.services.stack import REMEDY, STORE, Stack
     from keyshift.studies import batch as batches
 
     sets = files or batches.files_of(Path.cwd() / "data", every)
@@ -162,8 +162,10 @@ def batch(
     from keyshift.lab.environment import open_services
     from keyshift.studies.batch_report import batch_report
 
-    with _metrics(metrics, profile) as seen, _services(profile) as endpoints:
-        home, runs, records = Stack().home, ResultStore(endpoints), Files(endpoints, batches.PREFIX)
+    home = Stack().home
+    require_disk_space(home, 0, REMEDY)  # makes it: with services of others nobody has yet
+    with batches.alone(prepared, home), _metrics(metrics, profile) as seen, _services(profile) as endpoints:
+        runs, records = ResultStore(endpoints), Files(endpoints, batches.PREFIX)
         for each in prepared:
             if again:
                 batches.forget(each, records)

@@ -8,8 +8,8 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -21,9 +21,11 @@ import nbformat
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from tqdm import tqdm
 
+from keyshift.folders import locked
 from keyshift.model.errors import BadInput
 from keyshift.place.profile import located
 from keyshift.place.yaml_file import read_yaml
+from keyshift.progress import silent
 from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.results.anonymous import anonymous
@@ -192,6 +194,18 @@ def files_of(folder: Path, kind: str) -> list[Path]:
     if kind not in named.values():
         raise unknown(f"kind of sets below {folder.name}/", kind, sorted(set(named.values())))
     return [path for path, of in named.items() if of == kind]
+
+
+@contextmanager
+def alone(batches: Sequence[PreparedBatch], home: Path) -> Iterator[None]:
+    """Inside, no other process with the state folder ``home`` executes one of them, or forgets what it has executed.
+
+    Raises ServiceUnavailable, naming both, if one does.
+    """
+    with ExitStack() as stack:
+        for name in dict.fromkeys(each.batch.name for each in batches):
+            stack.enter_context(locked(home / PREFIX / f"{name}.lock", f"batch {name}", silent, 0.0))
+        yield
 
 
 def run_batch(

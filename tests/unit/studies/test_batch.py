@@ -1,6 +1,7 @@
 """Batches without services: a store in memory, and notebooks that are executed by a function of the test."""
 
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from small_batches import DEFAULTS, Bench, Executor, prepared, write_notebook
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.studies import batch
-from keyshift.studies.batch import exit_status, load_batch, prepare, table
+from keyshift.studies.batch import alone, exit_status, load_batch, prepare, table
 
 ROOT = Path(__file__).parents[3]
 
@@ -294,6 +295,19 @@ def test_a_store_that_does_not_answer_ends_the_batch(folder, bench, monkeypatch)
     with pytest.raises(ServiceUnavailable):
         bench.run(prepared(folder, "grid: {skew: [0, 1]}"), execute)
     assert len(execute.given) == 1
+
+
+def test_a_batch_is_executed_by_one_command_at_a_time(folder, bench):
+    small, other = prepared(folder), prepared(folder, name="other")
+    with alone([small, small], bench.home):
+        with alone([other], bench.home):
+            pass
+        for batches in ([small], [other, small]):
+            words = rf"^batch small is still busy in process {os.getpid()}; let it finish or end it"
+            with pytest.raises(ServiceUnavailable, match=words), alone(batches, bench.home):
+                pytest.fail("two execute it")
+    with alone([small, other], bench.home):
+        pass
 
 
 def test_a_store_that_died_in_an_execution_is_there_again_before_anything_is_written(folder, bench, monkeypatch):
