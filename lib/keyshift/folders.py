@@ -143,6 +143,15 @@ def own_folder(parent: Path, prefix: str = "") -> tuple[Path, IO[str]]:
         return mine, in_use
 
 
+def work_in_use(home: Path) -> list[Path]:
+    """The folders of ``work_folder`` in ``home`` behind which there is a process. Raises OSError."""
+    if not (parent := home / WORK).is_dir():
+        return []
+    with _lock_file(parent) as entrance:
+        fcntl.flock(entrance, fcntl.LOCK_EX)
+        return sorted(folder for folder in parent.iterdir() if folder.is_dir() and not _is_left(folder))
+
+
 def _is_left(folder: Path) -> bool:
     """Whether nobody is behind it any more."""
     try:

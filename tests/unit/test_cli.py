@@ -359,6 +359,23 @@ def test_services_that_another_command_uses_are_not_stopped_until_it_is_gone(tmp
     assert not (tmp_path / "data").exists()
 
 
+def test_services_that_a_notebook_uses_are_not_stopped_from_one_of_its_cells(tmp_path):
+    processes.write_pid_file(tmp_path / "users" / f"{os.getpid()}-ab", os.getpid())
+    done = python("-m", "keyshift.cli", "down", home=tmp_path)
+    used = f"process {os.getpid()}, from which this was started; end it first"
+    assert (done.returncode, done.stderr) == (2, f"keyshift: the services stay, because others use them: {used}\n")
+
+
+def test_nothing_is_wiped_under_a_run_that_uses_services_of_others(tmp_path):
+    with folders.work_folder(tmp_path, "spark-") as work:
+        refused = keyshift("down", "--wipe", home=tmp_path)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1) and work.is_dir()
+        assert f"--wipe: temporary files of a run or a notebook are in use: {work}; wait" in refused.stderr
+        assert keyshift("down", home=tmp_path).returncode == 0
+    assert keyshift("down", "--wipe", home=tmp_path).returncode == 0
+    assert not (tmp_path / folders.WORK).exists()
+
+
 def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, gone):
     Jobs(tmp_path).write(file_of("failed", gone, why="it died 6 times"))
     Jobs(tmp_path).write(file_of("silent"))

@@ -195,9 +195,9 @@ class Stack:
                 )
         return self._endpoints()
 
-    def used_by_others(self) -> list[int]:
-        """The processes of other commands that use the services now."""
-        return self._users.others()
+    def used_by_others(self, parents: bool = False) -> list[int]:
+        """The processes of other commands that use the services now; see ``Users.others``."""
+        return self._users.others(parents)
 
     def restart(
         self, name: str, away_s: float = 0.0, say: Say = silent, at_once: threading.Event | None = None
