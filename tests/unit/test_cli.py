@@ -482,6 +482,13 @@ def test_jupyter_hears_of_an_interrupt_from_us_alone(lab, tmp_path, number):
     assert (done.returncode, told.read_text().split()) == (130, ["True", "ended"])
 
 
+def test_jupyter_has_ended_also_if_ctrl_c_comes_twice(lab, tmp_path):
+    told = tmp_path / "told"
+    ends = f"trap 'kill -INT $PPID; sleep 0.5; echo ended > {told}; exit 0' TERM"
+    done = lab(f"{ends}; kill -INT $PPID; while :; do sleep 0.1; done")
+    assert (done.returncode, told.read_text()) == (130, "ended\n")
+
+
 def test_jupyter_that_does_not_end_when_it_is_asked_to_is_killed(lab, monkeypatch):
     monkeypatch.setattr(experiments, "JUPYTER_ENDS_S", 0.1)
     assert lab("trap '' TERM; kill -TERM $PPID; while :; do sleep 0.1; done").returncode == 130

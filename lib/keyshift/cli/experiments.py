@@ -275,11 +275,16 @@ def lab(
         with ExitStack() as ending:
             with interrupts_wait():  # one that came between the two would leave it running
                 jupyter = subprocess.Popen(command, env=env, start_new_session=True)
-                ending.callback(end, jupyter, JUPYTER_ENDS_S)
+                ending.callback(_end_in_peace, jupyter)
             ending.enter_context(ending_with_us([jupyter.pid]))
             status = jupyter.wait()
     if status not in (0, INTERRUPTED, *(-number for number in INTERRUPTS)):
         raise KeyshiftError(f"JupyterLab has ended with exit status {status}; why is above")
+
+
+def _end_in_peace(jupyter: "subprocess.Popen[bytes]") -> None:
+    with interrupts_wait():  # who presses Ctrl-C twice would leave it, and kernels that keep the services
+        end(jupyter, JUPYTER_ENDS_S)
 
 
 @contextmanager
