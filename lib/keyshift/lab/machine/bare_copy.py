@@ -67,14 +67,14 @@ def batch_of(value: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], ["value"])
 
 
-class Measured(NamedTuple):
+class BareCopy(NamedTuple):
     """A bandwidth, and the share of the processors that others had meanwhile, 0 to 1."""
 
     bytes_per_s: float
     others: float
 
 
-def measure() -> Measured:
+def measure() -> BareCopy:
     """The best of some copies to another process, which drops what arrives. Takes about two seconds.
 
     Raises ServiceUnavailable if the other process does not start.
@@ -86,7 +86,7 @@ def measure() -> Measured:
             watch = CpuWatch(lambda: {os.getpid(): "copies"})
             best_s = min(copy_s(client, batches) for _ in range(TRIES))
             part = watch.part()
-        return Measured(COPY_BYTES / best_s, part.others_s / (part.end - part.begin) / limits.visible())
+        return BareCopy(COPY_BYTES / best_s, part.others_s / (part.end - part.begin) / limits.visible())
     finally:
         process.kill()
 
