@@ -143,6 +143,15 @@ def own_folder(parent: Path, prefix: str = "") -> tuple[Path, IO[str]]:
         return mine, in_use
 
 
+def work_in_use(home: Path) -> list[Path]:
+    """The folders of ``work_folder`` in ``home`` behind which there is a process. Raises OSError."""
+    if not (parent := home / WORK).is_dir():
+        return []
+    with _lock_file(parent) as entrance:
+        fcntl.flock(entrance, fcntl.LOCK_EX)
+        return sorted(folder for folder in parent.iterdir() if folder.is_dir() and not _is_left(folder))
+
+
 def _is_left(folder: Path) -> bool:
     """Whether nobody is behind it any more."""
     try:
@@ -164,8 +173,8 @@ def _lock_file(folder: Path) -> IO[str]:
 def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading.Event | None = None) -> Iterator[None]:
     """Hold the lock file ``path``; others, also in other processes, wait. The system frees it if we die.
 
-    Raises ServiceUnavailable naming the holder after ``deadline_s``, or the path if it cannot be locked, Cancelled once
-    ``cancel`` is set.
+    Raises ServiceUnavailable naming the holder after ``deadline_s`` (0: at once), or the path if it cannot be locked,
+    Cancelled once ``cancel`` is set.
     """
 
     def reason(error: OSError) -> str:
@@ -190,8 +199,9 @@ def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading
             return False
 
         if not wait_until(ours, deadline_s):
+            waited = f" after {deadline_s:.0f} s" if deadline_s else ""
             raise ServiceUnavailable(
-                f"{what} is still busy in {_holder(file)} after {deadline_s:.0f} s; let it finish or end it ({path})"
+                f"{what} is still busy in {_holder(file)}{waited}; let it finish or end it ({path})"
             )
         with suppress(OSError):  # on a full disk: the number is only for people
             os.ftruncate(file.fileno(), 0)

@@ -59,9 +59,9 @@ class Bench:
         self.records, self.of_runs, self.said = files("batches"), files("runs"), []
         self.runs = SimpleNamespace(put_file=self.of_runs.write)
 
-    def run(self, batch, execute, again=False):
+    def run(self, batch, execute, again=False, **more):
         """As the command does."""
         if again:
             forget(batch, self.records)
         self.said.clear()
-        return run_batch(batch, self.runs, self.records, self.home, self.said.append, execute)
+        return run_batch(batch, self.runs, self.records, self.home, self.said.append, execute, **more)

@@ -359,6 +359,23 @@ def test_services_that_another_command_uses_are_not_stopped_until_it_is_gone(tmp
     assert not (tmp_path / "data").exists()
 
 
+def test_services_that_a_notebook_uses_are_not_stopped_from_one_of_its_cells(tmp_path):
+    processes.write_pid_file(tmp_path / "users" / f"{os.getpid()}-ab", os.getpid())
+    done = python("-m", "keyshift.cli", "down", home=tmp_path)
+    used = f"process {os.getpid()}, from which this was started; end it first"
+    assert (done.returncode, done.stderr) == (2, f"keyshift: the services stay, because others use them: {used}\n")
+
+
+def test_nothing_is_wiped_under_a_run_that_uses_services_of_others(tmp_path):
+    with folders.work_folder(tmp_path, "spark-") as work:
+        refused = keyshift("down", "--wipe", home=tmp_path)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1) and work.is_dir()
+        assert f"--wipe: temporary files of a run or a notebook are in use: {work}; wait" in refused.stderr
+        assert keyshift("down", home=tmp_path).returncode == 0
+    assert keyshift("down", "--wipe", home=tmp_path).returncode == 0
+    assert not (tmp_path / folders.WORK).exists()
+
+
 def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, gone):
     Jobs(tmp_path).write(file_of("failed", gone, why="it died 6 times"))
     Jobs(tmp_path).write(file_of("silent"))
@@ -463,6 +480,13 @@ def test_jupyter_hears_of_an_interrupt_from_us_alone(lab, tmp_path, number):
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (done.returncode, told.read_text().split()) == (130, ["True", "ended"])
+
+
+def test_jupyter_has_ended_also_if_ctrl_c_comes_twice(lab, tmp_path):
+    told = tmp_path / "told"
+    ends = f"trap 'kill -INT $PPID; sleep 0.5; echo ended > {told}; exit 0' TERM"
+    done = lab(f"{ends}; kill -INT $PPID; while :; do sleep 0.1; done")
+    assert (done.returncode, told.read_text()) == (130, "ended\n")
 
 
 def test_jupyter_that_does_not_end_when_it_is_asked_to_is_killed(lab, monkeypatch):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ from keyshift.cli.options import (
     notebooks,
     print_rows,
 )
-from keyshift.folders import require_file
+from keyshift.folders import require_disk_space, require_file
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.program import INTERRUPTED, INTERRUPTS, end, ending_with_us, interrupts_wait
 from keyshift.progress import tell
@@ -150,7 +151,7 @@ def batch(
     require_file("--out", out)
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
-    from keyshift.services.stack import Stack
+    from keyshift.services.stack import REMEDY, STORE, Stack
     from keyshift.studies import batch as batches
 
     sets = files or batches.files_of(Path.cwd() / "data", every)
@@ -158,10 +159,13 @@ def batch(
     if dry_run:
         _forecast(prepared, profile, again, as_json)
         return
+    from keyshift.lab.environment import open_services
     from keyshift.studies.batch_report import batch_report
 
-    with _metrics(metrics, profile) as seen, _services(profile) as endpoints:
-        home, runs, records = Stack().home, ResultStore(endpoints), Files(endpoints, batches.PREFIX)
+    home = Stack().home
+    require_disk_space(home, 0, REMEDY)  # makes it: with services of others nobody has yet
+    with batches.alone(prepared, home), _metrics(metrics, profile) as seen, _services(profile) as endpoints:
+        runs, records = ResultStore(endpoints), Files(endpoints, batches.PREFIX)
         for each in prepared:
             if again:
                 batches.forget(each, records)
@@ -169,11 +173,17 @@ def batch(
         ended: list[tuple[batches.PreparedBatch, dict[str, batches.ExecutionRecord]]] = []
         page, unwritten = out or (home / f"report-{every}.html" if every else None), ""
         title = f"all {every} sets" if every else ", ".join(each.batch.name for each in prepared)
+        markdown = page is not None and page.suffix == MARKDOWN
+
+        def report() -> str:
+            still = [(other, batches.ended(other, records)) for other in prepared[len(ended) :]]
+            return batch_report(title, [*ended, *still], records, markdown)
+
+        store = partial(open_services, profile, tell, reach=False, needs=STORE)  # one of ours starts again if it died
         for each in prepared:
-            ended.append((each, batches.run_batch(each, runs, records, home, tell, seen=seen)))
+            ended.append((each, batches.run_batch(each, runs, records, home, tell, seen=seen, store=store)))
             if page:  # after each: who stops the night has a report of it
-                still = [(other, batches.ended(other, records)) for other in prepared[len(ended) :]]
-                unwritten = _write(page, batch_report(title, [*ended, *still], records, page.suffix == MARKDOWN))
+                unwritten = _write(page, report)
     for each, done in ended:
         print_rows(batches.table(each, done), as_json)
     if unwritten:
@@ -183,12 +193,12 @@ def batch(
     raise typer.Exit(max(batches.exit_status(done) for _, done in ended))
 
 
-def _write(page: Path, text: str) -> str:
+def _write(page: Path, report: Callable[[], str]) -> str:
     """Nothing, or why it could not be written, which is told: it must not end a night."""
     try:
-        page.write_text(text, encoding="utf-8")
-    except OSError as error:
-        tell(why := f"report {page} cannot be written: {error.strerror or error}")
+        page.write_text(report(), encoding="utf-8")
+    except (OSError, ServiceUnavailable) as error:
+        tell(why := f"report {page} cannot be written: {getattr(error, 'strerror', None) or error}")
         return why
     return ""
 
@@ -265,11 +275,16 @@ def lab(
         with ExitStack() as ending:
             with interrupts_wait():  # one that came between the two would leave it running
                 jupyter = subprocess.Popen(command, env=env, start_new_session=True)
-                ending.callback(end, jupyter, JUPYTER_ENDS_S)
+                ending.callback(_end_in_peace, jupyter)
             ending.enter_context(ending_with_us([jupyter.pid]))
             status = jupyter.wait()
     if status not in (0, INTERRUPTED, *(-number for number in INTERRUPTS)):
         raise KeyshiftError(f"JupyterLab has ended with exit status {status}; why is above")
+
+
+def _end_in_peace(jupyter: "subprocess.Popen[bytes]") -> None:
+    with interrupts_wait():  # who presses Ctrl-C twice would leave it, and kernels that keep the services
+        end(jupyter, JUPYTER_ENDS_S)
 
 
 @contextmanager

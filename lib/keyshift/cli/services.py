@@ -46,6 +46,7 @@ def down(
 ) -> None:
     """Stop what `up` started, unless a job, a run, a notebook or a batch uses it."""
     from keyshift.control.files import Jobs
+    from keyshift.folders import work_in_use
     from keyshift.services.stack import Stack
 
     jobs, stack = Jobs(), Stack()
@@ -54,10 +55,16 @@ def down(
         if running := jobs.running():
             names = ", ".join(f"{job.name} (process {job.pid})" for job in running)
             raise BadInput(f"the services stay, because a job needs them: {names}; `keyshift job stop` stops it")
-        if others := stack.used_by_others():
-            them = ", ".join(map(str, others))
+        if others := stack.used_by_others(parents=True):
+            apart = stack.used_by_others()
+            them = ", ".join(f"{pid}{'' if pid in apart else ', from which this was started'}" for pid in others)
             what, which = ("process", "it") if len(others) == 1 else ("processes", "them")
             raise BadInput(f"the services stay, because others use them: {what} {them}; end {which} first")
+        if wipe and (used := work_in_use(stack.home)):
+            raise BadInput(
+                f"--wipe: temporary files of a run or a notebook are in use: {', '.join(map(str, used))}; wait for its "
+                "end, or end it first"
+            )
         if wipe and (elsewhere := jobs.left_elsewhere()):
             raise BadInput(
                 f"--wipe: {', '.join(elsewhere)}: such a job has left data in services that are not of this folder, "

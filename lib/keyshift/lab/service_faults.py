@@ -43,14 +43,20 @@ def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkP
                 f"restart:{fault.who}, or a profile with nodes: 3"
             )
         if fault.who in SERVICES:
-            what = f"fault = {fault}: {fault.who} may only be hit if keyshift has started it for this run alone"
-            if stack is None:
-                raise BadInput(f"{what}; use a profile with services: embedded, as `--profile local`")
-            if others := stack.used_by_others():
-                raise BadInput(
-                    f"{what}, and other commands use it (processes {', '.join(map(str, others))}); wait for their "
-                    "end, or name another folder with KEYSHIFT_HOME"
-                )
+            _require_alone(fault, stack)
+
+
+def _require_alone(fault: Fault, stack: Stack | None) -> Stack:
+    """The services, if they are ours and nobody else uses them now; else raises BadInput."""
+    what = f"fault = {fault}: {fault.who} may only be hit if keyshift has started it for this run alone"
+    if stack is None:
+        raise BadInput(f"{what}; use a profile with services: embedded, as `--profile local`")
+    if others := stack.used_by_others():
+        raise BadInput(
+            f"{what}, and other commands use it (processes {', '.join(map(str, others))}); wait for their "
+            "end, or name another folder with KEYSHIFT_HOME"
+        )
+    return stack
 
 
 def _require_in_pods(fault: Fault) -> None:
@@ -159,16 +165,16 @@ class ServiceFaults(BesideRun):
             self._relays.cut(fault)
             self._closing.wait(fault.seconds)
             return
-        assert self._stack is not None
-        node = self._stack.node(fault.who).name
+        stack = _require_alone(fault, self._stack)  # others may have begun to use it since the run began
+        node = stack.node(fault.who).name
         if node != fault.who:
             self._note(f"{fault.action} of {fault.who} hits {node}")
         if fault.action == "stop":
-            self._stop(self._stack.pid(node), fault.seconds)
+            self._stop(stack.pid(node), fault.seconds)
         elif fault.action == "kill":
-            os.kill(self._stack.pid(node), signal.SIGKILL)
+            os.kill(stack.pid(node), signal.SIGKILL)
         else:
-            self._stack.restart(node, fault.seconds, at_once=self._closing)
+            stack.restart(node, fault.seconds, at_once=self._closing)
 
     def _stop(self, pid: int, seconds: float) -> None:
         waker = faults.stop(pid, seconds)

@@ -48,6 +48,7 @@ OURS = (
     # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
     *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html"),
     *(f"notebooks/*-{'[0-9]' * 8}T{'[0-9]' * 6}", f"batches/*/{'[0-9a-f]' * 16}"),  # executed ones
+    "batches/*.lock",
 )
 PATIENCE_S = 10.0  # before a live service counts as unhealthy: a busy machine answers late
 
@@ -194,9 +195,9 @@ class Stack:
                 )
         return self._endpoints()
 
-    def used_by_others(self) -> list[int]:
-        """The processes of other commands that use the services now."""
-        return self._users.others()
+    def used_by_others(self, parents: bool = False) -> list[int]:
+        """The processes of other commands that use the services now; see ``Users.others``."""
+        return self._users.others(parents)
 
     def restart(
         self, name: str, away_s: float = 0.0, say: Say = silent, at_once: threading.Event | None = None

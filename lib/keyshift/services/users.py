@@ -50,11 +50,13 @@ class Users:
                 entry.unlink(missing_ok=True)
         return any(self._folder.glob("*"))
 
-    def others(self) -> list[int]:
-        """The live processes that use them, but for this one and those that have started it, as a batch its kernels."""
+    def others(self, parents: bool = False) -> list[int]:
+        """The live processes that use them, but for this one and, without ``parents``, those that have started it, as a
+        batch its kernels.
+        """
         alive = {process for entry in self.entries() if (process := processes.find(entry))}
         me = psutil.Process()
-        return sorted(process.pid for process in alive - {me, *me.parents()})
+        return sorted(process.pid for process in alive - {me, *([] if parents else me.parents())})
 
     def forget(self) -> None:
         """Forget all of them, and that the services are to stay."""

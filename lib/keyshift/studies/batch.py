@@ -8,7 +8,8 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -20,9 +21,11 @@ import nbformat
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from tqdm import tqdm
 
+from keyshift.folders import locked
 from keyshift.model.errors import BadInput
 from keyshift.place.profile import located
 from keyshift.place.yaml_file import read_yaml
+from keyshift.progress import silent
 from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.results.anonymous import anonymous
@@ -34,6 +37,7 @@ PREFIX = "batches"  # of the files of all batches
 WITHOUT = "without --again if it had that"  # else it would begin anew
 MAX_EXECUTIONS = 10_000  # at a minute each, a week; more is a typing error, surely
 Execute = Callable[[Path, dict[str, Any], Path], notebooks.Executed]
+Store = Callable[[], AbstractContextManager[object]]
 
 
 class Batch(BaseModel):
@@ -82,6 +86,7 @@ class PreparedBatch:
     notebook: Path
     executions: list[NotebookExecution]
     varying: list[str]
+    code: list[str]  # of the notebook, by which executions are known
 
     def varied(self, execution: NotebookExecution) -> dict[str, Any]:
         """Those parameters of ``execution`` that are not the same in all; None for one that it leaves out."""
@@ -144,7 +149,7 @@ def prepare(file: Path, folder: Path, name: str = "") -> PreparedBatch:
         raise BadInput(f"{file.name}: {count} executions; at most {MAX_EXECUTIONS}: shorten grid or repetitions")
     sets = notebooks.checked_parameters(notebook, *batch.sets())
     names = list(dict.fromkeys(name for values in sets for name in values))
-    code = [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
+    code = _code(notebook)
     executions: dict[str, NotebookExecution] = {}
     # Repetitions of a set are as far from each other as can be: what the machine does for a while hits all sets alike.
     for number, (repetition, parameters) in enumerate(itertools.product(range(1, batch.repetitions + 1), sets), 1):
@@ -158,7 +163,11 @@ def prepare(file: Path, folder: Path, name: str = "") -> PreparedBatch:
             )
         executions[point] = execution
     varying = [n for n in names if any(n not in values or values[n] != sets[0].get(n) for values in sets)]
-    return PreparedBatch(batch, notebook, list(executions.values()), varying)
+    return PreparedBatch(batch, notebook, list(executions.values()), varying, code)
+
+
+def _code(notebook: Path) -> list[str]:
+    return [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
 
 
 def _number(text: str) -> int | float:
@@ -187,6 +196,18 @@ def files_of(folder: Path, kind: str) -> list[Path]:
     return [path for path, of in named.items() if of == kind]
 
 
+@contextmanager
+def alone(batches: Sequence[PreparedBatch], home: Path) -> Iterator[None]:
+    """Inside, no other process with the state folder ``home`` executes one of them, or forgets what it has executed.
+
+    Raises ServiceUnavailable, naming both, if one does.
+    """
+    with ExitStack() as stack:
+        for name in dict.fromkeys(each.batch.name for each in batches):
+            stack.enter_context(locked(home / PREFIX / f"{name}.lock", f"batch {name}", silent, 0.0))
+        yield
+
+
 def run_batch(
     prepared: PreparedBatch,
     runs: ResultStore,
@@ -195,10 +216,12 @@ def run_batch(
     say: Callable[[str], None],
     execute: Execute = notebooks.execute,
     seen: Callable[[PreparedBatch, dict[str, ExecutionRecord]], None] = lambda prepared, done: None,
+    store: Store = nullcontext,
 ) -> dict[str, ExecutionRecord]:
     """Execute what has not ended well yet; returns the records there are then, by id.
 
-    ``seen`` gets them at the begin, and whenever an execution has ended.
+    ``seen`` gets them at the begin, and whenever an execution has ended. Inside ``store`` the server of the store is
+    there, also if it died in the execution.
     Executed notebooks go below ``home``, beside their runs in ``runs``, and with the record into ``records`` (a store
     with PREFIX). An execution that fails is recorded; one that is interrupted is not. Raises ServiceUnavailable.
     """
@@ -215,7 +238,8 @@ def run_batch(
     try:
         # No bar where nobody sees it move, as in the log of a pod.
         for execution in tqdm(open_ones, desc=batch.name, unit="notebook", file=sys.stderr, disable=None):
-            record = _run(prepared, execution, runs, records, home / PREFIX / batch.name / execution.id, execute)
+            folder = home / PREFIX / batch.name / execution.id
+            record = _run(prepared, execution, runs, records, folder, execute, store)
             done[execution.id] = record
             seen(prepared, done)
             say(_line(prepared, execution, record))
@@ -257,39 +281,46 @@ def _run(
     records: Files,
     home: Path,
     execute: Execute,
+    store: Store,
 ) -> ExecutionRecord:
     name, started = prepared.batch.name, datetime.now(UTC)
     executed, error, copy_at = None, None, None
     verdicts: dict[str, str] = {}
     try:
+        if _code(prepared.notebook) != prepared.code:  # its record would say that the old code was executed
+            raise BadInput(f"{prepared.notebook.name} was changed since the batch began; give the command again")
         executed = execute(prepared.notebook, execution.parameters, home)
         error = executed.error
         verdicts = {row["run_id"]: row["verdict"] for row in executed.rows}
-        notebooks.keep(executed, runs)
     except Exception as failed:  # one that dies, for whatever reason (its kernel was killed), must not end the night
         error = error or f"{type(failed).__name__}: {failed}"
-    if executed:
-        # Here too: a notebook that failed, or that measures nothing, has no run to be kept with.
-        for file in (executed.notebook, executed.html):
-            records.write(name, f"{execution.id}/{file.name}", file)
-        copy_at = f"{PREFIX}/{name}/{execution.id}/{executed.notebook.name}"
-    bad = any(verdict != "ok" for verdict in verdicts.values())
-    record = ExecutionRecord(
-        batch=name,
-        notebook=prepared.notebook.name,
-        parameters=execution.parameters,
-        repetition=execution.repetition,
-        status="bad" if bad else "failed" if error is not None else "ok",
-        verdicts=verdicts,
-        error=error,
-        copy_at=copy_at,
-        started_at=started,
-        finished_at=datetime.now(UTC),
-        profile=_profile(),
-    )
-    # Others read the record; whoever waits here sees all.
-    told = record.model_copy(update={"error": error and anonymous(error)})
-    records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
+    with store():
+        if executed:
+            try:
+                notebooks.keep(executed, runs)
+            except Exception as failed:
+                error = error or f"{type(failed).__name__}: {failed}"
+            # Here too: a notebook that failed, or that measures nothing, has no run to be kept with.
+            for file in (executed.notebook, executed.html):
+                records.write(name, f"{execution.id}/{file.name}", file)
+            copy_at = f"{PREFIX}/{name}/{execution.id}/{executed.notebook.name}"
+        bad = any(verdict != "ok" for verdict in verdicts.values())
+        record = ExecutionRecord(
+            batch=name,
+            notebook=prepared.notebook.name,
+            parameters=execution.parameters,
+            repetition=execution.repetition,
+            status="bad" if bad else "failed" if error is not None else "ok",
+            verdicts=verdicts,
+            error=error,
+            copy_at=copy_at,
+            started_at=started,
+            finished_at=datetime.now(UTC),
+            profile=_profile(),
+        )
+        # Others read the record; whoever waits here sees all.
+        told = record.model_copy(update={"error": error and anonymous(error)})
+        records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
     return record
 
 

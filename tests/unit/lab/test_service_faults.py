@@ -25,6 +25,10 @@ class Services:
 
     def __init__(self):
         self.calls, self.go, self.failure, self.first = [], threading.Event(), None, ""
+        self.others = []
+
+    def used_by_others(self):
+        return self.others
 
     def restart(self, name, away_s, at_once):
         self.calls.append((name, away_s))
@@ -60,6 +64,20 @@ def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path):
     with using(tmp_path) as other, pytest.raises(BadInput, match=rf"other commands use it \(processes {other}\)"):
         require_possible(spec.scenario.faults(), stack, SparkProfile())
     require_possible(spec.scenario.faults(), stack, SparkProfile())
+
+
+def test_a_service_that_others_have_begun_to_use_since_the_run_began_is_not_hit():
+    services, notes = Services(), []
+    services.go.set()
+    made = ServiceFaults(services, SparkProfile(), notes.append)
+    for services.others in ([7], []):
+        made.hit(*parse("restart:kafka@4:2s"))
+        made.close()
+    assert services.calls == [("kafka", 2.0)]
+    [note] = notes
+    assert (
+        note.startswith("restart of kafka: fault = restart:kafka@4") and "other commands use it (processes 7)" in note
+    )
 
 
 def test_services_may_be_hit_by_what_a_batch_has_started_though_the_batch_uses_them(tmp_path):

@@ -635,7 +635,7 @@ def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_ha
     ours = [
         *("data/minio/x", "logs/job-a.log", "jobs/a.json", "ports.json"),
         *("spark.log", "spark-1.log", "spark-spare-0.log", "keyshift-work/spark-ab12/x"),
-        *("bare_copy.json", "load-cost-2.json", "load-cost-16.json", "report-small.html"),
+        *("bare_copy.json", "load-cost-2.json", "load-cost-16.json", "report-small.html", "batches/small.lock"),
         *("notebooks/00_quickstart-20260101T101112/00_quickstart.ipynb", "batches/small/0123456789abcdef/notebooks/x"),
     ]
     theirs = [

@@ -1,6 +1,8 @@
 """Batches without services: a store in memory, and notebooks that are executed by a function of the test."""
 
 import json
+import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from small_batches import DEFAULTS, Bench, Executor, prepared, write_notebook
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.studies import batch
-from keyshift.studies.batch import exit_status, load_batch, prepare, table
+from keyshift.studies.batch import alone, exit_status, load_batch, prepare, table
 
 ROOT = Path(__file__).parents[3]
 
@@ -105,6 +107,18 @@ def test_another_code_or_default_makes_another_execution(folder, change):
     before = prepared(folder)
     write_notebook(folder / "notebooks" / "load.ipynb", **change)
     assert not ids(before) & ids(prepared(folder))
+
+
+def test_a_notebook_that_was_changed_while_its_batch_runs_is_not_executed_as_the_one_before(folder, bench):
+    notebook, execute = folder / "notebooks" / "load.ipynb", Executor()
+
+    def changes(*given):
+        write_notebook(notebook, code="skew + bytes")
+        return execute(*given)
+
+    done = bench.run(prepared(folder, "grid: {skew: [0, 1]}"), changes)
+    assert [record.status for record in done.values()] == ["ok", "failed"] and len(execute.given) == 1
+    assert "load.ipynb was changed since the batch began; give the command again" in [*done.values()][1].error
 
 
 # --- what is kept, and what a restart does
@@ -281,6 +295,41 @@ def test_a_store_that_does_not_answer_ends_the_batch(folder, bench, monkeypatch)
     with pytest.raises(ServiceUnavailable):
         bench.run(prepared(folder, "grid: {skew: [0, 1]}"), execute)
     assert len(execute.given) == 1
+
+
+def test_a_batch_is_executed_by_one_command_at_a_time(folder, bench):
+    small, other = prepared(folder), prepared(folder, name="other")
+    with alone([small, small], bench.home):
+        with alone([other], bench.home):
+            pass
+        for batches in ([small], [other, small]):
+            words = rf"^batch small is still busy in process {os.getpid()}; let it finish or end it"
+            with pytest.raises(ServiceUnavailable, match=words), alone(batches, bench.home):
+                pytest.fail("two execute it")
+    with alone([small, other], bench.home):
+        pass
+
+
+def test_a_store_that_died_in_an_execution_is_there_again_before_anything_is_written(folder, bench, monkeypatch):
+    execute, there = Executor(), []
+
+    def dies(*given):
+        there.clear()
+        return execute(*given)
+
+    def asked(write):
+        def answers(*what):
+            if not there:
+                raise ServiceUnavailable("MinIO does not answer")
+            write(*what)
+
+        return answers
+
+    monkeypatch.setattr(bench.records, "write", asked(bench.records.write))
+    monkeypatch.setattr(bench.runs, "put_file", asked(bench.runs.put_file))
+    made = prepared(folder, "grid: {skew: [0, 1]}")
+    done = bench.run(made, dies, store=lambda: nullcontext(there.append("again")))
+    assert [record.status for record in done.values()] == ["ok", "ok"]
 
 
 def test_a_record_that_cannot_be_read_is_named_and_again_gets_over_it(folder, bench):

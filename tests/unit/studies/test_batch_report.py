@@ -13,7 +13,7 @@ from small_batches import Bench, Executor, prepared, write_notebook
 
 from keyshift.cli import experiments
 from keyshift.endpoints import Endpoints
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.studies import batch
 from keyshift.studies import batch_report as report
 from keyshift.studies.batch import ended, files_of
@@ -166,3 +166,30 @@ def test_a_page_that_cannot_be_written_is_told_and_does_not_end_the_night(folder
         experiments.batch(every="small", files=None, out=page, metrics=None)
     assert night == ["one", "two"]
     assert "x.html cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_a_page_is_in_the_state_folder_if_no_file_is_named_though_nobody_has_made_it_yet(folder, night):
+    with pytest.raises(typer.Exit):
+        experiments.batch(every="small", files=None, out=None, metrics=None)
+    assert night == ["one", "two"]
+    assert (folder / "home" / "report-small.html").is_file() and (folder / "home").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_another_command_executes_is_not_forgotten_and_nothing_of_the_night_begins(folder, night, monkeypatch):
+    monkeypatch.setattr(batch, "forget", lambda *_: pytest.fail("it is forgotten"))
+    busy = pytest.raises(ServiceUnavailable, match="batch two is still busy in process")
+    with batch.alone([prepared(folder, name="two")], folder / "home"), busy:
+        experiments.batch(every="small", files=None, out=None, metrics=None, again=True)
+    assert night == []
+
+
+def test_a_store_that_is_away_for_a_page_does_not_end_the_night(folder, night, monkeypatch):
+    def away(*_):
+        raise ServiceUnavailable("MinIO does not answer")
+
+    monkeypatch.setattr(report, "batch_report", away)
+    with pytest.raises(
+        KeyshiftError, match=r"x.html cannot be written: MinIO does not answer; all executions are stored"
+    ):
+        experiments.batch(every="small", files=None, out=folder / "x.html", metrics=None)
+    assert night == ["one", "two"]

@@ -1,18 +1,21 @@
 """Bare copies over Flight to another process of this machine: what a migration of as many bytes is compared with."""
 
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from keyshift.lab.machine.sampler import MOST_OTHERS, CpuWatch
 from keyshift.results.manifest import describe_machine
+from keyshift.services import limits
 from keyshift.traffic.process import JsonProcess, say
 from keyshift.worker.flight.connection import connect
 
@@ -64,7 +67,14 @@ def batch_of(value: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], ["value"])
 
 
-def measure_bytes_per_s() -> float:
+class BareCopy(NamedTuple):
+    """A bandwidth, and the share of the processors that others had meanwhile, 0 to 1."""
+
+    bytes_per_s: float
+    others: float
+
+
+def measure() -> BareCopy:
     """The best of some copies to another process, which drops what arrives. Takes about two seconds.
 
     Raises ServiceUnavailable if the other process does not start.
@@ -73,13 +83,19 @@ def measure_bytes_per_s() -> float:
     process = JsonProcess("keyshift.lab.machine.bare_copy", None, Listening)
     try:
         with connect(process.report(ANSWER_S).address) as client:
-            return COPY_BYTES / min(copy_s(client, batches) for _ in range(TRIES))
+            watch = CpuWatch(lambda: {os.getpid(): "copies"})
+            best_s = min(copy_s(client, batches) for _ in range(TRIES))
+            part = watch.part()
+        return BareCopy(COPY_BYTES / best_s, part.others_s / (part.end - part.begin) / limits.visible())
     finally:
         process.kill()
 
 
 def bytes_per_s(cache: Path) -> float:
-    """The bandwidth measured on this machine within the last day, kept in ``cache``, else measured now."""
+    """The bandwidth measured on this machine within the last day, kept in ``cache``, else measured now.
+
+    What is measured while others take much is for this once only.
+    """
     machine = describe_machine().model_dump(mode="json")  # a folder may be read by another one
     try:
         kept = json.loads(cache.read_text())
@@ -87,9 +103,10 @@ def bytes_per_s(cache: Path) -> float:
             return float(kept["bytes_per_s"])
     except (OSError, ValueError, KeyError):  # not measured yet, or not by this version
         pass
-    value = measure_bytes_per_s()
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    cache.write_text(json.dumps({"bytes_per_s": value, "measured_at": time.time(), "machine": machine}))
+    value, others = measure()
+    if others < MOST_OTHERS:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        cache.write_text(json.dumps({"bytes_per_s": value, "measured_at": time.time(), "machine": machine}))
     return value
 
 

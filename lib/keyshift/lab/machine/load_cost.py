@@ -6,11 +6,10 @@ All processes of ours count: the services, generator and collector, Spark and it
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ from keyshift.clock import SECOND_US
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import write_whole
 from keyshift.forecast.fitting import non_negative
-from keyshift.lab.machine.sampler import processors_s, spent_s
+from keyshift.lab.machine.sampler import MOST_OTHERS, CpuWatch, Stretch
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import Machine, describe_machine
@@ -31,7 +30,6 @@ from keyshift.traffic.load import SourceLoad
 RATES = 1000.0, 21_000.0  # events per second, in turn
 FRAMES_MS = 25.0, 100.0  # milliseconds between frames, one behind the other
 WARM_S, PART_S, PARTS = 3.0, 1.5, 4  # seconds of load before, of each part, and parts with frames of the one kind
-MOST_OTHERS = 0.25  # share of the processors
 SETTLE_S = 0.25  # between a change of the load and its part
 LEAD_S = 0.25  # between the start of a load and its first event
 
@@ -93,15 +91,6 @@ def _file(home: Path) -> Path:
     return home / f"load-cost-{describe_machine().cpus}.json"  # fewer processors, other costs: they are kept beside
 
 
-class Stretch(NamedTuple):
-    """Some time of the job: from and to in seconds since the epoch, and CPU seconds, of ours and of others."""
-
-    begin: float
-    end: float
-    ours_s: float
-    others_s: float
-
-
 class CostScript:
     """What happens in that job; ``parts`` are there when it has run."""
 
@@ -136,21 +125,6 @@ def _with_frames(run: RunLoop, frame_ms: float) -> None:
     feed.before = Before(before.offered or 0, before.due or 0, before.took_s)
     feed.await_ready()
     feed.begin(time.time() + LEAD_S, None)
-
-
-class CpuWatch:
-    """CPU from its beginning to ``part``. ``around``: see ``Sampler``."""
-
-    def __init__(self, around: Callable[[], Mapping[int, str]]) -> None:
-        self._around, self._begin = around, time.time()
-        self._ours, self._all = spent_s(around()), processors_s()
-
-    def part(self) -> Stretch:
-        """Of all processes of ours that have been there all the time."""
-        after, machine = spent_s(self._around()), processors_s()
-        ours = sum(max(0.0, seconds - self._ours[pid]) for pid, seconds in after.items() if pid in self._ours)
-        busy = sum(machine[kind] - self._all[kind] for kind in ("busy", "stolen"))
-        return Stretch(self._begin, time.time(), ours, max(0.0, busy - ours))
 
 
 def cost_of(parts: Sequence[Stretch], frames: pd.DataFrame) -> LoadCost:

@@ -22,6 +22,7 @@ NETWORK_EVERY = 2  # samples: a look at all connections takes 10 ms
 CLOCK_SET_S = 0.05  # more than a clock is adjusted by in a second while it runs
 WAITING = "run_queue"  # metric: processes that run or could
 SHOWN = 5  # times that the clock was set, which a note names
+MOST_OTHERS = 0.25  # share of the processors: what is measured while others have more is not kept
 SERVERS = {"redis-server": "Redis"}  # a run may start one for its state: below its process, and not of the job
 Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
 
@@ -243,3 +244,27 @@ def processors_s() -> dict[str, float]:
     stolen = sum(getattr(each, "steal", 0.0) for each in times)
     idle = sum(each.idle + getattr(each, "iowait", 0.0) for each in times)
     return {ALL: whole, BUSY: whole - idle - stolen, STOLEN: stolen}
+
+
+class Stretch(NamedTuple):
+    """Some time: from and to in seconds since the epoch, and CPU seconds, of ours and of others."""
+
+    begin: float
+    end: float
+    ours_s: float
+    others_s: float
+
+
+class CpuWatch:
+    """CPU from its beginning to ``part``. ``around``: see ``Sampler``."""
+
+    def __init__(self, around: Callable[[], Mapping[int, str]]) -> None:
+        self._around, self._begin = around, time.time()
+        self._ours, self._all = spent_s(around()), processors_s()
+
+    def part(self) -> Stretch:
+        """Of all processes of ours that have been there all the time."""
+        after, machine = spent_s(self._around()), processors_s()
+        ours = sum(max(0.0, seconds - self._ours[pid]) for pid, seconds in after.items() if pid in self._ours)
+        busy = sum(machine[kind] - self._all[kind] for kind in ("busy", "stolen"))
+        return Stretch(self._begin, time.time(), ours, max(0.0, busy - ours))

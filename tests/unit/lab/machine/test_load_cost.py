@@ -10,7 +10,8 @@ import pytest
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.machine import auto_load, load_cost
 from keyshift.lab.machine.auto_load import FRAMES_MS, LEAST_RATE, SHARE, chosen
-from keyshift.lab.machine.load_cost import RATES, LoadCost, Stretch, cost_of, cost_spec, rows_per_s
+from keyshift.lab.machine.load_cost import RATES, LoadCost, cost_of, cost_spec, rows_per_s
+from keyshift.lab.machine.sampler import Stretch
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import describe_machine
 
