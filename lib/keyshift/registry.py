@@ -25,16 +25,19 @@ _AS_JSON = {"True": "true", "False": "false", "None": "null"}  # as Python write
 def named_values(pairs: Iterable[str]) -> dict[str, Any]:
     """What ``--set name=value`` gives, each value as JSON (or True, False, None) or else as text.
 
-    Raises BadInput if there is no ``=``.
+    Raises BadInput if there is no ``=``, or a name is given twice.
     """
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, raw = pair.partition("=")
         if not equals:
             raise BadInput(f"--set {pair!r}: expected name=value")
-        values[name] = raw
+        value: Any = raw
         with suppress(ValueError, RecursionError):  # it may be nested too deep
-            values[name] = json.loads(_AS_JSON.get(raw, raw))
+            value = json.loads(_AS_JSON.get(raw, raw))
+        if name in values:
+            raise BadInput(f"{name} is given twice, as {values[name]!r} and as {value!r}; leave one out")
+        values[name] = value
     return values
 
 

@@ -158,7 +158,9 @@ def test_replicas_in_pods_of_their_own_answer_while_one_of_them_is_deleted(clust
 
 def test_a_pod_of_a_service_that_has_three_is_deleted_and_comes_back_while_the_job_goes_on(three_nodes):
     faults = "fault=restart:kafka@4,restart:zookeeper@12"
-    row = summary(three_nodes.keyshift("run", *SMALL, "--set", "seconds=24", "--set", "to_slots=4", "--set", faults))
+    settings = ("rate=2000", "seconds=24", "trigger_s=4", "keys=10000", "to_slots=4", faults)
+    given = [part for setting in settings for part in ("--set", setting)]
+    row = summary(three_nodes.keyshift("run", *given))
     assert row["verdict"] == "ok"
     assert row["units_moved"] > 0
     told = notes(three_nodes, row["run_id"])

@@ -114,7 +114,9 @@ def test_help_names_every_command(tmp_path):
         (["run", "--set", "events=pyproject.toml"], "is no Parquet file, or not a whole one; `keyshift events write`"),
         (["run", "--workload", "stock", "--set", "on_bad_line=ignore"], "should be 'stop' or 'skip'"),
         (["run", "--workload", "stock", "--set", "keyed_by=order"], "should be 'security' or 'account'"),
-        (["simulate", "--costs", "nowhere/costs.json"], "not a file in a folder that is there"),
+        (["plan", "--strategy", "meces", "--groups", "1048576"], "bins = 16 in each of 1048576 key groups make"),
+        (["simulate", "--set", "strategy=meces"], "--set strategy=meces: use --strategy"),
+        (["simulate", "--costs", "nowhere/costs.json"], "nowhere/costs.json: its folder does not exist"),
         (["simulate", "--costs", "pyproject.toml"], "costs = 'pyproject.toml': Expecting value"),
     ],
 )
@@ -137,6 +139,13 @@ def test_a_simulation_needs_no_service_if_costs_are_known(tmp_path):
     told = keyshift("simulate", "--costs", str(file), *small, home=tmp_path).stdout.splitlines()
     assert "longest wait (s)" in told[0]
     assert [line.split()[0] for line in told[1:]] == ["all_at_once", "matched", "fluid"]
+
+
+def test_costs_that_could_not_be_kept_are_not_searched_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders.os, "access", lambda path, mode: path != tmp_path)
+    done = keyshift("simulate", "--costs", str(tmp_path / "costs.json"), home=tmp_path)
+    assert done.returncode == 2
+    assert f"--costs {tmp_path / 'costs.json'}: you may not write into its folder" in done.stderr
 
 
 def plan(*arguments, home):

@@ -44,9 +44,10 @@ def plan(
     from dataclasses import asdict
 
     from keyshift.model.keys import Assignment
-    from keyshift.planner import change, in_units, make_plan, strategies, targets
+    from keyshift.planner import change, in_units, make_plan, require_units, strategies, targets
 
     chosen = change(strategies.get(strategy), named_values(overrides)).phase(phase)
+    require_units(chosen, groups)
     here = Assignment.contiguous(groups, before)
     heat = [mass / chosen.bins for mass in targets.zipf_mass(groups, skew) for _ in range(chosen.bins)]
     made = make_plan(chosen, in_units(chosen, here), in_units(chosen, targets.scale(here, after)), heat, seed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyshift.cli.options import Json, Where, print_rows
+from keyshift.folders import require_folder
 from keyshift.model.errors import BadInput
 from keyshift.progress import tell
 from keyshift.registry import named_values
@@ -40,11 +41,14 @@ def simulate(
     """What migrations would cost on a cluster; times come from the runs of the store (docs/simulator.md)."""
     from keyshift.forecast.simulation import questions, simulate
 
-    common = {"slots": slots, "to_slots": to_slots, "state": state, "rate": rate, "link": link} | named_values(settings)
+    given = named_values(settings)
+    if "strategy" in given:
+        raise BadInput(f"--set strategy={given['strategy']}: use --strategy, as often as there are strategies")
+    common = {"slots": slots, "to_slots": to_slots, "state": state, "rate": rate, "link": link} | given
     points = {name: {"strategy": name} for name in strategy}
     questions(points, common)  # before anything is started
-    if costs and not costs.parent.is_dir():
-        raise BadInput(f"costs = {str(costs)!r}: not a file in a folder that is there")
+    if costs and not costs.exists():  # then they are kept in it
+        require_folder("--costs", costs)
     table = simulate(_costs(costs, profile), points, common)
     rows = [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
     print_rows(rows if as_json else [_row(row) for row in rows], as_json)

@@ -27,10 +27,13 @@ from keyshift.workloads import workloads
 class Explorer:
     """The page with buttons and a picture. ``values``: of the job that is started, where nothing else was chosen.
 
-    Shows the job of this name at once if it runs, else how it ended.
+    Shows the job of this name at once if it runs, else how it ended. Raises BadInput for an unknown workload or
+    strategy.
     """
 
     def __init__(self, job: WatchedJob, values: Mapping[str, Any]) -> None:
+        workloads.get(values["workload"])  # in words that a list of choices does not have
+        strategies.get(values["strategy"])
         self.job, self._values = job, dict(values)
         self._looking = False
         self._busy = threading.Lock()  # while the job starts or stops

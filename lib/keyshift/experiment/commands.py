@@ -134,7 +134,8 @@ def slot_of_group(parameter: str, text: str, what: str) -> dict[int, int]:
 
 def _settings(given: Any) -> Any:
     """Of a mapping, or of ``name=value`` as often as there are settings."""
-    return named_values(given) if isinstance(given, list | tuple) else given
+    texts = isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
+    return named_values(given) if texts else given
 
 
 def _strategy(name: str) -> str:

@@ -106,6 +106,7 @@ class JobPart(Part):
     snapshot_s: float = Field(
         default=0.0,
         ge=0,
+        le=365 * DAY_S,
         description="seconds between snapshots of all state; 0: none. Of replicas one writes them, and another process "
         "may go on from them",
     )

@@ -7,7 +7,7 @@ from keyshift.experiment.parts import JobPart
 from keyshift.experiment.scenario import ScenarioPart
 from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
-from keyshift.planner import Strategy
+from keyshift.planner import Strategy, strategies, turn_conflicts
 from keyshift.wire.faults import EXECUTOR, FOLLOWER, MOVING, REPLICA, SERVICES, STEADY, Fault
 
 NOTHING_MOVES = "none"  # of ``trigger``
@@ -25,7 +25,7 @@ def nothing_moves(job: JobPart, scenario: Mapping[str, Any]) -> bool:
 
 def deaths_of(job: JobPart, scenario: ScenarioPart) -> list[Fault]:
     """Faults behind which the query is started anew: of a job without replicas, as others go on otherwise."""
-    return [fault for fault in scenario.faults() if fault.ends_query and job.replicas == 1]
+    return [fault for fault in scenario.every_fault() if fault.ends_query and job.replicas == 1]
 
 
 def ends_one(fault: Fault) -> bool:
@@ -60,8 +60,10 @@ def check_replicas(
         raise BadInput(f"spares = {job.spares}: no replica would ever need one; set spares = 0, or {remedy}")
     if replicas == 1:
         for fault in faults:
-            if fault.cuts_off:
+            if fault.cuts_off or fault.who == REPLICA:
                 raise BadInput(f"fault = {fault}: there are no others that go on meanwhile; set replicas = 2")
+            if fault.of_migration and scenario.trigger == NOTHING_MOVES:
+                raise BadInput(f"fault = {fault}: nothing moves; set trigger = scale, or another one")
         return
     of_moves = *_of_moves(scenario, point), *(_of_moves_apart(job, hits, stages) if moves_apart(job, scenario) else ())
     for line in (*_conflicts(job, unsettled), *of_moves, *_of_faults(job, scenario, faults)):
@@ -88,6 +90,22 @@ def check_alike(job: JobPart, point: Strategy) -> None:
     if job.replicas > 1:
         for line in _of_order(point):
             raise BadInput(f"replicas = {job.replicas} with {line}")
+
+
+def check_strategy(job: JobPart, name: str, point: Strategy) -> None:
+    """Raises BadInput if the strategy of this ``name`` is not possible with the job's order."""
+    if not orderings.get(job.ordering).agrees:
+        return
+    for conflict in turn_conflicts(point):
+        possible = ", ".join(
+            known
+            for known, each in strategies.items()
+            if not [*turn_conflicts(each), *(_of_order(each) if job.replicas > 1 else ())]
+        )
+        raise BadInput(
+            f"ordering = {job.ordering} with strategy = {name}: {conflict}; strategies that are possible as they are: "
+            f"{possible}"
+        )
 
 
 def _of_order(point: Strategy) -> Iterator[str]:

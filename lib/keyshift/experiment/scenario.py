@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from keyshift.experiment.commands import At, Cancel, Command, script_of, slot_of_group
+from keyshift.experiment.commands import At, Cancel, Command, InjectFault, script_of, slot_of_group
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import targets
@@ -128,9 +128,14 @@ class ScenarioPart(BaseModel):
     def reconfigurations(self) -> list[int]:
         """Numbers of slots, one for each migration; they count only with trigger scale. Raises BadInput."""
         try:
-            return [self.to_slots, *(int(part) for part in self.then_slots.split(",") if part)]
+            later = [int(part) for part in self.then_slots.split(",") if part]
+            if min(later, default=1) < 1:
+                raise ValueError
         except ValueError:
-            raise BadInput(f"then_slots = {self.then_slots!r}: must be whole numbers and commas, e.g. 4,8,6") from None
+            raise BadInput(
+                f"then_slots = {self.then_slots!r}: must be whole numbers from 1 on and commas, e.g. 4,8,6"
+            ) from None
+        return [self.to_slots, *later]
 
     def slot_of_group(self) -> dict[int, int]:
         """What ``moves`` says. Raises BadInput."""
@@ -171,6 +176,16 @@ class ScenarioPart(BaseModel):
                 "at a time (kill:slot@12)"
             )
         return found
+
+    def every_fault(self) -> list[Fault]:
+        """What ``fault`` says, and what the commands of ``script`` ask for. Raises BadInput."""
+        asked = (command for _, command in self.commands())
+        return [*self.faults(), *(faults.parse_now(each.fault) for each in asked if isinstance(each, InjectFault))]
+
+    @property
+    def faults_said(self) -> str:
+        """The parameters that ``every_fault`` goes by."""
+        return ", ".join(f"{name} = {said}" for name in ("fault", "script") if (said := getattr(self, name)))
 
     def commands(self) -> list[At[Command]]:
         """What ``script`` says, in the order of the times. Raises BadInput."""

@@ -15,12 +15,12 @@ from keyshift.experiment.loads import check_events, check_injectors, check_sourc
 from keyshift.experiment.parameters import DEFAULTS, declared, place_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
 from keyshift.experiment.possible import Rehearsal
-from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, deaths_of, nothing_moves
+from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, check_strategy, deaths_of, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
 from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Assignment
 from keyshift.ordering import orderings
-from keyshift.planner import Strategy, change, in_units, make_plan, strategies, turn_conflicts
+from keyshift.planner import Strategy, change, in_units, make_plan, require_units, strategies
 from keyshift.refusals import made
 from keyshift.registry import by_name, require_new
 from keyshift.state import backends
@@ -49,6 +49,7 @@ class RunSpec:
     def __post_init__(self) -> None:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
         point = self.point()
+        require_units(point, key_groups)
         numbers = [("slots", job.slots), ("slots_max", job.slots_max)]
         if scenario.trigger == "scale":  # else nobody asks for to_slots
             first, *later = scenario.reconfigurations
@@ -63,7 +64,7 @@ class RunSpec:
         if run.events:
             load_s = None if "rate" in self.unsettled else run.load_s
             check_events(run.events, self.workload, self.routers_of, self.loads, load_s)
-        if scenario.trigger_s >= run.seconds:
+        if scenario.trigger_s >= run.seconds and scenario.trigger != "script":  # which has times of its own
             raise BadInput(f"trigger_s = {scenario.trigger_s:g}: must be less than seconds = {run.seconds:g}")
         if scenario.then_slots and (scenario.trigger != "scale" or point.restarts):
             raise BadInput(
@@ -73,7 +74,7 @@ class RunSpec:
         if scenario.moves and scenario.trigger != "map":
             raise BadInput(f"moves = {scenario.moves}: trigger is {scenario.trigger}; set trigger = map")
         last_s = scenario.trigger_s + scenario.gap_s * (len(scenario.reconfigurations) - 1)
-        if last_s >= run.seconds:
+        if scenario.then_slots and last_s >= run.seconds:
             raise BadInput(
                 f"seconds = {run.seconds:g}: the last of {len(scenario.reconfigurations)} migrations is triggered at "
                 f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
@@ -130,7 +131,7 @@ class RunSpec:
                 f"heartbeat_ms = {heartbeat_ms:g}: a step would be late before its epoch ends, deadline_s = "
                 f"{deadline_ms / 1000:g}; lower heartbeat_ms"
             )
-        self.require_possible(self.strategy.name, self.point())
+        check_strategy(self.job, self.strategy.name, self.point())
         stages = [stage.name for stage in self.workload.stages]
         if protocol.leads and self.scenario.trigger != NOTHING_MOVES and self.moving != stages[-1:]:
             raise BadInput(
@@ -141,17 +142,6 @@ class RunSpec:
             raise BadInput(
                 f"ordering = {name} with snapshot_s = {self.job.snapshot_s:g}: workload = {self.workload.name} has the "
                 f"stages {', '.join(stages)}, which do not come to a snapshot at one epoch yet; set snapshot_s = 0"
-            )
-
-    def require_possible(self, name: str, point: Strategy) -> None:
-        """Raises BadInput if the strategy of this ``name`` is not possible with the job's order."""
-        if not orderings.get(self.job.ordering).agrees:
-            return
-        for conflict in turn_conflicts(point):
-            possible = ", ".join(known for known, each in strategies.items() if not [*turn_conflicts(each)])
-            raise BadInput(
-                f"ordering = {self.job.ordering} with strategy = {name}: {conflict}; strategies that are possible as "
-                f"they are: {possible}"
             )
 
     def _check_script(self) -> None:
@@ -176,7 +166,7 @@ class RunSpec:
             raise BadInput(f"fault = {text}: {late[0]:g} s is not before the end of the run, seconds = {run.seconds:g}")
         if (deaths := len(deaths_of(job, self.scenario))) > run.recoveries:
             raise BadInput(
-                f"fault = {text}: the query dies {deaths} times and is started anew recoveries = "
+                f"{self.scenario.faults_said}: the query dies {deaths} times and is started anew recoveries = "
                 f"{run.recoveries} times; raise recoveries"
             )
         for fault in faults:

@@ -12,7 +12,7 @@ from keyshift.experiment.parts import Part
 from keyshift.forecast import Cluster, Costs, Load, Simulated, require_possible, simulated
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
-from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
+from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, require_units, strategies
 from keyshift.planner.targets import scale, zipf_mass
 from keyshift.refusals import made
 from keyshift.registry import unknown
@@ -99,6 +99,7 @@ def _question(values: Mapping[str, Any]) -> Question:
         raise BadInput(f"slots = {most}: more than key groups ({cluster.key_groups}); raise key_groups")
     strategy = change(preset, {each: value for each, value in values.items() if each in MEANINGS}).phase(0)
     require_possible(strategy)
+    require_units(strategy, cluster.key_groups)
     return Question(name, strategy, cluster)
 
 

@@ -153,7 +153,7 @@ def require_possible_here(
 def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:
     """Raises KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
     require_needs(spec, place, machine)
-    require_possible(spec.scenario.faults(), _stack(place), place.spark)
+    require_possible(spec.scenario.every_fault(), _stack(place), place.spark)
     settings = settings_of(spec.backend.name, spec.backend.settings, place.redis)
     backends.get(spec.backend.name).require(settings, not place.spark.on_kubernetes)
 

@@ -145,7 +145,7 @@ class Lab:
     def run(self, spec: RunSpec, make_script: MakeScript = scenario_script) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
         [spec] = self.settled([spec])
-        require_possible(spec.scenario.faults(), self._stack, self._place)
+        require_possible(spec.scenario.every_fault(), self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
         return self.record(spec, run_id, make_script, [*spec.tasks.values()][-1], spec.parameters())
 
@@ -257,7 +257,7 @@ class Lab:
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
         traffic = job_traffic(spec.workload, config, results, self.work, reporter.second, configs)
-        faults = spec.scenario.faults()
+        faults = spec.scenario.every_fault()
         services = self._faults(lambda line: system.note(line), several, faults)
         for fault in faults:
             services.require(fault)

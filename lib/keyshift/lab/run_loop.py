@@ -128,7 +128,7 @@ class RunLoop:
         for line in self.measured_wrong:
             self.system.note(line)
         if (wanted := len(deaths_of(self.spec.job, self.spec.scenario))) > len(self.deaths):
-            text = f"fault = {self.spec.scenario.fault}: not all of it happened"
+            text = f"{self.spec.scenario.faults_said}: not all of it happened"
             self.system.note(f"{text}, the query died {len(self.deaths)} times and not {wanted}")
 
     def around(self) -> dict[int, str]:

@@ -57,7 +57,13 @@ class ServicesProfile(BaseModel):
     )
     zookeeper: Addresses
     minio: Address = Field(description="any store that speaks S3")
-    bucket: str = Field(default="keyshift", min_length=3)
+    bucket: str = Field(
+        default="keyshift",
+        min_length=3,
+        max_length=63,
+        pattern=r"^[A-Za-z0-9]+(([-_]+|\.)[A-Za-z0-9]+)*$",
+        description="letters and digits, with - _ or . between them",
+    )
     secure: bool = Field(default=False, description="TLS to the store")
     redis: Address | Literal[""] = Field(default="", description="for state of `remote` and `hybrid`; empty: none")
 
@@ -177,6 +183,7 @@ class Profile(BaseModel):
     session_ms: int = Field(
         default=SESSION_MS,
         ge=20,
+        le=60_000,
         description="milliseconds of the shortest session that an embedded ZooKeeper has to hold, when it is started",
     )
     nodes: Literal[1, 3] = Field(

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from keyshift.planner.check import MEANINGS, change, check, settings, turn_conflicts
 from keyshift.planner.model import Decision, Plan, Propose, Snapshot, Strategy
-from keyshift.planner.plan import in_units, make_plan
+from keyshift.planner.plan import in_units, make_plan, require_units
 from keyshift.planner.presets import PRESETS
 from keyshift.registry import Registry
 
@@ -23,6 +23,7 @@ __all__ = [
     "check",
     "in_units",
     "make_plan",
+    "require_units",
     "settings",
     "strategies",
     "strategy",

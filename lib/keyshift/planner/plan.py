@@ -138,13 +138,18 @@ def propose(strategy: Strategy, snapshot: Snapshot, log: Log) -> Iterator[Step]:
 
 def in_units(strategy: Strategy, assignment: Assignment) -> Assignment:
     """An assignment of key groups in the units that the strategy moves. Raises BadInput if they are too many."""
-    units = len(assignment.owner) * strategy.bins
+    require_units(strategy, len(assignment.owner))
+    return assignment.by_bin(strategy.bins)
+
+
+def require_units(strategy: Strategy, groups: int) -> None:
+    """Raises BadInput if the strategy cuts so many key groups into too many units."""
+    units = groups * strategy.bins
     if units > MAX_UNITS:
         raise BadInput(
-            f"bins = {strategy.bins} in each of {len(assignment.owner)} key groups make {units} units: at most "
-            f"{MAX_UNITS}; lower bins or the number of groups"
+            f"bins = {strategy.bins} in each of {groups} key groups make {units} units: at most {MAX_UNITS}; lower "
+            "bins or the number of groups"
         )
-    return assignment.by_bin(strategy.bins)
 
 
 def _checked(heat: tuple[float, ...], units: int) -> tuple[float, ...]:

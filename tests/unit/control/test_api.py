@@ -145,6 +145,7 @@ def test_rate_cancel_and_fault(job, client):
         ("/plan", {"strategy": "fluid", "target": "x"}, 400, "target = 'x'"),
         ("/plan", {"strategy": "fluid", "target": 3, "oops": 1}, 400, "unknown key 'oops': known: strategy, target"),
         ("/plan", {"strategy": "fluid", "target": 3, "settings": {"ordre": "id"}}, 400, "did you mean 'order'"),
+        ("/plan", {"strategy": "fluid", "target": 3, "settings": [1]}, 400, "settings = [1]: "),
         ("/plan", {"strategy": "fluid", "target": 3, "stage": "nope"}, 400, "unknown stage 'nope'"),
         ("/plan", {"strategy": "fluid", "target": {"99": 1}}, 400, "99"),
         ("/rate?rate=-1", None, 400, "rate = '-1': input should be greater than 0"),

@@ -241,6 +241,12 @@ def test_the_rate_of_a_page_is_a_number_or_what_else_was_typed(monkeypatch, type
     assert started == [VALUES | {"rate": given}]
 
 
+@pytest.mark.parametrize(("name", "near"), [("workload", "keycount"), ("strategy", "fluid")])
+def test_a_page_refuses_what_is_not_among_its_choices(name, near):
+    with pytest.raises(BadInput, match=f"unknown {name} '{near}s': did you mean '{near}'"):
+        Explorer(mock.Mock(), VALUES | {name: f"{near}s"})
+
+
 def test_a_page_that_is_opened_later_shows_the_job_that_runs(job, monkeypatch):
     job.start(VALUES)
     monkeypatch.setattr(explorer_module, "display", lambda page: None)

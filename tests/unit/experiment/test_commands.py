@@ -68,6 +68,14 @@ def test_each_may_be_in_a_scenario(verb):
         ({"trigger": "script", "script": "4: scael 3"}, "script '4: scael 3': unknown command 'scael': did you mean"),
         ({"trigger": "script", "script": "99: cancel"}, "cancel at 99 s is not before the end, seconds = 24"),
         ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
+        (
+            {"trigger": "script", "script": "4: fault; 8: fault kill:slot"},
+            "^script = 4: fault; 8: fault kill:slot: the query dies 2 times .* recoveries = 1 times; raise recoveries",
+        ),
+        (
+            {"trigger": "script", "script": "4: fault", "fault": "kill:slot@8"},
+            "^fault = kill:slot@8, script = 4: fault: the query dies 2 times",
+        ),
         *(
             ({"trigger": "script", "script": f"4: cancel; 5: {words}"} | more, f"^script: {words} at 5 s: {why}")
             for words, why, more in [
@@ -158,6 +166,8 @@ def test_a_script_may_have_settings_and_a_stage_in_any_order_and_what_it_asks_ca
         command_of(["plan", "chunked"])
     with pytest.raises(BadInput, match=r"^'scale 3 size=2 map': must be `scale <slots> \[stage\]`"):
         command_of(["scale", "3", "size=2", "map"])
+    with pytest.raises(BadInput, match=r"^size is given twice, as 1 and as 2; leave one out"):
+        command_of(["plan", "chunked", "2", "size=1", "size=2"])
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,9 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("background=maybe", "'maybe'", "true or false"),
         ("fetch_back=2", "fetch_back = 2", "transfer = fetch"),
         ("then_slots=4;8", "'4;8'", "whole numbers"),
+        ("then_slots=4,0", "then_slots = '4,0'", "from 1 on"),
+        ("rate=1000 rate=2000", "rate is given twice, as 1000 and as 2000", "leave one out"),
+        ("strategy=meces key_groups=131072", "bins = 16 in each of 131072 key groups", "lower bins"),
         ("then_slots=4,8,6,4", "seconds = 24", "lower gap_s"),
         ("fault=burn:slot@4", "'burn' is none of kill, stop, restart", "for example"),
         ("fault=kill:router@4", "'router' is none of source, destination, slot, flight", "for example"),
@@ -279,6 +282,10 @@ def test_slots_that_nobody_scales_to_may_be_more_than_key_groups(values):
     assert make_spec({"key_groups": 3, "slots": 2} | values).scenario.to_slots == 4
 
 
+def test_a_script_has_times_of_its_own_and_may_end_before_other_triggers_would_come():
+    assert make_spec({"trigger": "script", "script": "3: scale 3", "seconds": 6}).scenario.trigger_s == 8
+
+
 def test_key_groups_may_go_to_any_slot_that_is_provisioned():
     spec = make_spec(MAP_AND_COUNTER | {"trigger": "map", "moves": "0:3", "slots_max": 4, "stage": "all"})
     assert [spec.target(spec.start(name)).owner[0] for name in ("map", "counter")] == [3, 3]
@@ -301,7 +308,7 @@ def test_no_number_of_a_run_may_be_infinite():
                 make_spec({name: given})
 
 
-@pytest.mark.parametrize("name", ["rate", "seconds", "warmup_s", "batch_s", "deadline_s", "copy_every_s"])
+@pytest.mark.parametrize("name", ["rate", "seconds", "warmup_s", "batch_s", "deadline_s", "snapshot_s", "copy_every_s"])
 def test_what_no_clock_or_counter_has_is_refused(name):
     with pytest.raises(BadInput, match=f"^{name} = 1000000000000.0: input should be less than or equal to"):
         make_spec({name: 1e12})
@@ -569,6 +576,13 @@ def test_what_is_not_possible_with_an_order_is_refused_and_what_is_possible_is_n
 TWO = ORDERED | {"replicas": 2}
 
 
+@pytest.mark.parametrize(("values", "named"), [(ORDERED, True), (TWO, False)])
+def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(values, named):
+    with pytest.raises(BadInput, match=r"strategies that are possible as they are: .*all_at_once, ") as refused:
+        make_spec(values | {"strategy": "lazy", "to_slots": 3})
+    assert ("hot_first" in str(refused.value)) == named
+
+
 @pytest.mark.parametrize(
     ("values", "refusal"),
     [
@@ -614,6 +628,11 @@ TWO = ORDERED | {"replicas": 2}
         (TWO | {"fault": "cut:kafka@3"}, "cut needs how long the first replica is cut off, as in cut:kafka@4:3s"),
         (TWO | {"fault": "cut:minio@3:3s"}, "what can happen to minio is stop, restart"),
         ({"fault": "cut:kafka@3:3s"}, "cut:kafka@3:3s: there are no others that go on meanwhile; set replicas = 2"),
+        ({"fault": "stop:replica@4:3s"}, "stop:replica@4:3s: there are no others that go on meanwhile; set replicas"),
+        (
+            {"fault": "kill:source@transfer", "trigger": "none"},
+            "fault = kill:source@transfer: nothing moves; set trigger = scale, or another one",
+        ),
         (TWO | {"fault": "stop:replica@3"}, "stop needs how long it is stopped"),
         (TWO | {"fault": "stop:replica@batch:1s"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"replicas_move": "apart"}, "replicas_move = 'apart': input should be 'together' or 'one_by_one'"),

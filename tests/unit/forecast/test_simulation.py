@@ -66,6 +66,7 @@ def test_settings_of_a_strategy_and_of_the_cluster_are_given_by_name():
         ({"slot": 3}, "unknown parameter 'slot': did you mean 'slots'"),
         ({"to_slots": 25}, "slots = 25: more than key groups"),
         ({"bins": 3, "unit": "bin"}, "bins = 3: must be a power of two"),
+        ({"bins": 16, "unit": "bin", "key_groups": 1 << 17}, "bins = 16 in each of 131072 key groups make 2097152"),
     ],
 )
 def test_what_is_not_possible_is_refused_before_anything_is_simulated(given, words):

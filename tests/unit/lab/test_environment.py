@@ -126,12 +126,16 @@ def test_a_spark_beside_another_one_of_this_process_is_refused_before_anything_i
         assert opened, "each replica has a process of its own"
 
 
-@pytest.mark.parametrize(("fault", "remedy"), [("kill:executor@4", "local-cluster"), ("stop:kafka@4:1s", "embedded")])
-def test_a_fault_that_cannot_happen_there_is_refused_before_anything_is_opened(opened, profile, fault, remedy):
-    with (
-        pytest.raises(BadInput, match=rf"fault = {fault}: .*{remedy}"),
-        open_lab([make_spec({"fault": fault})], profile()),
-    ):
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"fault": "kill:executor@4"}, "kill:executor@4: .*local-cluster"),
+        ({"fault": "stop:kafka@4:1s"}, "stop:kafka@4:1s: .*embedded"),
+        ({"trigger": "script", "script": "4: fault kill:executor"}, "kill:executor: .*local-cluster"),
+    ],
+)
+def test_a_fault_that_cannot_happen_there_is_refused_before_anything_is_opened(opened, profile, values, words):
+    with pytest.raises(BadInput, match=f"fault = {words}"), open_lab([make_spec(values)], profile()):
         pass
     assert not opened
 

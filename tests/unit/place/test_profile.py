@@ -201,6 +201,8 @@ def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_need
         (f"spark: {{sockets: /tmp/{'x' * 90}}}", "longer than"),
         ("spark: {sockets: /no/such/folder}", "can be written to"),
         ("spark: {sockets: tmp}", "absolute"),
+        (SERVICES.replace("}", ", bucket: team/keyshift}"), "services.bucket = 'team/keyshift': .*letters and digits"),
+        ("session_ms: 60001", "session_ms = 60001: .*less than or equal to 60000"),
         ("nodes: 2", "nodes = 2: .*1 or 3"),
         (SERVICES + "nodes: 3", "nodes = 3 is for embedded services; of others name all addresses"),
         (SERVICES.replace("'k:9092'", "'k:1,l'"), "services.kafka = 'k:1,l'"),

@@ -65,6 +65,11 @@ def test_what_the_notebook_refuses_is_refused(folder, code, words):
         asked_of(folder / "notebooks" / "load.ipynb", {})
 
 
+def test_a_text_for_a_workload_that_reads_none_is_refused(folder):
+    with pytest.raises(BadInput, match=r"unknown parameter 'text': .* this run has workload = keycount"):
+        asked_of(ROOT / "notebooks" / "meces" / "01_on_demand.ipynb", {"text": "../../data/moving.txt"})
+
+
 def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     made = prepared(folder, "grid: {keys: [1000, 200000000, 250000000], skew: [0, 1]}\nlist: [{skew: -1}]")
     told = forecast(made, None, MACHINE)
