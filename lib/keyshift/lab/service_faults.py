@@ -35,7 +35,7 @@ def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkP
         if fault.who == EXECUTOR and spark.master != CLUSTER:
             raise BadInput(
                 f"fault = {fault}: Spark at {spark.master} has no executor that is a process of this machine beside "
-                "the driver's; use a profile of Kubernetes or, without replicas, `--profile local-cluster`"
+                "the driver's; use `--profile local-cluster`, if there are no replicas, or one of Kubernetes"
             )
         if fault.who in SERVICES and fault.action == "kill" and stack is not None and stack.nodes == 1:
             raise BadInput(

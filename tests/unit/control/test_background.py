@@ -255,7 +255,8 @@ def test_what_is_asked_in_words_is_checked_by_the_job_alone(monkeypatch, tmp_pat
         refused = asked.invoke(app, ["job", "plan", "--strategy", "mine", "--target", "4"])
         assert str(refused.exception).startswith("job one: unknown strategy 'mine'")
         plan = ["job", "plan", "--strategy", "chunked", "--target", "4", "--set", "size=2"]
-        told = json.loads(asked.invoke(app, plan).output.splitlines()[-1])
+        [line] = [line for line in asked.invoke(app, plan).output.splitlines() if line.startswith("{")]
+        told = json.loads(line)
         assert (told["outcome"], told["planned_steps"]) == ("complete", 2)
         server.stop()
 

@@ -89,7 +89,7 @@ def test_services_may_be_hit_by_what_a_batch_has_started_though_the_batch_uses_t
 def test_only_an_executor_that_is_a_process_beside_the_driver_may_be_hit():
     spec = make_spec({"fault": "kill:executor@4,kill:daemon@6"})
     with pytest.raises(
-        BadInput, match=r"Spark at local has no executor .*or, without replicas, `--profile local-cluster`"
+        BadInput, match=r"Spark at local has no executor .*use `--profile local-cluster`, if there are no replicas"
     ):
         require_possible(spec.scenario.faults(), None, SparkProfile())
     require_possible(spec.scenario.faults(), None, SparkProfile(master="local-cluster"))
