@@ -21,7 +21,10 @@ class ServicesToHit(Protocol):
     executors: bool
 
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here."""
+        """Raises BadInput if it cannot happen here, or not any more."""
+
+    def allows(self, fault: Fault) -> bool:
+        """Whether it can happen here now; if not, a note says why."""
 
     def hit(self, fault: Fault, host: str = "") -> None:
         """Begin; does not wait. ``host``: where the executor is that is hit, see ``first_slot_host``."""
@@ -47,6 +50,7 @@ class JobFaults:
     ) -> None:
         self._faults, self._stages, self._say, self._services = faults, stages, say, services
         self._lock = threading.Lock()
+        self._come: list[Fault] = []  # those whose phase has come
         self.done: list[Fault] = []
         self.struck: list[tuple[float, str]] = []
         for stage in stages:
@@ -78,7 +82,10 @@ class JobFaults:
 
     def _once(self, fault: Fault, stage: LedStage) -> None:
         with self._lock:
-            if fault in self.done:
+            if fault in self._come:
+                return
+            self._come.append(fault)
+            if fault.who in SERVICES and self._services and not self._services.allows(fault):
                 return
             self._happens(fault)
         if not fault.local:

@@ -138,16 +138,13 @@ class Questions:
         within_s = min(within_s, self.attempt.config.deadline_s)
         if not self._measuring.acquire(timeout=within_s):
             raise MigrationFailed(f"measure: what was asked before was not answered within {within_s:g} s")
-        try:
-            name = secrets.token_hex(3)
+        participant, answers = self.attempt.participant, nodes.measured(name := secrets.token_hex(3))
+        with contextlib.ExitStack() as ending:
+            ending.callback(self._measuring.release)
+            ending.callback(participant.withdraw, answers)  # a job that lasts is asked often
+            ending.callback(participant.withdraw, nodes.MEASURE)  # or slots would answer once more in their next batch
             self.tell(nodes.MEASURE, name)
-            slots = range(self.attempt.config.slots)
-            measured = self.by_slot(nodes.measured(name), slots, "measure", within_s=within_s)
-            self.attempt.participant.withdraw(nodes.MEASURE)  # or slots would answer once more in their next batch
-            self.attempt.participant.withdraw(nodes.measured(name))  # a job that lasts is asked often
-            return measured
-        finally:
-            self._measuring.release()
+            return self.by_slot(answers, range(self.attempt.config.slots), "measure", within_s=within_s)
 
     def left_behind(self) -> set[tuple[int, int]]:
         """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""

@@ -175,6 +175,12 @@ class RunSpec:
                     f"fault = {text}: {self.strategy.name} stops the whole query, it has no phase {fault.phase!r}; "
                     "take kill:slot@12 (seconds of measured time)"
                 )
+            together = len(self.moving) > 1 and self.scenario.trigger not in ("auto", "script")
+            if together and fault.local and fault.of_migration and fault.action != "kill":
+                raise BadInput(
+                    f"fault = {text} with stage = {self.scenario.stage}: {' and '.join(self.moving)} come to "
+                    f"{fault.phase!r} at the same time, and each would be hit; name one stage"
+                )
             if fault.phase == "snapshot" and not job.takes_snapshots:
                 raise BadInput(f"fault = {text}: no snapshots are taken; set snapshot_s, and no replicas")
             if fault.phase == "batch" and job.batch_s >= run.load_s:

@@ -43,20 +43,14 @@ def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkP
                 f"restart:{fault.who}, or a profile with nodes: 3"
             )
         if fault.who in SERVICES:
-            _require_alone(fault, stack)
-
-
-def _require_alone(fault: Fault, stack: Stack | None) -> Stack:
-    """The services, if they are ours and nobody else uses them now; else raises BadInput."""
-    what = f"fault = {fault}: {fault.who} may only be hit if keyshift has started it for this run alone"
-    if stack is None:
-        raise BadInput(f"{what}; use a profile with services: embedded, as `--profile local`")
-    if others := stack.used_by_others():
-        raise BadInput(
-            f"{what}, and other commands use it (processes {', '.join(map(str, others))}); wait for their "
-            "end, or name another folder with KEYSHIFT_HOME"
-        )
-    return stack
+            what = f"fault = {fault}: {fault.who} may only be hit if keyshift has started it for this run alone"
+            if stack is None:
+                raise BadInput(f"{what}; use a profile with services: embedded, as `--profile local`")
+            if others := stack.used_by_others():
+                raise BadInput(
+                    f"{what}, and other commands use it (processes {', '.join(map(str, others))}); wait for their "
+                    "end, or name another folder with KEYSHIFT_HOME"
+                )
 
 
 def _require_in_pods(fault: Fault) -> None:
@@ -82,7 +76,16 @@ class BesideRun:
 
     @abstractmethod
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here."""
+        """Raises BadInput if it cannot happen here, or not any more."""
+
+    def allows(self, fault: Fault) -> bool:
+        """See ``ServicesToHit``."""
+        try:
+            self.require(fault)
+        except BadInput as error:
+            self._note(str(error))
+            return False
+        return True
 
     def seen_by(self, config: JobConfig) -> JobConfig:
         """What the Spark of a job is to have instead of its ``config``, so that it can be cut off."""
@@ -148,7 +151,9 @@ class ServiceFaults(BesideRun):
             self._relays.end()
 
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here, or not any more: a node that was killed before is away."""
+        """Raises BadInput if it cannot happen here, or not any more: a node that was killed before is away, or others
+        have begun to use the services since the run began.
+        """
         require_possible([fault], self._stack, self._spark)
         if fault.action == "kill" and fault.who in SERVICES:
             assert self._stack is not None
@@ -165,16 +170,16 @@ class ServiceFaults(BesideRun):
             self._relays.cut(fault)
             self._closing.wait(fault.seconds)
             return
-        stack = _require_alone(fault, self._stack)  # others may have begun to use it since the run began
-        node = stack.node(fault.who).name
+        assert self._stack is not None
+        node = self._stack.node(fault.who).name
         if node != fault.who:
             self._note(f"{fault.action} of {fault.who} hits {node}")
         if fault.action == "stop":
-            self._stop(stack.pid(node), fault.seconds)
+            self._stop(self._stack.pid(node), fault.seconds)
         elif fault.action == "kill":
-            os.kill(stack.pid(node), signal.SIGKILL)
+            os.kill(self._stack.pid(node), signal.SIGKILL)
         else:
-            stack.restart(node, fault.seconds, at_once=self._closing)
+            self._stack.restart(node, fault.seconds, at_once=self._closing)
 
     def _stop(self, pid: int, seconds: float) -> None:
         waker = faults.stop(pid, seconds)

@@ -44,6 +44,9 @@ class ServiceFaults:
         if not self.executors and fault.who == "executor":
             raise BadInput(f"{fault} cannot happen")
 
+    def allows(self, fault):
+        return fault.who != "minio"
+
     def hit(self, fault, host=""):
         self.hits.append(f"{fault} {host}".strip())
 
@@ -113,6 +116,13 @@ def test_what_cannot_happen_here_is_refused_and_has_not_happened(struck):
     with pytest.raises(BadInput, match="kill:executor cannot happen"):
         made.faults.hit(parse_now("kill:executor"))
     assert (made.faults.done, made.faults.struck, made.stages[0].told) == ([], [], [])
+
+
+def test_what_is_not_possible_any_more_when_its_phase_comes_has_not_happened(struck):
+    made = struck("restart:minio@switch")
+    for stage in made.stages:
+        stage.at_phase(stage, "switch")
+    assert (made.faults.done, made.faults.struck, made.services.hits, made.phases) == ([], [], [], [])
 
 
 def test_a_replica_is_hit_as_services_are(struck):

@@ -63,11 +63,14 @@ def test_a_slot_that_is_silent_for_longer_than_the_deadline_is_named(ask):
 
 
 def test_who_only_looks_waits_for_a_slot_that_hangs_no_longer_than_it_says(ask):
-    ask.participant.publish = lambda *what: None
+    gone: list[str] = []
+    ask.participant.publish, ask.participant.withdraw = lambda *what: None, lambda what: gone.append(what.path)
     config = SimpleNamespace(deadline_s=3600.0, slots=2)
     asked = Questions(SimpleNamespace(participant=ask.participant, config=config), lambda: None)
     with pytest.raises(MigrationFailed, match="measure: 0, 1 did not answer within 2 s"):
         asked.measure(2.0)
+    assert gone == ["measure", *(path for path in gone if path.startswith("measured/"))], "what was answered goes, too"
+    assert len(gone) == 2
     assert ask.clock.now == pytest.approx(2, abs=0.1)
     with asked._measuring, pytest.raises(MigrationFailed, match="what was asked before"):
         asked.measure(0.01)

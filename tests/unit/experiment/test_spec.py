@@ -253,6 +253,11 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("stage_slots=counter:96", "96 slots makes 9600 rows/s", "raise frame_ms"),
         ("workload=chain stage_slots=counter-1:3 stage=counter-3", "'counter-3'", "known: counter-1, counter-2, all"),
         ("workload=chain stage=counter-1,counter-1", "stage counter-1 is there twice", "leave one out"),
+        (
+            "workload=chain stage=all fault=stop:source@prepare:3s",
+            "come to 'prepare' at the same time, and each would be hit",
+            "name one stage",
+        ),
         ("workload=chain stage=all,counter-1", "stage = all,counter-1: all stands alone", "leave out counter-1"),
         ("workload=chain stage=counter-1,al", "stage = 'counter-1,al': unknown stage 'al'", "did you mean 'all'"),
         ("trigger=auto stage_slots=counter:5 slots_max=4", "slots = 5 of counter", "slots_max = 4"),

@@ -296,6 +296,9 @@ class _MayStrike:
     def require(self, fault: Fault) -> None:
         self._services.require(fault)
 
+    def allows(self, fault: Fault) -> bool:
+        return self._services.allows(fault)
+
     def hit(self, fault: Fault, host: str = "") -> None:
         if fault.who != REPLICA:
             return self._services.hit(fault)

@@ -77,12 +77,13 @@ def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -
     match action:
         case Migrate(change, replace):
             system.request(change, replace)
-        case Fault():
-            system.hit(action)
         case Cancel():
             system.cancel()
-        case Command():
+        case Fault() | Command():
             try:
-                action.carry_out(controls)
+                if isinstance(action, Fault):
+                    system.hit(action)
+                else:
+                    action.carry_out(controls)
             except (BadInput, MigrationFailed, PlanRejected) as error:
                 system.note(f"`{action}` was refused: {error}")

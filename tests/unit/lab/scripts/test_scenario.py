@@ -34,3 +34,16 @@ def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(m
     refused, missed = map(str, job.notes)
     assert refused == "`fault kill:slot` was refused: not now"
     assert missed.endswith("not all of it happened, the query died 0 times and not 1")
+
+
+def test_a_fault_that_cannot_happen_any_more_leaves_a_note_and_not_a_run_that_died(monkeypatch):
+    def refuse(fault):
+        raise BadInput("not now")
+
+    without_waiting(monkeypatch)
+    spec = make_spec(SMALL | {"strategy": "fluid", "fault": "restart:minio@0.5"})
+    job = Job(spec)
+    system = KeyshiftJob(spec, job)
+    system.hit, system.stop, system.final_state = refuse, lambda: None, lambda: None
+    RunLoop(spec, system, Traffic(), Reporter(lambda line: None), lambda: None, scenario_script).execute()
+    assert "`restart:minio@0.5` was refused: not now" in map(str, job.notes)
