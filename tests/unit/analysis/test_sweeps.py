@@ -102,6 +102,16 @@ def test_bars_stand_side_by_side_and_a_star_marks_what_differs():
     assert "* differs from fluid (95 %, Welch)" in legend(figure)
 
 
+def test_on_a_log_axis_there_are_no_bars_as_their_length_would_say_nothing():
+    rows = [row(strategy, 1000, completion_s=s) for strategy, s in (("all_at_once", 0.1), ("fluid", 2.0))]
+    figure = sweep_figures.sweep_bars(rows, "rate", ["completion (s)"])
+    (ax,) = figure.axes
+    assert (ax.get_yscale(), len(ax.patches)) == ("log", 0)
+    assert [drawn.lines[0].get_ydata().tolist() for drawn in ax.containers] == [[0.1], [2.0]]
+    assert legend(figure) == ["all at once", "fluid"]
+    assert all(hasattr(handle, "get_marker") for handle in figure.legends[0].legend_handles)
+
+
 def test_groups_by_a_parameter_are_named_with_it_and_each_looks_different():
     figure = sweep_figures.sweep_bars(ROWS, "strategy", ["completion (s)"], group="rate")
     assert legend(figure)[:2] == ["rate = 1000", "rate = 8000"]

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
@@ -92,24 +91,37 @@ def sweep_bars(
 ) -> Figure:
     """As ``sweep_lines``, with a bar per group beside each other at every value of the parameter.
 
-    A star above a bar: it differs from the first group at the same value by more than chance (Welch, 95 %).
+    On a log axis, where the length of a bar would say nothing, it is a marker.
+
+    A star above one: it differs from the first group at the same value by more than chance (Welch, 95 %).
     """
     swept = _Swept(summaries, parameter, measures, group, label)
     values, groups = swept.values, list(swept.styles)
     hatches = {name: HATCHES[number % len(HATCHES)] for number, name in enumerate(groups)}
     width = 0.8 / len(groups)
     figure, panels = swept.panels("measure", (max(4.6, 0.28 * len(groups) * len(values) + 1.5), 3.4))
+    barred = False
     for ax, measure, of_measure in panels:
-        for name, bars in of_measure.groupby("group", sort=False):
-            places = bars["value"].map(values.index) + (groups.index(name) - (len(groups) - 1) / 2) * width
-            _bars(ax, places, bars, width, swept.styles[name], hatches[name])
+        barred |= not (far := _far_apart(of_measure))
+        for name, points in of_measure.groupby("group", sort=False):
+            places = points["value"].map(values.index) + (groups.index(name) - (len(groups) - 1) / 2) * width
+            if far:
+                ax.errorbar(places, points["mean"], yerr=_reach(points), capsize=3, **swept.styles[name].sign)
+            else:
+                _bars(ax, places, points, width, swept.styles[name], hatches[name])
+            _stars(ax, places, points)
         swept.place_names(ax)
         ax.set_xlim(-0.6, len(values) - 0.4)
         ax.grid(visible=False, axis="x")
+        if far:
+            for number in range(1, len(values)):
+                ax.axvline(number - 0.5, color="#E6E6E6", linewidth=0.8)
         ax.margins(y=0.12)  # for the stars
         _measure_axis(ax, of_measure, measure)
     handles = [
         Patch(facecolor=how.colour, edgecolor="white", hatch=hatches[name], label=how.label)
+        if barred
+        else how.in_legend
         for name, how in swept.styles.items()
     ]
     differs = swept.points["differs"].eq(True).any()
@@ -225,14 +237,17 @@ class _Swept:
 
 
 def _bars(ax: Axes, places: pd.Series, bars: pd.DataFrame, width: float, how: Style, hatch: str) -> None:
-    drawn: BarContainer = ax.bar(
+    ax.bar(
         places, bars["mean"], width, yerr=_reach(bars), color=how.colour, hatch=hatch, edgecolor="white",
         linewidth=0.5, error_kw={"elinewidth": 1.1, "capsize": 2.5, "ecolor": "#333333"},
     )  # fmt: skip
-    tops = bars["high"].fillna(bars["mean"])
-    for patch, top, differs in zip(drawn.patches, tops, bars["differs"], strict=True):
+
+
+def _stars(ax: Axes, places: pd.Series, points: pd.DataFrame) -> None:
+    tops = points["high"].fillna(points["mean"])
+    for place, top, differs in zip(places, tops, points["differs"], strict=True):
         if differs is True:
-            ax.annotate("*", (patch.get_x() + width / 2, top), ha="center", va="bottom", fontweight="bold")
+            ax.annotate("*", (place, top), ha="center", va="bottom", fontweight="bold")
 
 
 def _reach(points: pd.DataFrame) -> np.ndarray | None:
@@ -245,13 +260,17 @@ def _reach(points: pd.DataFrame) -> np.ndarray | None:
 
 def _measure_axis(ax: Axes, points: pd.DataFrame, measure: str) -> None:
     """A log axis where the means are far apart; else it begins at 0."""
-    means = points["mean"].dropna()
-    if len(means) and means.min() > 0 and means.max() / means.min() >= LOG_SPAN:
+    if _far_apart(points):
         plain_log(ax, "y")
     else:
         ax.margins(y=0.08)
         ax.set_ylim(bottom=0)
     heading(ax, measure)
+
+
+def _far_apart(points: pd.DataFrame) -> bool:
+    means = points["mean"].dropna()
+    return len(means) > 0 and bool(means.min() > 0 and means.max() / means.min() >= LOG_SPAN)
 
 
 def _notes(points: pd.DataFrame) -> list[str]:
