@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator
 
 from keyshift.analysis.metrics import bytes_sent, completion_s, migration_of, need, spike_ms
-from keyshift.analysis.plots.style import heading, plain_log, styles, theme
+from keyshift.analysis.plots.style import heading, lines_between, plain_log, styles, theme
 from keyshift.analysis.statistics import interval
 from keyshift.analysis.tables import MIB
 from keyshift.model.errors import BadInput
@@ -68,9 +67,7 @@ def rescaling_figure(tables: Mapping[str, pd.DataFrame], names: list[str]) -> Fi
             ax.set_ylabel(label)
             ax.set_xlim(-0.5, len(names) - 0.5)
             ax.set_xticks(range(len(names)), names)
-            ax.xaxis.set_minor_locator(FixedLocator([number + 0.5 for number in range(len(names) - 1)]))
-            ax.grid(visible=False, axis="x")
-            ax.grid(visible=True, axis="x", which="minor")
+            lines_between(ax, len(names))
             ax.set_xlabel("migration (slots before → after)")
             heading(ax, f"{title} of each migration")
         handles = [look.in_legend for look in looks.values()]

@@ -20,7 +20,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 LEGEND_COLUMNS = 3
 
@@ -178,6 +178,13 @@ def plain_numbers(axis: Axis) -> None:
     """The labels of a log axis as plain numbers."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def lines_between(ax: Axes, places: int) -> None:
+    """Grid lines between so many places side by side, at 0, 1, …, and none through them."""
+    ax.xaxis.set_minor_locator(FixedLocator([place + 0.5 for place in range(places - 1)]))
+    ax.grid(visible=False, axis="x")
+    ax.grid(visible=True, axis="x", which="minor")
 
 
 def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:

@@ -23,6 +23,7 @@ from keyshift.analysis.plots.style import (
     finish,
     heading,
     legend_line,
+    lines_between,
     panel_grid,
     plain_log,
     shown,
@@ -112,10 +113,7 @@ def sweep_bars(
             _stars(ax, places, points)
         swept.place_names(ax)
         ax.set_xlim(-0.6, len(values) - 0.4)
-        ax.grid(visible=False, axis="x")
-        if far:
-            for number in range(1, len(values)):
-                ax.axvline(number - 0.5, color="#E6E6E6", linewidth=0.8)
+        lines_between(ax, len(values) if far else 1)  # bars need none
         ax.margins(y=0.12)  # for the stars
         _measure_axis(ax, of_measure, measure)
     handles = [
