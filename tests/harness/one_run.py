@@ -211,6 +211,7 @@ class Run:
         self._engine = Engine(self.seed, self._topic, self._workload, shape.batch_s, shape.moves, shape.slow_s)
         self._job = Job(self._engine.start_query, config, Path("/nowhere"), shape.batch_s, self)
         self._over, self._loading = threading.Event(), threading.Lock()
+        self.load_s = LOAD_S
         self._loaded, self._offered, self._due = False, 0, 0  # whether the load has ended; events, and results due
         # Of the last plan for each stage, as long as nothing may keep it from being reached.
         self._targets: dict[str, Assignment] = {}
@@ -379,7 +380,7 @@ class Run:
     def _load(self) -> None:
         """Frames for all routers, and events in them until the load has ended, or more of it would only take longer."""
         rng, shape = random.Random(f"load {self.seed}"), self.shape
-        most = time.monotonic() + LOAD_S
+        most = time.monotonic() + self.load_s
         partitions = [(source, source.partition(n)) for source in self._workload.sources for n in range(shape.routers)]
         while not self._over.wait(shape.frame_s * (0.5 + rng.random())):
             for router, (source, partition) in enumerate(partitions):

@@ -48,6 +48,7 @@ from keyshift.worker.slot import opening
 from keyshift.worker.slot.task import SlotTask
 
 LATE_S, LOAD_S = 0.4, 2.0
+MANY = 200  # results, of nearly all keys: so many come before state moves and behind it, however long that takes
 OF_MOVES = {"batch_s": 1.5}  # in which state comes some way on a machine that is busy, too
 HERE_ONLY = ["version", "slot", "log_offset", "arrived_us"]  # columns in which replicas differ if one moves
 MOVED_ALIKE = ["log_offset", "arrived_us"]  # otherwise
@@ -83,6 +84,7 @@ def run(
     common, order = (ensemble, bucket, Fate(ensemble, 0.0), "both"), OrderServices(seed)
     runs = [Run(outcome, *common, number) for number, outcome in enumerate(outcomes)]
     first, second = runs
+    first.load_s, moving = math.inf, {"": [], "one": [second], "both": runs, "one_by_one": [second, first]}[moves]
     second._topic = second._engine.topic = first._topic
     replicas = [Replica() for _ in runs]
     if moves == "both":
@@ -102,11 +104,15 @@ def run(
         begin = _captured(first, second) if returns else None
         second._job.start(assignments, begin)
         time.sleep(LATE_S)
-        for each in {"": [], "one": [second], "both": runs, "one_by_one": [second]}[moves]:
+        for each in moving:
+            _await_results(each)
+        for each in moving:
             _move(each)
-        if moves == "one_by_one":
-            second._await("nothing moves", lambda: not any(stage.busy for stage in second._job.stages))
-            _move(first)
+            if moves == "one_by_one":
+                _await_moved(each)
+        for each in moving:
+            _await_moved(each)
+            _await_results(each)
         time.sleep(LOAD_S)
         with first._loading:
             first._loaded, second._due = True, first._due
@@ -114,7 +120,6 @@ def run(
             first._await("all is answered", lambda: not first._unanswered())
             second._due = first._due - _answered_until(begin, first)
         for each in runs:
-            each._await("nothing moves", lambda each=each: not any(stage.busy for stage in each._job.stages))
             each._await("every event has its result", lambda each=each: not each._unanswered())
         at_us = now_us() + TOGETHER_US
         for each in runs:
@@ -175,6 +180,17 @@ def _move(run: Run) -> None:
         return make_plan(strategies.get("fluid"), current, target).steps
 
     stage.request(steps)
+
+
+def _await_moved(run: Run) -> None:
+    run._await("nothing moves", lambda: not any(stage.busy for stage in run._job.stages))
+
+
+def _await_results(run: Run) -> None:
+    """Until ``MANY`` more have come."""
+    of_turns = run._engine.by_turn
+    before = len(of_turns)
+    run._await("results", lambda: sum(of_events for *_, of_events in of_turns[before:]) > MANY)
 
 
 def _agree(runs: list[Run], living: Callable[[], Collection[int]]) -> None:
@@ -405,7 +421,7 @@ def driver_dies(seed: int, **pinned: Any) -> tuple[list[Frame], Superseded, int]
         for each in before:
             _move(each)
         for each in before:
-            each._await("nothing moves", lambda each=each: not any(stage.busy for stage in each._job.stages))
+            _await_moved(each)
         time.sleep(LOAD_S / 2)
         for each in before:
             each._engine.query.die(RuntimeError("injected: the driver was killed"))
