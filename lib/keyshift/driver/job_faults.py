@@ -21,7 +21,7 @@ class ServicesToHit(Protocol):
     executors: bool
 
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here, or not any more."""
+        """Raises BadInput if it cannot happen here, or not any more, ServiceUnavailable if that cannot be asked."""
 
     def allows(self, fault: Fault) -> bool:
         """Whether it can happen here now; if not, a note says why."""

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from keyshift.lab.replicas.relays import Relays
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.profile import CLUSTER, SparkProfile
 from keyshift.progress import Say
 from keyshift.services.stack import Stack
@@ -76,14 +76,14 @@ class BesideRun:
 
     @abstractmethod
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here, or not any more."""
+        """Raises BadInput if it cannot happen here, or not any more, ServiceUnavailable if that cannot be asked."""
 
     def allows(self, fault: Fault) -> bool:
         """See ``ServicesToHit``."""
         try:
             self.require(fault)
-        except BadInput as error:
-            self._note(str(error))
+        except (BadInput, ServiceUnavailable) as error:
+            self._note(f"`{fault}` was refused: {error}")
             return False
         return True
 

@@ -7,7 +7,7 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.lab import pod_faults
 from keyshift.lab.pod_faults import PodFaults
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place.pods import ServicePod
 from keyshift.place.profile import SparkProfile
 from keyshift.wire.faults import parse
@@ -113,6 +113,16 @@ def test_services_elsewhere_are_left_alone(made, endpoints, fault):
     faults, _, _, _ = made(endpoints, {elsewhere: (True, True), "s3": (True, True)})
     with pytest.raises(BadInput, match=r"has no pod in namespace lab, and others are left alone$"):
         faults.require(*parse(fault))
+
+
+def test_a_cluster_that_cannot_be_asked_leaves_a_note_in_place_of_the_fault(made, monkeypatch):
+    def away(name):
+        raise ServiceUnavailable("the API server cannot be reached")
+
+    faults, pods, notes, _ = made(ONE, {"ks-kafka-0": (True, True)})
+    monkeypatch.setattr(pods, "of_service", away)
+    assert not faults.allows(*parse("restart:kafka@switch"))
+    assert notes == ["`restart:kafka@switch` was refused: the API server cannot be reached"] and not pods.deleted
 
 
 def test_an_executor_is_deleted_by_its_application(made):

@@ -74,7 +74,7 @@ def test_a_service_that_others_have_begun_to_use_since_the_run_began_is_not_hit(
         allowed += [made.allows(fault) for fault in parse("restart:kafka@4:2s")]
     assert allowed == [False, True]
     [note] = notes
-    assert note.startswith("fault = restart:kafka@4") and "other commands use it (processes 7)" in note
+    assert note.startswith("`restart:kafka@4:2s` was refused: ") and "other commands use it (processes 7)" in note
 
 
 def test_services_may_be_hit_by_what_a_batch_has_started_though_the_batch_uses_them(tmp_path):

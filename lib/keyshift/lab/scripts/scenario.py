@@ -12,7 +12,7 @@ from keyshift.lab.controls import JobControls
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
 from keyshift.lab.system import LiveSystem, SystemUnderTest
-from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
+from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected, QueryDied, ServiceUnavailable
 from keyshift.model.notes import Activity, Doing
 from keyshift.wire.faults import Fault
 
@@ -85,5 +85,7 @@ def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -
                     system.hit(action)
                 else:
                     action.carry_out(controls)
-            except (BadInput, MigrationFailed, PlanRejected) as error:
+            except QueryDied:
+                raise
+            except (BadInput, MigrationFailed, PlanRejected, ServiceUnavailable) as error:
                 system.note(f"`{action}` was refused: {error}")

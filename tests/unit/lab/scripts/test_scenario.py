@@ -1,5 +1,6 @@
 """A run whose scenario is a script, over stand-ins; what other scenarios do is in ``test_run_loop``."""
 
+import pytest
 from small_live import Job, Traffic, without_waiting
 
 from keyshift.experiment.spec import make_spec
@@ -8,7 +9,7 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.system import KeyshiftJob
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, ServiceUnavailable
 
 SMALL = {"warmup_s": 0.1, "seconds": 1.0, "trigger_s": 0.0, "key_groups": 16, "slots": 2, "slots_max": 4}
 SCRIPT = "0.2: scale 4; 0.4: double; 0.6: fault kill:slot; 0.7: plan all_at_once 3"
@@ -36,9 +37,10 @@ def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(m
     assert missed.endswith("not all of it happened, the query died 0 times and not 1")
 
 
-def test_a_fault_that_cannot_happen_any_more_leaves_a_note_and_not_a_run_that_died(monkeypatch):
+@pytest.mark.parametrize("refusal", [BadInput, ServiceUnavailable])
+def test_a_fault_that_cannot_happen_any_more_leaves_a_note_and_not_a_run_that_died(refusal, monkeypatch):
     def refuse(fault):
-        raise BadInput("not now")
+        raise refusal("not now")
 
     without_waiting(monkeypatch)
     spec = make_spec(SMALL | {"strategy": "fluid", "fault": "restart:minio@0.5"})
