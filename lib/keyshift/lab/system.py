@@ -375,4 +375,4 @@ def missed_faults(spec: RunSpec, done: Collection[Fault]) -> Iterator[str]:
     """A line for each fault that is not ``done``. Those that end the query show by its deaths."""
     for fault in spec.scenario.faults():
         if not fault.ends_query and fault not in done:
-            yield f"fault = {spec.scenario.fault}: {fault} did not happen, its phase never came"
+            yield f"fault = {spec.scenario.fault}: {fault} did not happen"
