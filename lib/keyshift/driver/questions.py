@@ -141,7 +141,8 @@ class Questions:
         participant, answers = self.attempt.participant, nodes.measured(name := secrets.token_hex(3))
         with contextlib.ExitStack() as ending:
             ending.callback(self._measuring.release)
-            ending.callback(participant.withdraw, answers)  # a job that lasts is asked often
+            # A job that lasts is asked often. What came late to a question before goes, too: there is one at a time.
+            ending.callback(participant.withdraw, nodes.ALL_MEASURED)
             ending.callback(participant.withdraw, nodes.MEASURE)  # or slots would answer once more in their next batch
             self.tell(nodes.MEASURE, name)
             return self.by_slot(answers, range(self.attempt.config.slots), "measure", within_s=within_s)

@@ -343,6 +343,7 @@ class FaultNow:
 
 
 MEASURE = Node("measure", str)  # the ID of a question
+ALL_MEASURED: Folder[Any] = Folder("measured", {})  # has folders, by question
 COPIES = Node("copies", CopiesWanted)
 COPYING = Folder("copying", {"": int})  # by slot, now and then until they are close: bytes that went into copies
 LOG = Node("log", str)  # the ID of a question
@@ -354,7 +355,7 @@ ELSEWHERE = "elsewhere"  # a slot of another stage
 
 def measured(question: str) -> Folder[Measured]:
     """What the slots have measured, by slot."""
-    return Folder(f"measured/{question}", {"": Measured})
+    return Folder(f"{ALL_MEASURED.path}/{question}", {"": Measured})
 
 
 def copied(order: str) -> Folder[CopiesClose]:

@@ -31,6 +31,7 @@ from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import (
     ALL,
+    ALL_MEASURED,
     ALL_SAVED,
     ASSIGNMENT,
     ENDED_LOGS,
@@ -443,6 +444,14 @@ def test_a_question_is_taken_back_when_it_is_answered_or_slots_answer_again_in_e
     heard = []
     at(job, 0).watch(MEASURE, heard.append)  # as a slot of the next batch
     assert heard == []
+
+
+def test_an_answer_that_came_when_nobody_waited_any_more_goes_with_the_next_question(job):
+    job.counter.ask.measure()
+    [question] = [value for path, value in job.memory.published if path == MEASURE.path]
+    at(job, 0).acknowledge(measured(question)[0], Measured())  # by a slot that hung
+    job.counter.ask.measure()
+    assert at(job, 0).children(ALL_MEASURED) == []
 
 
 def test_a_savepoint_that_could_not_be_called_is_called_anew(job, monkeypatch):

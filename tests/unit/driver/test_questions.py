@@ -69,8 +69,7 @@ def test_who_only_looks_waits_for_a_slot_that_hangs_no_longer_than_it_says(ask):
     asked = Questions(SimpleNamespace(participant=ask.participant, config=config), lambda: None)
     with pytest.raises(MigrationFailed, match="measure: 0, 1 did not answer within 2 s"):
         asked.measure(2.0)
-    assert gone == ["measure", *(path for path in gone if path.startswith("measured/"))], "what was answered goes, too"
-    assert len(gone) == 2
+    assert gone == ["measure", "measured"], "what was answered goes, too"
     assert ask.clock.now == pytest.approx(2, abs=0.1)
     with asked._measuring, pytest.raises(MigrationFailed, match="what was asked before"):
         asked.measure(0.01)
