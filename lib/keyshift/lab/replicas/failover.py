@@ -46,7 +46,7 @@ class ReplicasFailover:
     def journal(self) -> SystemJournal:
         """See ``Failover``."""
         self._replicas.require_driver()
-        self._told = self._points.written
+        self._told = self._points.for_journal()
         before, point = (None, None, *self._told)[-2:]
         configs = [each.job.config for each in self._replicas.all]
         return SystemJournal(

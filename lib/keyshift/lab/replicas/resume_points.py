@@ -64,7 +64,7 @@ class ResumePoints:
         self._still, self._needed = still, needed
         self.written: tuple[ResumePoint, ...] = ()
         self.taken: list[SnapshotRecord] = []
-        self.kept: tuple[ResumePoint, ...] = ()  # that a journal on disk has
+        self.kept: tuple[ResumePoint, ...] = ()  # that a journal on disk may have
         self._over = threading.Event()
         self._failed = False
         self._failure: BaseException | None = None  # what ended the thread
@@ -74,6 +74,14 @@ class ResumePoints:
     def newest(self) -> ResumePoint | None:
         """What was written last."""
         return self.written[-1] if self.written else None
+
+    def for_journal(self) -> tuple[ResumePoint, ...]:
+        """The last two, for a journal that is written now: they stay until ``kept`` is set to those of a later one."""
+        while True:
+            told = self.written
+            self.kept = (*self.kept, *(each for each in told if each not in self.kept))
+            if self.written is told:  # otherwise the first may be gone by now
+                return told
 
     def begin(self, newest: ResumePoint | None = None) -> None:
         """Write down what comes from now on. ``newest``: of the process before."""

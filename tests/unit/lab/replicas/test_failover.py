@@ -6,9 +6,9 @@ import pytest
 
 from keyshift.lab.live.failover import Written
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
-from keyshift.lab.replicas import failover
+from keyshift.lab.replicas import failover, resume_points
 from keyshift.lab.replicas.failover import ReplicasFailover, point_of
-from keyshift.lab.replicas.resume_points import ResumePoint
+from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
 from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.wire.savepoint import Savepoint
 
@@ -17,7 +17,7 @@ def point(of, name, turn):
     return ResumePoint(of, Savepoint(name, {0: 7}, {}, {"counter": {0: turn}}), {}, {}, at=5.0)
 
 
-BEFORE, LAST = point("run-r1", "capture-1", 40), point("run-r0", "capture-2", 50)
+OLD, BEFORE, LAST = point("run-r1", "capture-0", 30), point("run-r1", "capture-1", 40), point("run-r0", "capture-2", 50)
 
 
 class OnStore:
@@ -39,20 +39,36 @@ def failover_of(*written):
     config = SimpleNamespace(shared="run", token="secret", attempt=3, chain=lambda: [], endpoints=None)
     replica = SimpleNamespace(number=0, job=SimpleNamespace(config=config), began=[])
     replicas = SimpleNamespace(all=[replica], require_driver=lambda: None)
-    points = SimpleNamespace(written=written, kept=())
+    points = ResumePoints(replicas, 0.0, None, set, print)
+    points.written = written
     return ReplicasFailover(replicas, points, lambda: {"counter": 2}, list, lambda journal, epochs: None), points
 
 
 def test_a_journal_names_the_last_two_and_what_it_names_stays():
     made, points = failover_of(BEFORE, LAST)
+    points.kept = (OLD,)
     journal = made.journal()
-    assert points.kept == ()
+    assert points.kept == (OLD, BEFORE, LAST), "either journal may be on disk"
     made.kept()
     assert points.kept == (BEFORE, LAST)
     assert point_of(journal).savepoint == LAST.savepoint and journal.of_replicas.before == BEFORE
     rest = {"began_at": 1.0, "trigger": 2.0, "rates": {}, "migrations": [], "targets": {}}
     read = journal_from_json(journal_to_json(Journal(**vars(journal), **rest)))
     assert read.of_replicas.before == Written("run-r1", BEFORE.savepoint, {}, {})
+
+
+def test_what_a_journal_names_stays_while_that_is_written_though_newer_ones_come(monkeypatch):
+    made, points = failover_of(BEFORE, LAST)
+    stays = {}
+    monkeypatch.setattr(
+        resume_points,
+        "SavepointStore",
+        lambda _, job: SimpleNamespace(keep_only=lambda names, of: stays.update({job: names})),
+    )
+    made.journal()
+    points.written = point("run-r0", "capture-3", 60), point("run-r0", "capture-4", 70)
+    points._remove_old()
+    assert stays == {"run-r1": ["capture-1"], "run-r0": ["capture-2", "capture-3", "capture-4"]}
 
 
 @pytest.mark.parametrize("wrong", [Damaged("a checksum"), NotThere("gone")])
