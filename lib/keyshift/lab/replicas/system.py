@@ -220,7 +220,7 @@ class LiveReplicas:
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,
             snapshots=self._points.taken,
-            notes=[*self._notes, *notes],
+            notes=[*self._notes, *map(str, self.plans.notes), *notes],
             struck=[(at, fault.what) for at, fault in self._replicas.struck],
         )
 

@@ -13,6 +13,7 @@ from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas import requests, returning
 from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.model.notes import Note
 from keyshift.traffic.copies import Standing
 from keyshift.wire.faults import parse
 
@@ -222,11 +223,13 @@ def test_a_follower_is_the_replica_that_came_last(made):
     assert not any("did not happen" in note for note in final.notes)
 
 
-def test_a_fault_that_did_not_happen_is_told_and_notes_say_of_which_replica_they_are(made):
+def test_a_fault_that_did_not_happen_is_told_and_what_was_taken_back_and_notes_say_of_which_replica_they_are(made):
     job = made("kill:replica@20")
+    job.system.plans.notes.append(Note("a request was taken back"))
     final = job.system.final_state()
     assert final.notes == [
         "fault = kill:replica@20: kill:replica@20 did not happen",
+        "a request was taken back",
         *(f"replica {number}: note of {number}" for number in range(3)),
     ]
     assert final.offsets == {0: 9, 1: 5}, "of the one that has come furthest"
