@@ -306,7 +306,7 @@ def world_of(monkeypatch, folder):
     def open_lab(*_):
         lab = Lab(Endpoints("k:1", "z:1", "m:1", "a", "s"), [], folder, 16, lambda line: None, SparkProfile())
         lab.work, lab._closing = folder / "work", contextlib.ExitStack()
-        lab._spark = SimpleNamespace(session=None, await_executors=lambda: None)
+        lab._spark = SimpleNamespace(session=None, await_executors=lambda *_: None)
         lab._recording = lambda spec, run_id, parameters: Recording(world, spec, run_id)
         lab.store = SimpleNamespace(holds=lambda run: world.verdict)
         return contextlib.nullcontext(lab)

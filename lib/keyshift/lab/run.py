@@ -41,6 +41,7 @@ from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores, settings_of
+from keyshift.traffic.traffic import Traffic
 from keyshift.wire.config import JobConfig
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointStore
@@ -89,9 +90,9 @@ class Lab:
             self._closing = stack.pop_all()
         return self
 
-    def _await_executors(self) -> None:
+    def _await_executors(self, traffic: Traffic) -> None:
         if self._spark is not None:  # replicas await their own
-            self._spark.await_executors()
+            self._spark.await_executors(traffic.require_wanted)
 
     def __exit__(self, *_: object) -> None:
         with interrupts_wait(), self._closing:
@@ -276,7 +277,7 @@ class Lab:
             system = KeyshiftJob(spec, job)
         ended_by: BaseException | None = None
         try:
-            run = RunLoop(spec, system, traffic, reporter, self._await_executors, make_script)
+            run = RunLoop(spec, system, traffic, reporter, partial(self._await_executors, traffic), make_script)
             run.cut_faults_short = services.cut_short
             if self._stack is not None:
                 run.services = self._stack.pids

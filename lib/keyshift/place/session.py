@@ -1,7 +1,7 @@
 """Spark in its place: in one process, or with executors that are other processes or pods."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,22 @@ class PlacedSpark:
         say(f"starting Spark, {master}")
         self.session = session(master, *given)
 
-    def await_executors(self) -> None:
+    def await_executors(self, require_wanted: Callable[[], None] = lambda: None) -> None:
         """Until all executors are there: a query that starts before finds too few slots for its stages, and dies.
 
-        Raises ServiceUnavailable, on Kubernetes with what their pods say.
+        Raises ServiceUnavailable, on Kubernetes with what their pods say, and what ``require_wanted`` raises, if nobody
+        waits any more for what comes.
         """
+
+        def registered() -> int:
+            require_wanted()
+            return self._registered()
+
         if self._place.on_kubernetes:
-            self._pods.await_executors(self.application, self._registered, self._say)
+            self._pods.await_executors(self.application, registered, self._say)
         elif self._place.master == CLUSTER:
             wanted = self._place.executors
-            if not wait_until(lambda: self._registered() >= wanted, START_S):
+            if not wait_until(lambda: registered() >= wanted, START_S):
                 said = f"{self._registered()} of {wanted} executors came within {START_S:g} s"
                 raise ServiceUnavailable(f"{said}; Spark's log is {self._log}")
 

@@ -117,6 +117,15 @@ def test_the_spark_of_a_lab_is_not_that_of_replicas_which_have_their_own(lab, mo
     assert loop.services() == beside
 
 
+def test_executors_are_waited_for_before_a_recovery_as_long_as_somebody_wants_the_job(lab, monkeypatch):
+    asked, ends = [], dict.fromkeys(("kill", "close"), lambda: None)
+    monkeypatch.setattr(run, "job_traffic", lambda *_: SimpleNamespace(require_wanted="is it wanted?", **ends))
+    monkeypatch.setattr(run, "RunLoop", lambda *parts: SimpleNamespace(execute=parts[4]))
+    lab._spark.await_executors = asked.append
+    recorded(lab)
+    assert asked == ["is it wanted?"]
+
+
 def deposed():
     raise Deposed("it runs in another process now")
 

@@ -7,6 +7,7 @@ import pytest
 from kubernetes import config
 from py4j.protocol import Py4JError
 
+from keyshift.lab.ending import Unwanted
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.place import pods, session
 from keyshift.place.profile import SparkProfile
@@ -62,6 +63,16 @@ def test_executors_that_are_processes_and_do_not_come_are_counted(placed):
     made = placed(SparkProfile(master="local-cluster", executors=2), [2])
     with pytest.raises(ServiceUnavailable, match=r"1 of 2 executors came within 0\.2 s; Spark's log is log"):
         made.spark.await_executors()
+
+
+@pytest.mark.parametrize("place", [PODS, SparkProfile(master="local-cluster", executors=2)])
+def test_executors_that_nobody_wants_any_more_are_not_waited_for(placed, monkeypatch, place):
+    def unwanted():
+        raise Unwanted("the job was given up")
+
+    monkeypatch.setattr(pods.Pods, "require_rights", lambda self: None)
+    with pytest.raises(Unwanted):
+        placed(place, [2]).spark.await_executors(unwanted)
 
 
 def test_a_spark_that_ends_while_its_executors_start_is_told_of(placed):

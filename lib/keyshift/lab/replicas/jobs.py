@@ -221,7 +221,7 @@ class Replicas:
         return dict.fromkeys(self._spares.pids, "spare") | replicas
 
     def begin(self) -> None:
-        """Start their applications, all at once. Raises ServiceUnavailable if one does not start."""
+        """Start their applications, all at once; see ``Application.await_ready``."""
         if self.order:
             with _together(self.all[0].job.config) as participant:
                 participant.begin()
@@ -230,9 +230,10 @@ class Replicas:
         for replica in self.all:
             replica.application.begin()
         self._spares.fill()
+        require_wanted = self.traffic.require_wanted
         for replica in self.all:
-            replica.application.await_ready()
-        self._spares.await_ready()
+            replica.application.await_ready(require_wanted)
+        self._spares.await_ready(require_wanted)
 
     def require_driver(self) -> None:
         """Raises Deposed if another process has claimed one of the jobs. For any thread."""

@@ -30,10 +30,10 @@ class Spares:
                 raise
             self._waiting.append(application)  # only now: whoever takes it asks for its process
 
-    def await_ready(self) -> None:
-        """Until each has started its Spark. Raises ServiceUnavailable if one does not."""
+    def await_ready(self, require_wanted: Callable[[], None]) -> None:
+        """Until each has started its Spark; see ``Application.await_ready``."""
         for application in self._waiting:
-            application.await_ready()
+            application.await_ready(require_wanted)
 
     @property
     def pids(self) -> list[int]:

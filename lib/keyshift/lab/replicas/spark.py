@@ -51,6 +51,7 @@ class Application:
     def __init__(self, config: ApplicationConfig, executors: Executors | None = None) -> None:
         self._config, self._executors = config, executors
         self._ready, self._started = False, False
+        self._require_wanted: Callable[[], None] = lambda: None
         self._ended: QueryEnded | None = None
         self._begun: JsonProcess | None = None
         self._spark: list[psutil.Process] = []  # its JVM, which goes on for seconds if the process dies
@@ -76,8 +77,11 @@ class Application:
             case QueryEnded():
                 self._ended = report
 
-    def await_ready(self) -> None:
-        """Until Spark has started. Raises ServiceUnavailable if it does not."""
+    def await_ready(self, require_wanted: Callable[[], None] = lambda: None) -> None:
+        """Until Spark has started. Raises ServiceUnavailable if it does not, and what ``require_wanted`` raises, if
+        nobody waits any more for what comes; so does ``start_query`` then.
+        """
+        self._require_wanted = require_wanted
         self._await(lambda: self._ready, "Spark of a replica did not start")
 
     def start_query(
@@ -94,6 +98,7 @@ class Application:
 
     def _await(self, there: Callable[[], bool], what: str) -> None:
         def found() -> bool:
+            self._require_wanted()
             self._process.check()
             return there()
 

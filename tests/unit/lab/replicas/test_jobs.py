@@ -57,6 +57,10 @@ class Application:
     def __getattr__(self, name):
         return lambda *given: self.did.append((name, *given) if given else name)
 
+    def await_ready(self, require_wanted):
+        require_wanted()
+        self.did.append("await_ready")
+
     def kill(self):
         if "kill" not in self.did:
             self.did.append("kill")
@@ -113,7 +117,7 @@ def made(monkeypatch, request):
     config, log = replace(CONFIG, job="run", ordering=spec.job.ordering), []
     configs = [config.of_replica(number) for number in range(2)]
     order = SimpleNamespace(ends=lambda: {0: 0, 1: 0}) if spec.job.ordering == "kazoo" else None
-    traffic = SimpleNamespace(differences=[], standings={}, order=order)
+    traffic = SimpleNamespace(differences=[], standings={}, order=order, require_wanted=lambda: None)
     services = Services()
     given = Path("work"), traffic, "say", services
 
@@ -317,6 +321,14 @@ def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_
     assert [(each.name, each.did) for each in made.opened[-1:]] == [("spare-1", ["begin"])]
     made.replicas.stop()
     assert made.opened[-1].did == ["begin", "end"]
+
+
+@pytest.mark.parametrize("made", [{"spares": 1}], indirect=True)
+def test_whoever_waits_for_applications_asks_whether_they_are_still_wanted(made):
+    asked = []
+    made.traffic.require_wanted = lambda: asked.append(True)
+    made.replicas.begin()
+    assert len(asked) == len(made.opened) == 3
 
 
 @pytest.mark.parametrize("made", [{"spares": 2}], indirect=True)

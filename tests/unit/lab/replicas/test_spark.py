@@ -12,6 +12,7 @@ import psutil
 import pytest
 from small_job import CONFIG
 
+from keyshift.lab.ending import Unwanted
 from keyshift.lab.replicas import application, spark
 from keyshift.lab.replicas.application import (
     ApplicationConfig,
@@ -275,6 +276,16 @@ def test_one_that_does_not_start_is_named_with_its_log(begun):
     process.running = False
     with pytest.raises(QueryDied, match="the application process died"):
         one.start_query(*given())
+
+
+def test_one_that_nobody_wants_any_more_is_not_waited_for(begun):
+    def unwanted():
+        raise Unwanted("the job was given up")
+
+    one, _ = begun
+    for wait in (lambda: one.await_ready(unwanted), lambda: one.start_query(*given())):
+        with pytest.raises(Unwanted):
+            wait()
 
 
 def test_a_query_that_does_not_stop_is_ended_with_its_process(begun):
