@@ -503,17 +503,19 @@ def test_jupyter_that_does_not_end_when_it_is_asked_to_is_killed(lab, monkeypatc
     assert lab("trap '' TERM; kill -TERM $PPID; while :; do sleep 0.1; done").returncode == 130
 
 
-def test_jupyter_does_not_outlive_an_interrupt_that_comes_as_it_begins(lab, tmp_path, monkeypatch):
+@pytest.mark.parametrize("which", [1, 2], ids=["it", "who ends it if we are killed"])
+def test_jupyter_does_not_outlive_an_interrupt_that_comes_as_it_begins(lab, monkeypatch, which):
     begun, popen = [], subprocess.Popen
 
     def begin(*arguments, **options):
         begun.append(popen(*arguments, **options))
-        signal.raise_signal(signal.SIGTERM)
-        return begun[0]
+        if len(begun) == which:
+            signal.raise_signal(signal.SIGTERM)
+        return begun[-1]
 
     monkeypatch.setattr(experiments.subprocess, "Popen", begin)
     assert lab("while :; do sleep 0.1; done").returncode == 130
-    assert begun[0].poll() == -signal.SIGTERM
+    assert [each.poll() for each in begun] == [-signal.SIGTERM, -signal.SIGKILL]
 
 
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):

@@ -273,10 +273,10 @@ def lab(
         # In a session of its own it hears from us alone that the terminal interrupts or is closed: SIGHUP would end it
         # before its kernels, and these would keep the services.
         with ExitStack() as ending:
-            with interrupts_wait():  # one that came between the two would leave it running
+            with interrupts_wait():  # one that came between would leave it running, or who ends it if we are killed
                 jupyter = subprocess.Popen(command, env=env, start_new_session=True)
                 ending.callback(_end_in_peace, jupyter)
-            ending.enter_context(ending_with_us([jupyter.pid]))
+                ending.enter_context(ending_with_us([jupyter.pid]))
             status = jupyter.wait()
     if status not in (0, INTERRUPTED, *(-number for number in INTERRUPTS)):
         raise KeyshiftError(f"JupyterLab has ended with exit status {status}; why is above")
