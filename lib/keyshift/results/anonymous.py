@@ -50,7 +50,7 @@ _DATA = r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+"  # an image: what looks like 
 _COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal, in the tracebacks of notebooks
 _SECRET = re.compile("(?i)password|passwd|secret|token|access_key")  # in the name of a variable of the environment
 _WORDS = re.compile("<(path|address|host|user|hidden)>")
-_COMMON = {"localhost", "root", "user", "nobody", "jovyan", "spark"}  # name nobody
+_COMMON = {"localhost", "root", "user", "nobody", "jovyan", "spark", "path", "address", "host", "hidden"}  # name nobody
 
 
 def anonymous(text: str) -> str:
@@ -94,7 +94,7 @@ def anonymous_all(value: Any, change: Callable[[str], str] = anonymous) -> Any:
 
 
 def _replaced(text: str, rules: Iterable[_Rule]) -> str:
-    every: tuple[_Rule, ...] = (*_own_names(), *rules)
+    every: tuple[_Rule, ...] = (*_secrets(), *rules, *_of_machine())  # a name that is in a path goes with all of that
     parts = re.split(f"({_DATA}|{_COLOUR})", text)
     for place in range(0, len(parts), 2):
         parts[place] = re.sub(_IPV6, _without_address, parts[place])
@@ -111,14 +111,15 @@ def _without_address(found: re.Match[str]) -> str:
     return "<address>"
 
 
-def _own_names() -> tuple[tuple[str, str], ...]:
-    """Rules for the names of this machine and its user, and for the credentials in the environment."""
+def _secrets() -> list[_Rule]:
+    """Rules for the credentials in the environment."""
     secrets = [value for name, value in os.environ.items() if _SECRET.search(name) and len(value) > 5]
-    return *((re.escape(secret), "<hidden>") for secret in secrets), *_of_machine()
+    return [(re.escape(secret), "<hidden>") for secret in secrets]
 
 
 @cache
-def _of_machine() -> tuple[tuple[str, str], ...]:
+def _of_machine() -> tuple[_Rule, ...]:
+    """Rules for the names of this machine and its user."""
     names = {socket.gethostname(): "<host>", socket.gethostname().partition(".")[0]: "<host>"}
     with suppress(KeyError, OSError):  # a container may run as a user without a name
         names[getpass.getuser()] = "<user>"

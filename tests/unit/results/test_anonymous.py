@@ -117,6 +117,7 @@ def test_the_names_of_this_machine_and_of_its_user_go(monkeypatch):
     try:
         assert anonymous("ada at ada-laptop, ada-laptop.home") == "<user> at <host>, <host>"
         assert anonymous("adamant") == "adamant"
+        assert anonymous("see /home/ada/x.csv, '/home/ada/My Tapes/a.csv'") == "see <path>, '<path>'"
         assert anonymous_all({"ada": ["ada", 3, {"x": None}]}) == {"ada": ["<user>", 3, {"x": None}]}
     finally:
         module._of_machine.cache_clear()
