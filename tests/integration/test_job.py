@@ -59,7 +59,7 @@ def settled(keyshift):
         told = json.loads(keyshift("job", "status", "--json"))
         return told if not any(each["outcome"] == "under way" for each in told["migrations"]) else None
 
-    told = wait_until(status, 120)
+    told = wait_until(status, WAIT_S)
     assert told, keyshift("job", "status", "--json")
     return told
 
@@ -92,6 +92,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     with_token = httpx.Client(base_url=row["url"], headers={"Authorization": f"Bearer {job.token}"}, timeout=120)
     assert 'keyshift_units{slot="3",stage="counter"} 8.0' in with_token.get("/metrics").text
 
+    assert wait_until(lambda: with_token.get("/status").json()["snapshots"] > 0, WAIT_S)
     workers_of(job.pid)[0].kill()
     assert wait_until(lambda: with_token.get("/status").json()["deaths"] == 1, WAIT_S)
     assert wait_until(lambda: with_token.get("/status").json()["attempt"] == 1, WAIT_S)
@@ -102,8 +103,12 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert (told["state"], told["deaths"], len(told["migrations"])) == ("running", 1, 2)
     assert any("everything since its snapshot was done again" in note for note in told["notes"])
 
-    with_token.post("/scale?slots=4")
-    assert wait_until(lambda: "moving" in with_token.get("/status").json()["phase"], WAIT_S)
+    def moves():
+        told = with_token.get("/status").json()
+        return "moving" in told["phase"] or told["migrations"][-1]["outcome"] == "complete"  # between two looks
+
+    with_token.post("/scale?slots=4").raise_for_status()
+    assert wait_until(moves, WAIT_S)
     for worker in workers_of(job.pid):
         worker.suspend()  # the migration is under way, and the next snapshot waits for it
     orphans = psutil.Process(job.pid).children(recursive=True)
