@@ -76,7 +76,6 @@ def left_of(run, endpoints):
         nodes.close()
 
 
-@pytest.mark.timeout(1800)  # two minutes, and ten times that on one core that others use
 def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_verdict(keyshift, session_stack):
     settings = [part for setting in SMALL for part in ("--set", setting)]
     row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
@@ -204,7 +203,6 @@ def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keys
     assert not any(left_of(row["run"], endpoints)) and Jobs(session_stack.home).all() == []
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.nightly("three minutes; the harness resumes two replicas without Spark, and tests/unit/control all else")
 @pytest.mark.parametrize(("ordering", "damaged"), [("live_robin", False), ("kazoo", False), ("live_robin", True)])
 def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_since(
