@@ -50,7 +50,7 @@ test: lint ## lint, then every test, those with real services too; two files at 
 
 nightly: $(READY) ## property and contract tests with many more examples, thousands of threaded runs, every notebook
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/property tests/contract tests/notebooks tests/integration $(ARGS)
-	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/harness -o timeout=1800 -o session_timeout=9000 $(ARGS)
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/harness -o session_timeout=9000 $(ARGS)
 
 lint: $(READY) ## style, types, layers, and no output left in notebooks
 	@$(BIN)/ruff check -q --output-format=concise $(SOURCES)

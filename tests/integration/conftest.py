@@ -13,6 +13,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.lab.run import Lab
 from keyshift.services.stack import Stack
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.election import Election
 from shared_lab import SharedLab
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # for small_store
@@ -43,17 +44,18 @@ def no_other_spark(shared_lab: SharedLab) -> None:
 
 
 @pytest.fixture
-def expire() -> Callable[[Coordination], None]:
+def expire() -> Callable[[Coordination | Election], None]:
     """Ends somebody's session, as ZooKeeper does after a long pause; returns when he has another one."""
 
-    def end(coordination: Coordination) -> None:
-        client, deadline = coordination._client, time.monotonic() + 60
+    def end(whose: Coordination | Election) -> None:
+        client, deadline = whose._client, time.monotonic() + 60
+        hosts = ",".join(f"{host}:{port}" for host, port in client.hosts)
         ended = None
         while ended is None or client.client_id in (None, ended):
             assert time.monotonic() < deadline
             if session := client.client_id:  # again if its owner was quicker than its twin
                 ended = session
-                twin = KazooClient(hosts=coordination._hosts, client_id=session)
+                twin = KazooClient(hosts=hosts, client_id=session)
                 twin.start()
                 twin.stop()
                 twin.close()

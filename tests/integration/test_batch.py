@@ -74,7 +74,7 @@ def test_a_batch_that_was_told_to_end_goes_on_where_it_was(slow_batch, tmp_path)
     with open(log, "w") as sink:
         interrupted = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, env=environment)
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while "turn 2 waits" not in log.read_text():
                 assert interrupted.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
                 time.sleep(0.1)

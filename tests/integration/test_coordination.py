@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -18,6 +17,7 @@ from kazoo.client import KazooState
 import waits
 from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.progress import silent
+from keyshift.services.embedded import is_free
 from keyshift.services.zookeeper import ZooKeeper
 from keyshift.wire import client, coordination, tree
 from keyshift.wire import session as module
@@ -30,13 +30,13 @@ until = partial(waits.until, within_s=DEADLINE_S)
 
 
 class Server:
-    """A ZooKeeper that a test may kill and start again: same port, same data."""
+    """A ZooKeeper that a test may kill and start again: same port, same data. The port is below those that connections
+    get: one of them could have it meanwhile. ``number``: of the worker of pytest, each of which has others.
+    """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, number: int) -> None:
         self.home, self.service = home, ZooKeeper(home)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = next(filter(is_free, range(27_181 + number, 28_000, 10)))
         self.hosts = f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -70,8 +70,9 @@ def patient(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("zookeeper"))
+def server(tmp_path_factory, worker_id):
+    number = int(worker_id.removeprefix("gw") if worker_id != "master" else 0)
+    server = Server(tmp_path_factory.mktemp("zookeeper"), number)
     server.start()
     yield server
     server.kill()

@@ -37,7 +37,7 @@ def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(la
 
 FAULTS = (
     "kill:daemon@1",
-    "restart:minio@snapshot:1s",
+    "restart:minio@snapshot:2s",
     "kill:coordinator@prepare",
     "restart:zookeeper@switch",
     "stop:coordinator@align:1s",

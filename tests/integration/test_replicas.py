@@ -69,10 +69,11 @@ def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers
     assert manifest.status == "ok", manifest.verdict.examples
     latency = lab.store.get_table(manifest.run_id, "latency")
     assert len(latency) == manifest.summary.events
-    faults = lab.store.get_table(manifest.run_id, "metrics").query("metric == 'fault'")
-    assert faults["instance"].tolist() == ["kill replica"]
+    metrics = lab.store.get_table(manifest.run_id, "metrics")
+    assert metrics.query("metric == 'fault'")["instance"].tolist() == ["kill replica"]
+    (alone_s,) = metrics.query("metric == 'replicas' and value == 1")["t_s"]
     arrived = latency["created_s"] + latency["latency_ms"] / 1000
-    assert set(latency["replica"][arrived > faults["t_s"].max() + 1.0]) == {1}, "the other one was dead"
+    assert set(latency["replica"][arrived > alone_s]) == {1}, "the other one was dead"
     if ordering == "kazoo":
         assert len(led := leaders(manifest)) == 2
         assert all(replicas.startswith("0") and replicas.endswith("1") for replicas in led)
@@ -194,12 +195,12 @@ def full(lab, manifest):
 )
 def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, ordering, workload, fault):
     values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
-    manifest = lab.run(spec(workload=workload, fault=fault, seconds=7.0, **values))
+    manifest = lab.run(spec(workload=workload, fault=fault, seconds=12.0, **values))
     assert manifest.status == "ok", manifest.verdict.examples
     assert manifest.verdict.others["diverged"] == 0
     assert not any("did not happen" in note for note in manifest.notes), manifest.notes
     assert any(note.startswith("replica 0 was full again") for note in manifest.notes), manifest.notes
-    assert full(lab, manifest) == [2, 1, 2] and manifest.summary.fewer_replicas_s > 1
+    assert full(lab, manifest) == [2, 1, 2] and manifest.summary.fewer_replicas_s > 0
     assert "2 replicas were judged, each as if it had been alone: 0 bad" in of_replicas(manifest)
     assert left() == []
 

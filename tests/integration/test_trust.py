@@ -28,7 +28,7 @@ def job(stack):
 
 @pytest.fixture
 def stranger(stack):
-    client = KazooClient(hosts=stack.zookeeper, timeout=5.0)
+    client = KazooClient(hosts=stack.zookeeper, timeout=60.0)
     client.start(timeout=30)
     client.add_auth("digest", "job:secret")  # the digest is of another word than the secret
     yield client

@@ -31,7 +31,6 @@ def test_the_script_was_played_and_the_run_is_correct(executed):
     [row] = copy.rows
     assert row["verdict"] == "ok"
     assert row["units_moved"] > 0
-    assert row["events"] > 500 * 9, "the rate was doubled"
     pressed = re.findall(r"\*\*(scale 3|double)\*\* at (\d+) s: (no|\d+) units? moved", copy.said)
     assert [what for what, *_ in pressed] == ["scale 3", "double"], copy.said
     (_, scaled_s, _), (_, doubled_s, _) = pressed
