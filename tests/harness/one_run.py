@@ -467,7 +467,8 @@ class Run:
 
     def _unanswered(self) -> int:
         """Events without a result that is due and counts."""
-        answered = [events for version, events in self._engine.answered.items() if version not in self._job.revoked]
+        of_versions = list(self._engine.answered.items())
+        answered = [events for version, events in of_versions if version not in self._job.revoked]
         return self._due - len(set().union(*answered))
 
     def _judge(self) -> None:
