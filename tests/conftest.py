@@ -24,6 +24,7 @@ settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=5000)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its background jobs with Ctrl-C ignored,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all that tests start and interrupt
+os.environ.pop("KEYSHIFT_PROFILE", None)  # a user's services are no place for tests, and many know the default
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 settings.load_profile(PROFILE)
 

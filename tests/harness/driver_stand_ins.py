@@ -57,7 +57,6 @@ HURRY: list[tuple[Any, str, float]] = [
     (live_journal, "KEEP_AGAIN_S", 0.1),
     (live_journal, "LONGEST_REST_S", 0.0),
     (questions, "CHECK_S", 0.02),
-    (questions, "SETTLE_S", 3.0),
     (protocol_logs, "ANSWER_S", 0.2),
     (background, "LOOK_S", 0.01),
     (traffic, "LOOK_S", 0.01),

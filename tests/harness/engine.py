@@ -158,7 +158,7 @@ class Engine:
     moved: int = 0
 
     def __post_init__(self) -> None:
-        self.rng = random.Random(f"engine {self.seed}")
+        self.rng, self._collecting = random.Random(f"engine {self.seed}"), threading.Lock()
         self._log_ends: dict[int, int] = {}
 
     def start_query(
@@ -175,14 +175,16 @@ class Engine:
             if batch.num_rows:
                 end = self._log_ends[slot] = self._log_ends.get(slot, -1) + 1
                 where = {"slot": slot, "log_offset": end, "arrived_us": time.time_ns() // 1000}
-                self.results.append(batch.to_pandas().assign(**where))
+                of_events = sum(router >= 0 for router in batch["router"].to_pylist())
+                rows = batch.to_pandas().assign(**where)
+                with self._collecting:  # slots give theirs at the same time, and both lists have one order
+                    self.results.append(rows)
+                    if facts.turn:
+                        self.by_turn.append((slot, facts.turn.number, of_events))
                 names = ("version", "router", "offset", "position")
                 for version, *event in zip(*(batch[name].to_pylist() for name in names), strict=True):
                     if event[0] >= 0:  # not of a timer
                         self.answered.setdefault(version, set()).add(tuple(event))
-                if facts.turn:
-                    of_events = sum(router >= 0 for router in batch["router"].to_pylist())
-                    self.by_turn.append((slot, facts.turn.number, of_events))
             else:
                 self.markers += [facts.said] if facts.said else []
 

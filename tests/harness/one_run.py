@@ -269,7 +269,7 @@ class Run:
         self._surviving(self._finish)
 
     def _finish(self) -> None:
-        self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal=False)
+        self.await_answered(fatal=False)
         most = 2 * len(self._job.stages)  # one that is late or a snapshot, and the one ahead
         self._await("steps that are over are watched no more", lambda: self._watched() <= most, fatal=False)
         self._job.savepoint()
@@ -432,6 +432,10 @@ class Run:
                 return
             time.sleep(0.02)
 
+    def await_answered(self, fatal: bool = True) -> None:
+        """Until every event has its result."""
+        self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal)
+
     def _pass_until(self, at_s: float) -> None:
         while (left := at_s - time.monotonic()) > 0:
             self._job.check()
@@ -463,7 +467,8 @@ class Run:
 
     def _unanswered(self) -> int:
         """Events without a result that is due and counts."""
-        answered = [events for version, events in self._engine.answered.items() if version not in self._job.revoked]
+        of_versions = list(self._engine.answered.items())
+        answered = [events for version, events in of_versions if version not in self._job.revoked]
         return self._due - len(set().union(*answered))
 
     def _judge(self) -> None:

@@ -52,8 +52,9 @@ def test_an_expired_session_is_gone_for_a_while_and_then_registers_and_watches_a
     heard = []
     other.watch(SLOTS[0], heard.append, lambda: heard.append(None))
     one.watch(STEPS, lambda value: heard.append(f"steps {value}"))
-    one.expire()
-    assert other.read(SLOTS[0]) is None
+    with ensemble.lock:  # its successor waits until somebody has looked
+        one.expire()
+        assert other.read(SLOTS[0]) is None
     one.acknowledge(ACKS["prepared-0"], "first")
     other.publish(STEPS, 2)
     assert one.read(SLOTS[0]) == "here", "whoever asks waits for the successor"

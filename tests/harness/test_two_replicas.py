@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import pytest
-from two_replicas import COMPARED, Frame, Replica, dies_and_returns, driver_dies, moves_and_dies, run
+from two_replicas import BATCHES, COMPARED, TURNS, Frame, Replica, dies_and_returns, driver_dies, moves_and_dies, run
 
 from keyshift.ordering import orderings
 from keyshift.traffic.copies import FirstCopies
@@ -50,10 +50,10 @@ def test_replicas_with_an_order_do_the_same_turns_and_give_the_same_results(orde
     assert len(first) == 2 * STAGES.get(shape, 1)
     for place in first:
         stopped = min(replica.stopped[place] for replica in replicas)
-        assert agreed(first[place], second[place]) >= stopped > 20, "behind it chains differ: its name is in them"
+        assert agreed(first[place], second[place]) >= stopped > TURNS, "behind it chains differ: its name is in them"
         assert [number for number, _ in first[place]] == list(range(1, 1 + len(first[place])))
     assert results_agree(replicas)
-    assert all(replica.batches > 3 for replica in replicas)
+    assert all(replica.batches > BATCHES for replica in replicas)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_th
     lives, returns = run(1, ordering, workload, returns=True)
     for place, later in returns.turns.items():
         begin = lives.turns[place].index(later[0])
-        assert begin > 20, "it has not begun from the beginning"
-        assert agreed(lives.turns[place][begin:], later) > 20, "behind the savepoint of one of them chains differ"
+        assert begin > TURNS, "it has not begun from the beginning"
+        assert agreed(lives.turns[place][begin:], later) > TURNS, "behind the savepoint of one of them chains differ"
     for slot in range(2):
         mine, theirs = returns.results[slot], lives.results[slot]
         assert len(mine) > 50
@@ -134,7 +134,7 @@ def test_replicas_that_move_their_state_together_do_the_same_turns_and_give_the_
     first, second = (replica.turns for replica in replicas)
     for place in first:
         stopped = min(replica.stopped[place] for replica in replicas)
-        assert agreed(first[place], second[place]) >= stopped > 20
+        assert agreed(first[place], second[place]) >= stopped > TURNS
     assert results_agree(replicas)
     for replica in replicas:
         homes = [{key for key, *_ in rows} for rows in replica.results.values()]
@@ -150,6 +150,7 @@ def test_a_replica_dies_while_both_move_and_the_other_one_goes_on_with_all_of_it
     history = lives._job.stages[-1].history
     assert len(history.records) == 80 and {record.outcome for record in history.records} == {"complete"}
     assert len(dead._job.stages[-1].history.records) < 80, "it has died meanwhile"
+    assert len(gone.turns) == 2, "in each of its slots"
     for place, turns in gone.turns.items():
         assert agreed(replica.turns[place], turns) == len(turns) > 2, "until it died it did the same"
 

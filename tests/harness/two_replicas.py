@@ -48,7 +48,10 @@ from keyshift.worker.slot import opening
 from keyshift.worker.slot.task import SlotTask
 
 LATE_S, LOAD_S = 0.4, 2.0
-MANY = 200  # results, of nearly all keys: so many come before state moves and behind it, however long that takes
+# However long it takes, each slot gives more results than this before state moves and behind it, of nearly all keys, in
+# more frames than this: one of kazoo may have a thousand.
+MANY, FRAMES = 100, 20
+TURNS, BATCHES = 20, 3  # each slot has more turns, and each replica more batches, before the end
 OF_MOVES = {"batch_s": 1.5}  # in which state comes some way on a machine that is busy, too
 HERE_ONLY = ["version", "slot", "log_offset", "arrived_us"]  # columns in which replicas differ if one moves
 MOVED_ALIKE = ["log_offset", "arrived_us"]  # otherwise
@@ -101,7 +104,11 @@ def run(
         assignments = [Assignment.contiguous(8, stage.config.slots) for stage in first._job.stages]
         first._job.start(assignments)
         time.sleep(LATE_S)
-        begin = _captured(first, second) if returns else None
+        begin = None
+        if returns:
+            time.sleep(LOAD_S / 2)
+            _await_turns(first, replicas[0], TURNS)
+            begin = _captured(first, second)
         second._job.start(assignments, begin)
         time.sleep(LATE_S)
         for each in moving:
@@ -114,13 +121,20 @@ def run(
             _await_moved(each)
             _await_results(each)
         time.sleep(LOAD_S)
+        first._await("load", lambda: first._due > MANY, lambda: first._due)
+        for each, replica in zip(runs, replicas, strict=True):
+            _await_batches(each)
+            if each._job.config.in_turns:
+                _await_turns(each, replica, TURNS)
+        if returns:
+            _await_results(second)
         with first._loading:
             first._loaded, second._due = True, first._due
         if begin:
-            first._await("all is answered", lambda: not first._unanswered())
+            first.await_answered()
             second._due = first._due - _answered_until(begin, first)
         for each in runs:
-            each._await("every event has its result", lambda each=each: not each._unanswered())
+            each.await_answered()
         at_us = now_us() + TOGETHER_US
         for each in runs:
             each._job.call_savepoint(at_us)
@@ -142,7 +156,6 @@ def _plain(value: Any) -> Any:
 
 def _captured(first: Run, second: Run) -> Savepoint:
     """What ``first`` has written down, from which ``second`` is to begin."""
-    time.sleep(LOAD_S / 2)
     saved = _capture(first)
     _restore(second, saved, first._job.config.job)
     return saved
@@ -183,14 +196,44 @@ def _move(run: Run) -> None:
 
 
 def _await_moved(run: Run) -> None:
-    run._await("nothing moves", lambda: not any(stage.busy for stage in run._job.stages))
+    stages = run._job.stages
+
+    def versions() -> list[int]:
+        return [stage.assignment.version for stage in stages]
+
+    run._await("nothing moves", lambda: not any(stage.busy for stage in stages), versions)
 
 
 def _await_results(run: Run) -> None:
-    """Until ``MANY`` more have come."""
+    """Until more than ``MANY`` others have come from each slot, in more than ``FRAMES`` frames."""
     of_turns = run._engine.by_turn
     before = len(of_turns)
-    run._await("results", lambda: sum(of_events for *_, of_events in of_turns[before:]) > MANY)
+
+    def fewest() -> tuple[int, int]:
+        """Results and frames."""
+        slots = [[of_events for of, _, of_events in of_turns[before:] if of == slot] for slot in range(2)]
+        return min(sum(each) for each in slots), min(len(each) for each in slots)
+
+    def enough() -> bool:
+        results, in_frames = fewest()
+        return results > MANY and in_frames > FRAMES
+
+    run._await("results", enough, fewest)
+
+
+def _await_turns(run: Run, replica: Replica, many: int) -> None:
+    """Until each slot of each stage has had more than so ``many``."""
+    places = [(stage.config.number, slot) for stage in run._job.stages for slot in range(stage.config.slots)]
+
+    def fewest() -> int:
+        return min(len(replica.turns.get(place, ())) for place in places)  # who looks adds none
+
+    run._await("turns", lambda: fewest() > many, fewest)
+
+
+def _await_batches(run: Run) -> None:
+    """Until more than ``BATCHES`` have begun."""
+    run._await("batches", lambda: run._engine.batches > BATCHES, lambda: run._engine.batches)
 
 
 def _agree(runs: list[Run], living: Callable[[], Collection[int]]) -> None:
@@ -257,14 +300,14 @@ def moves_and_dies(
         for each in runs:
             for _ in range(10):
                 _move(each)
+        _await_turns(second, replicas[1], 2)
         time.sleep(dies_after_s)
         second._engine.query.die(RuntimeError("injected: the replica was killed"))
         living.remove(1)
-        moves = first._job.stages[-1]
-        first._await("nothing moves", lambda: not moves.busy, lambda: moves.assignment.version)
+        _await_moved(first)
         with first._loading:
             first._loaded = True
-        first._await("every event has its result", lambda: not first._unanswered())
+        first.await_answered()
     return first, second, replicas
 
 
@@ -414,15 +457,16 @@ def driver_dies(seed: int, **pinned: Any) -> tuple[list[Frame], Superseded, int]
     with _incarnations(seed, (0, 1, 0, 1), "keycount", order=order, **(OF_MOVES | pinned)) as runs:
         before, after, living = runs[:2], runs[2:], {0, 1}
         first = before[0]
+        first.load_s = math.inf
         _agree(before, lambda: set(living))
         _begin(before)
-        time.sleep(LOAD_S / 2)
+        _await_results(first)
         saved, assignments = _capture(first), [stage.assignment for stage in first._job.stages]
         for each in before:
             _move(each)
         for each in before:
             _await_moved(each)
-        time.sleep(LOAD_S / 2)
+            _await_results(each)
         for each in before:
             each._engine.query.die(RuntimeError("injected: the driver was killed"))
             each._job.stop()
@@ -433,12 +477,13 @@ def driver_dies(seed: int, **pinned: Any) -> tuple[list[Frame], Superseded, int]
             _restore(each, saved, first._job.config.job)
             each._job.config = dataclasses.replace(each._job.config, order_begins=begins)
             each._job.start(assignments, saved)
-        time.sleep(LOAD_S / 2)
+        for each in after:
+            _await_results(each)
         with first._loading:
             first._loaded = True
         for each in after:
             each._due = first._due - _answered_until(saved, first)
-            each._await("every event has its result", lambda each=each: not each._unanswered())
+            each.await_answered()
     ends = tuple(Counter(slot for slot, _, _ in each._engine.by_turn) for each in before)
     frames = [frame for number in range(2) for frame in _log(number, before[number], after[number])]
     return frames, Superseded(ends, saved.turns), first._due

@@ -1,5 +1,6 @@
 """A program of ours ends with one line and an exit status."""
 
+import contextlib
 import errno
 import signal
 import subprocess
@@ -110,10 +111,10 @@ def test_any_other_error_is_a_fault_that_shows_where_and_is_no_bad_verdict(capsy
 KEEPER = """
 import subprocess, sys, time
 from keyshift.program import ending_with_us
-child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 with ending_with_us([child.pid]):
     print(child.pid, flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -127,7 +128,11 @@ def test_what_ends_with_us_ends_even_if_we_are_killed():
     def gone() -> bool:
         return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
-    assert wait_until(gone, 60)
+    try:
+        assert wait_until(gone, 60)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 def test_behind_the_block_it_goes_on():

@@ -366,12 +366,13 @@ def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_pa
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
     (tmp_path / "Makefile").write_text("test:\n\t@echo '1 failed, 2 passed in 3s'; exit 1\n")
-    run = subprocess.run(["bash", str(tmp_path / ".ci/run")], cwd="/", capture_output=True, text=True, check=False)
+    ci, env = ["bash", str(tmp_path / ".ci/run")], os.environ | {"LC_ALL": "C"}  # bash complains of a missing locale
+    run = subprocess.run(ci, cwd="/", env=env, capture_output=True, text=True, check=False)
     assert run.returncode != 0
     assert run.stdout.splitlines()[-1] == "1 failed, 2 passed in 3s"
     assert run.stderr == ""
     (tmp_path / "Makefile").write_text("test:\n\t@echo '3 passed in 3s'\n")
-    run = subprocess.run(["bash", str(tmp_path / ".ci/run")], cwd="/", capture_output=True, text=True, check=True)
+    run = subprocess.run(ci, cwd="/", env=env, capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == "3 passed in 3s"
 
 

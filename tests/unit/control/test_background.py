@@ -318,7 +318,6 @@ def test_a_job_has_its_profile_wherever_it_is_resumed(jobs, monkeypatch, tmp_pat
     process_of(monkeypatch, script)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.yaml").write_text("{}")
-    monkeypatch.delenv("KEYSHIFT_PROFILE", raising=False)
     if named == "in the environment":
         monkeypatch.setenv("KEYSHIFT_PROFILE", "my.yaml")
     with pytest.raises(KeyshiftError, match="did not start"):

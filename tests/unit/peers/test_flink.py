@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import psutil
@@ -13,6 +12,7 @@ import yaml
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers import flink
 from keyshift.progress import silent
+from keyshift.waiting import wait_until
 
 PORTS = {"rpc": 1001, "rest": 1002, "gateway": 1003}
 
@@ -44,7 +44,7 @@ def test_what_computes_gets_both_compilers_and_what_controls_it_one():
 def no_java(tmp_path, monkeypatch):
     """A Java that says a word and ends, for the job manager; for the others it stays."""
     java = tmp_path / "java"
-    java.write_text('#!/bin/sh\ncase "$*" in *Standalone*) echo no room left; exit 1;; *) exec sleep 60;; esac\n')
+    java.write_text('#!/bin/sh\ncase "$*" in *Standalone*) echo no room left; exit 1;; *) exec sleep 600;; esac\n')
     java.chmod(0o755)
     monkeypatch.setattr(flink, "require_java", lambda: str(java))
     monkeypatch.setattr(flink, "jars", lambda conf, say: [tmp_path / "a.jar"])
@@ -59,9 +59,11 @@ def test_a_process_that_does_not_start_is_named_with_its_words_and_nothing_stays
         raise AssertionError("it must not come to this")
     assert {entry.name for entry in home.iterdir()} == {"logs", "keyshift-work"}
     assert not [entry for entry in (home / "keyshift-work").iterdir() if entry.is_dir()]
-    deadline = time.monotonic() + 60
-    while sleeping := [p for p in psutil.process_iter(["environ"]) if str(home) in str(p.info["environ"])]:
-        assert time.monotonic() < deadline, sleeping
+
+    def sleeping():
+        return [p for p in psutil.process_iter(["environ"]) if str(home) in str(p.info["environ"])]
+
+    assert wait_until(lambda: not sleeping(), 60), sleeping()
 
 
 def test_another_interrupt_waits_until_its_processes_have_ended(tmp_path, no_java, monkeypatch):

@@ -83,7 +83,7 @@ def test_a_job_runs_when_all_tasks_of_all_vertices_do(client):
     asked: list = []
     some, both = {"vertices": [vertex(2), vertex(1)]}, {"vertices": [vertex(2), vertex(2)]}
     flink = client({("GET", "/jobs/j/status"): [{"status": "RUNNING"}], ("GET", "/jobs/j"): [some, both]}, asked)
-    flink.await_running("j", 5)
+    flink.await_running("j", 60)
     assert [path for _, path, _ in asked].count("/jobs/j") == 2
 
 
@@ -141,7 +141,7 @@ def test_a_running_job_is_rescaled_when_all_its_tasks_are_as_many_as_wanted(clie
     asked: list = []
     told = {"latest": {"restored": {"id": 5}}, "history": HISTORY}
     flink = client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, asked)
-    assert flink.rescale("j", 4, 5) == Rescaled(7.5, 5.0, 5, 500)
+    assert flink.rescale("j", 4, 60) == Rescaled(7.5, 5.0, 5, 500)
     [(_, _, body)] = [each for each in asked if each[0] == "PUT"]
     assert json.loads(body) == {name: {"parallelism": {"lowerBound": 1, "upperBound": 4}} for name in "ab"}
     assert [path for _, path, _ in asked].count("/jobs/j") == 3
@@ -150,7 +150,7 @@ def test_a_running_job_is_rescaled_when_all_its_tasks_are_as_many_as_wanted(clie
 def test_a_job_that_began_anew_was_not_rescaled(client):
     told = {"latest": {"restored": None}, "history": []}
     with pytest.raises(ServiceUnavailable, match="begun anew, as it had no complete checkpoint"):
-        client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, []).rescale("j", 4, 5)
+        client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, []).rescale("j", 4, 60)
 
 
 def test_what_a_scheduler_does_not_do_is_said_in_its_words(client):

@@ -164,6 +164,7 @@ def test_an_api_server_that_is_not_there_is_named(cluster):
 
 
 def test_without_a_cluster_the_missing_credentials_are_named(monkeypatch, tmp_path):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)  # which each pod has
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setattr(config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     with pytest.raises(BadInput, match="no kubeconfig gives credentials"):

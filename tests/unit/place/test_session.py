@@ -23,7 +23,6 @@ def placed(monkeypatch):
     what Spark was started with; ``said``: progress.
     """
     monkeypatch.setattr(config, "load_incluster_config", lambda: None)
-    monkeypatch.setattr(session, "START_S", 0.2)
 
     def make(place, members=(), more=None):
         left, given, said = list(members), [], []
@@ -59,7 +58,8 @@ def test_on_this_machine_there_are_cores_for_all_tasks(placed, place, master):
     made.spark.await_executors()
 
 
-def test_executors_that_are_processes_and_do_not_come_are_counted(placed):
+def test_executors_that_are_processes_and_do_not_come_are_counted(placed, monkeypatch):
+    monkeypatch.setattr(session, "START_S", 0.2)
     made = placed(SparkProfile(master="local-cluster", executors=2), [2])
     with pytest.raises(ServiceUnavailable, match=r"1 of 2 executors came within 0\.2 s; Spark's log is log"):
         made.spark.await_executors()

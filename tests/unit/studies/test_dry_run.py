@@ -30,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("own_definitions")  # a notebook that is lo
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(dry_run, "require_java", lambda: "java")
-    monkeypatch.delenv("KEYSHIFT_PROFILE", raising=False)
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path / "state"))
     write_notebook(tmp_path / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=MEASURES)
     return tmp_path

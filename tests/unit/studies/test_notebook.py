@@ -197,8 +197,8 @@ import signal, subprocess, time
 from pathlib import Path
 deaf = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # as Spark's JVM, which ends when its driver says so
 process = subprocess.Popen(["sleep", "1000"], preexec_fn=deaf)
-Path("began").touch()
 try:
+    Path("began").touch()
     time.sleep(1000)
 finally:
     try:

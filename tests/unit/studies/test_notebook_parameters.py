@@ -22,8 +22,7 @@ SIMULATE = "compare/04_simulate_clusters"
 
 
 @pytest.fixture(autouse=True)
-def no_profile(monkeypatch, tmp_path):
-    monkeypatch.delenv("KEYSHIFT_PROFILE", raising=False)
+def home(monkeypatch, tmp_path):
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
 
 
