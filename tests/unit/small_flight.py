@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 
 import pyarrow as pa
 
@@ -110,22 +109,22 @@ def rest(clients, server, *stays):
 
 
 class Slow:
-    """State that takes its time to be read; it breaks before some of its parts, once."""
+    """State that is slow to be read: ``wait`` is called before each part. It breaks before some of them, once."""
 
     shared = False
 
     def hand_over(self):
         return None
 
-    def __init__(self, of, wait_s=0.0, breaks_at=()):
-        self.of, self.wait_s, self.breaks_at, self.timers = of, wait_s, list(breaks_at), of.timers
+    def __init__(self, of, wait=lambda: None, breaks_at=()):
+        self.of, self.wait, self.breaks_at, self.timers = of, wait, list(breaks_at), of.timers
 
     def export(self, chunk_bytes):
         for number, batch in enumerate(self.of.export(chunk_bytes)):
             if number in self.breaks_at:
                 self.breaks_at.remove(number)
                 raise ServiceUnavailable("the line breaks")
-            time.sleep(self.wait_s)
+            self.wait()
             yield batch
 
 

@@ -35,17 +35,20 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def scrape(port, **headers):
+    return httpx.get(f"http://{LOOPBACK}:{port}/metrics", headers=headers, timeout=60, trust_env=False)
+
+
 def test_a_scrape_tells_what_is_done_failed_and_left_with_verdicts_and_seconds(made, tmp_path):
     bench, metrics, port, scraped = Bench(tmp_path), BatchMetrics(), free_port(), []
     execute = Executor(verdicts={1: "bad"}, errors={2: "cell 3: Oh"})
 
     def seen(batch, done):
         metrics.seen(batch, done)
-        answer = httpx.get(f"http://{LOOPBACK}:{port}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
-        scraped.append(samples(answer.text))
+        scraped.append(samples(scrape(port, Authorization=f"Bearer {TOKEN}").text))
 
     with served(metrics, LOOPBACK, port, TOKEN):
-        assert httpx.get(f"http://{LOOPBACK}:{port}/metrics").status_code == 401
+        assert scrape(port).status_code == 401
         done = run_batch(made, bench.runs, bench.records, bench.home, bench.said.append, execute=execute, seen=seen)
     assert [one["executions", "not_run"] for one in scraped] == [4, 3, 2, 1, 0]
     assert [one["remaining_executions",] for one in scraped] == [4, 3, 2, 2, 1]
@@ -62,7 +65,7 @@ def test_a_scrape_tells_what_is_done_failed_and_left_with_verdicts_and_seconds(m
     ends = [one["last_end_seconds",] for one in scraped]
     assert ends == sorted(set(ends))
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"http://{LOOPBACK}:{port}/metrics")
+        scrape(port)
 
 
 def test_batches_that_wait_are_there_beside_that_under_way(made, tmp_path):

@@ -1,7 +1,7 @@
 """A job whose ZooKeeper is in memory and whose query is a stand-in: what it asks of them, and what it writes down."""
 
+import itertools
 import threading
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -321,22 +321,21 @@ def test_snapshots_of_a_job_that_is_over_go_though_zookeeper_is_away(job, monkey
     assert not list(bucket.names())
 
 
-def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job):
-    """A large state takes longer than a phase of a migration may be silent."""
+def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job, monkeypatch):
+    """A large state takes longer than a phase of a migration may be silent. At each look more is there."""
     job.config, job.memory.restores = replace(job.config, deadline_s=1.0), {0: RESTORES[0]}
+    looks, read_below = itertools.count(), Participant.read_below
 
-    def restore():
-        slot = at(job, 1)
-        assert wait_until(lambda: slot.read(RESTORED[0]), 60)
-        for unit in range(30):
-            slot.publish(RESTORING[1], unit)
-            time.sleep(0.1)
-        slot.acknowledge(RESTORED[1], RESTORES[1])
+    def restoring(participant, folder):
+        if folder.path != RESTORING.path:
+            return read_below(participant, folder)
+        if (look := next(looks)) == 8:  # that took more than the deadline
+            at(job, 1).acknowledge(RESTORED[1], RESTORES[1])
+        return {"1": look}
 
-    slot = threading.Thread(target=restore)
-    slot.start()
-    job.restart("counter", Assignment(START.version, MOVED))
-    slot.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(Participant, "read_below", restoring)
+        job.restart("counter", Assignment(START.version, MOVED))
     assert job.counter.history.records[0].outcome == "complete"
     job.memory.restores = {}
     with pytest.raises(MigrationFailed, match="the restore: 0, 1 did not answer within 1 s"):
@@ -417,25 +416,26 @@ def test_a_savepoint_that_was_not_awaited_before_a_death_is_called_anew_by_the_n
 
 
 def test_a_savepoint_may_be_written_for_longer_than_the_deadline(job, monkeypatch):
-    attempt, answers = job.counter.ask.attempt, Participant._answers
-    attempt.config = replace(attempt.config, deadline_s=0.5)
+    """At each look more was written."""
+    attempt, answers, writers = job.counter.ask.attempt, Participant._answers, questions.Questions.writers
+    attempt.config, late, sizes = replace(attempt.config, deadline_s=0.5), [], itertools.count()
 
-    def late(participant, path, value):
+    def asked(participant, path, value):
         said = answers(participant, path, value)
-
-        def write():
-            for size in range(12):
-                at(job, 0).publish(WRITING[0], Writing(value.id, size))
-                time.sleep(0.1)
-            for node, what in said:
-                at(job, 0).acknowledge(node, what)
-
         if path != "savepoint":
             return said
-        threading.Thread(target=write, daemon=True).start()
+        late.extend(said)
         return []
 
-    monkeypatch.setattr(Participant, "_answers", late)
+    def written(ask):
+        size = next(sizes)
+        at(job, 0).publish(WRITING[0], Writing("sp", size))
+        for node, what in late if size == 5 else ():  # that took more than the deadline
+            at(job, 0).acknowledge(node, what)
+        return writers(ask)
+
+    monkeypatch.setattr(Participant, "_answers", asked)
+    monkeypatch.setattr(questions.Questions, "writers", written)
     assert job.savepoint() == job.savepoints[0]
 
 
@@ -533,9 +533,9 @@ def plan_of(current):
 
 def test_steps_that_had_not_switched_when_the_query_died_come_in_the_next_attempt(job):
     job.counter.request(plan_of)
-    assert wait_until(lambda: steps_of(job, 0) == [MOVES[:1], MOVES], 10, 0.01)
+    assert wait_until(lambda: steps_of(job, 0) == [MOVES[:1], MOVES], 60, 0.01)
     job.recover()
-    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 60, 0.01)
     assert job.counter.busy
     assert [record.outcome for record in job.counter.history.records] == ["cancelled"], "there is another one of it"
 
@@ -543,46 +543,45 @@ def test_steps_that_had_not_switched_when_the_query_died_come_in_the_next_attemp
 def test_a_step_that_had_switched_when_the_query_died_does_not_come_again(job):
     """Whether the routers were told or not: its units begin where it has brought them."""
     job.counter.request(plan_of)
-    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
+    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 60, 0.01)
     switched = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (1, 0, 1, 1)))
     job.counter.led._machine.assignment = switched
     job.recover()
     assert job.counter.assignment.owner == switched.owner
-    assert wait_until(lambda: steps_of(job, 1) == [MOVES[1:2], MOVES[1:]], 10, 0.01)
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[1:2], MOVES[1:]], 60, 0.01)
 
 
 def test_a_request_that_had_not_begun_when_the_query_died_is_done_in_the_next_attempt(job):
-    planned, dead = [], threading.Event()
+    planned = []
 
     def plan(current):
         planned.append(current.version)
-        while not dead.is_set():
+        while len(planned) == 1:  # until the death is seen
             job.check()
-            dead.wait(0.01)
+            threading.Event().wait(0.01)
         return plan_of(current)
 
     job.counter.request(plan)
     job.counter.request(lambda current: ())
-    assert wait_until(lambda: planned, 10, 0.01)
+    assert wait_until(lambda: planned, 60, 0.01)
     job.queries[-1].stop()
-    threading.Timer(0.2, dead.set).start()
     job.recover()
-    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 60, 0.01)
     assert len(planned) == 2 and len(job.counter.led._machine.unbegun) == 1, "the second one waits"
 
 
 def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
     job.counter.request(plan_of)
-    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
+    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 60, 0.01)
     past = job.past()
     job.stop()
     resumed(job, past)
-    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 60, 0.01)
 
 
 def test_what_is_known_of_a_stage_is_the_past_of_a_replica_that_begins_where_this_one_stands(job):
     job.counter.request(plan_of)
-    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
+    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 60, 0.01)
     switch_to(job, START.version + 1)
     now, history = job.counter.assignment, history_of(job.counter)
     assert history.assignments[-1] == now
@@ -831,9 +830,7 @@ def test_a_driver_that_was_deposed_learns_it_from_its_coordinator(job):
     claimed_by_another(job)
     job.counter.request(lambda current: (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),))
     with pytest.raises(Deposed):
-        for _ in range(1000):
-            job.check()
-            threading.Event().wait(0.01)
+        wait_until(job.check, 60, 0.01)
 
 
 def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_published(job):

@@ -49,7 +49,7 @@ class Executors:
 def made(monkeypatch):
     """Faults in a cluster with these pods; ``notes`` of them."""
     monkeypatch.setattr(pod_faults, "LOOK_S", 0.001)
-    monkeypatch.setattr(pod_faults, "BACK_S", 0.1)
+    monkeypatch.setattr(pod_faults, "BACK_S", 60.0)
 
     def make(endpoints, found):
         pods, notes, executors = Pods(found), [], Executors()
@@ -79,12 +79,16 @@ DELETES = "restart of kafka deletes pod ks-kafka-0"
     ],
     ids=["another one is ready", "none comes back", "it is not ready"],
 )
-def test_the_pod_of_a_service_is_deleted_if_it_is_ready_and_another_one_is_waited_for(made, ready, back, told):
+def test_the_pod_of_a_service_is_deleted_if_it_is_ready_and_another_one_is_waited_for(
+    made, ready, back, told, monkeypatch
+):
     faults, pods, notes, _ = made(ONE, {"ks-kafka-0": (ready, True)})
     pods.back = back
+    if not back:
+        monkeypatch.setattr(pod_faults, "BACK_S", 0.1)
     hit(faults, "restart:kafka@4")
     assert notes == told
-    assert pods.deleted == ["ks-kafka-0"] * ready and (pods.looks > 3) is ready
+    assert pods.deleted == ["ks-kafka-0"] * ready and (pods.looks > 3 * back) is ready
 
 
 def test_of_several_nodes_the_first_that_is_ready_is_deleted_though_nothing_keeps_its_data(made):

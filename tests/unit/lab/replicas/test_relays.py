@@ -66,6 +66,15 @@ def took_s(connection, word):
     return time.monotonic() - begun
 
 
+def longest_s(relays, connection):
+    """What an answer took at the most, when the connection was cut off for a second; it is told of that meanwhile."""
+    relays.cut(*parse("cut:kafka@4:1s"))
+    begun, longest = time.monotonic(), 0.0
+    while longest < 0.9 and time.monotonic() < begun + 2.0:
+        longest = max(longest, took_s(connection, b"meanwhile"))
+    return longest
+
+
 def test_only_replica_0_goes_through_them(relays):
     config = replace(CONFIG, replica=0)
     mine = relays.seen_by(config)
@@ -79,11 +88,7 @@ def test_who_is_cut_off_from_one_service_waits_and_loses_nothing(relays):
     endpoints = relays.seen_by(replace(CONFIG, replica=0)).endpoints
     with connected(endpoints.kafka) as kafka, connected(endpoints.zookeeper.split(",")[1]) as zookeeper:
         took_s(kafka, b"before"), took_s(zookeeper, b"before")
-        relays.cut(*parse("cut:kafka@4:1s"))
-        begun, longest = time.monotonic(), 0.0
-        while longest < 0.5 and time.monotonic() < begun + 30:  # it is told of that meanwhile
-            longest = max(longest, took_s(kafka, b"meanwhile"))
-        assert longest >= 0.5 and time.monotonic() - begun >= 1.0
+        assert any(longest_s(relays, kafka) >= 0.9 for _ in range(15)), "a machine that stands still may miss one"
         relays.cut(*parse("cut:kafka@4:600s"))
         took_s(zookeeper, b"not cut off")
         with pytest.raises(TimeoutError):

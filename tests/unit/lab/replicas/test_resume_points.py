@@ -14,10 +14,12 @@ from keyshift.wire.savepoint import Savepoint
 
 
 class World:
-    """Two replicas. ``kept``: what had to stay, again and again; ``fails``: what the next ones raise who write."""
+    """Two replicas. ``kept``: what had to stay, again and again; ``fails``: what the next ones raise who write;
+    ``seen``: at each look, whether nothing moved.
+    """
 
     def __init__(self):
-        self.kept, self.fails, self.said, self.still, self.go, self.number = [], [], [], True, None, 0
+        self.kept, self.fails, self.said, self.seen, self.still, self.go, self.number = [], [], [], [], True, None, 0
         self.all = self.living = [self.replica(name) for name in ("run-r0", "run-r1")]
 
     def replica(self, name):
@@ -33,11 +35,12 @@ class World:
             check()
         self.number += 1
         sizes = {"counter": {0: 100, 1: 60}}
-        return Savepoint(f"capture-{self.number}", {0: 7}, sizes, {"counter": {0: 5}}), {"counter": 25}
+        return Savepoint(f"capture-{self.number:03}", {0: 7}, sizes, {"counter": {0: 5}}), {"counter": 25}
 
     @contextlib.contextmanager
     def stands(self):
-        yield self.still
+        self.seen.append(self.still)
+        yield self.seen[-1]
 
 
 OTHER = ("run-r1", "capture-0")  # a replica comes back from it
@@ -67,7 +70,7 @@ def made(world):
 
 
 def come(made, number):
-    assert wait_until(lambda: len(made.taken) >= number, 60, 0.002)
+    assert wait_until(lambda: made.newest and len(made.taken) >= number, 60, 0.002)
 
 
 def test_the_one_that_has_lived_for_longest_writes_and_another_one_if_it_has_died(world, made):
@@ -83,13 +86,13 @@ def test_the_one_that_has_lived_for_longest_writes_and_another_one_if_it_has_die
 
 def test_what_a_journal_on_disk_has_stays_and_the_last_two_and_what_others_need(world, made):
     made.begin(ResumePoint("run-r1", Savepoint("before", {}, {}), {}, {}))
-    come(made, 3)
+    come(made, 4)  # and behind the third one it was seen what may go
     made.kept = made.written
     come(made, len(made.taken) + 3)
     made.end()
     others, mine = ([names for job, names, _ in world.kept if job == of] for of in ("run-r1", "run-r0"))
     assert {of for _, _, of in world.kept} == {"capture-"}
-    assert mine[:3] == [["capture-1"], ["capture-1", "capture-2"], ["capture-2", "capture-3"]]
+    assert mine[:3] == [["capture-001"], ["capture-001", "capture-002"], ["capture-002", "capture-003"]]
     assert others[:3] == [["before", "capture-0"]] * 3, "no newer one has come into a journal"
     assert others[-1] == ["capture-0"]
     names = [point.savepoint.name for point in (*made.kept, *made.written)]
@@ -100,7 +103,7 @@ def test_nothing_is_written_while_something_moves_or_nobody_lives(world, made):
     world.still = False
     made.begin()
     assert not wait_until(lambda: made.taken, 0.05, 0.002)
-    world.still, world.living = True, []
+    world.living, world.still = [], True
     assert not wait_until(lambda: made.taken, 0.05, 0.002)
     world.living = world.all
     come(made, 1)
@@ -111,7 +114,8 @@ def test_when_something_has_moved_that_is_written_down_at_once(world, monkeypatc
     rarely.begin()
     assert not wait_until(lambda: rarely.taken, 0.05, 0.002)
     world.still = False
-    assert not wait_until(lambda: rarely.taken, 0.05, 0.002)
+    assert wait_until(lambda: False in world.seen, 60, 0.002)
+    assert not rarely.taken
     world.still = True
     come(rarely, 1)
     assert not wait_until(lambda: rarely.taken[1:], 0.05, 0.002)

@@ -15,6 +15,7 @@ from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.notes import Note
 from keyshift.traffic.copies import Standing
+from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 
 REPLICATED = {"replicas": 3, "ordering": "live_robin"}
@@ -35,11 +36,12 @@ class Return:
 
     def full(self):
         self.lives()
-        self.over, self.full_at = True, time.time()
-        self.told = f"replica {self.replica.number} was full again"
+        self.full_at, self.told = time.time(), f"replica {self.replica.number} was full again"
+        self.over = True
 
     def fails(self):
-        self.over, self.told = True, f"replica {self.replica.number} did not come back: no memory"
+        self.told = f"replica {self.replica.number} did not come back: no memory"
+        self.over = True
 
     def end(self):
         self.ended = self.over = True
@@ -288,12 +290,18 @@ def test_one_that_dies_again_comes_back_again_and_not_for_ever(made):
 
 
 def on_its_way_back(made, ends):
-    """A job whose first replica has died and needs no other one any more; soon its way ``ends``."""
+    """A job whose first replica has died and needs no other one any more; when all others are dead its way ``ends``."""
     job = made()
     job.every[0].kill()
     job.system.check()
-    begun[0].begins_from = "run-r1", "capture-1"
-    threading.Timer(0.05, lambda: ends(begun[0])).start()
+    [way] = begun
+    way.begins_from = "run-r1", "capture-1"
+
+    def end():
+        if wait_until(lambda: any("0 of 3 went on" in line for line in job.said), 60, 0.001):
+            ends(way)
+
+    threading.Thread(target=end, daemon=True).start()
     return job
 
 

@@ -4,9 +4,9 @@ import json
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -153,21 +153,32 @@ def test_copies_are_made_of_units_that_come_from_another_process(make, monkeypat
 
 
 def test_a_process_that_is_gone_with_the_state_ends_the_query(make):
-    job = make(**ONE_SLOT, deadline_s=0.2)
+    job = make(**ONE_SLOT)
     gone = job.process()
     job.end(job.opened(0, gone))
     job.ends(gone)
+    job.config = replace(job.config, deadline_s=0.2)
     task = job.opened(0, job.process())
     with pytest.raises(ServiceUnavailable, match=gone.server.address):
         until(lambda: False, lambda: job.barrier(task))
 
 
-def test_a_slot_that_is_done_waits_for_another_one_of_its_process_however_long_that_takes(make):
+@pytest.fixture
+def clock_of_task(monkeypatch):
+    """By which it measures its deadline: passes only while the task waits, however slow the machine is."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic, clock.sleep = lambda: clock.now, lambda s: setattr(clock, "now", clock.now + s)
+    monkeypatch.setattr(slot_task, "time", clock)
+    return clock
+
+
+def test_a_slot_that_is_done_waits_for_another_one_of_its_process_however_long_that_takes(make, clock_of_task):
     job = make(**ONE_SLOT, deadline_s=0.1)
     task = job.begun()
     until(task.settled, task.wait)
-    late = time.monotonic() + 3 * job.config.deadline_s
-    until(lambda: time.monotonic() > late, lambda: (task.settled(), task.wait()))  # as the task of both does
+    late = clock_of_task.now + 3 * job.config.deadline_s
+    while clock_of_task.now < late:  # as the task of both does
+        task.settled(), task.wait()
     assert task.settled()
 
 
@@ -295,11 +306,11 @@ def test_what_is_sent_of_a_unit_before_the_last_time_is_measured(make, comes_bac
 def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypatch):
     ended = []
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
-    job, fault = make(**ONE_SLOT), Fault("kill", "slot", "", None)
+    job, fault, before = make(**ONE_SLOT), Fault("kill", "slot", "", None), now_us()
     job.opened(0, job.process())
     until(lambda: job.listens(nodes.FAULT))
     job.nodes.publish(nodes.FAULT, nodes.FaultNow(1, fault, now_us()))
-    job.nodes.publish(nodes.FAULT, nodes.FaultNow(0, fault, now_us() - 5_000_000))  # of a batch before
+    job.nodes.publish(nodes.FAULT, nodes.FaultNow(0, fault, before - 2_000_000))  # of a batch before
     assert not ended
     monkeypatch.setattr(answers, "now_us", lambda: now_us() + 10_000_000)  # ZooKeeper may be slow to tell
     job.nodes.publish(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))
@@ -449,7 +460,7 @@ def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_b
     assert counts == [1] * 8
 
 
-def test_a_batch_does_not_end_before_its_savepoint_is_written_and_said(make, monkeypatch):
+def test_a_batch_does_not_end_before_its_savepoint_is_written_and_said(make, monkeypatch, clock_of_task):
     """Otherwise a savepoint that takes longer than a batch would begin anew for ever."""
     job = make(**ONE_SLOT, deadline_s=0.2)
     task, goes_on, put = job.opened(0, job.process()), threading.Event(), job.bucket.put_object
@@ -462,8 +473,10 @@ def test_a_batch_does_not_end_before_its_savepoint_is_written_and_said(make, mon
         said.extend(facts.said and facts.said.marker.kind for _, facts in job.frames(task.wait()))
 
     job.savepoint(task)
-    slow = time.monotonic() + 2 * job.config.deadline_s
-    until(lambda: time.monotonic() > slow, lambda: (wait(), task.settled() and pytest.fail("it is not written")))
+    slow = clock_of_task.now + 2 * job.config.deadline_s
+    while clock_of_task.now < slow:
+        wait()
+        assert not task.settled(), "it is not written"
     assert "sealed" not in said
     goes_on.set()
     until(task.settled, wait)

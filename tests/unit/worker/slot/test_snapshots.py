@@ -158,7 +158,7 @@ def hung(job, monkeypatch):
 
     def slow(bucket, name, *rest, **more):
         for snapshot, event in events.items():
-            assert f"/{snapshot}/" not in name or event.wait(10)
+            assert f"/{snapshot}/" not in name or event.wait(60)
         put(bucket, name, *rest, **more)
 
     monkeypatch.setattr(job.bucket, "put_object", slow)
