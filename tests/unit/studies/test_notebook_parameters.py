@@ -3,6 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -211,6 +212,22 @@ def test_snapshots_that_did_not_come_are_not_drawn(notebook):
     for taken, drawn in ((made, True), (made | {"snapshots": made["snapshots"].iloc[:0]}, False)):
         study = Study({"fluid": [(run(), taken)]}, {"fluid": make_spec({})})
         assert ("figure" in execute(notebook, "snapshot_figure", study=study, snapshot_s=30.0)) == drawn
+    plt.close("all")
+
+
+def test_a_notebook_that_has_nothing_to_draw_says_so_and_goes_on():
+    """Behind the figure come the sentences, and its runs are published."""
+    measured = {"parameters": {"slots": 1, "chain": "map"}, "held_p50_ms": 2.0, "held_p99_ms": 6.0}
+    none, wrong, known = (
+        row("map, 1 slots", highest_per_s=rate, verdict=verdict, **measured)
+        for rate, verdict in ((None, "ok"), (1000.0, "bad"), (1000.0, "ok"))
+    )
+    for rows, drawn in (([none], False), ([none, wrong], False), ([none, known], True)):
+        study = SimpleNamespace(rows=lambda rows=rows: rows)
+        assert ("figure" in execute("hybrid/04_parallelism", "sweep_lines", study=study, backend="memory")) == drawn
+    of = {"slots": 2, "to_slots": 4, "keys": 9}
+    bad = [run(status="bad")]
+    assert "figure" not in execute("start/03_invent", "panels(timelines", compared=["fluid"], manifests=bad, **of)
     plt.close("all")
 
 
