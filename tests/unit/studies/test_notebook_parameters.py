@@ -135,6 +135,20 @@ def test_settings_of_all_runs_of_deaths_win_over_the_parameters_of_the_notebook(
     assert {spec.run.rate for spec in specs} == {200.0}
 
 
+@pytest.mark.parametrize(
+    ("notebook", "settings", "names"),
+    [
+        ("replication/01_deaths", {"seconds": 30.0, "rate": 200.0, "fault": "kill:slot@4"}, "fault, seconds"),
+        ("replication/02_orders", {"heartbeat_ms": 20.0, "rate": 200.0}, "heartbeat_ms"),
+        ("hybrid/01_backends", {"backend": "memory", "cache": False}, "backend"),
+        ("hybrid/03_mappers_and_counters", {"stage_slots": "map:3"}, "stage_slots"),
+    ],
+)
+def test_settings_that_each_point_has_of_its_own_are_refused(notebook, settings, names):
+    with pytest.raises(KeyshiftError, match=f"settings: {names}: set by other parameters of this notebook"):
+        asked(notebook, settings=settings)
+
+
 @pytest.mark.parametrize("notebook", ["02_autoscaling", "03_mappers_and_counters", "04_parallelism"])
 def test_slots_that_are_counted_have_the_same_work(notebook):
     assert {spec.workload.skew for spec in asked(f"hybrid/{notebook}").specs} == {0.0}
