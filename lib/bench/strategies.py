@@ -23,6 +23,7 @@ from keyshift.planner import strategies
 from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.registry import named_values
+from keyshift.results.anonymous import anonymous_all
 from keyshift.results.manifest import Manifest, describe_machine, describe_versions
 from keyshift.studies.batch import load_batch
 from keyshift.studies.study import Study, collect, named, specs_of
@@ -97,7 +98,7 @@ def _report(path: Path, study: Study, **more: Any) -> None:
     notes = {manifest.run_id: manifest.notes for manifest in study.manifests}
     machine = {"machine": describe_machine().model_dump(), "versions": describe_versions()}
     runs = [row | {"notes": notes[row["run_id"]]} for row in study.rows()]
-    write_whole(path, json.dumps(machine | more | {"died": study.died, "runs": runs}, indent=1) + "\n")
+    write_whole(path, json.dumps(machine | more | {"died": anonymous_all(study.died), "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

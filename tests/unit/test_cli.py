@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+from small_bucket import ENDPOINTS
 from small_cluster import FREE
 from small_jobs import file_of
 from small_store import result_store, run, tables
@@ -19,7 +20,7 @@ from keyshift import cli, folders, planner
 from keyshift.cli import experiments, options
 from keyshift.control.files import Jobs, Kept
 from keyshift.experiment.parameters import DEFAULTS
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
 from keyshift.program import INTERRUPTS
 from keyshift.services import processes
@@ -379,10 +380,31 @@ def test_nothing_is_wiped_under_a_run_that_uses_services_of_others(tmp_path):
     with folders.work_folder(tmp_path, "spark-") as work:
         refused = keyshift("down", "--wipe", home=tmp_path)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1) and work.is_dir()
-        assert f"--wipe: temporary files of a run or a notebook are in use: {work}; wait" in refused.stderr
+        assert f"--wipe: files of a run, a notebook or a batch are in use: {work}; wait" in refused.stderr
         assert keyshift("down", home=tmp_path).returncode == 0
     assert keyshift("down", "--wipe", home=tmp_path).returncode == 0
     assert not (tmp_path / folders.WORK).exists()
+
+
+@pytest.mark.parametrize("command", ["notebook", "batch"])
+def test_nor_under_a_notebook_or_a_batch_between_two_of_its_runs(command, tmp_path, monkeypatch):
+    """Its executed copies are there, and what keeps others from executing the same batch."""
+
+    def execute(*_, **__):
+        refused.append(keyshift("down", "--wipe", home=tmp_path))
+        raise KeyshiftError("that was it")
+
+    refused, notebook = [], LIB.parent / "notebooks/start/01_strategy_space.ipynb"
+    (batch := tmp_path / "batch.yaml").write_text(f"name: one\nnotebook: {notebook}\n")
+    monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
+    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext(ENDPOINTS))
+    monkeypatch.setattr("keyshift.studies.notebook.execute", execute)
+    monkeypatch.setattr("keyshift.studies.batch.run_batch", execute)
+    monkeypatch.setattr("keyshift.studies.batch.ended", lambda *_: {})
+    done = keyshift(command, str(batch if command == "batch" else notebook), home=tmp_path)
+    assert done.returncode == 3 and done.stderr.endswith("keyshift: that was it\n")
+    assert refused[0].returncode == 2 and f"in use: {tmp_path / folders.WORK / command}-" in refused[0].stderr
+    assert keyshift("down", "--wipe", home=tmp_path).returncode == 0
 
 
 def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, gone):

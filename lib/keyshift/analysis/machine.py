@@ -22,18 +22,18 @@ BY_OTHERS = 1.5  # P99 of all seconds by that of undisturbed ones, from which on
 def shares_before(metrics: pd.DataFrame, since_s: float) -> tuple[float | None, float | None]:
     """The mean share of the processors that was at work, and that a hypervisor gave to others, before the trigger.
 
-    ``since_s``: the end of the warm-up (negative). Both 0 to 1, of the processors that the run may use; None if nothing
-    was sampled then.
+    ``since_s``: the end of the warm-up (negative). Both 0 to 1, of the processors that the run may use; None if that
+    was not sampled then.
     """
     need(metrics, ["t_s", "metric", "instance", "value"], "shares_before")
     mean = shares(metrics[metrics["t_s"].between(since_s, 0.0, inclusive="left")]).mean()
-    busy, stolen = (float(mean[kind]) for kind in (BUSY, STOLEN))
-    return (None, None) if isnan(busy) else (busy, stolen)
+    busy, stolen = (None if isnan(mean[kind]) else float(mean[kind]) for kind in (BUSY, STOLEN))
+    return busy, stolen
 
 
 def shares(metrics: pd.DataFrame) -> pd.DataFrame:
     """Shares of the processors that the run may use, over time: index second (int), columns busy, stolen and others
-    (of busy; NaN if not known), 0 to 1. Empty if the run has no such samples.
+    (of busy; both NaN if not known), 0 to 1. Empty if the run has no such samples.
     """
     sampled = metrics[metrics["metric"] == MACHINE]
     second = np.floor(sampled["t_s"]).astype("int64").rename("second")

@@ -22,7 +22,7 @@ from keyshift.cli.options import (
     notebooks,
     print_rows,
 )
-from keyshift.folders import require_disk_space, require_file
+from keyshift.folders import require_disk_space, require_file, work_folder
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.program import INTERRUPTED, INTERRUPTS, end, ending_with_us, interrupts_wait
 from keyshift.progress import tell
@@ -92,8 +92,9 @@ def notebook(
     from keyshift.studies import notebook as notebooks
 
     [parameters] = notebooks.checked_parameters(path, named_values(settings))
-    with _services(profile) as endpoints:
-        executed = notebooks.execute(path, parameters, Stack().home)
+    home = Stack().home
+    with _services(profile) as endpoints, work_folder(home, "notebook-"):
+        executed = notebooks.execute(path, parameters, home)
         notebooks.keep(executed, ResultStore(endpoints))
     for label, files in (("notebook", [executed.notebook]), ("HTML", [executed.html]), ("figure", executed.figures)):
         for file in files:
@@ -164,7 +165,12 @@ def batch(
 
     home = Stack().home
     require_disk_space(home, 0, REMEDY)  # makes it: with services of others nobody has yet
-    with batches.alone(prepared, home), _metrics(metrics, profile) as seen, _services(profile) as endpoints:
+    with (
+        batches.alone(prepared, home),
+        work_folder(home, "batch-"),  # whoever has the services, nothing is wiped under it
+        _metrics(metrics, profile) as seen,
+        _services(profile) as endpoints,
+    ):
         runs, records = ResultStore(endpoints), Files(endpoints, batches.PREFIX)
         for each in prepared:
             if again:

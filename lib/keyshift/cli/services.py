@@ -62,7 +62,7 @@ def down(
             raise BadInput(f"the services stay, because others use them: {what} {them}; end {which} first")
         if wipe and (used := work_in_use(stack.home)):
             raise BadInput(
-                f"--wipe: temporary files of a run or a notebook are in use: {', '.join(map(str, used))}; wait for its "
+                f"--wipe: files of a run, a notebook or a batch are in use: {', '.join(map(str, used))}; wait for its "
                 "end, or end it first"
             )
         if wipe and (elsewhere := jobs.left_elsewhere()):

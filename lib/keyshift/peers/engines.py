@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from keyshift.driver.spark import require_no_spark
 from keyshift.lab.environment import require_possible_here
 from keyshift.model.errors import BadInput
 from keyshift.peers import flink_run, spark_run
@@ -60,6 +61,7 @@ def measure_beside_engines(
             )
         specs.append(ENGINES[name].spec(given(name)))
     require_possible_here(specs, profile, ["Flink"] if {*flink_run.QUERIES} & {*engines} else [])
+    require_no_spark()
     beside = Study({}, {})
     for name in engines:
         beside |= ENGINES[name].measure(given(name), profile)

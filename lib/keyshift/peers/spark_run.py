@@ -6,7 +6,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from keyshift.driver.spark import require_no_spark
 from keyshift.endpoints import Endpoints
 from keyshift.lab.environment import open_services
 from keyshift.peers.counting import counting_spec, require_other_slots
@@ -38,7 +37,6 @@ def measure_spark(name: str, common: Mapping[str, Any], profile: str = "") -> St
     ``common``: as for ``measure``. Raises BadInput before anything is started.
     """
     spec, place = spark_spec(name, common), load_profile(profile)
-    require_no_spark()
     home = Stack().home
     with (
         progress(None) as say,

@@ -204,15 +204,18 @@ class Summary(_Record):
     cpu_busy: Measure = Field(
         default=None,
         description="share of the processors that the run may use that was at work before the trigger, 0 to 1, for "
-        "whatever; from 0.9 on latencies measure the machine",
+        "whatever; from 0.9 on latencies measure the machine. In a container with a quota: share of that time which "
+        "the run had itself",
     )
     cpu_steal: Measure = Field(
-        default=None, description="share of those processors that the host gave to others before the trigger, 0 to 1"
+        default=None,
+        description="share of those processors that the host gave to others before the trigger, 0 to 1; null in a "
+        "container with a quota",
     )
     disturbed_s: Measure = Field(
         default=None,
         description="seconds after the warm-up in which the host, or processes that are not of the run, had at least a "
-        "tenth of those processors; null if nobody looked",
+        "tenth of those processors; null if nobody looked, as in a container with a quota",
     )
     parameters: dict[str, Scalar] = Field(description="effective parameters")
 

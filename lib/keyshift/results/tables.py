@@ -57,9 +57,10 @@ _COLUMNS: dict[str, list[pa.Field]] = {
             "was sampled first), harness_cores (processors of what the job is measured with: generator, collector, "
             "embedded services, the driver's process; a Redis server that was started for the run, and a Spark that "
             "stands idle, are counted here, too), machine_cores (processors that the run may use: all, busy, busy for "
-            "others, stolen), disturbed (1 if others and the host had at least a tenth of them in the second before, "
-            "else 0), run_queue (processes that run or could), throughput_per_s (1/s), fault, replicas (how many are "
-            "full, where that changes), …",
+            "others, stolen; in a container with a quota: of how many it may have the time, and busy for the run), "
+            "disturbed (1 if others and the host had at least a tenth of them in the second before, else 0), "
+            "run_queue (processes that run or could), throughput_per_s (1/s), fault, replicas (how many are full, "
+            "where that changes), …",
         ),
         column("instance", pa.string(), "of which process, slot or task; of a fault, what happened"),
         column("value", pa.float64(), "in the unit of the metric"),

@@ -64,9 +64,6 @@ class Kafka(Service):
             "group.initial.rebalance.delay.ms": 0,
             "message.max.bytes": 8 * 1024**2,
             "replica.fetch.max.bytes": 8 * 1024**2,
-            # Of topics that do not say how long they are kept, as those of runs and jobs do.
-            "log.retention.hours": 6,
-            "log.retention.bytes": 2 * 1024**3,  # per partition
             "log.retention.check.interval.ms": 60_000,
             "log.segment.bytes": 128 * 1024**2,
             "log.cleaner.threads": 1,

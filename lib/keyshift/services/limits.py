@@ -50,14 +50,19 @@ def visible() -> int:
 
 def processors(groups: Path = GROUPS) -> int:
     """How many this process may have: whole ones, of one and a half one, and at least one."""
-    found = visible()
+    return max(1, int(allowed(groups)))
+
+
+def allowed(groups: Path = GROUPS) -> float:
+    """Of how many processors this process may have the time; of one it may be a part."""
+    found = float(visible())
     with contextlib.suppress(OSError, ValueError):  # there is no such file, or it says "max"
         quota, period = map(int, (groups / "cpu.max").read_text().split())
-        found = min(found, quota // period)
+        found = min(found, quota / period)
     with contextlib.suppress(OSError, ValueError):
         quota, period = (int((groups / f"cpu/cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
-        found = min(found, quota // period) if quota > 0 else found
-    return max(1, found)
+        found = min(found, quota / period) if quota > 0 else found
+    return found
 
 
 def memory(groups: Path = GROUPS) -> UsableMemory:

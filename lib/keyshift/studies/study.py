@@ -29,7 +29,9 @@ _ALLOWED = "names of strategies in a list, or {name: {strategy: …, settings: {
 
 @dataclass
 class Study:
-    """``runs``: of each point, by its name, with their tables. ``died``: why a run of a point has none."""
+    """``runs``: of each point, by its name, with their tables. ``died``: why a run of a point has none, with the paths
+    of this machine, as whoever waits here looks for its log.
+    """
 
     runs: dict[str, list[tuple[Manifest, Tables]]]
     specs: dict[str, RunSpec]
@@ -44,7 +46,7 @@ class Study:
         try:
             manifest = run()
         except KeyshiftError as error:
-            self.died[point] = anonymous(str(error))  # a notebook shows it, and others read that
+            self.died[point] = str(error)
             return False
         self.runs[point].append((manifest, store.get_tables(manifest.run_id)))
         return True
@@ -69,7 +71,8 @@ class Study:
             for name, some in self.runs.items()
             for manifest, _ in some
         ]
-        rows += [{"point": name, "run": "", "verdict": f"died: {why}"} for name, why in self.died.items()]
+        # A table cuts long texts off: in a copy of the notebook the rest of a path or an address is not known as one.
+        rows += [{"point": name, "run": "", "verdict": f"died: {anonymous(why)}"} for name, why in self.died.items()]
         return pd.DataFrame(rows).set_index("point")
 
     def rows(self) -> list[dict[str, Any]]:
@@ -208,7 +211,7 @@ def collect(
     study = Study({name: [] for name in specs}, specs)
 
     def failed(spec: RunSpec, error: KeyshiftError) -> None:
-        study.died[names[id(spec)]] = anonymous(str(error))
+        study.died[names[id(spec)]] = str(error)
 
     with open_lab([*specs.values()], profile, say) as lab:
         study.specs = dict(zip(specs, lab.settled([*specs.values()]), strict=True))

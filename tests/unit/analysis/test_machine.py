@@ -34,6 +34,11 @@ def test_a_run_without_samples_of_the_machine_knows_no_share():
     assert shares(sampled()).empty
 
 
+def test_who_does_not_know_the_host_knows_no_share_that_it_gave_to_others():
+    metrics = sampled((-2, 2.0, 1.5, 0.0))
+    assert shares_before(metrics[metrics["instance"] != "stolen"], -5.0) == (0.75, None)
+
+
 @pytest.mark.parametrize(
     ("busy", "stolen", "words"),
     [

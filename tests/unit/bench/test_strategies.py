@@ -139,13 +139,13 @@ def test_a_run_that_is_bad_is_exit_status_1(collected):
 
 
 def test_the_report_has_each_run_with_its_notes_what_was_aimed_at_and_who_died(monkeypatch, tmp_path):
-    died = {"order_unaware": "the query has ended"}
+    died = {"order_unaware": "the query has ended; see /srv/logs/spark.log"}
     study = Study({"fluid": [(small_store.run(notes=["a note"]), {})], "order_unaware": []}, {}, died)
     monkeypatch.setattr(bench, "collect", lambda specs, **_: study)
     with pytest.raises(bench.typer.Exit) as left:
         bench.bench([*study.runs], quick=True, out=tmp_path / "out.json")
     report = json.loads((tmp_path / "out.json").read_text())
-    assert (left.value.exit_code, report["died"]) == (1, died)
+    assert (left.value.exit_code, report["died"]) == (1, {"order_unaware": "the query has ended; see <path>"})
     assert [(row["strategy"], row["notes"]) for row in report["runs"]] == [("fluid", ["a note"])]
     assert [aim["measure"] for aim in report["aims"]] == ["spike of fluid, against P99 before"]
 

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 import small_store
+from pyspark import SparkContext
 
 from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.model.errors import BadInput
@@ -16,6 +17,13 @@ from keyshift.traffic.topics import Topic
 
 SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots": 4, "skew": 0.0}
 FLUID = {"fluid": {"strategy": "fluid"}}
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch):
+    """That of other tests."""
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
 
 
 @pytest.fixture
@@ -50,6 +58,12 @@ def test_engines_are_not_started_beside_a_cluster(nothing_starts, tmp_path):
     profile.write_text("services: {kafka: 'a:1', zookeeper: 'b:2', minio: 'c:3'}\nspark: {master: local}\n")
     with pytest.raises(BadInput, match="spark_state is started beside the embedded services"):
         measure_beside_engines(FLUID, SMALL, ["spark_state"], str(profile))
+
+
+def test_a_spark_of_ones_own_is_refused_before_another_engine_has_run_for_minutes(nothing_starts, monkeypatch):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", "of somebody")
+    with pytest.raises(BadInput, match="a Spark runs in this process already"):
+        measure_beside_engines(FLUID, SMALL, ["flink_restart", "spark_state"])
 
 
 def test_points_of_all_are_one_study(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from keyshift.place.needs import Resources
 from keyshift.results.manifest import describe_machine
 from keyshift.services import limits
-from keyshift.services.limits import UsableMemory, memory, processors
+from keyshift.services.limits import UsableMemory, allowed, memory, processors
 
 MIB, NO_LIMIT = 1 << 20, 9223372036854771712
 VERSION_2 = {
@@ -53,6 +53,11 @@ def groups(tmp_path, monkeypatch):
 )
 def test_processors_are_whole_ones_that_it_may_have_and_at_least_one(groups, files, found):
     assert processors(groups(files)) == found
+
+
+@pytest.mark.parametrize(("files", "found"), [({}, 8.0), ({"cpu.max": "50000 100000"}, 0.5), (SHARE_1, 3.5)])
+def test_the_time_of_processors_that_it_may_have_is_exact(groups, files, found):
+    assert allowed(groups(files)) == found
 
 
 @pytest.mark.parametrize(

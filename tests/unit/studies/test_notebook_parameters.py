@@ -3,6 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -133,6 +134,20 @@ def test_settings_of_all_runs_of_deaths_win_over_the_parameters_of_the_notebook(
     assert {spec.run.rate for spec in specs} == {200.0}
 
 
+@pytest.mark.parametrize(
+    ("notebook", "settings", "names"),
+    [
+        ("replication/01_deaths", {"seconds": 30.0, "rate": 200.0, "fault": "kill:slot@4"}, "fault, seconds"),
+        ("replication/02_orders", {"heartbeat_ms": 20.0, "rate": 200.0}, "heartbeat_ms"),
+        ("hybrid/01_backends", {"backend": "memory", "cache": False}, "backend"),
+        ("hybrid/03_mappers_and_counters", {"stage_slots": "map:3"}, "stage_slots"),
+    ],
+)
+def test_settings_that_each_point_has_of_its_own_are_refused(notebook, settings, names):
+    with pytest.raises(KeyshiftError, match=f"settings: {names}: set by other parameters of this notebook"):
+        asked(notebook, settings=settings)
+
+
 @pytest.mark.parametrize("notebook", ["02_autoscaling", "03_mappers_and_counters", "04_parallelism"])
 def test_slots_that_are_counted_have_the_same_work(notebook):
     assert {spec.workload.skew for spec in asked(f"hybrid/{notebook}").specs} == {0.0}
@@ -210,6 +225,22 @@ def test_snapshots_that_did_not_come_are_not_drawn(notebook):
     for taken, drawn in ((made, True), (made | {"snapshots": made["snapshots"].iloc[:0]}, False)):
         study = Study({"fluid": [(run(), taken)]}, {"fluid": make_spec({})})
         assert ("figure" in execute(notebook, "snapshot_figure", study=study, snapshot_s=30.0)) == drawn
+    plt.close("all")
+
+
+def test_a_notebook_that_has_nothing_to_draw_says_so_and_goes_on():
+    """Behind the figure come the sentences, and its runs are published."""
+    measured = {"parameters": {"slots": 1, "chain": "map"}, "held_p50_ms": 2.0, "held_p99_ms": 6.0}
+    none, wrong, known = (
+        row("map, 1 slots", highest_per_s=rate, verdict=verdict, **measured)
+        for rate, verdict in ((None, "ok"), (1000.0, "bad"), (1000.0, "ok"))
+    )
+    for rows, drawn in (([none], False), ([none, wrong], False), ([none, known], True)):
+        study = SimpleNamespace(rows=lambda rows=rows: rows)
+        assert ("figure" in execute("hybrid/04_parallelism", "sweep_lines", study=study, backend="memory")) == drawn
+    of = {"slots": 2, "to_slots": 4, "keys": 9}
+    bad = [run(status="bad")]
+    assert "figure" not in execute("start/03_invent", "panels(timelines", compared=["fluid"], manifests=bad, **of)
     plt.close("all")
 
 

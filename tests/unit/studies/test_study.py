@@ -9,13 +9,14 @@ from small_lab import opens
 from keyshift.lab.run import run_each
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.studies import study as studies
-from keyshift.studies.study import measure, named
+from keyshift.studies.study import Study, measure, named
 
 TABLES = {
     "latency": pd.DataFrame({"created_s": [-1.0, 0.5, 1.5], "latency_ms": [10.0, 20.0, 40.0]}),
     "migration": pd.DataFrame({"switched_s": [0.1], "installed_s": [0.2]}),
     "metrics": pd.DataFrame({"t_s": [3.0], "metric": ["fault"], "instance": ["kill:slot"], "value": [1.0]}),
 }
+DEATH = "it died once, at store:9000; see /srv/logs/spark.log"
 VERDICT = SimpleNamespace(lost=0, duplicated=0, reordered=0, wrong=0, ownership_violations=0)
 
 
@@ -134,7 +135,25 @@ def test_what_is_measured_is_without_the_warm_up(lab):
 def test_a_point_of_which_one_repetition_dies_has_the_others(lab, monkeypatch):
     monkeypatch.setattr(lab, "run", _dies_once(lab.run))
     study = measure(named(["fluid"]), {"repetitions": 3})
-    assert len(study.runs["fluid"]) == 2 and study.died == {"fluid": "it died once, at <address>"}
+    assert len(study.runs["fluid"]) == 2
+    assert study.verdicts()["verdict"].tolist() == ["ok", "ok", "died: it died once, at <address>; see <path>"]
+
+
+def test_who_waits_for_a_study_is_told_where_the_log_of_a_death_is(lab, monkeypatch):
+    """Copies of the notebook are made without it."""
+    monkeypatch.setattr(studies.notebook, "publish", lambda manifests: None)
+    monkeypatch.setattr(lab, "run", _dies_once(lab.run))
+    study = measure(named(["fluid"]), {"repetitions": 3})
+    with pytest.raises(KeyshiftError, match=f"1 of 1 points died: fluid .{DEATH}"):
+        study.publish()
+
+    def dies():
+        raise KeyshiftError(DEATH)
+
+    one = Study({"fluid": []}, {})
+    assert not one.add("fluid", lab.store, dies)
+    with pytest.raises(KeyshiftError, match=f"all points died: {DEATH}"):
+        one.require_good()
 
 
 def _dies_once(run):
@@ -143,7 +162,7 @@ def _dies_once(run):
     def attempt(spec):
         made.append(spec)
         if len(made) == 2:
-            raise KeyshiftError("it died once, at store:9000")
+            raise KeyshiftError(DEATH)
         return run(spec)
 
     return attempt

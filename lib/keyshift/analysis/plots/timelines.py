@@ -177,9 +177,9 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
 
 
 def _stacked(found: pd.DataFrame) -> pd.DataFrame:
-    """Of ``machine.shares``, those of ``_MACHINE`` in %; a run that does not know its others has none."""
-    others = found["others"].fillna(0.0)
-    return pd.DataFrame({"ours": found["busy"] - others, "others": others, "stolen": found["stolen"]}) * 100
+    """Of ``machine.shares``, those of ``_MACHINE`` in %; a run that does not know others, or the host, has none."""
+    others, stolen = (found[name].fillna(0.0) for name in ("others", "stolen"))
+    return pd.DataFrame({"ours": found["busy"] - others, "others": others, "stolen": stolen}) * 100
 
 
 def _require(runs: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from keyshift.analysis.machine import ALL, BUSY, DISTURBED, DISTURBED_FROM, MACH
 from keyshift.clock import SECOND_US
 from keyshift.lab.machine.network import Bytes, Connections
 from keyshift.model.records import PodUsed
+from keyshift.services import limits
 
 AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job
 SENT, RECEIVED = "sent_mib", "received_mib"  # metrics: over the network, since the first sample
@@ -195,10 +196,15 @@ class Sampler:
         (last, before), self._machine = self._machine, (time.monotonic(), processors_s())
         now, spent = self._machine
         cores = {kind: (seconds - before[kind]) / (now - last) for kind, seconds in spent.items()}
-        cores[OTHERS] = max(0.0, cores[BUSY] - ours)
+        if (allowed := limits.allowed()) < limits.visible():
+            # A container sees what all processors of its machine do, whose time is not its own. Who takes of its own
+            # time nobody tells.
+            cores = {ALL: allowed, BUSY: min(ours, allowed)}
+        else:
+            cores[OTHERS] = max(0.0, cores[BUSY] - ours)
+            yield DISTURBED, "machine", float(cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL])
         for kind, value in cores.items():
             yield MACHINE, kind, value
-        yield DISTURBED, "machine", float(cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL])
         with contextlib.suppress(OSError, StopIteration), open("/proc/stat") as file:  # Linux alone tells
             yield WAITING, "machine", float(next(line.split()[1] for line in file if line.startswith("procs_running")))
 

@@ -162,6 +162,9 @@ def test_how_full_the_machine_was_has_a_panel_of_its_own_if_all_runs_know(tables
     named = {text.get_text() for text in figure.legends[0].get_texts()}
     assert {"busy for the run", "busy for others", "stolen by others on the host"} <= named
     assert "disturbed by others" not in named
+    of_a_quota = tables | {"metrics": pd.concat([tables["metrics"], *machine[:2]])}
+    figure = timelines.resource_panels({"fluid": of_a_quota})
+    assert [top(area) for area in figure.axes[2].collections[:3]] == pytest.approx([75, 75, 75])
 
 
 def top(area):

@@ -10,8 +10,9 @@ from statistics import median
 import psutil
 import pytest
 
-from keyshift.lab.machine.sampler import Looks, Sampler, Spent, spent_s
+from keyshift.lab.machine.sampler import Looks, Sampler, Spent, processors_s, spent_s
 from keyshift.model.records import PodUsed
+from keyshift.services import limits
 from keyshift.waiting import wait_until
 
 
@@ -69,7 +70,8 @@ def test_a_server_for_state_that_the_run_has_started_is_none_of_its_workers(tmp_
     assert not values(sampler.rows, "rss_mib", "Redis") and not values(sampler.rows, "cpu_cores", "Redis")
 
 
-def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_marked(busy, stranger):
+def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_marked(busy, stranger, monkeypatch):
+    monkeypatch.setattr(limits, "allowed", limits.visible)  # the tests may run in a container
     with Sampler(lambda: {busy: "generator"}) as sampler:
         assert wait_until(lambda: sum(values(sampler.rows, "disturbed", "machine")) > 0, 60.0)
     rows, found = sampler.rows, {}
@@ -82,6 +84,15 @@ def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_mark
         assert machine["others"] == pytest.approx(max(0.0, machine["busy"] - ours))
         much = machine["others"] + machine["stolen"] >= 0.1 * machine["all"]
         assert sample["disturbed"] == {"machine": float(much)}
+
+
+def test_in_a_container_with_a_quota_processors_are_of_that_and_nobody_knows_of_others(monkeypatch):
+    monkeypatch.setattr(limits, "allowed", lambda: 0.5)
+    sampler = Sampler(dict)
+    sampler._machine = (time.monotonic() - 1.0, processors_s())
+    for ours, busy in ((0.4, 0.4), (0.6, 0.5)):
+        sampled = [each for each in sampler._of_machine(ours) if each[0] != "run_queue"]
+        assert sampled == [("machine_cores", "all", 0.5), ("machine_cores", "busy", busy)]
 
 
 def test_a_process_that_has_just_begun_is_the_jobs_from_its_first_moment():
