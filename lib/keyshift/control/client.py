@@ -16,6 +16,7 @@ from keyshift.experiment.commands import UNDER_WAY, Answer, Command, Migration
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import Say
+from keyshift.services import processes
 
 LOOK_S = 0.3
 GOES_ON = ("running", "stopping")  # states of a job whose migrations come to their end
@@ -120,7 +121,5 @@ def stopped(client: Client, say: Say, within_s: float | None = None) -> Status:
 def await_end(job: JobFile) -> None:
     """Wait until the process of the job is gone. Raises ServiceUnavailable if that takes too long."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        try:
-            psutil.Process(job.pid).wait(END_S)
-        except psutil.TimeoutExpired:
-            raise ServiceUnavailable(f"process {job.pid} of job {job.name} did not end; its log is {job.log}") from None
+        if processes.await_end([psutil.Process(job.pid)], END_S):
+            raise ServiceUnavailable(f"process {job.pid} of job {job.name} did not end; its log is {job.log}")

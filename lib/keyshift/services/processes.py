@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from keyshift.folders import Cancelled, write_whole
+from keyshift.waiting import wait_until
 
 TELL_S = 15.0  # between two lines of progress
 # Children that still run while this process does. Kept to collect them when they die, or they would stay as zombies.
@@ -178,15 +179,24 @@ def listens(process: psutil.Process, port: int) -> bool:
 
 
 def stop(processes: Sequence[psutil.Process], deadline_s: float = 20.0) -> None:
-    """End processes politely (SIGTERM), and after ``deadline_s`` by force; returns when all are gone."""
+    """End processes politely (SIGTERM), and after ``deadline_s`` by force; returns when none runs any more."""
     for process in processes:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-        except psutil.NoSuchProcess:
-            continue
-    _, stubborn = psutil.wait_procs(processes, timeout=deadline_s)
+    stubborn = await_end(processes, deadline_s)
     kill(stubborn)
-    psutil.wait_procs(stubborn, timeout=5)
+    await_end(stubborn, 5.0)
+
+
+def await_end(processes: Sequence[psutil.Process], within_s: float) -> list[psutil.Process]:
+    """Wait until they have ended; gives those that have not.
+
+    One has ended, too, of which the system knows as long as whoever began it does not ask: another process of ours, or
+    a container's first one, that never does.
+    """
+    wait_until(lambda: not any(map(runs, processes)), within_s, every_s=0.02)
+    _, left = psutil.wait_procs(processes, timeout=0)  # asks for our own
+    return [process for process in left if runs(process)]
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
