@@ -5,10 +5,10 @@ import sys
 
 import psutil
 import pytest
+from small_jobs import file_of
 
 from keyshift.control import client
 from keyshift.services import processes
-from small_jobs import file_of
 
 # Never asks how its child has ended, as a batch whose notebook restarts a service, or a container's first process.
 PARENT = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
