@@ -157,15 +157,15 @@ def living(pid: int, created: float, born: str = "") -> psutil.Process | None:
         # Times of creation derive from the boot time on Linux, which moves when the clock is set.
         now = born and _born(pid)
         ours = born == now if now else abs(process.create_time() - created) < 2.0
-        return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
+        return process if ours and runs(process) else None
     except psutil.NoSuchProcess:
         return None
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether it has not ended."""
+    """Whether it has not ended. A zombie of which threads are left has its ports still: the first one ended before."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     return False
 
 

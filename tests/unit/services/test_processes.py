@@ -1,5 +1,6 @@
 """Processes end, whoever has begun them."""
 
+import platform
 import subprocess
 import sys
 
@@ -9,11 +10,19 @@ from small_jobs import file_of
 
 from keyshift.control import client
 from keyshift.services import processes
+from keyshift.waiting import wait_until
 
 # Never asks how its child has ended, as a batch whose notebook restarts a service, or a container's first process.
 PARENT = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
 
 
+# Its first thread ends, and another one goes on until there is no more input.
+HEADLESS = """
+import ctypes, os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()
+ctypes.CDLL(None).syscall(NUMBER, 0)
+"""
+EXIT = {"x86_64": 60, "aarch64": 93}  # the number of the system call with which a thread ends
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 
 
@@ -41,3 +50,14 @@ def test_our_own_are_no_zombies_behind_their_end_and_the_stubborn_are_killed():
     deaf.stdout.readline()
     processes.stop([ours, psutil.Process(deaf.pid)], deadline_s=0.5)
     assert not ours.is_running() and deaf.poll() is not None
+
+
+@pytest.mark.skipif(platform.machine() not in EXIT or platform.system() != "Linux", reason="another number of exit")
+def test_a_process_runs_until_its_last_thread_has_ended():
+    command = [sys.executable, "-c", HEADLESS.replace("NUMBER", str(EXIT[platform.machine()]))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as headless:
+        process = psutil.Process(headless.pid)
+        assert wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE, 60)
+        assert processes.runs(process) and processes.await_end([process], 0.0) == [process]
+        headless.stdin.close()
+        assert processes.await_end([process], 60.0) == [] and not process.is_running()
