@@ -123,6 +123,19 @@ def test_the_title_of_a_figure_of_deaths_says_how_many_there_are(times, words):
     plt.close("all")
 
 
+@pytest.mark.parametrize(("deaths", "words"), [(19, "the longest of the silences is 60 ms"), (20, "the P99 of the")])
+def test_few_deaths_have_a_longest_silence_and_no_percentile(deaths, words):
+    died = {"t_s": [number / 2 for number in range(deaths)], "metric": "fault", "instance": "kill:slot@4", "value": 1.0}
+    made = {name: table.to_pandas() for name, table in tables().items()}
+    made["metrics"] = pd.concat([made["metrics"], pd.DataFrame(died)])
+    study = SimpleNamespace(
+        good=lambda: {"passive": [(run(), made)]}, rows=lambda: [row("passive")], correct=["passive"]
+    )
+    table = execute("replication/01_deaths", "silences_around", study=study, trigger_s=3.0)["table"]
+    said = execute("replication/01_deaths", "of_silence, of_cpu", study=study, table=table)["said"]
+    assert sum(line.startswith(f"passive: over {deaths} deaths {words}") for line in said) == 1
+
+
 def test_work_of_a_stage_that_no_chain_has_is_refused():
     with pytest.raises(KeyshiftError, match="work_us: 'maps' is no kind of stage; there are map and counter"):
         asked("hybrid/04_parallelism", work_us={"counter": 10.0, "maps": 10.0})
