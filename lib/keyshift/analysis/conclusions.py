@@ -8,7 +8,7 @@ import pandas as pd
 
 from keyshift.analysis.machine import FULL, ROBBED
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import Point, Row, on_front, points, ratio, tradeoffs
+from keyshift.analysis.tables import Point, Row, on_front, owners_only, points, ratio, tradeoffs
 
 TIE = 1.1  # single runs scatter by about this factor: closer ones are called equal
 
@@ -58,8 +58,8 @@ def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
     staying = list(known[known["stays"]]["label"])
     if staying:
         said.append(
-            f"{enumerated(staying)}: completion is the change of owner only; part of the state stays where it was "
-            "until a record asks for it."
+            f"{enumerated(staying)}: completion is the change of owner only; state follows later, or stays where it "
+            "was."
         )
     return said
 
@@ -183,8 +183,8 @@ def _about(group: list[Point]) -> list[str]:
     said += _compare(
         hit,
         lambda row: row.get("completion_s"),
-        one="{best} completed in {low}.",
-        several="{best} completed first, in {low}; {worst} took {high}: {times}.",
+        one="{best} completed in {low}{of_best}.",
+        several="{best} completed first, in {low}{of_best}; {worst} took {high}: {times}.",
         same="All took about the same time to complete, {low}.",
         show=_s,
     )
@@ -259,6 +259,7 @@ def _compare(
             best_spike=best_spike,
             worst=worst.label,
             high=show(high),
+            of_best=" (the change of owner only)" if owners_only(best.rows[0]) else "",
             worst_spike=worst_spike,
             times=_contrast(best, worst, measure, much),
         )

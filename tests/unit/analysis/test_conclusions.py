@@ -58,6 +58,11 @@ def test_one_strategy_is_described_without_comparison():
     assert sentences([]) == ["There is no run to compare."]
 
 
+def test_of_one_that_only_changes_owners_it_is_said_that_it_completed_no_more():
+    said = sentences([row("fluid"), row("lazy", completion_s=0.1)])
+    assert "lazy completed first, in 100 ms (the change of owner only); fluid took 3.0 s: 30 times as long." in said
+
+
 @pytest.mark.parametrize("missing", [None, NAN])
 def test_missing_values_are_said_to_be_missing(missing):
     gap = row("lazy", spike_ms=missing, completion_s=missing, recover_s=missing)
