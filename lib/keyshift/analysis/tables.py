@@ -180,15 +180,15 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
 
     Columns: label, strategy, runs, verdict ("ok" or "bad"), spike_ms and completion_s (medians over the runs), their
     ranges in spike_low_ms, spike_high_ms, completion_low_s and completion_high_s, p99_before_ms and floor_s (medians),
-    stays (see ``owners_only``), front (correct, and nobody correct is better in one and not worse in the other). A
-    spike or completion is NaN if a run does not know it or is not correct. Raises BadInput for runs of several
-    workloads.
+    stays (see ``owners_only``), recovered (all runs were seen to: else the spike may not be over), front (correct, and
+    nobody correct is better in one and not worse in the other). A spike or completion is NaN if a run does not know it
+    or is not correct. Raises BadInput for runs of several workloads.
     """
     grouped = points(summaries)
     if len(grouped) > 1:
         raise BadInput(f"tradeoffs: runs of the workloads {', '.join(grouped)} cannot be compared; give those of one")
     rows = [_tradeoff(point) for group in grouped.values() for point in group]
-    names = ["label", "strategy", "runs", "verdict", "stays", "p99_before_ms", "floor_s", *_SPREAD]
+    names = ["label", "strategy", "runs", "verdict", "stays", "recovered", "p99_before_ms", "floor_s", *_SPREAD]
     frame = pd.DataFrame(rows, columns=names)
     return frame.assign(front=on_front(frame))
 
@@ -208,6 +208,7 @@ def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
 def _tradeoff(point: Point) -> dict[str, Any]:
     row: dict[str, Any] = {"label": point.label, "strategy": point.rows[0]["strategy"], "runs": len(point.rows)}
     row |= {"verdict": "bad" if point.bad else "ok", "stays": owners_only(point.rows[0])}
+    row["recovered"] = not point.lacks("recover_s", lambda _: True)
     for column, name in (("p99_before_ms", "p99_ms"), ("floor_s", "floor_s")):
         row[column] = middle(point.values(_field(name)))
     for name, unit in (("spike", "ms"), ("completion", "s")):
