@@ -1,23 +1,32 @@
 """Comparisons of runs in words, computed from summary rows (``results.manifest.Summary``, as dicts)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, nan
 
 import pandas as pd
 
 from keyshift.analysis.machine import FULL, ROBBED
+from keyshift.analysis.metrics import HOLD_S
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import Point, Row, on_front, points, ratio, tradeoffs
+from keyshift.analysis.tables import Point, Row, on_front, owners_only, points, ratio, tradeoffs
 
-TIE = 1.1  # single runs scatter by about this factor: closer ones are called equal
+TIE = 1.1  # what is closer is called equal
+ONCE = 2.0  # likewise of single runs: ten equal ones had spikes of 36 to 73 ms (docs/performance.md)
+FRAMES = 2  # silences of up to so many frames are there at any time
+
+
+def tie(*runs: int) -> float:
+    """The factor up to which figures are called equal, each of which is of so many runs."""
+    return TIE if min(runs) > 1 else ONCE
 
 
 def sentences(summaries: Sequence[Row]) -> list[str]:
     """What the runs show, in sentences computed from them: verdicts first, then spike, silence, completion, recovery.
 
     Points with a bad verdict are reported and left out of the comparisons: speed does not make up for wrong results.
-    Points within 10 % are called the same; where both were repeated, what may be chance (Welch, 95 %) is called so.
+    Points within 10 % are called the same, or within a factor of 2 if one of them ran once; where both were repeated,
+    what may be chance (Welch, 95 %) is called so. Who was not seen to recover is the best in neither spike nor silence.
     """
     grouped = points(summaries)
     if not grouped:
@@ -35,8 +44,9 @@ def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
     known = frame.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     if known.empty:
         return ["No strategy has both a spike and a completion to compare."]
-    unbeaten = on_front(known, TIE)
-    front, others = (known[chosen] for chosen in (unbeaten, ~unbeaten))
+    seen, equal = known[known["recovered"]], tie(*known["runs"])
+    unbeaten = on_front(seen, equal)
+    front, others = (seen[chosen] for chosen in (unbeaten, ~unbeaten))
     said = []
     if len(others):
         said.append(
@@ -44,32 +54,32 @@ def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
             f"{enumerated(list(others['label']))}: there is one that is about as good in both, or better."
         )
     elif len(front) > 1:
-        said.append(f"{enumerated(list(front['label']))}: {_traded(front)}.")
+        said.append(f"{enumerated(list(front['label']))}: {_traded(front, equal)}.")
     whole = known[~known["stays"]].dropna(subset="floor_s")
     if len(whole):
-        fastest = whole[whole["completion_s"] <= TIE * whole["completion_s"].min()]
-        of_runs = " (the median of its runs)" if fastest["runs"].iloc[0] > 1 else ""
-        complete = "completes first, in" if len(fastest) == 1 else "complete first, in about"
+        fastest = whole[whole["completion_s"] <= equal * whole["completion_s"].min()]
+        many, took = len(fastest) > 1, _span(_s, fastest["completion_s"].min(), fastest["completion_s"].max())
+        if fastest["runs"].max() > 1:
+            took += " (medians of their runs)" if many else " (the median of its runs)"
         said.append(
-            f"Of what moves everything {enumerated(list(fastest['label']))} {complete} "
-            f"{_s(fastest['completion_s'].iloc[0])}{of_runs}; the floor, a bare copy of the same bytes, is "
-            f"{_s(fastest['floor_s'].iloc[0])}."
+            f"Of what moves everything {enumerated(list(fastest['label']))} {'complete' if many else 'completes'} "
+            f"first, in {took}; the floor, a bare copy of the same bytes, is {_s(fastest['floor_s'].iloc[0])}."
         )
     staying = list(known[known["stays"]]["label"])
     if staying:
         said.append(
-            f"{enumerated(staying)}: completion is the change of owner only; part of the state stays where it was "
-            "until a record asks for it."
+            f"{enumerated(staying)}: completion is the change of owner only; state follows later, or stays where it "
+            "was."
         )
     return said
 
 
-def _traded(front: pd.DataFrame) -> str:
-    """How those that nobody beats, by completion, are to each other."""
+def _traded(front: pd.DataFrame, equal: float) -> str:
+    """How those that nobody beats, by completion, are to each other. ``equal``: a factor."""
     costs = front[["spike_ms", "completion_s"]].to_numpy("float64")
-    if (costs.max(axis=0) <= TIE * costs.min(axis=0)).all():
+    if (costs.max(axis=0) <= equal * costs.min(axis=0)).all():
         return "about the same in both spike and completion"
-    if (costs[1:, 1] <= TIE * costs[:-1, 1]).any():
+    if (costs[1:, 1] <= equal * costs[:-1, 1]).any():
         return "none is better than another in both spike and completion"
     return "each pays for a lower spike with a later completion"
 
@@ -78,7 +88,8 @@ def rescaling_sentences(tables: Mapping[str, pd.DataFrame], names: Sequence[str]
     """Who was done first with each migration, and who had the lowest spike. ``tables`` and ``names``: see
     ``rescaling_figure``; of points all of whose runs are correct.
     """
-    means = {name: table.groupby("number")[["completion_s", "spike_ms"]].mean() for name, table in tables.items()}
+    by = {name: table.groupby("number")[["completion_s", "spike_ms"]] for name, table in tables.items()}
+    means, runs = {name: one.mean() for name, one in by.items()}, {name: one.size() for name, one in by.items()}
     said = []
     for number, migration in enumerate(names):
         for column, show, verbs, best in (
@@ -88,10 +99,10 @@ def rescaling_sentences(tables: Mapping[str, pd.DataFrame], names: Sequence[str]
             known = {name: float(mean[column].get(number, nan)) for name, mean in means.items()}
             known = {name: value for name, value in known.items() if isfinite(value)}
             if len(known) > 1:
-                low = min(known.values())
-                first = [name for name, value in known.items() if value <= TIE * low]
-                text = f"{enumerated(first)} {verbs[len(first) > 1]}{best}"
-                said.append(f"{migration}: {text} {show(low)}.")
+                low, equal = min(known.values()), tie(*(runs[name][number] for name in known))
+                first = {name: value for name, value in known.items() if value <= equal * low}
+                text = f"{enumerated([*first])} {verbs[len(first) > 1]}{best}"
+                said.append(f"{migration}: {text} {_span(show, low, max(first.values()))}.")
     return said
 
 
@@ -158,43 +169,61 @@ def _about(group: list[Point]) -> list[str]:
     hit = [replace(point, rows=some) for point in correct if (some := tuple(filter(is_hit, point.rows)))]
     if any(len(point.rows) > 1 for point in hit):
         said.append("Of points that were repeated, the figures are means over their runs.")
+    elif len(hit) > 1:
+        said.append(
+            f"Each point ran once: what is within a factor of {ONCE:g} is called the same, as equal runs differ by as "
+            "much."
+        )
+    unseen = [point.label for point in hit if point.lacks("recover_s", is_hit)]
     said += _compare(
         hit,
-        lambda row: ratio(row, "spike_ms", "p99_ms"),
+        _multiple,
         # What is compared are the multiples, so they come first: P99 before may differ.
         one="{best} kept the P99 spike at {low} its value before (a spike of {best_spike}).",
         several="{best} kept the P99 spike at {low} its value before (a spike of {best_spike}); {worst} reached {high} "
         "({worst_spike}): {times}.",
-        same="The P99 spike is about the same everywhere, {high} its value before.",
-        show=lambda value: f"{digits(value)} ×",
+        same="The P99 spike is about the same everywhere, {high} its value before at the most.",
+        show=lambda value: f"{digits(value)} ×" if value > 1 else "no more than",
         much="much",
+        unseen=unseen,
     )
-    unknown = [point.label for point in hit if not point.values(lambda row: ratio(row, "spike_ms", "p99_ms"))]
+    unknown = [point.label for point in hit if not point.values(_multiple)]
     if unknown:
         said.append(f"P99 before and at its spike are not both known for {enumerated(unknown)}.")
+    frames = (row["parameters"].get("frame_ms") for point in hit for row in point.rows)
     said += _compare(
         hit,
         lambda row: row.get("silence_ms"),
         one="The longest time without a result is {low} with {best}.",
         several="The longest time without a result is {low} with {best}, {high} with {worst}: {times}.",
-        same="The longest time without a result is about the same everywhere, {low}.",
+        same="The longest time without a result is about the same everywhere, {span}.",
         show=_ms,
+        least=FRAMES * max((ms for ms in frames if isinstance(ms, int | float)), default=0.0),
+        unseen=unseen,
     )
     said += _compare(
         hit,
         lambda row: row.get("completion_s"),
-        one="{best} completed in {low}.",
-        several="{best} completed first, in {low}; {worst} took {high}: {times}.",
-        same="All took about the same time to complete, {low}.",
+        one="{best} completed in {low}{of_best}.",
+        several="{best} completed first, in {low}{of_best}; {worst} took {high}: {times}.",
+        same="All took about the same time to complete, {span}.",
         show=_s,
     )
     unfinished = [point.label for point in hit if point.lacks("completion_s", moves)]
     if unfinished:
         said.append(f"A completion time is missing for {enumerated(unfinished)}.")
-    unrecovered = [point.label for point in hit if point.lacks("recover_s", is_hit)]
-    if unrecovered:
-        said.append(f"P99 was not seen back under its objective for good with {enumerated(unrecovered)}.")
+    if unseen:
+        said.append(
+            f"The load ended before {HOLD_S} seconds in a row under the objective were seen behind the migration, or "
+            f"the last fault, with {enumerated(unseen)}: spike and silence may be larger than what is known."
+        )
     return said
+
+
+def _multiple(row: Row) -> float | None:
+    """The spike as a multiple of P99 before. One below it is not so many times better: there was no spike."""
+    found = ratio(row, "spike_ms", "p99_ms")
+    return None if found is None or not isfinite(found) else max(1.0, found)
 
 
 def moves(row: Row) -> bool:
@@ -242,15 +271,28 @@ def _compare(
     same: str,
     show: Callable[[float], str],
     much: str = "long",
+    least: float = 0.0,
+    unseen: Collection[str] = (),
 ) -> list[str]:
-    """The sentence for those of ``group`` that know the measure, if there are any."""
+    """The sentence for those of ``group`` that know the measure, if there are any.
+
+    ``least``: what is not above it is the same. ``unseen``: labels of points of which nobody knows how much more it
+    would have been: they can be worse than the best one, but neither that nor the same.
+    """
     known = sorted(
         ((point, mean) for point in group if (mean := point.mean(measure)) is not None), key=lambda pair: pair[1]
     )
-    if not known:
+    seen = [pair for pair in known if pair[0].label not in unseen]
+    if not seen:
         return []
-    (best, low), (worst, high) = known[0], known[-1]
-    text = one if len(known) == 1 else same if high <= TIE * low else several
+    best, low = seen[0]
+
+    def alike(point: Point, mean: float) -> bool:
+        return mean <= tie(*(len(each.values(measure)) for each in (best, point))) * max(low, least)
+
+    known = [(point, mean) for point, mean in known if point.label not in unseen or not alike(point, mean)]
+    worst, high = known[-1]
+    text = one if len(known) == 1 else same if alike(worst, high) else several
     best_spike, worst_spike = (_ms(point.mean(lambda row: row.get("spike_ms")) or nan) for point in (best, worst))
     return [
         text.format(
@@ -258,7 +300,9 @@ def _compare(
             low=show(low),
             best_spike=best_spike,
             worst=worst.label,
-            high=show(high),
+            high=("at least " if worst.label in unseen else "") + show(high),
+            span=_span(show, low, high),
+            of_best=" (the change of owner only)" if owners_only(best.rows[0]) else "",
             worst_spike=worst_spike,
             times=_contrast(best, worst, measure, much),
         )
@@ -272,6 +316,11 @@ def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None],
     if differ(best.values(measure), worst.values(measure)) is False:
         return "that may be chance (Welch, 95 %)"
     return f"{digits(high / low)} times as {word}" if low > 0 else "no multiple of nothing"
+
+
+def _span(show: Callable[[float], str], low: float, high: float) -> str:
+    """Both, or one if they look alike."""
+    return " to ".join(dict.fromkeys((show(low), show(high))))
 
 
 def _ms(value: float) -> str:

@@ -2,11 +2,12 @@
 summary rows and tables in, a table or sentences out.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import TIE, digits, doubts, enumerated, verdict_sentences
+from keyshift.analysis.conclusions import digits, doubts, enumerated, tie, verdict_sentences
 from keyshift.analysis.metrics import need
 from keyshift.analysis.statistics import differ
 from keyshift.analysis.tables import OF_A_COMPARISON, Row, comparison_table, measured, middle
@@ -48,13 +49,14 @@ def incident_sentences(
     """What the runs show: their verdicts, then whether each point helped ``against`` the one that shows the pain.
 
     ``table``: of ``incident_table``, perhaps with more columns. ``measures``: of its columns those that tell; in each
-    less is better. What is within 10 % is called the same, and so are ``LEAST_LATE`` of late results; where both were
-    repeated, what may be chance (Welch, 95 %) is called so. Nothing is known of a point whose runs died, or are wrong.
-    Raises BadInput if there is no such measure.
+    less is better. What is within 10 % is called the same, or within a factor of 2 if one of the two ran once, and so
+    are ``LEAST_LATE`` of late results; where both were repeated, what may be chance (Welch, 95 %) is called so. Nothing
+    is known of a point whose runs died, or are wrong. Raises BadInput if there is no such measure.
     """
     need(table, measures, "incident_sentences")
     said = verdict_sentences(rows)
     said += doubts([row for row in rows if row["verdict"] == "ok"])
+    runs = Counter(row["strategy"] for row in rows)
     for measure in measures:
         correct = table.loc[table["verdict"] == "ok", measure].dropna()
         known = {str(point): float(value) for point, value in correct.items()}
@@ -64,7 +66,8 @@ def incident_sentences(
                 told = f"not known for {enumerated(missing)}"
             else:
                 each = (_values(rows, name, measure) for name in (point, pain))
-                told = _relief(point, pain, known, LEAST_LATE if measure == LATE else 0.0, *each)
+                least, equal = LEAST_LATE if measure == LATE else 0.0, tie(runs[point], runs[pain])
+                told = _relief(point, pain, known, least, equal, *each)
             said.append(f"{measure}: {told}.")
     return said
 
@@ -81,6 +84,7 @@ def _relief(
     pain: str,
     known: Mapping[str, float],
     least: float,
+    equal: float,
     of_point: Sequence[float],
     of_pain: Sequence[float],
 ) -> str:
@@ -88,7 +92,7 @@ def _relief(
     both = f"{digits(value)} with **{point}**, {digits(hurt)} with **{pain}**"
     if max(value, hurt) <= least:
         return f"{both}; there was nothing to help against here"
-    if max(value, hurt) <= max(TIE * min(value, hurt), min(value, hurt) + least):
+    if max(value, hurt) <= max(equal * min(value, hurt), min(value, hurt) + least):
         return f"{both}; it did not help here"
     if of_point and of_pain and differ(of_point, of_pain) is False:
         return f"{both}; that may be chance (Welch, 95 %)"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from keyshift.analysis.conclusions import TIE, digits
+from keyshift.analysis.conclusions import digits, tie
 from keyshift.analysis.metrics import arrivals_ms, need
 from keyshift.analysis.tables import Row
 from keyshift.analysis.timelines import DEATH, faults
@@ -92,11 +92,11 @@ def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
     if of not in silences:
         return [f"No correct run of {of} says how long its results stop."]
     mine = silences.pop(of)
-    runs = table["runs"].to_dict()[of]
-    said = [f"{of}: no result for {digits(mine)} s{', the median of its runs' if runs > 1 else ''}."]
+    runs = table["runs"].to_dict()
+    said = [f"{of}: no result for {digits(mine)} s{', the median of its runs' if runs[of] > 1 else ''}."]
     for name, silence in silences.items():
         low, high = sorted((max(silence, LEAST_S), max(mine, LEAST_S)))
-        if high <= TIE * low:
+        if high <= tie(runs[of], runs[name]) * low:
             said.append(f"{name} is silent for about as long as {of}, {digits(silence)} s.")
         elif silence > mine:
             said.append(f"{name} is silent {digits(high / low)} times as long as {of}, {digits(silence)} s.")

@@ -190,7 +190,8 @@ def migration_of(migration: pd.DataFrame, decisions: pd.DataFrame) -> "pd.Series
 
 
 def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None) -> float | None:
-    """First routing switch to last installed unit; None if nothing moved, or a unit was never installed.
+    """First routing switch to last installed unit; None if nothing moved, or a step did not install a unit: it may have
+    been cancelled by a death, and what it was to move is installed by a later one.
 
     With ``decisions``, which tell one migration from the next, that of each migration, added up: the pauses between
     migrations are in none of them, and time in which two go on at once (in two stages) counts once.

@@ -17,7 +17,7 @@ RATE_MEASURES: dict[str, Measure] = {
 def rate_sentences(summaries: Sequence[Row], parameter: str = "slots", group: str = "chain") -> list[str]:
     """How the highest rate grows with a number ``parameter``, for each ``group``; see ``sweeps.sweep`` for the names.
 
-    Runs whose verdict is not ok count for nothing, and are told of.
+    And how closely such a rate is known. Runs whose verdict is not ok count for nothing, and are told of.
     """
     said = verdict_sentences(summaries)
     found = sweep(summaries, parameter, {HIGHEST: RATE_MEASURES[HIGHEST]}, group)
@@ -30,6 +30,10 @@ def rate_sentences(summaries: Sequence[Row], parameter: str = "slots", group: st
                 f"{last['value'] / first['value']:.2g} times the {parameter}"
             )
         said.append(text + ".")
+    known = [row for row in summaries if row["verdict"] == "ok" and row.get("highest_per_s") and row.get("above_per_s")]
+    if known:
+        step = max(row["above_per_s"] / row["highest_per_s"] for row in known) - 1
+        said.append(f"Each rate is known to within {100 * step:.0f} %: the next one that was tried is not sustained.")
     for point in found[found["unknown"] > 0].to_dict("records"):
         name, value, none, some = (point[each] for each in ("group", "value", "unknown", "runs"))
         of_point = [row for row in summaries if (value_of(row, group), value_of(row, parameter)) == (name, value)]

@@ -19,8 +19,22 @@ Row = Mapping[str, Any]
 Measure = Callable[[Row], float | None]
 NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "reordered", "wrong", "parameters"}
 REPETITION = {"seed", "repetition", "repetitions"}  # parameters in which repetitions of one point may differ
-STAYS = 0.8  # of what had to move; the size of a snapshot, what had to be, is a few percent above what is sent
 MIB = 2**20
+BY_KEY = ("access", "remote")  # transfers with which a unit moves without its keys
+SHARED = ("remote", "hybrid")  # backends that all slots reach: a unit moves by its name
+# What these presets set of transfer and gate, as a run says only what was changed of its preset.
+_OF_PRESETS = {"lazy": {"transfer": "access"}, "hybrid": {"transfer": "remote"}, "stop_restart": {"gate": "query"}}
+
+
+def owners_only(row: Row) -> bool:
+    """Whether a migration of the run changes who owns a unit, and no more: its state follows later, or stays.
+
+    From the parameters of the run. Of a strategy of one's own they say no more than what was changed of it.
+    """
+    given = row["parameters"]
+    own = _OF_PRESETS.get(given.get("strategy", row["strategy"]), {})
+    transfer, gate = (given.get(name) or own.get(name) for name in ("transfer", "gate"))
+    return gate != "query" and (transfer in BY_KEY or given.get("backend") in SHARED)  # a savepoint has all state
 
 
 def phase_name(phase: str) -> str:
@@ -166,15 +180,15 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
 
     Columns: label, strategy, runs, verdict ("ok" or "bad"), spike_ms and completion_s (medians over the runs), their
     ranges in spike_low_ms, spike_high_ms, completion_low_s and completion_high_s, p99_before_ms and floor_s (medians),
-    stays (less was sent than had to move: the rest waits for a record that asks for it), front (correct, and nobody
-    correct is better in one and not worse in the other). A spike or completion is NaN if a run does not know it or is
-    not correct. Raises BadInput for runs of several workloads.
+    stays (see ``owners_only``), recovered (all runs were seen to: else the spike may not be over), front (correct, and
+    nobody correct is better in one and not worse in the other). A spike or completion is NaN if a run does not know it
+    or is not correct. Raises BadInput for runs of several workloads.
     """
     grouped = points(summaries)
     if len(grouped) > 1:
         raise BadInput(f"tradeoffs: runs of the workloads {', '.join(grouped)} cannot be compared; give those of one")
     rows = [_tradeoff(point) for group in grouped.values() for point in group]
-    names = ["label", "strategy", "runs", "verdict", "stays", "p99_before_ms", "floor_s", *_SPREAD]
+    names = ["label", "strategy", "runs", "verdict", "stays", "recovered", "p99_before_ms", "floor_s", *_SPREAD]
     frame = pd.DataFrame(rows, columns=names)
     return frame.assign(front=on_front(frame))
 
@@ -193,8 +207,8 @@ def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
 
 def _tradeoff(point: Point) -> dict[str, Any]:
     row: dict[str, Any] = {"label": point.label, "strategy": point.rows[0]["strategy"], "runs": len(point.rows)}
-    share = _share(point)
-    row |= {"verdict": "bad" if point.bad else "ok", "stays": share is not None and share < STAYS}
+    row |= {"verdict": "bad" if point.bad else "ok", "stays": owners_only(point.rows[0])}
+    row["recovered"] = not point.lacks("recover_s", lambda _: True)
     for column, name in (("p99_before_ms", "p99_ms"), ("floor_s", "floor_s")):
         row[column] = middle(point.values(_field(name)))
     for name, unit in (("spike", "ms"), ("completion", "s")):
@@ -204,17 +218,6 @@ def _tradeoff(point: Point) -> dict[str, Any]:
         row |= {f"{name}_{unit}": middle(values)}
         row |= {f"{name}_low_{unit}": min(values, default=nan), f"{name}_high_{unit}": max(values, default=nan)}
     return row
-
-
-def _share(point: Point) -> float | None:
-    """Of what had to move, how much was sent, copies included."""
-    return point.mean(
-        lambda row: (
-            None
-            if row.get("bytes_moved") is None or not row.get("bytes_minimum")
-            else (row["bytes_moved"] + (row.get("bytes_copied") or 0)) / row["bytes_minimum"]
-        )
-    )
 
 
 def _field(name: str) -> Measure:

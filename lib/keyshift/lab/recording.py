@@ -113,23 +113,29 @@ class Recording:
 
 def pace_notes(load: analysis.Offered, catch_up_s: float, figures: Mapping[str, Any]) -> list[str]:
     """Notes for a run in which generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
-    notes, load_s, offered = [], load.end_s - load.begin_s, figures["offered_per_s"]
-    wanted = load.planned / load_s
-    missing = load.planned - figures["events"]
-    if missing > 0 or offered * load_s < wanted * (load_s - BEHIND_S):
+    notes, load_s, events = [], load.end_s - load.begin_s, figures["events"]
+    late_s = load.took_s - load_s
+    # Counts, not rates: events may have been made in another time than in which they were answered. Who was late need
+    # not be the generator: it waits for room on the way to Kafka.
+    if (missing := load.planned - events) > 0:
         notes.append(
-            f"the generator made {_number(offered)}/s of the {_number(wanted)}/s that were to be offered "
-            f"({offered / wanted:.0%})" + (f"; {_number(missing)} events were never offered" if missing > 0 else "")
+            f"the generator made {_number(events)} of the {_number(load.planned)} events that were to be offered "
+            f"({events / load.planned:.0%}), in {load.took_s:.1f} s; {_number(missing)} events were never offered"
         )
-    if figures["backlog"] > offered * BEHIND_S:
-        end = "never worked off"
-        if figures["overloaded"]:
-            end = f"not worked off within {catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
-        elif figures["worked_off_s"] is not None:
-            end = f"worked off {figures['worked_off_s']:.1f} s after the load"
+    elif late_s > BEHIND_S:
         notes.append(
-            f"offered {_number(offered)}/s, processed {_number(figures['sustained_per_s'])}/s; "
-            f"backlog of {_number(figures['backlog'])} events {end}"
+            f"the generator made all {_number(events)} events, the last one {late_s:.1f} s after the end of the load: "
+            "it, or Kafka, was late"
+        )
+    if figures["backlog"] > figures["offered_per_s"] * BEHIND_S:
+        end = "was never worked off"
+        if figures["overloaded"]:
+            end = f"was not worked off within {catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
+        elif figures["worked_off_s"] is not None:
+            end = f"was worked off {figures['worked_off_s']:.1f} s later"
+        notes.append(
+            f"a backlog: of {_number(events)} events {_number(events - figures['backlog'])} were answered when the "
+            f"load ended; the rest {end}"
         )
     return notes
 

@@ -168,7 +168,8 @@ class Summary(_Record):
     longest_ms: Moment = Field(default=None, description="latency of the slowest event, of results after the trigger")
     completion_s: Measure = Field(
         description="first routing switch to last installed unit; of several migrations, the sum of theirs, without "
-        "the pauses between them, and what overlaps (in two stages) once; null if a unit never was installed"
+        "the pauses between them, and what overlaps (in two stages) once; null if a step did not install a unit, even "
+        "if a later one did"
     )
     phases: dict[str, Measure] = Field(description="phase to seconds, see docs/results.md")
     recover_s: Measure = Field(

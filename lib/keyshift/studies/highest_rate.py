@@ -23,7 +23,8 @@ class RateStudy(Study):
 
     def rows(self) -> list[dict[str, Any]]:
         """See ``Study``; with what was found, for ``analysis.rates``: ``highest_per_s``, None if none is sustained,
-        ``lowest_per_s``, of those that were tried, and ``held_p50_ms`` and ``held_p99_ms``, latencies at a part of it.
+        ``above_per_s``, the next one that was tried, None if none was, ``lowest_per_s``, of those that were tried, and
+        ``held_p50_ms`` and ``held_p99_ms``, latencies at a part of the highest.
         """
         found = [search for name in self.runs for search in self.searches[name]]
         ended = [manifest.summary is not None for manifest in self.manifests]
@@ -32,6 +33,7 @@ class RateStudy(Study):
             row
             | {
                 "highest_per_s": search.highest or None,
+                "above_per_s": min((rate for rate, _ in search.tried if rate > search.highest), default=None),
                 "lowest_per_s": min(rate for rate, _ in search.tried),
                 "held_p50_ms": search.held and search.held.p50_ms,
                 "held_p99_ms": search.held and search.held.p99_ms,

@@ -81,6 +81,11 @@ def test_silences_are_compared_in_words():
         "flink_restart is silent 400 times as long as fluid, 0.005 s.",
         "lazy is silent for about as long as flink_restart, 2.1 s.",
     ]
+    rows = [row(name, ms) for name, ms in (("flink_restart", 1000.0), ("stop_restart", 1900.0)) for _ in range(2)]
+    for some, words in ((rows[1:3], "about as long as"), (rows, "1.9 times as long as")):
+        names = [each["strategy"] for each in some]
+        table = interruptions(some, {name: [latency(1.0)] * names.count(name) for name in names})
+        assert words in interruption_sentences(table, "flink_restart")[1]
 
 
 def test_latencies_before_are_compared_in_words():

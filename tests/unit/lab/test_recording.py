@@ -21,29 +21,35 @@ def test_of_a_run_that_kept_up_nothing_is_said():
     assert pace_notes(LOAD, 30.0, KEPT_UP) == []
 
 
-def test_a_job_that_fell_behind_is_told_with_rates_and_backlog():
-    behind = KEPT_UP | {"sustained_per_s": 140_000.0, "backlog": 1_234_567, "worked_off_s": 12.34}
+def test_a_job_that_fell_behind_is_told_with_what_was_answered_in_time():
+    behind = KEPT_UP | {"backlog": 1_234_567, "worked_off_s": 12.34}
     assert pace_notes(LOAD, 30.0, behind) == [
-        "offered 299 000/s, processed 140 000/s; backlog of 1 234 567 events worked off 12.3 s after the load"
+        "a backlog: of 3 600 000 events 2 365 433 were answered when the load ended; the rest was worked off 12.3 s "
+        "later"
     ]
     overloaded = behind | {"worked_off_s": None, "unprocessed": 567_890, "overloaded": True}
     assert pace_notes(LOAD, 30.0, overloaded) == [
-        "offered 299 000/s, processed 140 000/s; backlog of 1 234 567 events not worked off within 30 s: "
-        "567 890 not processed"
+        "a backlog: of 3 600 000 events 2 365 433 were answered when the load ended; the rest was not worked off "
+        "within 30 s: 567 890 not processed"
     ]
     lost = behind | {"worked_off_s": None}
-    assert pace_notes(LOAD, 30.0, lost)[0].endswith("1 234 567 events never worked off")
+    assert pace_notes(LOAD, 30.0, lost)[0].endswith("ended; the rest was never worked off")
 
 
 def test_a_generator_that_could_not_make_the_rate_is_told_and_by_how_much():
     slow = KEPT_UP | {"events": 1_800_000, "offered_per_s": 120_000.0}
-    assert pace_notes(LOAD, 30.0, slow) == [
-        "the generator made 120 000/s of the 300 000/s that were to be offered (40%); "
+    assert pace_notes(LOAD._replace(took_s=15.0), 30.0, slow) == [
+        "the generator made 1 800 000 of the 3 600 000 events that were to be offered (50%), in 15.0 s; "
         "1 800 000 events were never offered"
     ]
-    late = KEPT_UP | {"offered_per_s": 240_000.0}
-    assert pace_notes(LOAD, 30.0, late) == [
-        "the generator made 240 000/s of the 300 000/s that were to be offered (80%)"
+
+
+def test_of_events_that_were_all_made_late_no_rate_is_told_that_is_of_another_time():
+    load = Offered(begin_s=-8.0, end_s=15.0, took_s=36.7, events=23_000, unprocessed=0, due=23_000, planned=23_000)
+    figures = {"events": 23_000, "offered_per_s": 626.7, "sustained_per_s": 395.0, "backlog": 13_915}
+    assert pace_notes(load, 30.0, figures | {"worked_off_s": 14.2, "unprocessed": 0, "overloaded": False}) == [
+        "the generator made all 23 000 events, the last one 13.7 s after the end of the load: it, or Kafka, was late",
+        "a backlog: of 23 000 events 9 085 were answered when the load ended; the rest was worked off 14.2 s later",
     ]
 
 

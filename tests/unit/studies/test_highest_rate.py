@@ -70,10 +70,11 @@ def test_a_search_is_expected_to_take_as_long_as_its_bursts():
 def test_what_more_slots_bring_is_said_of_correct_runs_alone(lab):
     lab.bad = {4}
     study = measure_highest_rates(points(1, 2, 4), {"workload": "chain", "chain": "map", "seed": 0})
-    wrong, right, grown = rate_sentences(study.rows())
+    wrong, right, grown, step = rate_sentences(study.rows())
     assert wrong.startswith("4 slots is not correct")
     assert right == "1 slots and 2 slots: correct, nothing lost, duplicated, reordered or wrong."
     assert grown == "map: 1000 events/s with slots = 1, 2000 with 2: 2 times as many with 2 times the slots."
+    assert step == "Each rate is known to within 100 %: the next one that was tried is not sustained."
     assert [measure(study.rows()[0]) for measure in RATE_MEASURES.values()] == [1000.0, 2.0, 6.0]
 
 
@@ -91,6 +92,7 @@ def test_a_rate_that_is_not_sustained_is_no_rate_of_0(lab, monkeypatch):
     assert [row["highest_per_s"] for row in study.rows()] == [None, None, 2000.0, None]
     assert rate_sentences(study.rows())[1:] == [
         "map: 2000 events/s with slots = 2.",
+        "Each rate is known to within 100 %: the next one that was tried is not sustained.",
         "map: not even 250 events/s with slots = 1.",
         "map: not even 250 events/s with slots = 2 in 1 of 2 searches.",
     ]

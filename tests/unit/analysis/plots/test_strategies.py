@@ -137,7 +137,7 @@ def test_the_pareto_figure_of_jobs_with_other_states_has_no_line_that_is_of_one_
 def test_the_pareto_figure_names_whom_it_cannot_draw_and_whose_state_stays():
     ax = figures.pareto(
         costs(
-            {"strategy": "lazy", "spike_ms": 30.0, "completion_s": 0.1, "bytes_moved": 0},
+            {"strategy": "lazy", "spike_ms": 30.0, "completion_s": 0.1},
             {"strategy": "meces", "spike_ms": 1.0, "completion_s": 0.1, "verdict": "bad", "lost": 3},
             {"strategy": "drrs", "spike_ms": 1.0, "completion_s": None},
         )
