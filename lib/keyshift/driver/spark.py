@@ -137,6 +137,19 @@ def _of_ours_alone() -> Iterator[None]:
         os.environ.update(before)
 
 
+@contextlib.contextmanager
+def _private() -> Iterator[None]:
+    """What is made inside, also by processes that are started inside, is for this user alone.
+
+    Spark asks for no secret on its Unix domain sockets, and unpickles what comes: who may open one has us run code.
+    """
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def _wanted(record: logging.LogRecord) -> bool:
     """Not the traceback that py4j logs when a call is interrupted: the interrupt itself reaches whoever called."""
     return record.getMessage() != "KeyboardInterrupt while sending command."
@@ -212,7 +225,7 @@ def session(
     others, kept = set(psutil.Process().children(recursive=True)), SparkContext._gateway
     logging.getLogger().addFilter(_wanted)
     try:
-        with _stderr_to(log):
+        with _private(), _stderr_to(log):
             # The JVM first, without the secret: everybody on this machine can read what a process was started with.
             with _of_ours_alone():
                 SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))

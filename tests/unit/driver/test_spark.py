@@ -76,6 +76,28 @@ def test_a_jvm_is_that_of_the_installed_pyspark_whatever_spark_the_environment_i
     assert {os.environ[name] for name in ("SPARK_HOME", *others)} == {"/opt/other"}, "for whatever else runs here"
 
 
+def test_nobody_else_may_open_the_sockets_of_a_spark(start, monkeypatch):
+    """Those of its JVM, and that at which this process hears of accumulators."""
+    seen = []
+
+    def umask():
+        seen.append(os.umask(0o077))
+        os.umask(seen[-1])
+
+    def begin(conf):
+        umask()
+        raise OSError("so far")
+
+    monkeypatch.setattr(SparkContext, "getOrCreate", begin)
+    before = os.umask(0o002)
+    try:
+        with pytest.raises(ServiceUnavailable, match="so far"):
+            start(umask)
+    finally:
+        after = os.umask(before)
+    assert (seen, after) == ([0o077, 0o077], 0o002)
+
+
 def test_what_was_begun_in_a_jvm_that_stays_is_stopped_if_its_start_is_interrupted(start):
     stopped = []
 
