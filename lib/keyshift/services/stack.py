@@ -291,7 +291,7 @@ class Stack:
         free = wait_until(lambda: all(map(is_free, ports)), 5.0, 0.05)
         for service in services:
             if service.process is None:  # nobody would find one that does not end
-                service.pid_file.unlink(missing_ok=True)
+                processes.forget(service.pid_file)
         if not free:
             say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not is_free(port))}")
 
