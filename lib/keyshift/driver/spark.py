@@ -36,8 +36,12 @@ WORKER_ENVIRONMENT = {
     ),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-# What an environment that is set up for another Spark has for it: settings, classes and arguments.
-OF_ANOTHER = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS")
+# What an environment that is set up for another Spark has for it: settings, classes, arguments and folders.
+OF_ANOTHER: tuple[str, ...] = (
+    *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS"),
+    "SPARK_LOCAL_DIRS",  # wins over spark.local.dir
+)
+LOOPBACK = "127.0.0.1"
 SOCKET_PATH_BYTES = 103  # the shortest limit of the systems this runs on (macOS), less the zero at the end
 SOCKET_NAME_BYTES = 48  # of the files that Spark makes in the folder: a UUID, a little more, and the slash before it
 
@@ -125,15 +129,19 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _of_ours_alone() -> Iterator[None]:
+def _of_ours_alone(master: str) -> Iterator[None]:
     """A JVM that is launched inside is that of the installed pyspark, whatever Spark the environment is set up for."""
-    names = "SPARK_HOME", *OF_ANOTHER
-    before = {name: os.environ.pop(name) for name in names if name in os.environ}
-    os.environ["SPARK_HOME"] = str(pyspark_jars().parent)
+    ours, others = {"SPARK_HOME": str(pyspark_jars().parent)}, OF_ANOTHER
+    if master.startswith("local"):
+        # Else it asks what address the machine's name has: none, and it dies, or one at which a network reaches it.
+        ours["SPARK_LOCAL_IP"], others = LOOPBACK, (*OF_ANOTHER, "SPARK_LOCAL_HOSTNAME")
+    before = {name: os.environ.pop(name) for name in (*ours, *others) if name in os.environ}
+    os.environ.update(ours)
     try:
         yield
     finally:
-        del os.environ["SPARK_HOME"]
+        for name in ours:
+            del os.environ[name]
         os.environ.update(before)
 
 
@@ -215,8 +223,8 @@ def session(
         "spark.driver.extraJavaOptions": f'{java} "-Djava.io.tmpdir={work}"',
         "spark.executor.extraJavaOptions": java if master.startswith("local") else JVM_OPTIONS,
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
     }
     options = {name: str(value) for name, value in (options | dict(extra or {})).items()}
     secret = {}  # Spark makes it, but not for executors that its own cluster starts
@@ -227,7 +235,7 @@ def session(
     try:
         with _private(), _stderr_to(log):
             # The JVM first, without the secret: everybody on this machine can read what a process was started with.
-            with _of_ours_alone():
+            with _of_ours_alone(master):
                 SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
             # In the main thread Spark would take SIGINT for itself, and kill its tasks before anything else is said.
             with ThreadPoolExecutor(1) as starting:
