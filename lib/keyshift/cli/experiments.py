@@ -22,7 +22,7 @@ from keyshift.cli.options import (
     notebooks,
     print_rows,
 )
-from keyshift.folders import require_disk_space, require_file, work_folder
+from keyshift.folders import REMEDY, require_disk_space, require_file, work_folder
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.program import INTERRUPTED, INTERRUPTS, end, ending_with_us, interrupts_wait
 from keyshift.progress import tell
@@ -152,7 +152,7 @@ def batch(
     require_file("--out", out)
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
-    from keyshift.services.stack import REMEDY, STORE, Stack
+    from keyshift.services.stack import STORE, Stack
     from keyshift.studies import batch as batches
 
     sets = files or batches.files_of(Path.cwd() / "data", every)

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import yaml
 
-from keyshift.folders import MIB, require_disk_space, work_folder, write_whole
+from keyshift.folders import MIB, REMEDY, require_disk_space, work_folder, write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.program import ending_with_us, interrupts_wait
@@ -112,7 +112,7 @@ def flink(home: Path, slots: int, say: Say, checkpoint_s: float = 0.0) -> Iterat
     does not start.
     """
     java, classpath = require_java(), os.pathsep.join(str(jar) for jar in jars("flink", say))
-    require_disk_space(home, ROOM_BYTES, "set KEYSHIFT_HOME to another folder")
+    require_disk_space(home, ROOM_BYTES, REMEDY)
     stack = ExitStack()
     try:
         folder = stack.enter_context(work_folder(home, "flink-"))
