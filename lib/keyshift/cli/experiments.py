@@ -296,11 +296,12 @@ def _end_in_peace(jupyter: "subprocess.Popen[bytes]") -> None:
 @contextmanager
 def _services(profile: str | None) -> Iterator[Any]:
     """The endpoints of a profile, which is that of every process started from here, too."""
-    from keyshift.lab.environment import open_services
+    from keyshift.lab.environment import open_services, require_user
     from keyshift.place.profile import use_profile
     from keyshift.services.jars import require_java
 
     use_profile(profile)
     require_java()
+    require_user()
     with open_services(profile, tell) as endpoints:
         yield endpoints
