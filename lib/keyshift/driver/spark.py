@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services.jars import pyspark_jars
-from keyshift.services.processes import kill
+from keyshift.services.processes import all_below, kill
 from keyshift.wire import spark_rows
 from keyshift.wire.config import InputTopic, JobConfig
 from keyshift.worker import tasks
@@ -230,7 +229,7 @@ def session(
     secret = {}  # Spark makes it, but not for executors that its own cluster starts
     if master.startswith("local-cluster"):
         secret = {"spark.authenticate.secret": secrets.token_urlsafe(32)}
-    others, kept = set(psutil.Process().children(recursive=True)), SparkContext._gateway
+    others, kept = set(all_below()), SparkContext._gateway
     logging.getLogger().addFilter(_wanted)
     try:
         with _private(), _stderr_to(log):
@@ -244,7 +243,7 @@ def session(
     except BaseException as error:
         words = _why(error) if isinstance(error, Exception) else ""
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
-        kill(set(psutil.Process().children(recursive=True)) - others)
+        kill(set(all_below()) - others)
         if not kept:
             forget_jvm()
         elif begun := SparkContext._active_spark_context:  # in the JVM of an earlier session, which stays

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +192,31 @@ def living(pid: int, created: float, born: str = "") -> psutil.Process | None:
         now = born and _born(pid)
         ours = born == now if now else abs(process.create_time() - created) < 2.0
         return process if ours and runs(process) else None
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # of another user, where /proc hides what others run
         return None
+
+
+def all_below(process: psutil.Process | None = None) -> list[psutil.Process]:
+    """What runs below a process, or below this one. Raises psutil.NoSuchProcess."""
+    process = process or psutil.Process()
+    try:
+        return process.children(recursive=True)
+    except psutil.AccessDenied:  # where /proc hides what others run (hidepid=1), psutil gives up at the first of them
+        children = defaultdict[int | None, list[psutil.Process]](list)
+        for each in psutil.process_iter(["ppid"]):
+            children[each.info["ppid"]].append(each)
+        found = children[process.pid]
+        for each in found:  # it grows meanwhile
+            found += children[each.pid]
+        return found
+
+
+def all_above(process: psutil.Process) -> Iterator[psutil.Process]:
+    """What a process was begun by, and so on, as far as /proc does not hide it."""
+    with contextlib.suppress(psutil.AccessDenied):
+        while parent := process.parent():
+            yield parent
+            process = parent
 
 
 def runs(process: psutil.Process) -> bool:
