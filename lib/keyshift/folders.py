@@ -18,6 +18,7 @@ from keyshift.waiting import wait_until
 
 MIB = 1024 * 1024
 HOME, CACHE = "KEYSHIFT_HOME", "KEYSHIFT_CACHE"  # folders, in the environment
+REMEDY = f"set {HOME} to another folder"
 WORK = "keyshift-work"  # in the state folder; nobody else has a folder of this name, as we empty it
 _LOCK = "in-use"
 _PACKAGE = Path(__file__).parent
@@ -114,10 +115,11 @@ def write_whole(path: Path, text: str) -> None:
 @contextmanager
 def work_folder(home: Path, prefix: str) -> Iterator[Path]:
     """A folder of temporary files in the state folder ``home``, until the end. What a process has left there that was
-    killed, the next one removes.
+    killed, the next one removes. Raises ServiceUnavailable if ``home`` cannot be written to.
     """
+    require_disk_space(home, 0, REMEDY)  # makes it, for its user alone
     parent = home / WORK
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    parent.mkdir(mode=0o700, exist_ok=True)
     mine, in_use = own_folder(parent, prefix)
     with in_use:
         try:

@@ -5,8 +5,9 @@ import stat
 import pytest
 
 from keyshift import folders
+from keyshift.control.files import Jobs
 from keyshift.folders import require_file, require_folder, work_folder, write_whole
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, ServiceUnavailable
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_anybody_goes_on(tmp_path, monkeypatch):
@@ -83,6 +84,22 @@ def test_temporary_files_go_at_the_end_and_those_of_a_process_that_was_killed_wi
             assert first.exists() and (first.name[:6], second.name[:5]) == ("spark-", "peer-")
         assert first.exists() and not second.exists()
     assert [path.name for path in left.parent.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("use", [lambda home: work_folder(home, "spark-"), lambda home: Jobs(home).naming()])
+def test_a_state_folder_is_for_its_user_alone_whatever_makes_it(tmp_path, use):
+    before = os.umask(0o022)
+    try:
+        with use(tmp_path / "home"):
+            assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ServiceUnavailable, match=r"^cannot write to .*; set KEYSHIFT_HOME"),
+        use(tmp_path / "file" / "in"),
+    ):
+        pytest.fail("it was made")
 
 
 def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from keyshift.cli.options import (
     notebooks,
     print_rows,
 )
-from keyshift.folders import require_disk_space, require_file, work_folder
+from keyshift.folders import REMEDY, require_disk_space, require_file, work_folder
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.program import INTERRUPTED, INTERRUPTS, end, ending_with_us, interrupts_wait
 from keyshift.progress import tell
@@ -152,7 +152,7 @@ def batch(
     require_file("--out", out)
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
-    from keyshift.services.stack import REMEDY, STORE, Stack
+    from keyshift.services.stack import STORE, Stack
     from keyshift.studies import batch as batches
 
     sets = files or batches.files_of(Path.cwd() / "data", every)
@@ -296,11 +296,12 @@ def _end_in_peace(jupyter: "subprocess.Popen[bytes]") -> None:
 @contextmanager
 def _services(profile: str | None) -> Iterator[Any]:
     """The endpoints of a profile, which is that of every process started from here, too."""
-    from keyshift.lab.environment import open_services
+    from keyshift.lab.environment import open_services, require_user
     from keyshift.place.profile import use_profile
     from keyshift.services.jars import require_java
 
     use_profile(profile)
     require_java()
+    require_user()
     with open_services(profile, tell) as endpoints:
         yield endpoints

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from keyshift.experiment.definitions import Parcels
-from keyshift.folders import locked, state_folder, write_whole
+from keyshift.folders import REMEDY, locked, require_disk_space, state_folder, write_whole
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.profile import load_profile
 from keyshift.progress import silent
@@ -102,6 +102,7 @@ class Jobs:
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:
         """Hold the lock under which jobs get their names: inside, no other process names one."""
+        require_disk_space(self.home, 0, REMEDY)  # makes it, for its user alone
         with locked(self._folder / ".lock", "keyshift job start", silent, LOCK_S):
             yield
 

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services.jars import pyspark_jars
-from keyshift.services.processes import kill
+from keyshift.services.processes import all_below, kill
 from keyshift.wire import spark_rows
 from keyshift.wire.config import InputTopic, JobConfig
 from keyshift.worker import tasks
@@ -36,8 +35,12 @@ WORKER_ENVIRONMENT = {
     ),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-# What an environment that is set up for another Spark has for it: settings, classes and arguments.
-OF_ANOTHER = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS")
+# What an environment that is set up for another Spark has for it: settings, classes, arguments and folders.
+OF_ANOTHER: tuple[str, ...] = (
+    *("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS"),
+    "SPARK_LOCAL_DIRS",  # wins over spark.local.dir
+)
+LOOPBACK = "127.0.0.1"
 SOCKET_PATH_BYTES = 103  # the shortest limit of the systems this runs on (macOS), less the zero at the end
 SOCKET_NAME_BYTES = 48  # of the files that Spark makes in the folder: a UUID, a little more, and the slash before it
 
@@ -125,16 +128,33 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _of_ours_alone() -> Iterator[None]:
+def _of_ours_alone(master: str) -> Iterator[None]:
     """A JVM that is launched inside is that of the installed pyspark, whatever Spark the environment is set up for."""
-    names = "SPARK_HOME", *OF_ANOTHER
-    before = {name: os.environ.pop(name) for name in names if name in os.environ}
-    os.environ["SPARK_HOME"] = str(pyspark_jars().parent)
+    ours, others = {"SPARK_HOME": str(pyspark_jars().parent)}, OF_ANOTHER
+    if master.startswith("local"):
+        # Else it asks what address the machine's name has: none, and it dies, or one at which a network reaches it.
+        ours["SPARK_LOCAL_IP"], others = LOOPBACK, (*OF_ANOTHER, "SPARK_LOCAL_HOSTNAME")
+    before = {name: os.environ.pop(name) for name in (*ours, *others) if name in os.environ}
+    os.environ.update(ours)
     try:
         yield
     finally:
-        del os.environ["SPARK_HOME"]
+        for name in ours:
+            del os.environ[name]
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _private() -> Iterator[None]:
+    """What is made inside, also by processes that are started inside, is for this user alone.
+
+    Spark asks for no secret on its Unix domain sockets, and unpickles what comes: who may open one has us run code.
+    """
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _wanted(record: logging.LogRecord) -> bool:
@@ -202,19 +222,19 @@ def session(
         "spark.driver.extraJavaOptions": f'{java} "-Djava.io.tmpdir={work}"',
         "spark.executor.extraJavaOptions": java if master.startswith("local") else JVM_OPTIONS,
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
     }
     options = {name: str(value) for name, value in (options | dict(extra or {})).items()}
     secret = {}  # Spark makes it, but not for executors that its own cluster starts
     if master.startswith("local-cluster"):
         secret = {"spark.authenticate.secret": secrets.token_urlsafe(32)}
-    others, kept = set(psutil.Process().children(recursive=True)), SparkContext._gateway
+    others, kept = set(all_below()), SparkContext._gateway
     logging.getLogger().addFilter(_wanted)
     try:
-        with _stderr_to(log):
+        with _private(), _stderr_to(log):
             # The JVM first, without the secret: everybody on this machine can read what a process was started with.
-            with _of_ours_alone():
+            with _of_ours_alone(master):
                 SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
             # In the main thread Spark would take SIGINT for itself, and kill its tasks before anything else is said.
             with ThreadPoolExecutor(1) as starting:
@@ -223,7 +243,7 @@ def session(
     except BaseException as error:
         words = _why(error) if isinstance(error, Exception) else ""
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
-        kill(set(psutil.Process().children(recursive=True)) - others)
+        kill(set(all_below()) - others)
         if not kept:
             forget_jvm()
         elif begun := SparkContext._active_spark_context:  # in the JVM of an earlier session, which stays

@@ -1,5 +1,7 @@
 """The front door for notebooks and the command line: services, jars and Spark, opened together and closed together."""
 
+import os
+import pwd
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
@@ -14,7 +16,7 @@ from keyshift.lab.live.job import LiveJob
 from keyshift.lab.machine.load_cost import cost_spec
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
-from keyshift.model.errors import service_errors
+from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.ordering import orderings
 from keyshift.place.needs import Resources, require_needs
 from keyshift.place.profile import Profile, load_profile
@@ -139,7 +141,8 @@ def require_possible_here(
     """The profile, in which each of ``specs`` can run. Whatever starts a run asks this before it starts anything.
 
     ``also``, ``lasts_s``: see ``Asked``.
-    Raises KeyshiftError if Java is missing, the profile is not right, or a run does not fit into it.
+    Raises KeyshiftError if Java is missing, the user has no name, the profile is not right, or a run does not fit into
+    it.
     """
     place = load_profile(profile)
     _stop_if_asked(Asked(tuple(specs), place, tuple(also), lasts_s))
@@ -152,10 +155,22 @@ def require_possible_here(
 
 def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:
     """Raises KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
+    require_user()
     require_needs(spec, place, machine)
     require_possible(spec.scenario.every_fault(), _stack(place), place.spark)
     settings = settings_of(spec.backend.name, spec.backend.settings, place.redis)
     backends.get(spec.backend.name).require(settings, not place.spark.on_kubernetes)
+
+
+def require_user() -> None:
+    """Raises ServiceUnavailable if the user of this process has no name: Spark would start behind everything else, and
+    end for that.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        said = f"user {os.getuid()} has no name, and Spark needs one"
+        raise ServiceUnavailable(f"{said}; add a line for it to /etc/passwd, or use another user") from None
 
 
 def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> LiveJob:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import yaml
 
-from keyshift.folders import MIB, require_disk_space, work_folder, write_whole
+from keyshift.folders import MIB, REMEDY, require_disk_space, work_folder, write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.program import ending_with_us, interrupts_wait
@@ -112,7 +112,7 @@ def flink(home: Path, slots: int, say: Say, checkpoint_s: float = 0.0) -> Iterat
     does not start.
     """
     java, classpath = require_java(), os.pathsep.join(str(jar) for jar in jars("flink", say))
-    require_disk_space(home, ROOM_BYTES, "set KEYSHIFT_HOME to another folder")
+    require_disk_space(home, ROOM_BYTES, REMEDY)
     stack = ExitStack()
     try:
         folder = stack.enter_context(work_folder(home, "flink-"))
@@ -126,10 +126,11 @@ def flink(home: Path, slots: int, say: Say, checkpoint_s: float = 0.0) -> Iterat
             pid_file = folder / f"{role}.json"
             temporary = f"-Djava.io.tmpdir={folder / 'tmp'}"  # what is uploaded goes there, too, and stays
             command = [java, temporary, *options, *MODULES, "-cp", classpath, *program]
-            processes.launch(command, env, folder, _log(home, role), pid_file)
-            if process := processes.find(pid_file):
-                started[role] = process
-                stack.enter_context(ending_with_us([process.pid]))
+            with interrupts_wait():  # one that came between would leave it running, or who ends it if we are killed
+                processes.launch(command, env, folder, _log(home, role), pid_file)
+                if process := processes.find(pid_file):
+                    started[role] = process
+                    stack.enter_context(ending_with_us([process.pid]))
         rest, gateway = (f"http://{HOST}:{ports[name]}" for name in ("rest", "gateway"))
         client = stack.enter_context(closing(FlinkClient(rest, gateway, folder / "savepoints")))
         _await(client, slots, home, folder)

@@ -46,6 +46,7 @@ def make(folder: Path) -> None:
             status = _end_jvm()
         if status != 0 or not made.is_file():
             raise ServiceUnavailable(f"Java wrote no archive of classes (exit status {status}):\n{tail(log)}")
+        made.chmod(0o644)  # who installs is not always who runs
         with made.open("rb") as file:
             os.fsync(file.fileno())
         archive = made.replace(folder / f"keyshift-classes-{made.stat().st_size}.jsa")  # see ``archived_classes``

@@ -1,6 +1,7 @@
 """Processes of ours: tools that run to their end, and services that outlive us, found again by their pid file."""
 
 import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -8,8 +9,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,15 @@ def detached(command: Sequence[str | Path], log: Path, **how: Any) -> subprocess
 
 
 def launch(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log: Path, pid_file: Path) -> None:
-    """Start a service, see ``detached``."""
+    """Start a service, see ``detached``. It inherits the lock of a file beside ``pid_file``, which is free when it
+    has ended, see ``elsewhere``.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    child = detached(command, log, stdin=subprocess.DEVNULL, env=env, cwd=cwd)
+    pid_file.parent.mkdir(parents=True, exist_ok=True)
+    forget(pid_file)  # a file of its own: what the service before has left running may have the lock of the old one
+    with open(_held(pid_file), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        child = detached(command, log, stdin=subprocess.DEVNULL, env=env, cwd=cwd, pass_fds=[lock.fileno()])
     _children[child.pid] = child
     try:
         write_pid_file(pid_file, child.pid)
@@ -95,6 +102,12 @@ def write_pid_file(pid_file: Path, pid: int) -> None:
     write_whole(pid_file, json.dumps(identity(pid)))
 
 
+def forget(pid_file: Path) -> None:
+    """Remove it, and the lock of what ``launch`` has started; safe to call twice."""
+    pid_file.unlink(missing_ok=True)
+    _held(pid_file).unlink(missing_ok=True)
+
+
 def find(pid_file: Path) -> psutil.Process | None:
     """The live process a pid file speaks of; see ``living``."""
     saved = _saved(pid_file)
@@ -105,10 +118,31 @@ def find(pid_file: Path) -> psutil.Process | None:
 
 
 def elsewhere(pid_file: Path) -> str:
-    """The process and the host a pid file speaks of, if that is another host, see ``abroad``; else empty."""
-    saved = _saved(pid_file)
+    """The process and the host a pid file speaks of, if that is another host, see ``abroad``, or another container with
+    this one's name, where processes have other numbers; else empty.
+    """
+    saved, lives = _saved(pid_file), find(pid_file) is not None
     host = saved.get("host") or ""
-    return f"process {saved.get('pid')} of host {host}" if abroad(host, find(pid_file) is not None) else ""
+    there = f"process {saved.get('pid')} of host {host}"
+    if abroad(host, lives):
+        return there
+    return f"{there}, in another container," if saved and not lives and _is_held(pid_file) else ""
+
+
+def _held(pid_file: Path) -> Path:
+    return pid_file.with_suffix(".held")
+
+
+def _is_held(pid_file: Path) -> bool:
+    """Whether what ``launch`` has started lives, wherever that is."""
+    try:
+        with open(_held(pid_file), "r+") as lock:  # on a network's disk a lock like this one takes write access
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it was started without a lock
+        pass
+    return False
 
 
 def abroad(host: str, lives: bool) -> bool:
@@ -158,8 +192,31 @@ def living(pid: int, created: float, born: str = "") -> psutil.Process | None:
         now = born and _born(pid)
         ours = born == now if now else abs(process.create_time() - created) < 2.0
         return process if ours and runs(process) else None
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # of another user, where /proc hides what others run
         return None
+
+
+def all_below(process: psutil.Process | None = None) -> list[psutil.Process]:
+    """What runs below a process, or below this one. Raises psutil.NoSuchProcess."""
+    process = process or psutil.Process()
+    try:
+        return process.children(recursive=True)
+    except psutil.AccessDenied:  # where /proc hides what others run (hidepid=1), psutil gives up at the first of them
+        children = defaultdict[int | None, list[psutil.Process]](list)
+        for each in psutil.process_iter(["ppid"]):
+            children[each.info["ppid"]].append(each)
+        found = children[process.pid]
+        for each in found:  # it grows meanwhile
+            found += children[each.pid]
+        return found
+
+
+def all_above(process: psutil.Process) -> Iterator[psutil.Process]:
+    """What a process was begun by, and so on, as far as /proc does not hide it."""
+    with contextlib.suppress(psutil.AccessDenied):
+        while parent := process.parent():
+            yield parent
+            process = parent
 
 
 def runs(process: psutil.Process) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from keyshift import folders
 from keyshift.endpoints import Endpoints
-from keyshift.folders import MIB, Cancelled, write_whole
+from keyshift.folders import MIB, REMEDY, Cancelled, write_whole
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.program import interrupts_wait
 from keyshift.progress import Say, silent
@@ -42,7 +42,6 @@ SERVICES = ("kafka", "zookeeper", "minio")
 STORE = ("minio",)  # what who reads stored runs needs
 NODE_BYTES = {"kafka": 300 * MIB, "zookeeper": 120 * MIB}  # one of three takes 190 and 100 when it has started
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
-REMEDY = "set KEYSHIFT_HOME to another folder"
 OURS = (
     *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes", folders.WORK),
     # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
@@ -291,7 +290,7 @@ class Stack:
         free = wait_until(lambda: all(map(is_free, ports)), 5.0, 0.05)
         for service in services:
             if service.process is None:  # nobody would find one that does not end
-                service.pid_file.unlink(missing_ok=True)
+                processes.forget(service.pid_file)
         if not free:
             say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not is_free(port))}")
 

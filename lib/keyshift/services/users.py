@@ -56,7 +56,7 @@ class Users:
         """
         alive = {process for entry in self.entries() if (process := processes.find(entry))}
         me = psutil.Process()
-        return sorted(process.pid for process in alive - {me, *([] if parents else me.parents())})
+        return sorted(process.pid for process in alive - {me, *([] if parents else processes.all_above(me))})
 
     def forget(self) -> None:
         """Forget all of them, and that the services are to stay."""

@@ -13,6 +13,7 @@ import psutil
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.model.keys import Step
 from keyshift.runtime.protocol_log import LogEvent
+from keyshift.services.processes import all_above
 
 MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
 BESIDE = ("snapshot", "batch")  # phases of no migration
@@ -131,7 +132,7 @@ def _process_of(who: str) -> int | None:
     process = psutil.Process()
     if who not in PROCESSES:
         return process.pid
-    above = zip(PROCESSES, process.parents(), ("daemon", "ExecutorBackend"), strict=False)
+    above = zip(PROCESSES, all_above(process), ("daemon", "ExecutorBackend"), strict=False)
     for name, parent, sign in above:
         if not any(sign in part for part in parent.cmdline()):  # it has died before; then somebody else is above us
             return None

@@ -73,6 +73,7 @@ def main() -> None:
     os.environ["SPARK_BUFFER_SIZE"] = str(1 << 16)
     read_in_the_main_thread()
     require_folder()
+    os.umask(0o077)  # for its socket, on which it asks for no secret: who may open that has code run as us
     daemon.worker = prompt_worker
     daemon.manager()
 

@@ -61,8 +61,9 @@ def test_a_jvm_that_is_killed_as_its_start_fails_or_is_interrupted_is_not_asked_
 
 
 def test_a_jvm_is_that_of_the_installed_pyspark_whatever_spark_the_environment_is_set_up_for(start, monkeypatch):
-    others, seen = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"), {}
-    for name in ("SPARK_HOME", *others):
+    others, seen = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS"), {}
+    addresses = ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME")
+    for name in ("SPARK_HOME", *addresses, *others):
         monkeypatch.setenv(name, "/opt/other")
 
     def launch():
@@ -73,7 +74,33 @@ def test_a_jvm_is_that_of_the_installed_pyspark_whatever_spark_the_environment_i
         start(launch)
     assert Path(seen["SPARK_HOME"], "bin", "spark-submit").is_file()
     assert not seen.keys() & {*others}
-    assert {os.environ[name] for name in ("SPARK_HOME", *others)} == {"/opt/other"}, "for whatever else runs here"
+    assert [seen.get(name) for name in addresses] == ["127.0.0.1", None], "whatever the name of this machine is"
+    with module._of_ours_alone("k8s://https://api"):
+        assert [os.environ[name] for name in addresses] == ["/opt/other"] * 2, "executors have to reach it there"
+    found = {os.environ[name] for name in ("SPARK_HOME", *addresses, *others)}
+    assert found == {"/opt/other"}, "for whatever else runs here"
+
+
+def test_nobody_else_may_open_the_sockets_of_a_spark(start, monkeypatch):
+    """Those of its JVM, and that at which this process hears of accumulators."""
+    seen = []
+
+    def umask():
+        seen.append(os.umask(0o077))
+        os.umask(seen[-1])
+
+    def begin(conf):
+        umask()
+        raise OSError("so far")
+
+    monkeypatch.setattr(SparkContext, "getOrCreate", begin)
+    before = os.umask(0o002)
+    try:
+        with pytest.raises(ServiceUnavailable, match="so far"):
+            start(umask)
+    finally:
+        after = os.umask(before)
+    assert (seen, after) == ([0o077, 0o077], 0o002)
 
 
 def test_what_was_begun_in_a_jvm_that_stays_is_stopped_if_its_start_is_interrupted(start):

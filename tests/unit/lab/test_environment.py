@@ -147,6 +147,14 @@ def test_a_run_that_does_not_fit_into_its_profile_is_refused_before_anything_is_
     assert not opened
 
 
+def test_a_user_without_a_name_is_refused_before_anything_is_opened(opened, monkeypatch):
+    monkeypatch.setattr(module.pwd, "getpwuid", {}.__getitem__)
+    refused = pytest.raises(ServiceUnavailable, match=r"^user [0-9]+ has no name, .*/etc/passwd")
+    with refused, open_lab([make_spec({})], "local"):
+        pass
+    assert not opened
+
+
 def test_a_session_that_zookeeper_does_not_have_is_refused_before_spark_is_started(opened, monkeypatch):
     def refuse(hosts, session_ms):
         raise BadInput(f"no session of {session_ms} ms at {hosts}")

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -81,6 +82,26 @@ def test_another_interrupt_waits_until_its_processes_have_ended(tmp_path, no_jav
         raise KeyboardInterrupt
     assert ended and not any(process.is_running() for process in ended)
     assert not [entry for entry in (tmp_path / "keyshift-work").iterdir() if entry.is_dir()]
+
+
+@pytest.mark.parametrize("which", [1, 2], ids=["it", "who ends it if we are killed"])
+def test_a_process_does_not_outlive_an_interrupt_that_comes_as_it_begins(tmp_path, no_java, monkeypatch, which):
+    begun, popen = [], subprocess.Popen
+
+    def begin(*arguments, **options):
+        begun.append(popen(*arguments, **options))
+        if len(begun) == which:
+            signal.raise_signal(signal.SIGINT)
+        return begun[-1]
+
+    no_java.write_text("#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(subprocess, "Popen", begin)
+    with pytest.raises(KeyboardInterrupt), flink.flink(tmp_path, 2, silent):
+        raise AssertionError("it must not come to this")
+    left = [each for each in begun if each.poll() is None]
+    for each in left:
+        each.kill()
+    assert len(begun) == 2 and left == []
 
 
 def test_without_its_jars_nothing_is_started(tmp_path, monkeypatch):

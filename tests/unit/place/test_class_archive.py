@@ -43,7 +43,9 @@ def written(monkeypatch):
         def session(master, jars, work, log, more):
             made = next(each for each in shlex.split(more["spark.driver.extraJavaOptions"]) if "ArchiveClasses" in each)
             if content is not None:
-                work.joinpath(made.partition("=")[2]).write_bytes(content)
+                archive = work.joinpath(made.partition("=")[2])
+                archive.write_bytes(content)
+                archive.chmod(0o400)  # all that Spark writes is private
             log.write_text("no space left\n")
             return SimpleNamespace(stop=lambda: None)
 
@@ -61,6 +63,7 @@ def test_a_new_archive_takes_the_place_of_the_one_before(tmp_path, written):
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("keyshift-classes-7.jsa", b"new one")]
     written(tmp_path, b"another")
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("keyshift-classes-7.jsa", b"another")]
+    assert [each.stat().st_mode & 0o777 for each in tmp_path.iterdir()] == [0o644], "others may use it"
 
 
 @pytest.mark.parametrize(("content", "status"), [(None, 0), (b"a part", 1)])

@@ -1,5 +1,7 @@
 """Processes end, whoever has begun them."""
 
+import errno
+import os
 import platform
 import subprocess
 import sys
@@ -42,6 +44,24 @@ def test_what_another_process_has_begun_has_ended_before_that_one_asks(begun_by_
     assert left == [] and begun_by_another.status() == psutil.STATUS_ZOMBIE
     monkeypatch.setattr(client, "END_S", 0.0)
     client.await_end(file_of("one", begun_by_another.pid))
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="no /proc")
+def test_processes_are_found_where_those_of_others_may_be_counted_and_no_more(begun_by_another, monkeypatch):
+    """As in /proc with hidepid=1. Here whoever has begun this process is another user's."""
+    opened = psutil._common.open_binary
+
+    def hiding(name):
+        if name.startswith(f"/proc/{os.getppid()}/"):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return opened(name)
+
+    for module in (psutil._common, psutil._pslinux):
+        monkeypatch.setattr(module, "open_binary", hiding)
+    found = processes.all_below()
+    assert begun_by_another in found and psutil.Process() not in found
+    assert list(processes.all_above(begun_by_another)) == [begun_by_another.parent(), psutil.Process()]
+    assert processes.living(os.getppid(), 0.0) is None
 
 
 def test_our_own_are_no_zombies_behind_their_end_and_the_stubborn_are_killed():

@@ -297,6 +297,34 @@ def test_services_of_another_host_in_the_folder_are_left_alone_and_named(tmp_pat
     assert not (tmp_path / "data").exists()
 
 
+def test_services_of_a_container_with_this_ones_name_are_left_alone_as_long_as_they_live(tmp_path, launched):
+    """Nobody finds them by the numbers of their processes, as these are others here."""
+    process, file = launched("exec sleep 600"), tmp_path / "pids" / "service.json"
+    told = json.loads(file.read_text())
+    folders.write_whole(file, json.dumps(told | {"born": "another 1"}))
+    stack = Stack(tmp_path)
+    words = rf"^process {process.pid} of host {platform.node()}, in another container, has services in "
+    for use in (stack.up, stack.used().__enter__, stack.down, lambda: stack.down(wipe=True)):
+        with pytest.raises(ServiceUnavailable, match=words):
+            use()
+    assert file.exists()
+    processes.stop([process])
+    assert not processes.elsewhere(file)
+    stack.down(wipe=True)
+    assert not file.parent.exists()
+
+
+def test_a_service_starts_though_something_that_the_one_before_has_left_holds_its_lock(tmp_path, launched):
+    launched("sleep 600 & echo $! > left; wait")
+    until(lambda: (tmp_path / "left").exists() and (tmp_path / "left").read_text().strip())
+    file = tmp_path / "pids" / "service.json"
+    processes.stop([processes.find(file)])
+    assert processes.elsewhere(file)
+    process = launched("exec sleep 600")
+    assert processes.find(file) == process and not processes.elsewhere(file)
+    psutil.Process(int((tmp_path / "left").read_text())).kill()
+
+
 # Java
 
 SETTINGS = """

@@ -201,8 +201,8 @@ def test_only_the_first_attempt_is_hit(hit):
 @pytest.mark.parametrize(("who", "hits"), [("slot", 10), ("daemon", 20), ("executor", 30)])
 def test_a_fault_hits_the_process_of_the_slot_or_one_above_it(monkeypatch, who, hits):
     java = SimpleNamespace(pid=30, cmdline=lambda: ["java", "org.apache.spark.executor.CoarseGrainedExecutorBackend"])
-    forking = SimpleNamespace(pid=20, cmdline=lambda: ["python", "-m", "keyshift.worker.daemon"])
-    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(pid=10, parents=lambda: [forking, java]))
+    forking = SimpleNamespace(pid=20, cmdline=lambda: ["python", "-m", "keyshift.worker.daemon"], parent=lambda: java)
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(pid=10, parent=lambda: forking))
     found = []
     monkeypatch.setattr(os, "kill", lambda *what: found.append(what))
     Fault("kill", who, "", 4.0).strike()
@@ -211,7 +211,7 @@ def test_a_fault_hits_the_process_of_the_slot_or_one_above_it(monkeypatch, who, 
 
 def test_a_process_that_is_not_there_any_more_is_not_mistaken_for_another(hit, monkeypatch):
     init = SimpleNamespace(pid=1, cmdline=lambda: ["init"])
-    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(pid=10, parents=lambda: [init]))
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(pid=10, parent=lambda: init))
     Fault("kill", "daemon", "", 4.0).strike()
     with pytest.raises(KeyshiftError, match="has no executor above it"):
         Fault("kill", "executor", "", 4.0).strike()

@@ -1,5 +1,7 @@
 import io
 import socket
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyspark.worker
@@ -36,6 +38,14 @@ def test_a_folder_in_which_no_socket_can_be_made_is_named_in_the_log(monkeypatch
         daemon.require_folder()
     monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "false")
     daemon.require_folder()
+
+
+UMASK = "import os; from keyshift.worker import daemon as d; d.daemon.manager = lambda: print(os.umask(0)); d.main()"
+
+
+def test_nobody_else_may_open_the_socket_of_a_daemon():
+    done = subprocess.run([sys.executable, "-c", UMASK], umask=0o002, stdout=subprocess.PIPE, check=True)
+    assert int(done.stdout) == 0o077
 
 
 def test_workers_give_away_each_batch_at_once_without_a_thread_that_reads_ahead(monkeypatch):

@@ -15,7 +15,7 @@ from keyshift.analysis.machine import ALL, BUSY, DISTURBED, DISTURBED_FROM, MACH
 from keyshift.clock import SECOND_US
 from keyshift.lab.machine.network import Bytes, Connections
 from keyshift.model.records import PodUsed
-from keyshift.services import limits
+from keyshift.services import limits, processes
 
 AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job
 SENT, RECEIVED = "sent_mib", "received_mib"  # metrics: over the network, since the first sample
@@ -148,7 +148,7 @@ class Sampler:
         around, parts, names = dict(self._around()), dict(self._parts()), dict[int, str]()
         memory: dict[str, float] = defaultdict(float)
         cpu: dict[tuple[str, str], float] = defaultdict(float)
-        below = {process.pid: process for process in psutil.Process().children(recursive=True)}
+        below = {process.pid: process for process in processes.all_below()}
         seen, spent = dict[int, tuple[str, float]](), dict[int, Spent]()
         for pid in sorted({*below, *around}):  # parents first: a child that ends meanwhile is in the next look's
             with contextlib.suppress(psutil.Error):
@@ -236,7 +236,7 @@ def spent_s(around: Iterable[int]) -> dict[int, float]:
 
 
 def _spent(around: Iterable[int]) -> Iterator[tuple[int, Spent]]:
-    below = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    below = {process.pid: process for process in processes.all_below()}
     for pid in {*below, *around}:
         with contextlib.suppress(psutil.Error):
             yield pid, Spent.of(below.get(pid) or psutil.Process(pid))

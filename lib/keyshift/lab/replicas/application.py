@@ -20,6 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.driver.spark import start_query, why_ended
 from keyshift.place.profile import SparkProfile
 from keyshift.place.session import PlacedSpark
+from keyshift.services.processes import all_below
 from keyshift.traffic.entry import CommandLines, run
 from keyshift.traffic.messages import Ready, Stop
 from keyshift.traffic.process import say
@@ -135,7 +136,7 @@ def _be_nice(nice: int) -> None:
     with contextlib.suppress(OSError):
         AUTOGROUP.write_text(str(nice))
     own = psutil.Process()
-    for process in [own, *own.children(recursive=True)]:
+    for process in [own, *all_below(own)]:
         with contextlib.suppress(psutil.Error, OSError):
             for thread in process.threads():
                 os.setpriority(os.PRIO_PROCESS, thread.id, nice)

@@ -20,7 +20,7 @@ from keyshift.lab.replicas.application import (
 )
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.place.profile import REPLICA_LABEL, SparkProfile
-from keyshift.services.processes import kill, runs
+from keyshift.services.processes import all_below, kill, runs
 from keyshift.traffic.messages import Ready
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
@@ -183,10 +183,10 @@ class Application:
         found = {*self._spark}
         with contextlib.suppress(psutil.NoSuchProcess):
             if self._process.running:
-                found |= {*psutil.Process(self._process.pid).children(recursive=True)}
+                found |= {*all_below(psutil.Process(self._process.pid))}
         for process in self._spark:
             with contextlib.suppress(psutil.NoSuchProcess):
-                found |= {*process.children(recursive=True)}
+                found |= {*all_below(process)}
         return [*found]
 
 
