@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from pydantic import Field
 
@@ -53,8 +53,7 @@ PART_TABLES = 600  # at most, however few their rows are: each takes some KiB be
 NO_TURN = frames.OfTurn(0, 0, 0)  # of results of a slot that takes rows as they come
 READ_MS = 100
 _LATE_US = 400_000  # so long after its end all of a second has been read, but for what is told with the next one
-_QUIET_S = 1.0  # after stop, results may still be on their way for this long
-_DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
+_DRAIN_S = 10.0  # after stop, to read what is there by then
 
 
 class CollectorConfig(TrafficConfig):
@@ -281,13 +280,14 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         where = replica, record.partition, record.offset, of, slot, turn
         return any(each.covers(*where) for each in config.superseded)
 
-    stopped_at: float | None = None
-    heard_at = time.monotonic()
-    while stopped_at is None or (
-        time.monotonic() - max(heard_at, stopped_at) < _QUIET_S and time.monotonic() - stopped_at < _DRAIN_S
-    ):
-        if stopped_at is None and commands.next(timeout_s=0):
-            stopped_at = time.monotonic()
+    ends: dict[TopicPartition, int] | None = None  # where to stop, once it was told to
+    until = math.inf  # seconds of the monotonic clock
+
+    def left() -> bool:
+        with topic.errors("reading"):
+            return ends is None or any(consumer.position(part) < end for part, end in ends.items())
+
+    while left() and time.monotonic() < until:
         with topic.errors("reading"):
             fetched = consumer.poll(timeout_ms=READ_MS)
         for (name, slot), records in fetched.items():
@@ -299,7 +299,6 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                 if batch.num_rows or facts.turn:
                     results.add(batch, slot, record.offset, arrived_us, replica, facts.turn)
                 if batch.num_rows:
-                    heard_at = time.monotonic()
                     if trace:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
                         for router, offset in set(origins):
@@ -314,6 +313,10 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                     version = _version(batch) if config.apart else UNKNOWN
                     compare(chains, stage.name, replica, slot, facts.turn, arrived_us, version)
         tell()
+        if ends is None and commands.next(timeout_s=0):
+            with topic.errors("reading"):
+                ends = consumer.end_offsets(parts, ANSWER_MS)
+            until = time.monotonic() + _DRAIN_S
     while results.waiting:  # of the last seconds
         report(second, *results.roll((second + 1) * SECOND_US), begun * SECOND_US)
         second += 1

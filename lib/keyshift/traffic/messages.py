@@ -8,8 +8,8 @@ and ``LoadDone`` when Kafka has acknowledged the last event of the load; ticks g
 of the load says it, too.
 
 The collector says ``SecondDone`` every second, passes on what slots say, and says which replicas are ``KeepingUp`` and
-that some have ``Diverged``. When it was told to stop, nothing has come for a second, and the file is written, it says
-``Collected``.
+that some have ``Diverged``. When it is told to stop, it reads what is there by then, and says ``Collected`` when the
+file is written.
 """
 
 from collections.abc import Mapping
