@@ -44,7 +44,7 @@ from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.copies import UNKNOWN, Chains, FirstCopies, FirstResults, Superseded
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
-from keyshift.traffic.messages import BUCKETS_MS, Collected, Diverged, KeepingUp, Latencies, Ready, SecondDone
+from keyshift.traffic.messages import BUCKETS_MS, Arrived, Collected, Diverged, KeepingUp, Latencies, Ready, SecondDone
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, Topic
 
@@ -105,10 +105,19 @@ def first_results(slots: int, key_groups: int, bins: int) -> Counts:
     return counts
 
 
+def _versions(batch: pa.RecordBatch) -> np.ndarray:
+    """Under which the events were routed whose results these are."""
+    return batch["version"].to_numpy()[batch["position"].to_numpy() >= 0]
+
+
 def _version(batch: pa.RecordBatch) -> int:
     """Under which all events of a turn were routed."""
-    of_events = batch["version"].to_numpy()[batch["position"].to_numpy() >= 0]
+    of_events = _versions(batch)
     return int(of_events[0]) if len(of_events) else UNKNOWN
+
+
+def _counted(versions: np.ndarray) -> dict[int, int]:
+    return dict(np.stack(np.unique(versions, return_counts=True), axis=1).tolist())
 
 
 class ResultsFile:
@@ -216,9 +225,8 @@ def report(
     """
     now_ms = latencies_ms[arrived_us >= begun_us]
     p50, p99 = np.percentile(now_ms, (50, 99)).round(3).tolist() if len(now_ms) else (None, None)
-    by_version = dict(np.stack(np.unique(versions, return_counts=True), axis=1).tolist())
     by_slot = {slot: _latencies(latencies_ms[slots == slot]) for slot in np.unique(slots).tolist()}
-    say(SecondDone(Second(second, len(now_ms), p50, p99), by_version, by_slot))
+    say(SecondDone(Second(second, len(now_ms), p50, p99), _counted(versions), by_slot))
 
 
 def _latencies(all_ms: np.ndarray) -> Latencies:
@@ -290,6 +298,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
     while left() and time.monotonic() < until:
         with topic.errors("reading"):
             fetched = consumer.poll(timeout_ms=READ_MS)
+        came: list[np.ndarray] = []  # versions of results
         for (name, slot), records in fetched.items():
             replica = replicas[name]
             for record, batch, facts in decoded(records, results.schema, config.lines):
@@ -299,6 +308,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                 if batch.num_rows or facts.turn:
                     results.add(batch, slot, record.offset, arrived_us, replica, facts.turn)
                 if batch.num_rows:
+                    came.append(_versions(batch))
                     if trace:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
                         for router, offset in set(origins):
@@ -312,6 +322,8 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                 if config.others and facts.turn:
                     version = _version(batch) if config.apart else UNKNOWN
                     compare(chains, stage.name, replica, slot, facts.turn, arrived_us, version)
+        if came and not config.others:
+            say(Arrived(_counted(np.concatenate(came))))
         tell()
         if ends is None and commands.next(timeout_s=0):
             with topic.errors("reading"):

@@ -20,7 +20,7 @@ from keyshift.traffic.feed import Feed
 from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.inputs import Inputs
 from keyshift.traffic.load import SourceLoad
-from keyshift.traffic.messages import Collected, Diverged, KeepingUp, Latencies, Report, SecondDone
+from keyshift.traffic.messages import Arrived, Collected, Diverged, KeepingUp, Latencies, Report, SecondDone
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
 from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, OfferedSoFar, Topic
@@ -79,6 +79,7 @@ class Traffic:
             lambda: deque(maxlen=MARKERS)
         )
         self._by_version: Counter[int] = Counter()  # results so far
+        self.early = 0  # of them, those of which no second was told yet
         self._revoked: set[int] = set()  # versions
         self.seconds = Seconds()  # as the collector has told of them
         self.latencies: dict[int, Latencies] = {}  # of each slot so far
@@ -181,18 +182,24 @@ class Traffic:
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
-    def _heard(self, report: SlotMarker | SecondDone | Diverged | KeepingUp | Collected) -> None:
+    def _heard(self, report: SlotMarker | Arrived | SecondDone | Diverged | KeepingUp | Collected) -> None:
         match report:
             case SlotMarker(slot, marker, replica):
                 said = self._markers[replica, slot, marker.stage, type(marker)]
                 if marker not in said:
                     said.append(marker)
+            case Arrived(by_version):
+                self.early += sum(by_version.values())  # first: for whoever looks meanwhile, no second is over sooner
+                self._by_version.update(by_version)
             case SecondDone(second, by_version, by_slot):
                 self.seconds.append(second)
                 for slot, more in by_slot.items():
                     before = self.latencies.get(slot)
                     self.latencies = self.latencies | {slot: before.plus(more) if before else more}
-                self._by_version.update(by_version)
+                if self._others:
+                    self._by_version.update(by_version)
+                else:
+                    self.early -= sum(by_version.values())
                 self._heard_second(second)
             case Diverged():
                 self.differences.append(report)

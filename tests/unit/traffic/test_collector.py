@@ -8,7 +8,7 @@ from keyshift.model import frames
 from keyshift.model.records import Second
 from keyshift.traffic import collector
 from keyshift.traffic.collector import CollectorConfig, ResultsFile, first_copies, first_results
-from keyshift.traffic.messages import BUCKETS_MS, Collected, SecondDone, Stop
+from keyshift.traffic.messages import BUCKETS_MS, Arrived, Collected, SecondDone, Stop
 from keyshift.traffic.topics import Topic
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import RESULT_FIELDS
@@ -210,14 +210,22 @@ class Reader:
         return {self.part: [self.record]} if self.reads == 3 else {}
 
 
-def test_a_collector_that_is_told_to_stop_reads_all_that_is_there_and_waits_for_nothing_more(
-    said, monkeypatch, tmp_path
-):
+@pytest.fixture
+def reader(said, monkeypatch, tmp_path):
+    """Of a collector that was told to stop before it had read anything, and has ended."""
     clock = SimpleNamespace(now=0.0)
-    reader = Reader(clock, frames.encode(batch((0, 0), (0, 1))))
+    reader = Reader(clock, frames.encode(batch((0, 0), (0, -1), (0, 1))))
     monkeypatch.setattr(collector, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(collector, "KafkaConsumer", lambda **_: reader)
     monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
     config = CollectorConfig(topic=Topic("k:1", "r"), workload="keycount", parameters={}, output=tmp_path / "r.parquet")
     collector.collect(config, SimpleNamespace(next=lambda timeout_s: Stop()))
-    assert said[-1] == Collected(2) and reader.reads == 3
+    return reader
+
+
+def test_a_collector_that_is_told_to_stop_reads_all_that_is_there_and_waits_for_nothing_more(said, reader):
+    assert said[-1] == Collected(3) and reader.reads == 3
+
+
+def test_results_are_told_when_they_are_read_but_for_those_of_timers(said, reader):
+    assert [each for each in said if isinstance(each, Arrived)] == [Arrived({0: 2})]
