@@ -297,7 +297,7 @@ class Traffic:
     def open(self, again=False, superseded=()):
         self.superseded = superseded
 
-    def await_silence(self):
+    def await_silence(self, frame_ms):
         self.told.append(("await_silence",))
 
     def require_input(self, offsets):

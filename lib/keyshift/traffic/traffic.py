@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,13 @@ class Traffic:
         )
         self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
-    def await_silence(self) -> None:
-        """Wait until nobody writes events any more, nor results of replicas. Raises ServiceUnavailable if somebody goes
-        on.
+    def await_silence(self, frame_ms: float) -> None:
+        """Wait until nobody writes events any more, with a frame every ``frame_ms``, nor results of replicas. Raises
+        ServiceUnavailable if somebody goes on.
         """
-        self._inputs.await_silence()
-        for log in self.result_logs if self.replicas > 1 else ():
-            log.await_silence()
+        topics = [*(each.topic for each in self._inputs.all), *(self.result_logs if self.replicas > 1 else ())]
+        with ThreadPoolExecutor(len(topics)) as pool:  # each takes seconds
+            list(pool.map(lambda topic: topic.await_silence(frame_ms), topics))
 
     def feed(self, loads: Sequence[SourceLoad], frame_ms: float, epoch: int = FIRST_EPOCH) -> Feed:
         """Start the generators that offer the ``loads``, one for each source, with a frame per partition every

@@ -1,5 +1,6 @@
 """What is counted of what comes out of a system, and how slots are waited for; with processes: tests/integration."""
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -212,6 +213,15 @@ def test_results_of_replicas_are_read_as_one_log_of_first_copies_or_as_that_of_o
         (0, 2, 2),
     ]
     assert two.results(1)["log_offset"].tolist() == [100, 101]
+
+
+def test_topics_are_waited_for_until_they_are_silent_all_at_once_and_results_are_among_those_of_replicas(
+    monkeypatch, tmp_path
+):
+    together = threading.Barrier(3)
+    monkeypatch.setattr(Topic, "await_silence", lambda topic, frame_ms: together.wait(60))
+    two = Traffic(KeyCount(), [Topic("k:1", "e")], Topic("k:1", "r0"), tmp_path / "r", others=[Topic("k:1", "r1")])
+    two.await_silence(20.0)
 
 
 def test_slots_that_say_nothing_or_something_else_are_named(traffic, collector):
