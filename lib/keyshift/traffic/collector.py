@@ -46,7 +46,7 @@ from keyshift.traffic.copies import UNKNOWN, Chains, FirstCopies, FirstResults, 
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
 from keyshift.traffic.messages import BUCKETS_MS, Arrived, Collected, Diverged, KeepingUp, Latencies, Ready, SecondDone
 from keyshift.traffic.process import say
-from keyshift.traffic.topics import ANSWER_MS, Topic
+from keyshift.traffic.topics import ANSWER_MS, RECONNECT_MS, Topic
 
 PART_ROWS = 1 << 16  # are written at once: some MiB, which take milliseconds
 PART_TABLES = 600  # at most, however few their rows are: each takes some KiB beside them
@@ -247,6 +247,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         consumer = KafkaConsumer(
             bootstrap_servers=topic.kafka,
             bootstrap_timeout_ms=ANSWER_MS,
+            reconnect_backoff_max_ms=RECONNECT_MS,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             fetch_min_bytes=1 << 20,

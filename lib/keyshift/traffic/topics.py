@@ -24,6 +24,7 @@ SILENT_FRAMES = 3  # which then have not come
 RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up, beside the length of its load
 FOR_EVER_MS = -1  # until the topic is deleted
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
+RECONNECT_MS = 1000  # at the most, between two tries to reach one that is away; the client would take half a minute
 Epochs = tuple[tuple[tuple[int, int], ...], ...]  # of each partition: offsets at which an epoch begins, and the epoch
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
 
@@ -255,7 +256,8 @@ class Topic:
 
     def _client(self) -> dict[str, Any]:
         patience = {"bootstrap_timeout_ms": ANSWER_MS, "request_timeout_ms": ANSWER_MS}
-        return {"bootstrap_servers": self.kafka, **patience, **self.sign_in.client()}
+        again = {"reconnect_backoff_max_ms": RECONNECT_MS}
+        return {"bootstrap_servers": self.kafka, **patience, **again, **self.sign_in.client()}
 
 
 def positions(rows: np.ndarray) -> np.ndarray:
