@@ -92,7 +92,7 @@ class Subject:
         event is due, as soon as that is known. Raises ServiceUnavailable if a process dies.
         """
         traffic = self._traffic
-        seconds_before, received_before = len(traffic.seconds), traffic.received
+        seconds_before, told_before = len(traffic.seconds), self._told
         feed = traffic.feed([SourceLoad(rate)], frame_ms)
         try:
             feed.await_ready()
@@ -107,7 +107,7 @@ class Subject:
             if time.time() < start + seconds:
                 feed.stop()
             feed.await_done()
-            complete = self._await_results(received_before + (feed.due or 0))
+            complete = self._await_results(told_before + (feed.due or 0))
         finally:
             traffic.end(feed)
         return burst_of(traffic.seconds[seconds_before:], first, end, complete and time.time() >= start + seconds)
@@ -117,10 +117,15 @@ class Subject:
 
         def over() -> bool:
             self._check()
-            return self._traffic.received >= wanted or time.monotonic() > deadline
+            return self._told >= wanted or time.monotonic() > deadline
 
         self._traffic.await_results(over, QUIET_S)
-        return self._traffic.received >= wanted
+        return self._told >= wanted
+
+    @property
+    def _told(self) -> int:
+        """Results of seconds that are over: those are measured."""
+        return self._traffic.received - self._traffic.early
 
     def _check(self) -> None:
         self._job.check()

@@ -64,7 +64,6 @@ HURRY: list[tuple[Any, str, float]] = [
     (feed, "ANSWER_S", 8.0),
     (topics, "SILENCE_S", 0.1),
     (topics, "ANSWER_MS", 600),
-    (collector, "_QUIET_S", 0.05),
     (collector, "SECOND_US", 50_000),  # it says so often what has come
 ]
 

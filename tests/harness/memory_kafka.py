@@ -111,7 +111,7 @@ class Consumer(_Client):
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self._next[partition] = offset
 
-    def end_offsets(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(self, assigned: list[TopicPartition], timeout_ms: int = 0) -> dict[TopicPartition, int]:
         self._calling("kafka look")
         return {each: self._end(each) for each in assigned}
 

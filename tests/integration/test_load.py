@@ -306,20 +306,6 @@ def started(slot: int) -> SlotMarker:
     return SlotMarker(slot, SlotStarted("counter", 1))
 
 
-def await_collected(collector: Process, producer: KafkaProducer, *answered: Topic) -> None:
-    """Until all that was sent before is read: a collector that is told to stop waits for a second, and no longer."""
-    last = SlotStarted("counter", 2)
-    for each in answered:
-        for slot in range(SLOTS):
-            marker = frames.encode(frames.empty(RESULTS), frames.Facts(said=SlotMarker(slot, last)))
-            producer.send(each.name, marker, partition=slot)
-    producer.flush()
-    for replica in range(len(answered)):
-        for slot in range(SLOTS):
-            wanted = SlotMarker(slot, last, replica)
-            collector.hear(lambda report, wanted=wanted: report == wanted)
-
-
 def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, topic, tmp_path):
     offered, answered = topic(ROUTERS), topic(SLOTS)
     output = tmp_path / "results.parquet"
@@ -340,7 +326,6 @@ def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, to
         collector.hear(lambda report, slot=slot: report == started(slot))
     for slot, value in out:
         producer.send(answered.name, value, partition=slot)
-    await_collected(collector, producer, answered)
     producer.close()
     collector.tell(Stop())
     assert collector.has_said(Collected) == Collected(len(events))
@@ -399,7 +384,6 @@ def test_of_replicas_first_copies_count_a_difference_is_said_and_markers_say_who
             facts = frames.Facts(turn=frames.OfTurn(number, 70 + number, chain))
             producer.send(answered.name, frames.encode(batch, facts), partition=1)
         producer.flush()
-    await_collected(collector, producer, *topics)
     producer.close()
     for replica in range(2):
         collector.hear(lambda report, replica=replica: report == replace(started(1), replica=replica))

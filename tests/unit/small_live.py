@@ -285,7 +285,7 @@ class Traffic:
     """Its feed keeps what it is told."""
 
     def __init__(self):
-        self.told, self.pids, self.received = [], set(), 30
+        self.told, self.pids, self.received, self.early = [], set(), 30, 0
         self.seconds = [Second(7, 3, 4.0, 6.0)]
         self.latencies = {0: Latencies(9.0, (2, 1) + (0,) * 11)}
         self.feed_ = SimpleNamespace(
@@ -297,7 +297,7 @@ class Traffic:
     def open(self, again=False, superseded=()):
         self.superseded = superseded
 
-    def await_silence(self):
+    def await_silence(self, frame_ms):
         self.told.append(("await_silence",))
 
     def require_input(self, offsets):

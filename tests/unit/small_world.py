@@ -219,7 +219,7 @@ class Traffic(small_live.Traffic):
             if not self.for_ever:
                 self.world.make("for a day")
 
-    def await_silence(self):
+    def await_silence(self, frame_ms):
         self.world.await_silence()
 
     def check(self):

@@ -18,7 +18,7 @@ from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, Serv
 from keyshift.progress import Say
 from keyshift.services import processes
 
-LOOK_S = 0.3
+LOOK_S = 0.1
 GOES_ON = ("running", "stopping")  # states of a job whose migrations come to their end
 ANSWER_S = 120.0  # a job that recovers or restarts answers when it has
 END_S = 120.0  # for its process to stop what it has started

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 
 from keyshift.control.files import REDIS, UNKNOWN, Jobs, Kept
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import ordering_of
+from keyshift.experiment.live_spec import frame_ms_of, ordering_of
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
@@ -56,13 +57,17 @@ def _left(jobs: Jobs, name: str) -> Kept | None:
 
 def _require_silence(endpoints: Endpoints, left: Kept) -> None:
     """Raises BadInput if a process on another machine drives the job."""
-    for topic, _, routers in _inputs(left):
+
+    def require(source: InputTopic) -> None:
         try:
-            Topic.at(endpoints, topic, routers).await_silence()
+            Topic.at(endpoints, source.topic, source.partitions).await_silence(frame_ms_of(left.values))
         except RunsElsewhere as error:
             raise BadInput(str(error)) from error
         except ServiceUnavailable:
             pass  # then nobody writes
+
+    with ThreadPoolExecutor(len(left.sources)) as pool:  # each takes seconds
+        list(pool.map(require, _inputs(left)))
 
 
 def _inputs(left: Kept) -> tuple[InputTopic, ...]:

@@ -77,6 +77,7 @@ ENCRYPTED = {
     "spark.network.crypto.authEngineVersion": "2",
 }
 JVM_GONE = Py4JError, OSError  # what PySpark raises where nobody answers it
+RECONNECT_MS = 200  # at the most, between two tries to reach a broker that is away; by itself Kafka's client has 1000
 LINGER_MS = 2  # results of several slots go to Kafka, and from there to readers, in one request
 OPTIONS: dict[str, Any] = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # Python operators are not on Spark's list
@@ -327,7 +328,8 @@ def start_query(
                 for each in inputs
             }
         )
-    kafka = {"kafka.bootstrap.servers": config.endpoints.kafka} | config.endpoints.sign_in.options()
+    kafka = {"kafka.bootstrap.servers": config.endpoints.kafka, "kafka.reconnect.backoff.max.ms": str(RECONNECT_MS)}
+    kafka |= config.endpoints.sign_in.options()
     chain = config.chain()
     rows = (
         spark.readStream.format("kafka")

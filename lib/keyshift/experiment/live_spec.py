@@ -72,6 +72,12 @@ def ordering_of(values: Mapping[str, Any]) -> str:
     return str(values.get("ordering", values.get("job.ordering", "none")))
 
 
+def frame_ms_of(values: Mapping[str, Any]) -> float:
+    """The length of frames that they ask for; 0 if it is left open."""
+    found = values.get("frame_ms", values.get("run.frame_ms"))
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
 def _check_replicas(spec: RunSpec) -> None:
     job = spec.job
     what = f"replicas = {job.replicas}"

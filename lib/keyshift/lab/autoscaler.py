@@ -136,7 +136,8 @@ class Autoscaler:
         """Events whose results are due and had not come at the end of the last second that both sides have told of.
         Results are counted from the beginning of the job, so what another process has offered counts, too.
         """
-        progress, received, before = list(self._feed.progress), self._traffic.received, self._feed.before
+        progress, before = list(self._feed.progress), self._feed.before
+        received = self._traffic.received - self._traffic.early
         if not progress or not (all_due := before.due + progress[-1].due):
             return 0.0
         for second in reversed(self._traffic.seconds):

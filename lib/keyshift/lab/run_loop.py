@@ -28,7 +28,7 @@ from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
 from keyshift.waiting import wait_until
 
-LEAD_S = 0.5  # between the decision to start the load and its start
+LEAD_S = 0.25  # between the decision to start the load and its start; generators that hear of it later move theirs
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
 LONGEST_PAUSE_S = 30.0
 DEADLY = (QueryDied, MigrationFailed)  # after which the system has to be started anew

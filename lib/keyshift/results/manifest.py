@@ -5,6 +5,7 @@ what older versions stored is read as the newest one. A number that could not be
 measurement must not win a comparison.
 """
 
+import functools
 import math
 import os
 import platform
@@ -342,13 +343,13 @@ def describe_versions() -> dict[str, str]:
     """Versions of everything that may change a result. Java is left out if none is found."""
     packages = ("keyshift", "kafka-python", "kazoo", "minio", "numpy", "pandas", "pyarrow", "pyspark")
     versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
-    java = _java_version()
+    home = os.environ.get("JAVA_HOME")
+    java = _java_version(str(Path(home, "bin", "java")) if home else "java")
     return versions if java is None else {**versions, "java": java}
 
 
-def _java_version() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else "java"
+@functools.cache  # a JVM starts to say it
+def _java_version(java: str) -> str | None:
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True).stderr
     except (OSError, subprocess.SubprocessError):

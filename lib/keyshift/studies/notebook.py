@@ -36,6 +36,9 @@ _TEXT = re.compile(r"""(["'])((?:(?!\1)[^\\\n]|\\.)*)\1""")  # in Python
 # its sockets are closed.
 _QUIET = ["--log-level=CRITICAL"]
 END_S = 60.0  # for a cell that is interrupted
+# For a kernel whose cells are done; half of it to end by itself. One that has had a Spark does not: it waits for a JVM
+# that has ended, whose exit status it never asks for.
+GONE_S = 1.0
 _RENDERED = ("text/html", "text/markdown")  # outputs that a browser gets as they are
 MIME = "application/vnd.keyshift.summaries+json"
 
@@ -49,6 +52,11 @@ class _Client(PapermillNotebookClient):  # type: ignore[misc]
         except KeyboardInterrupt:
             run_sync(self._interrupt)()
             raise
+
+    def papermill_execute_cells(self) -> None:
+        """A kernel has nothing more to end then. One that is interrupted may have, and keeps the time that it has."""
+        super().papermill_execute_cells()
+        self.km.shutdown_wait_time = GONE_S
 
     async def _interrupt(self) -> None:
         """And wait until what the cell had started has ended: a kernel that has to end kills its children first."""

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from pydantic import Field
 
@@ -44,17 +44,16 @@ from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.copies import UNKNOWN, Chains, FirstCopies, FirstResults, Superseded
 from keyshift.traffic.entry import CommandLines, TrafficConfig, run
-from keyshift.traffic.messages import BUCKETS_MS, Collected, Diverged, KeepingUp, Latencies, Ready, SecondDone
+from keyshift.traffic.messages import BUCKETS_MS, Arrived, Collected, Diverged, KeepingUp, Latencies, Ready, SecondDone
 from keyshift.traffic.process import say
-from keyshift.traffic.topics import ANSWER_MS, Topic
+from keyshift.traffic.topics import ANSWER_MS, RECONNECT_MS, Topic
 
 PART_ROWS = 1 << 16  # are written at once: some MiB, which take milliseconds
 PART_TABLES = 600  # at most, however few their rows are: each takes some KiB beside them
 NO_TURN = frames.OfTurn(0, 0, 0)  # of results of a slot that takes rows as they come
 READ_MS = 100
 _LATE_US = 400_000  # so long after its end all of a second has been read, but for what is told with the next one
-_QUIET_S = 1.0  # after stop, results may still be on their way for this long
-_DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
+_DRAIN_S = 10.0  # after stop, to read what is there by then
 
 
 class CollectorConfig(TrafficConfig):
@@ -106,10 +105,19 @@ def first_results(slots: int, key_groups: int, bins: int) -> Counts:
     return counts
 
 
+def _versions(batch: pa.RecordBatch) -> np.ndarray:
+    """Under which the events were routed whose results these are."""
+    return batch["version"].to_numpy()[batch["position"].to_numpy() >= 0]
+
+
 def _version(batch: pa.RecordBatch) -> int:
     """Under which all events of a turn were routed."""
-    of_events = batch["version"].to_numpy()[batch["position"].to_numpy() >= 0]
+    of_events = _versions(batch)
     return int(of_events[0]) if len(of_events) else UNKNOWN
+
+
+def _counted(versions: np.ndarray) -> dict[int, int]:
+    return dict(np.stack(np.unique(versions, return_counts=True), axis=1).tolist())
 
 
 class ResultsFile:
@@ -217,9 +225,8 @@ def report(
     """
     now_ms = latencies_ms[arrived_us >= begun_us]
     p50, p99 = np.percentile(now_ms, (50, 99)).round(3).tolist() if len(now_ms) else (None, None)
-    by_version = dict(np.stack(np.unique(versions, return_counts=True), axis=1).tolist())
     by_slot = {slot: _latencies(latencies_ms[slots == slot]) for slot in np.unique(slots).tolist()}
-    say(SecondDone(Second(second, len(now_ms), p50, p99), by_version, by_slot))
+    say(SecondDone(Second(second, len(now_ms), p50, p99), _counted(versions), by_slot))
 
 
 def _latencies(all_ms: np.ndarray) -> Latencies:
@@ -240,6 +247,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         consumer = KafkaConsumer(
             bootstrap_servers=topic.kafka,
             bootstrap_timeout_ms=ANSWER_MS,
+            reconnect_backoff_max_ms=RECONNECT_MS,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             fetch_min_bytes=1 << 20,
@@ -281,15 +289,17 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         where = replica, record.partition, record.offset, of, slot, turn
         return any(each.covers(*where) for each in config.superseded)
 
-    stopped_at: float | None = None
-    heard_at = time.monotonic()
-    while stopped_at is None or (
-        time.monotonic() - max(heard_at, stopped_at) < _QUIET_S and time.monotonic() - stopped_at < _DRAIN_S
-    ):
-        if stopped_at is None and commands.next(timeout_s=0):
-            stopped_at = time.monotonic()
+    ends: dict[TopicPartition, int] | None = None  # where to stop, once it was told to
+    until = math.inf  # seconds of the monotonic clock
+
+    def left() -> bool:
+        with topic.errors("reading"):
+            return ends is None or any(consumer.position(part) < end for part, end in ends.items())
+
+    while left() and time.monotonic() < until:
         with topic.errors("reading"):
             fetched = consumer.poll(timeout_ms=READ_MS)
+        came: list[np.ndarray] = []  # versions of results
         for (name, slot), records in fetched.items():
             replica = replicas[name]
             for record, batch, facts in decoded(records, results.schema, config.lines):
@@ -299,7 +309,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                 if batch.num_rows or facts.turn:
                     results.add(batch, slot, record.offset, arrived_us, replica, facts.turn)
                 if batch.num_rows:
-                    heard_at = time.monotonic()
+                    came.append(_versions(batch))
                     if trace:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
                         for router, offset in set(origins):
@@ -313,7 +323,13 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                 if config.others and facts.turn:
                     version = _version(batch) if config.apart else UNKNOWN
                     compare(chains, stage.name, replica, slot, facts.turn, arrived_us, version)
+        if came and not config.others:
+            say(Arrived(_counted(np.concatenate(came))))
         tell()
+        if ends is None and commands.next(timeout_s=0):
+            with topic.errors("reading"):
+                ends = consumer.end_offsets(parts, ANSWER_MS)
+            until = time.monotonic() + _DRAIN_S
     while results.waiting:  # of the last seconds
         report(second, *results.roll((second + 1) * SECOND_US), begun * SECOND_US)
         second += 1

@@ -42,11 +42,6 @@ class Inputs:
             for number in range(injectors):
                 yield each, load, list(range(each.topic.partitions))[number::injectors]
 
-    def await_silence(self) -> None:
-        """Wait until nobody writes events any more. Raises RunsElsewhere if somebody goes on."""
-        for each in self.all:
-            each.topic.await_silence()
-
     def extents(self) -> dict[int, tuple[Topic, int, int, int]]:
         """Of each router its topic and partition; the offsets of the oldest record that is still there, and of the next
         one.

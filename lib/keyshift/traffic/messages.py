@@ -7,9 +7,9 @@ once, then, if the load has no end, ``SetRate`` any number of times, and ``EndLo
 and ``LoadDone`` when Kafka has acknowledged the last event of the load; ticks go on behind that. A stop before the end
 of the load says it, too.
 
-The collector says ``SecondDone`` every second, passes on what slots say, and says which replicas are ``KeepingUp`` and
-that some have ``Diverged``. When it was told to stop, nothing has come for a second, and the file is written, it says
-``Collected``.
+The collector says what has ``Arrived`` and ``SecondDone`` every second, passes on what slots say, and says which
+replicas are ``KeepingUp`` and that some have ``Diverged``. When it is told to stop, it reads what is there by then, and
+says ``Collected`` when the file is written.
 """
 
 from collections.abc import Mapping
@@ -121,6 +121,16 @@ class Latencies(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Arrived:
+    """How many results have been read since this was said last, by version, without those of timers: sooner than their
+    second is told. Not of replicas: which copies are the first ones is known with the second.
+    """
+
+    by_version: Mapping[int, int]
+    kind: Literal["arrived"] = "arrived"
+
+
+@dataclass(frozen=True, slots=True)
 class SecondDone:
     """What has arrived in a second, without results of timers: no event waits for them. How many by version, and how
     late by slot. Of replicas, first copies.
@@ -177,5 +187,6 @@ class Collected:
 
 
 Report = Annotated[
-    Ready | SoFar | LoadDone | SecondDone | SlotMarker | Diverged | KeepingUp | Collected, Field(discriminator="kind")
+    Ready | SoFar | LoadDone | Arrived | SecondDone | SlotMarker | Diverged | KeepingUp | Collected,
+    Field(discriminator="kind"),
 ]

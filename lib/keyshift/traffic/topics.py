@@ -19,10 +19,12 @@ from keyshift.model import frames
 from keyshift.model.errors import BadInput, NotThere, RunsElsewhere, ServiceUnavailable, service_errors
 from keyshift.workloads import KeyedStage, Source, results_due
 
-SILENCE_S = 2.0  # a generator that lives writes many times in it
+SILENCE_S = 2.0  # a generator that lives writes many times in it, unless its frames are long
+SILENT_FRAMES = 3  # which then have not come
 RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up, beside the length of its load
 FOR_EVER_MS = -1  # until the topic is deleted
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
+RECONNECT_MS = 1000  # at the most, between two tries to reach one that is away; the client would take half a minute
 Epochs = tuple[tuple[tuple[int, int], ...], ...]  # of each partition: offsets at which an epoch begins, and the epoch
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
 
@@ -83,14 +85,17 @@ class Topic:
         with self._admin("deleting") as client, suppress(UnknownTopicOrPartitionError):
             client.delete_topics([self.name], timeout_ms=ANSWER_MS)
 
-    def await_silence(self) -> None:
-        """Wait until nobody has written into it for ``SILENCE_S``. Raises RunsElsewhere if somebody goes on."""
+    def await_silence(self, frame_ms: float) -> None:
+        """Wait until nobody has written into it for ``SILENCE_S``, or for some frames of ``frame_ms``, if they take
+        longer. Raises RunsElsewhere if somebody goes on.
+        """
+        silent_s = max(SILENCE_S, SILENT_FRAMES * frame_ms / 1000)
         with self._consumer("looking at") as consumer:
             ends, since, begin = None, time.monotonic(), time.monotonic()
-            while time.monotonic() - since < SILENCE_S:
+            while time.monotonic() - since < silent_s:
                 if (now := consumer.end_offsets(self.parts)) != ends:
                     ends, since = now, time.monotonic()
-                if time.monotonic() - begin > ANSWER_MS / 1000:
+                if time.monotonic() - begin > silent_s + ANSWER_MS / 1000:
                     raise RunsElsewhere(f"somebody still writes into topic {self.name!r}: the job runs elsewhere")
                 time.sleep(0.2)
 
@@ -251,7 +256,8 @@ class Topic:
 
     def _client(self) -> dict[str, Any]:
         patience = {"bootstrap_timeout_ms": ANSWER_MS, "request_timeout_ms": ANSWER_MS}
-        return {"bootstrap_servers": self.kafka, **patience, **self.sign_in.client()}
+        again = {"reconnect_backoff_max_ms": RECONNECT_MS}
+        return {"bootstrap_servers": self.kafka, **patience, **again, **self.sign_in.client()}
 
 
 def positions(rows: np.ndarray) -> np.ndarray:

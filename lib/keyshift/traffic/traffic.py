@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from keyshift.traffic.feed import Feed
 from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.inputs import Inputs
 from keyshift.traffic.load import SourceLoad
-from keyshift.traffic.messages import Collected, Diverged, KeepingUp, Latencies, Report, SecondDone
+from keyshift.traffic.messages import Arrived, Collected, Diverged, KeepingUp, Latencies, Report, SecondDone
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
 from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, OfferedSoFar, Topic
@@ -79,6 +80,7 @@ class Traffic:
             lambda: deque(maxlen=MARKERS)
         )
         self._by_version: Counter[int] = Counter()  # results so far
+        self.early = 0  # of them, those of which no second was told yet
         self._revoked: set[int] = set()  # versions
         self.seconds = Seconds()  # as the collector has told of them
         self.latencies: dict[int, Latencies] = {}  # of each slot so far
@@ -110,13 +112,13 @@ class Traffic:
         )
         self._processes.append(JsonProcess("keyshift.traffic.collector", config, Report, self._heard))
 
-    def await_silence(self) -> None:
-        """Wait until nobody writes events any more, nor results of replicas. Raises ServiceUnavailable if somebody goes
-        on.
+    def await_silence(self, frame_ms: float) -> None:
+        """Wait until nobody writes events any more, with a frame every ``frame_ms``, nor results of replicas. Raises
+        ServiceUnavailable if somebody goes on.
         """
-        self._inputs.await_silence()
-        for log in self.result_logs if self.replicas > 1 else ():
-            log.await_silence()
+        topics = [*(each.topic for each in self._inputs.all), *(self.result_logs if self.replicas > 1 else ())]
+        with ThreadPoolExecutor(len(topics)) as pool:  # each takes seconds
+            list(pool.map(lambda topic: topic.await_silence(frame_ms), topics))
 
     def feed(self, loads: Sequence[SourceLoad], frame_ms: float, epoch: int = FIRST_EPOCH) -> Feed:
         """Start the generators that offer the ``loads``, one for each source, with a frame per partition every
@@ -181,18 +183,24 @@ class Traffic:
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
-    def _heard(self, report: SlotMarker | SecondDone | Diverged | KeepingUp | Collected) -> None:
+    def _heard(self, report: SlotMarker | Arrived | SecondDone | Diverged | KeepingUp | Collected) -> None:
         match report:
             case SlotMarker(slot, marker, replica):
                 said = self._markers[replica, slot, marker.stage, type(marker)]
                 if marker not in said:
                     said.append(marker)
+            case Arrived(by_version):
+                self.early += sum(by_version.values())  # first: for whoever looks meanwhile, no second is over sooner
+                self._by_version.update(by_version)
             case SecondDone(second, by_version, by_slot):
                 self.seconds.append(second)
                 for slot, more in by_slot.items():
                     before = self.latencies.get(slot)
                     self.latencies = self.latencies | {slot: before.plus(more) if before else more}
-                self._by_version.update(by_version)
+                if self._others:
+                    self._by_version.update(by_version)
+                else:
+                    self.early -= sum(by_version.values())
                 self._heard_second(second)
             case Diverged():
                 self.differences.append(report)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from keyshift.cli import app
 from keyshift.cli.jobs import stop
-from keyshift.control import background
+from keyshift.control import background, forgetting
 from keyshift.control import client as client_module
 from keyshift.control.api import make_app
 from keyshift.control.background import TOKEN, control_token, start
@@ -24,12 +24,14 @@ from keyshift.control.client import Client, await_end, followed, moved, stopped
 from keyshift.control.files import ALL, FORMAT, Jobs, Kept, last_line
 from keyshift.control.forgetting import forget
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
+from keyshift.endpoints import Endpoints
 from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import locked
 from keyshift.lab import environment
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import silent
+from keyshift.traffic.topics import Topic
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
 
@@ -163,6 +165,19 @@ def test_a_job_whose_journal_does_not_name_its_sources_is_not_forgotten(jobs, go
     with pytest.raises(BadInput, match=r"an older keyshift has begun it, .* forget it with that one"):
         forget("one", silent)
     assert jobs.read("one") and jobs.journal("one").read()
+
+
+def test_all_topics_of_a_job_that_is_forgotten_are_watched_at_once_for_as_long_as_its_frames_want(monkeypatch):
+    together, told = threading.Barrier(2), []
+
+    def await_silence(topic, frame_ms):
+        told.append((topic.partitions, frame_ms))
+        together.wait(60)
+
+    monkeypatch.setattr(Topic, "await_silence", await_silence)
+    left = Kept(run_id="2026-one", sources={"a": 1, "b": 2}, values={"frame_ms": 5000})
+    forgetting._require_silence(Endpoints("k:1", "z:1", "m:1", "a", "s"), left)
+    assert sorted(told) == [(1, 5000.0), (2, 5000.0)]
 
 
 def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, gone):

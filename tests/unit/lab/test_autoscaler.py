@@ -31,7 +31,7 @@ class Job:
         self.queue = self.sent = self.answered = 0.0
         self.requests, self.raises, self.target, self.until = [], [], None, 0.0
         self.feed = SimpleNamespace(progress=deque(maxlen=60), before=Before())
-        self.traffic = SimpleNamespace(seconds=[], received=0)
+        self.traffic = SimpleNamespace(seconds=[], received=0, early=0)
 
     def pass_second(self):
         came = self.offered(self.clock.now)
@@ -224,6 +224,9 @@ def test_results_that_are_due_for_some_events_only_are_counted_in_events(driven)
 def test_the_backlog_is_that_of_a_moment_that_both_sides_have_told_of(driven):
     made = driven(1, lambda now: 400.0)
     made.run(10)
+    assert made.driver._backlog() == 0
+    made.job.traffic.early = 300
+    made.job.traffic.received += made.job.traffic.early
     assert made.driver._backlog() == 0
     made.job.feed.progress.pop()  # the generator tells later than the collector
     assert made.driver._backlog() == 0

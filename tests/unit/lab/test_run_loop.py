@@ -321,9 +321,9 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     monkeypatch.setattr(run_loop, "Sampler", lambda *ignore: contextlib.nullcontext(sampled))
     ended = mock.Mock(return_value=mock.Mock(evaluation=lambda span, scalings, say: (span, scalings)))
     monkeypatch.setattr(run_loop, "EndedJob", ended)
+    monkeypatch.setattr(run_loop, "LEAD_S", begin := 0.5)
     span, scalings = run.execute()
     workload, _, _, final, samples, overloaded = ended.call_args.args
-    begin = run_loop.LEAD_S
     assert said == [
         (0.0, "open"),
         (0.0, "feed", SourceLoad(100.0, [(9.0, 300.0)])),

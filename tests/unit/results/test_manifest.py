@@ -3,6 +3,7 @@
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -156,6 +157,19 @@ def test_versions_name_what_may_change_a_result():
 def test_a_missing_java_is_left_out_of_the_versions(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert "java" not in m.describe_versions()
+
+
+def test_a_java_is_asked_for_its_version_once(monkeypatch, tmp_path):
+    asked = []
+
+    def run(command, **how):
+        asked.append(command)
+        return SimpleNamespace(stderr='openjdk version "21.0.9" 2025-10-21')
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(m.subprocess, "run", run)
+    assert [m.describe_versions()["java"] for _ in range(2)] == ["21.0.9"] * 2
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -5,8 +7,9 @@ import pytest
 from keyshift.model import frames
 from keyshift.model.records import Second
 from keyshift.traffic import collector
-from keyshift.traffic.collector import ResultsFile, first_copies, first_results
-from keyshift.traffic.messages import BUCKETS_MS, SecondDone
+from keyshift.traffic.collector import CollectorConfig, ResultsFile, first_copies, first_results
+from keyshift.traffic.messages import BUCKETS_MS, Arrived, Collected, SecondDone, Stop
+from keyshift.traffic.topics import Topic
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import RESULT_FIELDS
 
@@ -180,3 +183,49 @@ def test_one_job_may_do_the_same_turns_again(tmp_path):
     assert len(results.roll()[0]) == 2
     results.close()
     assert pq.read_table(tmp_path / "results.parquet")["first"].to_pylist() == [True, True]
+
+
+class Reader:
+    """Stands for Kafka's consumer. It reads for 0.6 s each time, and the third time comes all that is in its topic."""
+
+    def __init__(self, clock, value):
+        self.clock, self.reads = clock, 0
+        self.record = SimpleNamespace(partition=0, offset=0, value=value, timestamp=1000)
+
+    def assign(self, parts):
+        [self.part] = parts
+
+    def seek_to_beginning(self, part):
+        pass
+
+    def end_offsets(self, parts, timeout_ms):
+        return dict.fromkeys(parts, 1)
+
+    def position(self, part):
+        return int(self.reads >= 3)
+
+    def poll(self, timeout_ms):
+        self.reads += 1
+        self.clock.now += 0.6
+        return {self.part: [self.record]} if self.reads == 3 else {}
+
+
+@pytest.fixture
+def reader(said, monkeypatch, tmp_path):
+    """Of a collector that was told to stop before it had read anything, and has ended."""
+    clock = SimpleNamespace(now=0.0)
+    reader = Reader(clock, frames.encode(batch((0, 0), (0, -1), (0, 1))))
+    monkeypatch.setattr(collector, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(collector, "KafkaConsumer", lambda **_: reader)
+    monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
+    config = CollectorConfig(topic=Topic("k:1", "r"), workload="keycount", parameters={}, output=tmp_path / "r.parquet")
+    collector.collect(config, SimpleNamespace(next=lambda timeout_s: Stop()))
+    return reader
+
+
+def test_a_collector_that_is_told_to_stop_reads_all_that_is_there_and_waits_for_nothing_more(said, reader):
+    assert said[-1] == Collected(3) and reader.reads == 3
+
+
+def test_results_are_told_when_they_are_read_but_for_those_of_timers(said, reader):
+    assert [each for each in said if isinstance(each, Arrived)] == [Arrived({0: 2})]

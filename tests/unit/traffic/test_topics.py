@@ -1,5 +1,6 @@
 """How a topic is made, and what is read back from one of events, whose records come in several pieces."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
+from keyshift.model.errors import RunsElsewhere
 from keyshift.traffic import topics
 from keyshift.traffic.topics import Topic
 from keyshift.workloads.windowcount import WindowCount
@@ -88,6 +90,30 @@ def test_a_topic_without_a_record_has_neither_events_nor_frames(monkeypatch):
 
 def test_frames_without_a_result_have_no_time(offered):
     assert TOPIC.result_times(0.0) == [5000, 7000, 6000]
+
+
+def test_a_topic_is_silent_when_several_frames_have_not_come_however_long_they_are(monkeypatch):
+    clock = SimpleNamespace(now=0.0, every_s=math.inf)
+
+    class Consumer:
+        def __init__(self, **settings):
+            pass
+
+        def end_offsets(self, parts):
+            return dict.fromkeys(parts, clock.now // clock.every_s)
+
+        def close(self):
+            pass
+
+    def sleep(seconds):
+        clock.now += seconds
+
+    monkeypatch.setattr(topics, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    monkeypatch.setattr(topics, "KafkaConsumer", Consumer)
+    TOPIC.await_silence(10_000.0)
+    clock.every_s = 10.0
+    with pytest.raises(RunsElsewhere, match="somebody still writes into topic 't'"):
+        TOPIC.await_silence(10_000.0)
 
 
 @pytest.fixture

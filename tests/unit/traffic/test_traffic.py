@@ -1,5 +1,6 @@
 """What is counted of what comes out of a system, and how slots are waited for; with processes: tests/integration."""
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from keyshift.model.markers import SlotMarker, SlotStarted, StateWritten
 from keyshift.model.records import Second
 from keyshift.traffic import traffic as module
 from keyshift.traffic.collector import ResultsFile, first_copies
-from keyshift.traffic.messages import Diverged, Latencies, Ready, SecondDone
+from keyshift.traffic.messages import Arrived, Diverged, Latencies, Ready, SecondDone
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
 from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount
@@ -65,10 +66,8 @@ def nothing():
     pass
 
 
-def second(number, results, version=1):
-    return SecondDone(
-        Second(number, results, 1.0, 2.0), {version: results}, {1: Latencies(10.0 * number, (results, 0))}
-    )
+def second(number, results):
+    return SecondDone(Second(number, results, 1.0, 2.0), {1: results}, {1: Latencies(10.0 * number, (results, 0))})
 
 
 def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_day_longer_than_the_load_or_for_ever(
@@ -85,11 +84,19 @@ def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_da
     assert sorted(topics.deleted) == ["events", "results"]
 
 
-def test_results_of_each_second_are_added_up_and_passed_on(traffic, collector, seconds):
-    for report in (Ready(), second(1, 10), second(2, 5)):
+def test_results_count_before_their_second_is_over_and_seconds_are_passed_on(traffic, collector, seconds):
+    for report in (Ready(), Arrived({1: 8}), Arrived({1: 4, 2: 3}), second(1, 10)):
         collector.say(report)
-    assert traffic.received == 15
+    assert (traffic.received, traffic.early) == (15, 5)
+    collector.say(second(2, 5))
+    assert (traffic.received, traffic.early) == (15, 0)
     assert seconds == [Second(1, 10, 1.0, 2.0), Second(2, 5, 1.0, 2.0)]
+
+
+def test_of_replicas_results_count_with_their_second(traffic, collector):
+    traffic._others = (Topic("k:1", "others"),)
+    collector.say(second(1, 10))
+    assert (traffic.received, traffic.early) == (10, 0)
 
 
 def test_of_a_second_little_is_kept_and_latencies_are_added_up(traffic, collector):
@@ -100,15 +107,13 @@ def test_of_a_second_little_is_kept_and_latencies_are_added_up(traffic, collecto
 
 
 def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_more(traffic, collector):
-    collector.say(second(1, 10))
-    collector.say(second(2, 5, version=2))
+    collector.say(Arrived({1: 10, 2: 5}))
     traffic.revoke({2, 3})
     assert traffic.received == 10
-    collector.say(second(9, 3, version=3))
+    collector.say(Arrived({3: 3}))
     assert traffic.received == 10, "of the attempt that died"
-    collector.say(second(10, 4, version=4))
+    collector.say(Arrived({4: 4}))
     assert traffic.received == 14
-    assert len(traffic.seconds) == 4
 
 
 def says(collector, slot, marker, replica=0):
@@ -210,6 +215,15 @@ def test_results_of_replicas_are_read_as_one_log_of_first_copies_or_as_that_of_o
     assert two.results(1)["log_offset"].tolist() == [100, 101]
 
 
+def test_topics_are_waited_for_until_they_are_silent_all_at_once_and_results_are_among_those_of_replicas(
+    monkeypatch, tmp_path
+):
+    together = threading.Barrier(3)
+    monkeypatch.setattr(Topic, "await_silence", lambda topic, frame_ms: together.wait(60))
+    two = Traffic(KeyCount(), [Topic("k:1", "e")], Topic("k:1", "r0"), tmp_path / "r", others=[Topic("k:1", "r1")])
+    two.await_silence(20.0)
+
+
 def test_slots_that_say_nothing_or_something_else_are_named(traffic, collector):
     says(collector, 0, SlotStarted("counter", 0))
     says(collector, 1, StateWritten("counter", "other"))
@@ -222,7 +236,7 @@ def test_while_results_come_slots_may_take_longer(traffic, collector):
 
     def check():
         calls.append(1)
-        collector.say(second(len(calls), 1))
+        collector.say(Arrived({1: 1}))
         if len(calls) == 4:
             says(collector, 0, StateWritten("counter", "one"))
 

@@ -137,7 +137,7 @@ class LiveRun:
 
     def _await_silence(self) -> None:
         try:
-            self.loop.traffic.await_silence()
+            self.loop.traffic.await_silence(self.loop.spec.run.frame_ms)
         except RunsElsewhere as error:
             remedy = "`keyshift resume NAME --take-over` goes on with it all the same, and the other process ends"
             if self.loop.spec.job.replicas > 1:

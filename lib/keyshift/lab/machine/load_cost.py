@@ -20,7 +20,7 @@ from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import write_whole
 from keyshift.forecast.fitting import non_negative
 from keyshift.lab.machine.sampler import MOST_OTHERS, CpuWatch, Stretch
-from keyshift.lab.run_loop import RunLoop, Script
+from keyshift.lab.run_loop import LEAD_S, RunLoop, Script
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import Machine, describe_machine
 from keyshift.services import limits
@@ -31,7 +31,6 @@ RATES = 1000.0, 21_000.0  # events per second, in turn
 FRAMES_MS = 25.0, 100.0  # milliseconds between frames, one behind the other
 WARM_S, PART_S, PARTS = 3.0, 1.5, 4  # seconds of load before, of each part, and parts with frames of the one kind
 SETTLE_S = 0.25  # between a change of the load and its part
-LEAD_S = 0.25  # between the start of a load and its first event
 
 
 class LoadCost(BaseModel):

@@ -29,7 +29,7 @@ class OrderLog:
         common: dict[str, str | int | bool] = {
             "bootstrap.servers": endpoints.kafka,
             "socket.nagle.disable": True,
-            "reconnect.backoff.max.ms": 1000,
+            "reconnect.backoff.max.ms": 200,
             "allow.auto.create.topics": False,
             **endpoints.sign_in.c_client(),
         }

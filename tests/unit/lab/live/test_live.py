@@ -430,7 +430,7 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
 def test_a_job_that_runs_elsewhere_is_not_resumed_and_the_message_says_what_can_be_done(
     monkeypatch, journal, more, remedy
 ):
-    def goes_on(traffic):
+    def goes_on(traffic, frame_ms):
         raise RunsElsewhere("the job runs elsewhere")
 
     monkeypatch.setattr(Traffic, "await_silence", goes_on)
