@@ -6,6 +6,10 @@ A name is loaded when it is used: a notebook that only plans does not load Spark
 from importlib import import_module
 from typing import Any
 
+import pandas as pd
+
+pd.set_option("display.max_rows", 500)  # tables are whole: who reads an executed notebook cannot ask for what is left out
+
 _PLACES = {
     "keyshift.analysis.differences": ("changes",),
     "keyshift.analysis.conclusions": ("rescaling_sentences", "sentences", "tradeoff_sentences", "verdict_sentences"),

@@ -1,5 +1,6 @@
 """All that notebooks import, from one module."""
 
+import pandas as pd
 import pytest
 
 from keyshift import suite
@@ -18,3 +19,7 @@ def test_every_name_leads_somewhere():
 def test_a_name_that_is_not_there_is_told_with_those_that_are():
     with pytest.raises(AttributeError, match=r"no 'make_specs'; it has Assignment, .*make_spec"):
         _ = suite.make_specs
+
+
+def test_a_table_in_a_notebook_is_whole():
+    assert "<td>123</td>" in pd.DataFrame({"point": range(400)})._repr_html_()

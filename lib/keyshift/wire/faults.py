@@ -13,7 +13,6 @@ import psutil
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.model.keys import Step
 from keyshift.runtime.protocol_log import LogEvent
-from keyshift.services.processes import all_above
 
 MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
 BESIDE = ("snapshot", "batch")  # phases of no migration
@@ -129,16 +128,13 @@ def _process_of(who: str) -> int | None:
     """Ours, that of the daemon that has forked it, or that of the executor that has started the daemon; None if there
     is no such process any more.
     """
-    process = psutil.Process()
-    if who not in PROCESSES:
-        return process.pid
-    above = zip(PROCESSES, all_above(process), ("daemon", "ExecutorBackend"), strict=False)
-    for name, parent, sign in above:
-        if not any(sign in part for part in parent.cmdline()):  # it has died before; then somebody else is above us
-            return None
-        if name == who:
-            return parent.pid
-    return None
+    process: psutil.Process | None = psutil.Process()
+    if who in PROCESSES:
+        for sign in ("daemon", "ExecutorBackend")[: PROCESSES.index(who) + 1]:
+            process = process.parent() if process else None
+            if process and not any(sign in part for part in process.cmdline()):
+                return None  # it has died before; then somebody else is above us
+    return process.pid if process else None
 
 
 def stop(pid: int, seconds: float) -> subprocess.Popen[bytes]:
