@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-pd.set_option("display.max_rows", 500)  # tables are whole: who reads an executed notebook cannot ask for what is left out
+pd.set_option("display.max_rows", 500)  # tables are whole: whoever reads a copy cannot ask for what is left out
 
 _PLACES = {
     "keyshift.analysis.differences": ("changes",),
