@@ -8,7 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-pd.set_option("display.max_rows", 500)  # tables are whole: whoever reads a copy cannot ask for what is left out
+# Tables are whole: whoever reads a copy cannot ask for what is left out.
+pd.set_option("display.max_rows", 500)
+pd.set_option("display.max_columns", None)
 
 _PLACES = {
     "keyshift.analysis.differences": ("changes",),

@@ -22,4 +22,6 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are():
 
 
 def test_a_table_in_a_notebook_is_whole():
-    assert "<td>123</td>" in pd.DataFrame({"point": range(400)})._repr_html_()
+    wide = {f"measure {number}": range(400) for number in range(40)}
+    shown = pd.DataFrame(wide)._repr_html_()
+    assert "<td>123</td>" in shown and "measure 17" in shown

@@ -174,7 +174,7 @@ def _about(group: list[Point]) -> list[str]:
             f"Each point ran once: what is within a factor of {ONCE:g} is called the same, as equal runs differ by as "
             "much."
         )
-    unseen = [point.label for point in hit if point.lacks("recover_s", is_hit)]
+    unseen = [point.label for point in hit if not point.recovered(is_hit)]
     said += _compare(
         hit,
         _multiple,
@@ -291,8 +291,9 @@ def _compare(
         return mean <= tie(*(len(each.values(measure)) for each in (best, point))) * max(low, least)
 
     known = [(point, mean) for point, mean in known if point.label not in unseen or not alike(point, mean)]
-    worst, high = known[-1]
-    text = one if len(known) == 1 else same if alike(worst, high) else several
+    apart = [(point, mean) for point, mean in known if not alike(point, mean)]
+    worst, high = (apart or known)[-1]
+    text = one if len(known) == 1 else several if apart else same
     best_spike, worst_spike = (_ms(point.mean(lambda row: row.get("spike_ms")) or nan) for point in (best, worst))
     return [
         text.format(

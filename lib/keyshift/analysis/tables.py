@@ -114,6 +114,10 @@ class Point:
         rows = [row for row in self.rows if concerned(row)]
         return len(measured(rows, lambda row: row.get(name))) < len(rows)
 
+    def recovered(self, concerned: Callable[[Row], bool]) -> bool:
+        """Whether every run was seen to recover that it concerns and that knows a P99 before, and so an objective."""
+        return not self.lacks("recover_s", lambda row: concerned(row) and bool(measured([row], _field("p99_ms"))))
+
     def mean(self, measure: Measure) -> float | None:
         """The mean over the runs in which the measure is known; None if it is in none."""
         values = self.values(measure)
@@ -208,7 +212,7 @@ def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
 def _tradeoff(point: Point) -> dict[str, Any]:
     row: dict[str, Any] = {"label": point.label, "strategy": point.rows[0]["strategy"], "runs": len(point.rows)}
     row |= {"verdict": "bad" if point.bad else "ok", "stays": owners_only(point.rows[0])}
-    row["recovered"] = not point.lacks("recover_s", lambda _: True)
+    row["recovered"] = point.recovered(lambda _: True)
     for column, name in (("p99_before_ms", "p99_ms"), ("floor_s", "floor_s")):
         row[column] = middle(point.values(_field(name)))
     for name, unit in (("spike", "ms"), ("completion", "s")):

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -57,17 +56,13 @@ def _left(jobs: Jobs, name: str) -> Kept | None:
 
 def _require_silence(endpoints: Endpoints, left: Kept) -> None:
     """Raises BadInput if a process on another machine drives the job."""
-
-    def require(source: InputTopic) -> None:
+    for source in _inputs(left):
         try:
             Topic.at(endpoints, source.topic, source.partitions).await_silence(frame_ms_of(left.values))
         except RunsElsewhere as error:
             raise BadInput(str(error)) from error
         except ServiceUnavailable:
             pass  # then nobody writes
-
-    with ThreadPoolExecutor(len(left.sources)) as pool:  # each takes seconds
-        list(pool.map(require, _inputs(left)))
 
 
 def _inputs(left: Kept) -> tuple[InputTopic, ...]:

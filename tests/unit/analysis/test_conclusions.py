@@ -102,6 +102,19 @@ def test_who_was_not_seen_to_recover_is_the_best_in_nothing_that_may_not_be_over
     assert not any("spike at" in sentence or "without a result" in sentence for sentence in sentences(rows[:1]))
 
 
+def test_without_a_p99_before_there_was_no_objective_and_silences_are_compared():
+    rows = [row(name, p99_ms=None, recover_s=None, silence_ms=ms) for name, ms in (("fluid", 30.0), ("lazy", 400.0))]
+    said = sentences(rows)
+    assert "The longest time without a result is 30 ms with fluid, 400 ms with lazy: 13 times as long." in said
+    assert not any("The load ended" in sentence for sentence in said)
+
+
+def test_a_single_run_does_not_make_alike_what_repeated_ones_tell_apart():
+    known = [("fluid", 1, 40.0), ("fluid", 2, 40.0), ("matched", 1, 70.0), ("matched", 2, 70.0), ("lazy", 1, 75.0)]
+    said = sentences([row(name, parameters={"seed": seed}, silence_ms=ms) for name, seed, ms in known])
+    assert "The longest time without a result is 40 ms with fluid, 70 ms with matched: 1.8 times as long." in said
+
+
 def test_of_one_that_only_changes_owners_it_is_said_that_it_completed_no_more():
     said = sentences([row("fluid"), row("lazy", completion_s=0.1)])
     assert "lazy completed first, in 100 ms (the change of owner only); fluid took 3.0 s: 30 times as long." in said

@@ -196,9 +196,8 @@ class Sampler:
         (last, before), self._machine = self._machine, (time.monotonic(), processors_s())
         now, spent = self._machine
         cores = {kind: (seconds - before[kind]) / (now - last) for kind, seconds in spent.items()}
-        if (allowed := limits.allowed()) < limits.visible():
-            # A container sees what all processors of its machine do, whose time is not its own. Who takes of its own
-            # time nobody tells.
+        if not sees_others():
+            allowed = limits.allowed()
             cores = {ALL: allowed, BUSY: min(ours, allowed)}
         else:
             cores[OTHERS] = max(0.0, cores[BUSY] - ours)
@@ -207,6 +206,13 @@ class Sampler:
             yield MACHINE, kind, value
         with contextlib.suppress(OSError, StopIteration), open("/proc/stat") as file:  # Linux alone tells
             yield WAITING, "machine", float(next(line.split()[1] for line in file if line.startswith("procs_running")))
+
+
+def sees_others() -> bool:
+    """Whether what the processors do tells who else takes of our time. In a container with a quota it does not: it sees
+    what all processors of its machine do, whose time is not its own.
+    """
+    return limits.allowed() >= limits.visible()
 
 
 def clocks() -> tuple[float, float]:
@@ -273,4 +279,4 @@ class CpuWatch:
         after, machine = spent_s(self._around()), processors_s()
         ours = sum(max(0.0, seconds - self._ours[pid]) for pid, seconds in after.items() if pid in self._ours)
         busy = sum(machine[kind] - self._all[kind] for kind in ("busy", "stolen"))
-        return Stretch(self._begin, time.time(), ours, max(0.0, busy - ours))
+        return Stretch(self._begin, time.time(), ours, max(0.0, busy - ours) if sees_others() else 0.0)

@@ -10,7 +10,7 @@ from statistics import median
 import psutil
 import pytest
 
-from keyshift.lab.machine.sampler import Looks, Sampler, Spent, processors_s, spent_s
+from keyshift.lab.machine.sampler import CpuWatch, Looks, Sampler, Spent, processors_s, spent_s
 from keyshift.model.records import PodUsed
 from keyshift.services import limits
 from keyshift.waiting import wait_until
@@ -93,6 +93,9 @@ def test_in_a_container_with_a_quota_processors_are_of_that_and_nobody_knows_of_
     for ours, busy in ((0.4, 0.4), (0.6, 0.5)):
         sampled = [each for each in sampler._of_machine(ours) if each[0] != "run_queue"]
         assert sampled == [("machine_cores", "all", 0.5), ("machine_cores", "busy", busy)]
+    watch = CpuWatch(dict)
+    watch._all = {kind: seconds - 5.0 for kind, seconds in watch._all.items()}
+    assert watch.part().others_s == 0.0
 
 
 def test_a_process_that_has_just_begun_is_the_jobs_from_its_first_moment():
