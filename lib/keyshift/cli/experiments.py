@@ -22,7 +22,7 @@ from keyshift.cli.options import (
     notebooks,
     print_rows,
 )
-from keyshift.folders import REMEDY, require_disk_space, require_file, work_folder
+from keyshift.folders import require_file, work_folder
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.program import INTERRUPTED, INTERRUPTS, end, ending_with_us, interrupts_wait
 from keyshift.progress import tell
@@ -164,10 +164,9 @@ def batch(
     from keyshift.studies.batch_report import batch_report
 
     home = Stack().home
-    require_disk_space(home, 0, REMEDY)  # makes it: with services of others nobody has yet
     with (
-        batches.alone(prepared, home),
         work_folder(home, "batch-"),  # whoever has the services, nothing is wiped under it
+        batches.alone(prepared, home),
         _metrics(metrics, profile) as seen,
         _services(profile) as endpoints,
     ):
