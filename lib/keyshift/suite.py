@@ -68,7 +68,7 @@ _PLACES = {
     "keyshift.experiment.spec": ("make_spec",),
     "keyshift.studies.highest_rate": ("measure_highest_rates",),
     "keyshift.studies.stored_runs": ("comparable", "open_store"),
-    "keyshift.studies.study": ("measure", "named"),
+    "keyshift.studies.study": ("measure", "named", "require_free"),
     "keyshift.place.profile": ("load_profile",),
     "keyshift.planner": ("Decision", "change", "in_units", "make_plan", "settings", "strategies", "strategy"),
     "keyshift.ordering": ("orderings",),

@@ -243,6 +243,12 @@ class _Choice(BaseModel):
     settings: dict[str, Any] = Field({}, description="coordinates of it that are changed")
 
 
+def require_free(settings: Mapping[str, Any], *taken: str) -> None:
+    """Raises BadInput if the ``settings`` of a notebook have a name that its other parameters set: those would win."""
+    if twice := sorted({*taken} & settings.keys()):
+        raise BadInput(f"settings: {', '.join(twice)}: set by other parameters of this notebook")
+
+
 def named(strategies: Sequence[str] | Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """A point for each strategy, for ``measure``: parameters of a run, by the name that figures show.
 
