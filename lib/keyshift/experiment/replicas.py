@@ -8,6 +8,7 @@ from keyshift.experiment.scenario import ScenarioPart
 from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy, strategies, turn_conflicts
+from keyshift.planner.orders import BY_HEAT
 from keyshift.wire.faults import EXECUTOR, FOLLOWER, MOVING, REPLICA, SERVICES, STEADY, Fault
 
 NOTHING_MOVES = "none"  # of ``trigger``
@@ -109,8 +110,8 @@ def check_strategy(job: JobPart, name: str, point: Strategy) -> None:
 
 
 def _of_order(point: Strategy) -> Iterator[str]:
-    if any(each.order == "hottest" for each in point.every_phase):
-        yield "order = hottest: each replica would order its steps by what it has measured itself; set another order"
+    for order in dict.fromkeys(each.order for each in point.every_phase if each.order in BY_HEAT):
+        yield f"order = {order}: each replica would order its steps by what it has measured itself; set another order"
 
 
 def _moment(fault: Fault) -> tuple[str, float | None]:

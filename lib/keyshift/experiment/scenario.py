@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -20,15 +20,22 @@ FINITE = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)  # of part
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 
 
+class _Change:
+    """``measured``: whether it goes by the load that the key groups have, which is measured for it."""
+
+    __slots__ = ()
+    measured: ClassVar[bool] = False
+
+
 @dataclass(frozen=True, slots=True)
-class ScaleTo:
+class ScaleTo(_Change):
     """So many slots own the key groups."""
 
     slots: int
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffle:
+class Shuffle(_Change):
     """So many groups change their slot, in a ring of so many slots; 0: of all."""
 
     affected: int
@@ -36,19 +43,21 @@ class Shuffle:
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class Balance(_Change):
     """The measured loads of the slots become equal."""
+
+    measured: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
-class BalanceZipf:
+class BalanceZipf(_Change):
     """The loads become equal that a Zipf distribution of the groups would make."""
 
     skew: float
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class Map(_Change):
     """These groups go to these slots, of which there are so many; None: those up to the highest that owns a group."""
 
     slot_of_group: Mapping[int, int]

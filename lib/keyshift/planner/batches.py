@@ -73,3 +73,4 @@ batches.register("all", together)
 batches.register("global", globally)
 batches.register("per_source", per_source)
 batches.register("matched", matched)
+SIZED = ("global", "per_source")  # that look at ``size``: of others it is refused

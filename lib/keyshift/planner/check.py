@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Mode
-from keyshift.planner.batches import batches
+from keyshift.planner.batches import SIZED, batches
 from keyshift.planner.model import MODE_SETTINGS, Strategy
 from keyshift.planner.orders import orders
 from keyshift.registry import unknown
@@ -95,8 +95,8 @@ def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
 
     if bins > 1 and strategy.unit != "bin":
         yield f"bins = {bins}: a strategy with unit = {strategy.unit} does not move bins; set unit = bin, or bins = 1"
-    if size > 1 and batch not in ("global", "per_source") and strategy.propose is None:
-        yield f"size = {size}: batch = {batch} has no size; set batch = global or per_source, or bound steps by cap"
+    if size > 1 and batch not in SIZED and strategy.propose is None:
+        yield f"size = {size}: batch = {batch} has no size; set batch = {' or '.join(SIZED)}, or bound steps by cap"
 
     demanded, keywise = mode.transfer != "push", mode.transfer in ("access", "remote")
     if keywise and strategy.unit != "key":

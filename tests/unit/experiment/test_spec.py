@@ -665,6 +665,12 @@ def test_what_is_not_possible_with_replicas_is_refused_in_one_line(values, refus
     assert "\n" not in str(refused.value)
 
 
+def test_no_order_that_looks_at_the_heat_is_possible_with_replicas(monkeypatch):
+    monkeypatch.setattr("keyshift.experiment.replicas.BY_HEAT", {"reverse"})
+    with pytest.raises(BadInput, match=r"^replicas = 2 with order = reverse: each replica would order its steps by"):
+        make_spec(TWO | {"to_slots": 3, "strategy": "fluid", "strategy.order": "reverse"})
+
+
 @pytest.mark.parametrize("one", ["1", 1.0, "1.0"])
 def test_one_replica_is_one_however_it_is_written(one):
     assert make_spec({"replicas": one}).parameters() == make_spec({}).parameters()

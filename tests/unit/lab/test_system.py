@@ -14,6 +14,7 @@ from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy, strategies
+from keyshift.planner.orders import orders
 from keyshift.wire.faults import parse
 from keyshift.wire.nodes import CopiesClose
 
@@ -393,6 +394,28 @@ def test_a_balance_is_planned_from_what_was_measured():
     made.system.request(change)
     ((make_steps, _),) = made.job.requests
     assert [move.unit for step in make_steps(made.spec.start()) for move in step.moves] == [1]
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_slots_are_asked_for_their_load_if_a_change_goes_by_it(measured, monkeypatch):
+    monkeypatch.setattr(ScaleTo, "measured", measured)
+    made, asked = system_of(strategy="fluid"), []
+    monkeypatch.setattr(made.job, "measure", lambda: asked.append(0) or {})
+    made.system.plans.propose("counter", ScaleTo(3))
+    assert len(asked) == measured
+
+
+def test_an_order_by_heat_gets_what_was_measured(monkeypatch):
+    def coldest(moves, snapshot):
+        return [(move, "as measured") for move in sorted(moves, key=lambda move: snapshot.heat[move.unit])]
+
+    monkeypatch.setitem(orders._entries, "coldest", coldest)
+    monkeypatch.setattr("keyshift.lab.plans.stage_plans.BY_HEAT", {"coldest"})
+    made = system_of(strategy="fluid", order="coldest", slots=2, to_slots=4, key_groups=4)
+    monkeypatch.setattr(made.job, "measure", lambda: {0: Measured(seconds=1.0, records=((1, 9), (3, 5)))})
+    made.system.request(made.spec.changes[0])
+    ((make_steps, _),) = made.job.requests
+    assert [move.unit for step in make_steps(made.spec.start()) for move in step.moves] == [3, 1]
 
 
 @pytest.mark.parametrize(("more", "heat"), [({}, (50.0, 0.5)), ({"ordering": "live_robin", "replicas": 2}, ())])

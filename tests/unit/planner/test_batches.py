@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from keyshift.model.keys import Move, SlotId, UnitId
 from keyshift.planner import Strategy
-from keyshift.planner.batches import batches
+from keyshift.planner.batches import SIZED, batches
 from keyshift.planner.matching import fewest_steps
 
 PLAIN = Strategy("cuts what the test says", "this test")
@@ -94,6 +94,11 @@ SIX = moves_of((0, 9), (0, 9), (0, 9), (1, 9), (2, 9), (2, 9))
 )
 def test_moves_are_cut_by_size_and_cap(batch, size, cap, steps):
     assert cut(batch, SIX, size, cap) == steps
+
+
+@pytest.mark.parametrize("batch", batches.names())
+def test_a_size_is_for_the_batches_that_look_at_it(batch):
+    assert (cut(batch, SIX, size=1) != cut(batch, SIX, size=2)) == (batch in SIZED)
 
 
 @pytest.mark.parametrize("batch", batches.names())

@@ -1,5 +1,6 @@
 """Which points of the space are refused, and why."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Mode
 from keyshift.planner import MEANINGS, Strategy, change, check, settings, strategies
+from keyshift.planner.batches import SIZED, batches
 from keyshift.registry import named_values
 
 PLAIN = Strategy("a point of the space", "this test")
@@ -104,6 +106,14 @@ def test_what_makes_no_sense_is_refused_with_the_value_and_a_remedy(overrides, v
 )
 def test_what_makes_sense_is_not_refused(overrides):
     assert settings(change(PLAIN, overrides)).items() >= overrides.items()
+
+
+def test_a_batch_of_ones_own_may_have_a_size(monkeypatch):
+    monkeypatch.setitem(batches._entries, "mine", batches.get("global"))
+    with pytest.raises(BadInput, match=r"size = 2: batch = mine has no size; set batch = global or per_source, or"):
+        change(PLAIN, {"batch": "mine", "size": 2})
+    monkeypatch.setattr(sys.modules[change.__module__], "SIZED", (*SIZED, "mine"))
+    assert change(PLAIN, {"batch": "mine", "size": 2}).size == 2
 
 
 def test_a_strategy_written_by_hand_is_held_to_the_same_rules():

@@ -6,7 +6,7 @@ from small_steps import assignment
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Move
 from keyshift.planner import Snapshot
-from keyshift.planner.orders import orders
+from keyshift.planner.orders import BY_HEAT, orders
 
 CURRENT = Assignment.contiguous(6, 1)
 TARGET = assignment(1, 1, 1, 1, 0, 1, 1)
@@ -39,6 +39,11 @@ def test_each_unit_has_its_place_and_the_reason():
 def test_the_hottest_first_needs_heat_that_was_measured():
     with pytest.raises(BadInput, match=r"all 6 units, but none was given: .* pass heat=…, or take order 'id'"):
         units("hottest")
+
+
+@pytest.mark.parametrize("order", [name for name in orders.names() if name not in BY_HEAT])
+def test_an_order_for_which_nobody_measures_does_not_look_at_the_heat(order):
+    assert units(order) == units(order, heat=(1, 5, 2, 9, 5, 0))
 
 
 def test_without_moves_no_heat_is_needed():

@@ -8,13 +8,14 @@ from typing import NamedTuple
 from keyshift.clock import SECOND_US
 from keyshift.driver.stage import LedStage
 from keyshift.experiment.commands import StepTold
-from keyshift.experiment.scenario import Balance, Change
+from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.status import OfSlot, StageStatus
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.keys import Assignment, Move, SlotId, Step
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.planner import Decision, Plan, Strategy, make_plan
+from keyshift.planner.orders import BY_HEAT
 from keyshift.wire.nodes import CopiesClose
 
 
@@ -190,7 +191,7 @@ class StagePlans:
     def _proposed(self, point: Strategy, change: Change, current: Assignment) -> Proposal:
         # Nobody knows what a strategy of somebody's own looks at. Replicas would measure, and so plan, differently.
         own = point.propose is not None and self._spec.job.replicas == 1
-        heat = self._heat() if own or point.order == "hottest" or isinstance(change, Balance) else []
+        heat = self._heat() if own or point.order in BY_HEAT or change.measured else []
         target = self._spec.target(current, change, heat)
         plan = make_plan(point, current, target, heat, self._spec.workload.seed)
         return Proposal(self.led.name, change, point, current, target, plan)
