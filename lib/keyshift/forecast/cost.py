@@ -2,15 +2,18 @@
 
 import math
 import time
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import ValidationError
 
 from keyshift.clock import SECOND_US
 from keyshift.workloads import KeyedStage, Source, Workload
 from keyshift.workloads.alone import StageAlone
+from keyshift.workloads.keyed import Keyed
 
 TRIES = 3  # to measure it: what comes between, such as a garbage collection, is none of it
 COST_KEYS = 4096  # that the cost of an event is measured with: enough to be as many, few enough to be made at once
@@ -76,10 +79,15 @@ def _told_us(workload: Workload) -> float:
 def _alone_us(workload: Workload) -> float:
     """The CPU of an event's computation, without what it is told to take."""
     given: Any = workload  # a pydantic model, too
-    most = max(1, min(COST_KEYS, COST_BYTES // getattr(given, "state_bytes", 1)))
-    lighter = {"seed": 1, "keys": min(getattr(given, "keys", 0), most), "work_us": 0.0, "stage_work_us": ""}
+    lighter: dict[str, Any] = {"seed": 1}
+    if isinstance(workload, Keyed):
+        lighter["keys"] = min(workload.keys, max(1, min(COST_KEYS, COST_BYTES // workload.state_bytes)))
+    if hasattr(workload, "told_us"):
+        lighter |= {"work_us": 0.0, "stage_work_us": ""}
     update = {name: value for name, value in lighter.items() if name in type(given).model_fields}
-    return _computation_us(type(given)(**given.model_dump() | update))  # a copy would keep the stages it has
+    with suppress(ValidationError):  # bounds of its own: then it is measured as it is
+        given = type(given)(**given.model_dump() | update)  # a copy would keep the stages it has
+    return _computation_us(given)
 
 
 @cache

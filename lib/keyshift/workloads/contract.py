@@ -162,7 +162,12 @@ def results_due(source: Source, stages: Sequence[KeyedStage], events: pa.RecordB
 
 
 class Workload(Protocol):
-    """One workload with its parameters; see ``keycount`` for an example."""
+    """One workload with its parameters; see ``keycount`` for an example.
+
+    One whose parameters let an event occupy its slot (``operators.Work``) has two attributes more. ``told_us``: for how
+    many microseconds, in all stages together. ``work_by``: "waiting" if that takes no core. What an event costs, for
+    ``rate=auto``, is then measured with ``work_us`` = 0, and with an empty ``stage_work_us``, and ``told_us`` is added.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]

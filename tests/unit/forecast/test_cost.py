@@ -1,9 +1,11 @@
 import pytest
+from pydantic import Field
 
 from keyshift.forecast import cost
 from keyshift.forecast.cost import cpu_us_per_event, event_cpu_us, event_us
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.keyed import Grouped
 from keyshift.workloads.nexmark import Nexmark
 
 
@@ -51,6 +53,24 @@ def test_an_event_is_measured_with_64_mib_of_payloads_at_the_most(state_bytes, k
     monkeypatch.setattr(cost, "_computation_us", lambda workload: measured.append(workload) or 5.0)
     assert event_us(KeyCount(keys=20_000, key_groups=2048, state_bytes=state_bytes)) == 5.0
     assert [each.keys for each in measured] == [keys]
+
+
+class Plain(Grouped):
+    keys: int = Field(default=9000, ge=5000)
+    state_bytes: int = 0
+    work_us: float = Field(default=7.0, gt=0)
+
+
+class ManyKeys(KeyCount):
+    keys: int = Field(default=9000, ge=5000)
+
+
+@pytest.mark.parametrize("own", [Plain(), ManyKeys()])
+def test_parameters_of_ones_own_stay_unless_their_meaning_is_known_and_less_is_possible(own, monkeypatch):
+    measured = []
+    monkeypatch.setattr(cost, "_computation_us", lambda workload: measured.append(workload) or 5.0)
+    assert event_us(own) == 5.0
+    assert measured == [own]
 
 
 @pytest.mark.parametrize(("by", "cpu_us"), [("waiting", 5.0), ("spinning", 505.0)])
