@@ -111,11 +111,12 @@ class Explorer:
         likely |= {"rate": RunPart().rate if self._values["rate"] == AUTO else self._values["rate"]}
         made = {}
         for name, field in kind.model_fields.items():
-            shown = {"value": str(likely.get(name, field.default or "")), "description": name}
+            default = None if field.is_required() else field.get_default(call_default_factory=True)
+            shown = {"value": str(likely.get(name, "" if default is None else default)), "description": name}
             if name == "strategy":
                 made[name] = widgets.Dropdown(options=strategies.names(), **shown)
             elif name != "settings":
-                made[name] = widgets.Text(placeholder=field.description, continuous_update=False, **shown)
+                made[name] = widgets.Text(placeholder=field.description or "", continuous_update=False, **shown)
         return made
 
     def _ask(self, verb: str) -> None:

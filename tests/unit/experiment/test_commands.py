@@ -1,6 +1,7 @@
 """Every command of a live job: what it does, and that all who ask a job have it."""
 
 import pytest
+from pydantic import Field
 from typer.main import get_command
 
 from keyshift.cli import app
@@ -10,6 +11,7 @@ from keyshift.control.watched import WatchedJob
 from keyshift.experiment.commands import (
     COMMANDS,
     Cancel,
+    Command,
     Double,
     InjectFault,
     MoveBy,
@@ -142,6 +144,20 @@ def test_a_button_sends_what_was_written_and_leaves_out_what_may_be_missing(monk
     page._given["fault"]["fault"].value = ""
     with pytest.raises(BadInput, match="fault = ''"):
         page._ask("fault")
+
+
+def test_a_button_of_a_verb_of_ones_own_shows_its_defaults_and_nothing_of_what_is_needed(monkeypatch, tmp_path):
+    class Pause(Command):
+        why: str
+        seconds: int = 0
+        whole: bool = False
+        times: int = Field(default_factory=lambda: 3)
+        stage: str | None = None
+
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    page = Explorer(WatchedJob(), {"workload": "keycount", "strategy": "fluid", "rate": 100.0, "slots_max": 4})
+    shown = {name: field.value for name, field in page._fields(Pause).items()}
+    assert shown == {"why": "", "seconds": "0", "whole": "False", "times": "3", "stage": ""}
 
 
 def test_values_may_be_words():
