@@ -105,6 +105,14 @@ class Registry(Generic[T]):
             raise unknown(self.kind, name, self.names())
         return self._entries[name]
 
+    def of_library(self, name: str) -> T:
+        """As ``get``, for a kind that does not travel: raises BadInput for what was defined here, too."""
+        if name in self._own:
+            raise BadInput(
+                f"{self.kind} {name!r} was defined here, and slots know the library's alone; make it a file there"
+            )
+        return self.get(name)
+
     def names(self) -> list[str]:
         """All names, in the order they were registered."""
         return list(self._entries)

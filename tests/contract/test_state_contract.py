@@ -222,6 +222,7 @@ BROKEN = {
     "again": (Backend(store_of(InAnyOrder), "a backend"), "not exported in the same parts again"),
     "timers": (Backend(OneForAll, "a backend"), "timers travel with the values"),
     "summary": (Backend(MemoryStore, "two\nlines"), "summary .*: must be one line"),
+    "server": (Backend(MemoryStore, "a backend", server="Depot"), "server = 'Depot': states are not shared"),
 }
 
 

@@ -12,10 +12,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture
 def own_definitions(monkeypatch):
     """What a test defines, in a cell of a notebook say, is forgotten."""
+    from keyshift.ordering import orderings
     from keyshift.planner import strategies
+    from keyshift.state import backends
     from keyshift.workloads import workloads
 
-    for registry in (strategies, workloads):
+    for registry in (strategies, workloads, backends, orderings):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
         monkeypatch.setattr(registry, "_own", set())
 

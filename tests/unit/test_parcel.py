@@ -15,8 +15,10 @@ from keyshift.experiment.definitions import define_own, own_parcels
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Move, Step
+from keyshift.ordering import orderings
 from keyshift.parcel import packed, unpacked
 from keyshift.planner import Strategy, strategies, strategy
+from keyshift.state import backends
 from keyshift.workloads import model_of, parcel_of, workload
 from keyshift.workloads.keycount import KeyCount
 
@@ -195,6 +197,15 @@ def test_what_cannot_leave_the_process_is_named_before_anything_is_started():
         make_spec({"workload": "holding"})
     with pytest.raises(BadInput, match=words):
         check_workload(Holding(keys=40, key_groups=8))
+
+
+@pytest.mark.parametrize(
+    ("part", "registry", "known"), [("backend", backends, "memory"), ("ordering", orderings, "none")]
+)
+def test_what_slots_would_not_find_is_refused_before_anything_is_started(part, registry, known):
+    registry.define("mine", registry.get(known))
+    with pytest.raises(BadInput, match=f"^{registry.kind} 'mine' was defined here, and slots know the library's alone"):
+        make_spec({part: "mine"})
 
 
 def test_a_strategy_that_cannot_leave_the_process_keeps_no_job_of_another_one_from_its_start():

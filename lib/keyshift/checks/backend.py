@@ -13,6 +13,7 @@ from keyshift.model.errors import require
 from keyshift.model.frames import empty
 from keyshift.state import Backend, Settings, Store, UnitState, Value, rows
 from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.workloads import untold
 
 SCHEMA = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 _LISTS = pa.schema([pa.field("starts", pa.list_(pa.int64())), pa.field("counts", pa.list_(pa.int64()))])
@@ -27,6 +28,8 @@ def check_backend(backend: Backend, settings: Settings | None = None, examples: 
     settings = backend.settings() if settings is None else settings
     summary = backend.summary
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
+    unfit = list(untold(settings.model_dump()))
+    require(not unfit, "; ".join(unfit))
     try:
         with backend.served(settings, _NAME, Path(tempfile.gettempdir())) as served:
             _check(backend, served, examples, random.Random(seed))
@@ -41,6 +44,8 @@ def _check(backend: Backend, served: Settings, examples: int, rng: random.Random
         for check in (_empty, _sizes, _apart, _delta, _trackers, _timers):
             check(lambda: store.unit(0))
         _cut_again(store)
+        shared, server = store.unit(0).shared, backend.server
+        require(shared == bool(server), f"server = {server!r}: states are {'' if shared else 'not '}shared through one")
         with closing(backend.open(_OTHER_NAME, SCHEMA, served)) as other:
             _moves(store, other)
     with closing(backend.open(_NAME, _LISTS, served)) as lists:

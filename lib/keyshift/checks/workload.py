@@ -90,7 +90,7 @@ def _check_parameters(workload: Workload) -> None:
         require(False, f"{what}: {error}")
     for name in given:
         require(again[name] == given[name], f"{what}: {name} was {given[name]!r}, and is {again[name]!r}")
-    unfit = list(untold(workload))
+    unfit = list(untold(workload.model_dump(mode="json")))
     require(not unfit, "; ".join(unfit))
 
 

@@ -53,7 +53,8 @@ def check_sources(workload: Workload, rate_steps: str, events: float) -> None:
             f"workload = {workload.name}: stage {first.name} is the first one and has a map; that belongs to the "
             "source, Source(…, map=…)"
         )
-    if unfit := [*untold(workload), *(line for stage in workload.stages for line in taken_names(stage))]:
+    named = (line for stage in workload.stages for line in taken_names(stage))
+    if unfit := [*untold(workload.model_dump(mode="json")), *named]:
         raise BadInput(f"workload = {workload.name}: {unfit[0]}")
 
 

@@ -25,7 +25,7 @@ from keyshift.refusals import made
 from keyshift.registry import by_name, require_new
 from keyshift.state import backends
 from keyshift.traffic.load import SourceLoad
-from keyshift.workloads import Workload, parcel_of, workloads
+from keyshift.workloads import Workload, parcel_of, untold, workloads
 
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
 SNAPSHOTS = "snapshots"  # of ``verify``
@@ -60,6 +60,8 @@ class RunSpec:
                     f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
                 )
         check_sources(self.workload, run.rate_steps, sum(load.events(run.load_s) for load in self.loads))
+        for line in untold(self.backend.settings):
+            raise BadInput(f"backend = {self.backend.name}: {line}")
         check_injectors(run.injectors, max(self.routers_of.values()))
         if run.events:
             load_s = None if "rate" in self.unsettled else run.load_s
@@ -113,7 +115,7 @@ class RunSpec:
     def _check_ordering(self) -> None:
         """Raises BadInput for what is not possible where slots work in turns, or is not yet."""
         name, heartbeat_ms, frame_ms = self.job.ordering, self.job.heartbeat_ms, self.run.frame_ms
-        protocol = orderings.get(name)
+        protocol = orderings.of_library(name)
         if not protocol.agrees:
             return
         if protocol.leads and self.job.takes_snapshots:
@@ -359,7 +361,7 @@ def _require_plans(spec: RunSpec) -> None:
 def make_spec(values: Mapping[str, Any]) -> RunSpec:
     """The spec with these values, by name, over the defaults. Raises BadInput, one line, naming value and remedy."""
     names = {part: str(values.get(part, name)) for part, name in DEFAULTS.items()}
-    workload, backend = workloads.get(names["workload"]), backends.get(names["backend"])
+    workload, backend = workloads.get(names["workload"]), backends.of_library(names["backend"])
     strategy = strategies.get(names["strategy"])
     parts = declared(workload, backend)
     given: dict[str, dict[str, Any]] = {part: {} for part in parts}

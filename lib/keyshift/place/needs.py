@@ -1,6 +1,6 @@
 """What a run needs of the place where it runs, from its parameters, and whether that is there."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.place.profile import CLUSTER, Profile
 from keyshift.services import limits
+from keyshift.state import backends
 from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -20,7 +21,6 @@ UNITS_PER_S = 2500  # small ones, that a slot writes into a savepoint: 2^15 took
 UNIT_BYTES = 8 << 10  # of a unit, whatever is in it: 4 to 5 KiB in a slot, the rest in the driver, with 2^16 of them
 MOVED_PER_S = 2000  # small units in one step, from all slots together: 2^15 took 14 s on two busy processors
 MILLION_BYTES = 2 * GIB  # of a million events in the verdict, as a soak of windowcount had it (docs/faults.md)
-REDIS = ("remote", "hybrid")  # backends whose state is in a server
 
 
 class Resources(NamedTuple):
@@ -43,7 +43,7 @@ class Needs:
     ``cores``: logical ones, of all replicas together. ``processors``: at the least. ``keys_bytes``: of the keys that
     exist from the start, in all processes; ``slots_bytes``: what routers and slots have of them. ``memory``: bytes
     before the first event, ``keys_bytes`` among them. ``verdict_bytes``: what the driver has of all events of a run
-    when it is judged, about; nothing is refused for it. ``redis``: whether state is in a server.
+    when it is judged, about; nothing is refused for it. ``servers``: in which state is, if it is in some.
     """
 
     cores: int = 0
@@ -52,26 +52,28 @@ class Needs:
     slots_bytes: int = 0
     memory: int = 0
     verdict_bytes: int = 0
-    redis: bool = False
+    servers: tuple[str, ...] = ()
 
     def __or__(self, other: "Needs") -> "Needs":
         """What is enough for both, one after the other."""
-        return Needs(*map(max, astuple(self), astuple(other)))
+        most = Needs(*map(max, astuple(self), astuple(other)))
+        return replace(most, servers=tuple(dict.fromkeys((*self.servers, *other.servers))))
 
 
 def needs_of(spec: RunSpec) -> Needs:
-    """What a run needs: each replica has all of the job's tasks and state. State of ``rocksdb`` is in files."""
-    replicas, backend = spec.job.replicas, spec.backend.name
+    """What a run needs: each replica has all of the job's tasks and state. State in files takes no memory."""
+    replicas, backend = spec.job.replicas, backends.get(spec.backend.name)
     in_slots = others = 0
     if isinstance(workload := spec.workload, Keyed):
-        state = 0 if backend == "rocksdb" else workload.state_bytes
+        state = 0 if backend.files else workload.state_bytes
         in_slots = replicas * workload.from_start * (state + INDEX_BYTES * spec.cores)
         others = 2 * workload.from_start * INDEX_BYTES  # generator and verdict
     tasks = replicas * (JOB_BYTES + TASK_BYTES * spec.cores) + spec.job.spares * JOB_BYTES
     units = replicas * len(spec.tasks) * _units(spec) * UNIT_BYTES
     keys = in_slots + others
     verdict = int(sum(load.events(spec.run.load_s) for load in spec.loads) * MILLION_BYTES / 1e6)
-    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + units + keys, verdict, backend in REDIS)
+    servers = (backend.server,) if backend.server else ()
+    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + units + keys, verdict, servers)
 
 
 def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
@@ -90,7 +92,7 @@ def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
     _require_time(spec)
     if spark.on_kubernetes:
         there = replicas * spark.executors * spark.python_bytes  # each replica has executors of its own
-        if needs.slots_bytes > there and not needs.redis:
+        if needs.slots_bytes > there and not needs.servers:
             raise BadInput(
                 f"the run has {size(needs.slots_bytes)} of keys in its slots before the first event, and "
                 f"{replicas * spark.executors} executors have {size(there)} for that; raise spark.executors or "
@@ -193,6 +195,5 @@ def services(place: Profile, needs: Needs, also: tuple[str, ...] = ()) -> list[s
     else:
         given = place.services.model_dump()
         words = [f"{word} at {given[word.lower()]}" for word in words]
-    redis = ["Redis"] if needs.redis else []
     kubernetes = [f"Kubernetes at {place.spark.master}"] if place.spark.on_kubernetes else []
-    return [*words, *redis, *kubernetes, *also]
+    return [*words, *needs.servers, *kubernetes, *also]

@@ -142,6 +142,9 @@ class Backend(NamedTuple):
 
     ``open(slot, schema, settings)``: the store of a slot, for values of ``schema``. ``slot`` is its name with those of
     its job, attempt and stage (``job/0/counter/3``); if it moves, two processes have a store of that name for a while.
+
+    ``files``: values are in files, so that state may be larger than memory. ``server``: they are in one of this kind,
+    which all slots reach (``UnitState.shared``): a unit moves without them.
     """
 
     open: Callable[[str, pa.Schema, Any], Store]
@@ -150,6 +153,8 @@ class Backend(NamedTuple):
     require: Callable[[Any, bool], None] = lambda settings, here: None
     served: Callable[[Any, str, Path | None], AbstractContextManager[Any]] = _as_they_are
     clean: Callable[[Any, str], None] = lambda settings, job: None
+    files: bool = False
+    server: str = ""
 
 
 backends: Registry[Backend] = Registry("state backend")
@@ -162,6 +167,7 @@ backends.register(
         RocksSettings,
         rocksdb.require,
         rocksdb.served,
+        files=True,
     ),
 )
 backends.register(
@@ -173,6 +179,7 @@ backends.register(
         redis_server.require,
         redis_server.served,
         redis_server.clean,
+        server="Redis",
     ),
 )
 backends.register(
@@ -184,6 +191,7 @@ backends.register(
         redis_server.require,
         redis_server.served,
         redis_server.clean,
+        server="Redis",
     ),
 )
 

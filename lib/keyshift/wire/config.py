@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.frames import RESULT_FIELDS
+from keyshift.ordering import orderings
 from keyshift.registry import unknown
 from keyshift.state import Store, backends
 from keyshift.wire.faults import Fault
@@ -85,8 +86,8 @@ class JobConfig:
 
     @property
     def in_turns(self) -> bool:
-        """Whether slots work in turns, behind an order protocol."""
-        return self.ordering != "none"
+        """Whether slots work in turns, behind an order protocol that agrees on some."""
+        return orderings.get(self.ordering).agrees
 
     @property
     def shared(self) -> str:

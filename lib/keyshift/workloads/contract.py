@@ -1,6 +1,6 @@
 """What a workload consists of: sources, keyed stages, and an oracle. ``keyshift.checks.check_workload`` tries one."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -215,9 +215,9 @@ def taken_names(stage: KeyedStage) -> Iterator[str]:
         yield f"stage {stage.name}: every key of a final state has {both} already; choose other names"
 
 
-def untold(workload: Workload) -> Iterator[str]:
-    """A line for each parameter whose value has no place in results, which have one number or text of each."""
-    for name, value in workload.model_dump(mode="json").items():
+def untold(parameters: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each of ``parameters`` whose value has no place in results, which have one number or text of each."""
+    for name, value in parameters.items():
         if value is not None and not isinstance(value, int | float | str):
             yield (
                 f"{name} = {value!r:.80}: results tell a number, a text or a truth value of each parameter; make it a "

@@ -12,7 +12,6 @@ from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput
 from keyshift.planner.presets import PRESETS
 from keyshift.state import backends
-from keyshift.state.remote import RemoteStore
 
 MIB = 2**20
 NOT_BY_KEY = {"order": "id", "background": True, "cache": False}
@@ -72,7 +71,7 @@ def test_what_a_run_says_tells_whether_only_owners_change():
     for name, preset in PRESETS.items():
         assert tables.owners_only(says(strategy=name)) == (preset.mode.transfer in ("access", "remote")), name
     for name, backend in backends.items():
-        assert tables.owners_only(says(strategy="fluid", backend=name)) == (backend.open is RemoteStore), name
+        assert tables.owners_only(says(strategy="fluid", backend=name)) == bool(backend.server), name
     assert tables.owners_only(says(strategy="all_at_once", transfer="access", unit="key"))
     assert not tables.owners_only(
         says(strategy="hybrid", backend="memory", transfer="push", unit="group", **NOT_BY_KEY)

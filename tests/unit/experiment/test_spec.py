@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pydantic import Field
 
+from keyshift.checks import check_backend
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import anywhere, chosen_values, live_spec
 from keyshift.experiment.parameters import known_parameters
@@ -17,7 +18,8 @@ from keyshift.experiment.replicas import deaths_of
 from keyshift.experiment.scenario import AutoscalerPart, ScenarioPart
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import job_config
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, ContractBroken
+from keyshift.ordering import orderings
 from keyshift.planner import settings, strategies
 from keyshift.registry import named_values
 from keyshift.state import Backend, Settings, backends
@@ -514,6 +516,20 @@ def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
         make_spec({"shelves": 4})
 
 
+class Sorted(Settings):
+    shelves: tuple[int, ...] = Field(default=(1, 2), description="which")
+
+
+def test_settings_of_a_backend_that_results_have_no_place_for_are_refused_before_anything_is_started(monkeypatch):
+    backend = Backend(MemoryStore, "shelves", Sorted)
+    monkeypatch.setitem(backends._entries, "sorted", backend)
+    words = r"shelves = \(1, 2\): results tell a number, a text or a truth value of each parameter"
+    with pytest.raises(BadInput, match=f"^backend = sorted: {words}"):
+        make_spec({"backend": "sorted"})
+    with pytest.raises(ContractBroken, match=f"^{words}"):
+        check_backend(backend)
+
+
 class Weighted(KeyCount):
     name: ClassVar[str] = "weighted"
     weights: list[float] = Field(default=[1.0, 2.0], description="of its own")
@@ -759,6 +775,11 @@ def test_an_order_and_its_heartbeat_come_to_the_job():
     assert make_spec(ORDERED | {"strategy": "meces", "fetch_back": 0})
     assert make_spec({"heartbeat_ms": 1}), "nobody waits for it"
     assert not job_config(make_spec({}), "job", None, None).in_turns
+
+
+def test_a_job_works_in_turns_if_its_protocol_agrees_on_some_whatever_its_name(monkeypatch):
+    monkeypatch.setitem(orderings._entries, "loose", orderings.get("none"))
+    assert not job_config(make_spec({"ordering": "loose"}), "job", None, None).in_turns
 
 
 def test_all_stages_of_a_chain_may_migrate():

@@ -16,6 +16,7 @@ from keyshift.place.needs import (
     services,
 )
 from keyshift.place.profile import Profile, SparkProfile
+from keyshift.state import backends
 
 ALONE = make_spec({"keys": 1000, "state_bytes": 1024, "routers": 2, "slots": 2, "to_slots": 4})
 SEVERAL = make_spec(
@@ -34,8 +35,14 @@ def test_memory_is_that_of_all_tasks_and_of_the_keys_that_exist_in_every_process
         slots_bytes=1000 * (1024 + 32 * 6),
         memory=(700 + 6 * 150) * MIB + 128 * 8192 + 1000 * (1024 + 32 * 8),
         verdict_bytes=(4 + 24) * 2000 * 2 * GIB // 10**6,
-        redis=False,
+        servers=(),
     )
+
+
+@pytest.fixture
+def own_backends(monkeypatch):
+    for name, where in (("shelf", {"files": True}), ("depot", {"server": "Depot"})):
+        monkeypatch.setitem(backends._entries, name, backends.get("memory")._replace(**where))
 
 
 def test_each_replica_has_tasks_and_state_of_its_own():
@@ -48,18 +55,20 @@ def test_each_replica_has_tasks_and_state_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("given", "keys_bytes", "redis"),
+    ("given", "keys_bytes", "servers"),
     [
-        ({"backend": "rocksdb"}, 1000 * 32 * 8, False),
-        ({"backend": "hybrid"}, 1000 * (1024 + 32 * 8), True),
-        ({"exist": "once used", "skew": 0.0}, 0, False),
-        ({"workload": "nexmark", "keys": None, "state_bytes": None}, 0, False),
+        ({"backend": "rocksdb"}, 1000 * 32 * 8, ()),
+        ({"backend": "shelf"}, 1000 * 32 * 8, ()),
+        ({"backend": "hybrid"}, 1000 * (1024 + 32 * 8), ("Redis",)),
+        ({"backend": "depot"}, 1000 * (1024 + 32 * 8), ("Depot",)),
+        ({"exist": "once used", "skew": 0.0}, 0, ()),
+        ({"workload": "nexmark", "keys": None, "state_bytes": None}, 0, ()),
     ],
 )
-def test_state_counts_where_it_is(given, keys_bytes, redis):
+def test_state_counts_where_it_is(own_backends, given, keys_bytes, servers):
     values = {"keys": 1000, "state_bytes": 1024} | given
     needs = needs_of(make_spec({name: value for name, value in values.items() if value is not None}))
-    assert (needs.keys_bytes, needs.redis) == (keys_bytes, redis)
+    assert (needs.keys_bytes, needs.servers) == (keys_bytes, servers)
 
 
 def test_what_a_verdict_takes_is_told_and_nothing_is_refused_for_it():
@@ -72,7 +81,8 @@ def test_what_a_verdict_takes_is_told_and_nothing_is_refused_for_it():
 def test_runs_one_after_the_other_need_the_most_of_each():
     both = needs_of(ALONE) | needs_of(SEVERAL)
     assert (both.cores, both.processors, both.memory) == (12, 3, needs_of(SEVERAL).memory)
-    assert (Needs() | needs_of(make_spec({"backend": "remote"}))).redis
+    remote = needs_of(make_spec({"backend": "remote"}))
+    assert (Needs() | remote | Needs(servers=("Depot", "Redis"))).servers == ("Redis", "Depot")
 
 
 def test_more_units_than_a_slot_can_write_down_in_time_are_refused_before_it_starts():
@@ -173,6 +183,10 @@ def test_what_is_missing_is_named_with_what_is_there(spec, place, machine, words
     assert "\n" not in str(refused.value)
 
 
+def test_keys_that_are_in_a_server_need_no_room_in_executors(own_backends):
+    require_needs(make_spec({"keys": 1 << 20, "state_bytes": 1024, "backend": "depot"}), PODS, LARGE)
+
+
 def test_executors_and_services_are_those_of_the_profile():
     assert executors(HERE, 9) == "no executors, Spark in one process"
     assert executors(Profile(spark=SparkProfile(master="local-cluster", executors=2)), 9) == (
@@ -180,7 +194,7 @@ def test_executors_and_services_are_those_of_the_profile():
     )
     assert executors(PODS, 12, replicas=3).startswith("3 of 6 executors of 4 cores in pods")
     assert executors(PODS, 7).startswith("2 of 2 executors of 4 cores in pods, each asking for 1 CPU, 1g and 512m")
-    assert services(HERE, Needs(redis=True), ("Flink",)) == [
+    assert services(HERE, Needs(servers=("Redis",)), ("Flink",)) == [
         "Kafka (embedded, one node)",
         "ZooKeeper (embedded, one node)",
         "MinIO (embedded, one node)",

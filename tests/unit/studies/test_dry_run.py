@@ -74,7 +74,7 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     told = forecast(made, None, MACHINE)
     assert (told.executions, told.to_do, told.runs) == (7, 7, 8)
     assert told.estimate == Estimate(2 * 120.0, 0)
-    assert (told.needs.cores, told.needs.redis) == (6, False)
+    assert (told.needs.cores, told.needs.servers) == (6, ())
     assert sorted(told.refused.values()) == [[3, 4], [5, 6], [7]]
     assert told.row()["cores"] == 6
     first, needs, services, *refused = told.lines()
