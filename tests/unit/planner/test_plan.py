@@ -259,8 +259,7 @@ TABLE = {  # what makes a preset one: everything else is as in `all_at_once`
 
 def test_each_preset_is_its_point_of_the_space():
     base = settings(strategies.get("all_at_once"))
-    points = {name: settings(strategy).items() - base.items() for name, strategy in strategies.items()}
-    assert {name: dict(point) for name, point in points.items()} == TABLE
+    assert {name: dict(settings(strategies.get(name)).items() - base.items()) for name in TABLE} == TABLE
 
 
 def test_the_dynamic_preset_plans_each_reconfiguration_anew_and_stays_in_its_last_phase():

@@ -208,7 +208,7 @@ def test_workloads_that_a_parameter_names_are_possible_and_no_others(notebook, m
     for name in workloads.names():
         if f" {name}" in parameters.partition("workload: str")[2].partition("\n")[0].partition("#")[2]:
             assert asked(notebook, workload=name, **more).specs
-        else:
+        elif "keys" not in workloads.get(name).model_fields:
             with pytest.raises(KeyshiftError, match="keys"):
                 asked(notebook, workload=name, **more)
 

@@ -15,7 +15,7 @@ from keyshift.analysis.plots import style
 from keyshift.model.errors import BadInput
 from keyshift.planner import strategies
 
-PRESETS = strategies.names()
+PRESETS = [name for name in strategies.names() if name in style._STYLES]  # others get what is left
 MOMENTS = ["prepared_s", *metrics.MOMENTS]
 # Linear-RGB simulation of a reader without green cones. Source: Machado, Oliveira, Fernandes 2009, severity 1.
 DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
