@@ -380,7 +380,10 @@ def why_ended(query: RunningQuery) -> str:
 
 
 def telling_line(text: str) -> str:
-    """The line of a Spark error that says what happened: the last Python exception in it, else the first line."""
+    """The line of a Spark error that says what happened: the last Python exception in it, else of the first line the
+    cause, without what Spark advises.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if line.startswith("keyshift.model.errors.") or "Error:" in line]
-    return (python[-1] if python else lines[0])[:400]
+    cause = lines[0].rpartition("most recent failure: ")[2].partition(" Consider setting ")[0]
+    return (python[-1] if python else cause)[:400]

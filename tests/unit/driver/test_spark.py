@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from keyshift.driver import spark as module
-from keyshift.driver.spark import session
+from keyshift.driver.spark import session, telling_line
 from keyshift.model.errors import BadInput, ServiceUnavailable
 
 LIVES, GONE = SimpleNamespace(poll=lambda: None), SimpleNamespace(poll=lambda: -9)  # a JVM
@@ -140,3 +140,12 @@ def test_a_spark_that_does_not_start_says_why_while_its_jvm_can_be_asked(start, 
         start(launch)
     assert str(caught.value).startswith(f"Spark did not start (local[2]): {told}; its log is ")
     assert killed
+
+
+def test_of_a_task_that_died_the_cause_is_said_and_no_advice():
+    died = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)."
+    lost = f"Lost task 0.0 in stage 7.0 (TID 20) (localhost executor driver): {died}"
+    aborted = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 1 times, most recent failure: "
+    assert telling_line(f"{aborted}{lost} Consider setting 'a' or'b' to 'true'.\n\tat java.lang") == lost
+    assert telling_line(f"{aborted}{lost}\nValueError: 3") == "ValueError: 3"
+    assert telling_line("the stream is gone") == "the stream is gone"
