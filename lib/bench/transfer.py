@@ -21,7 +21,8 @@ from keyshift.traffic.process import JsonProcess, say
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.connection import connect
 from keyshift.worker.flight.messages import Acknowledged, Shipment
-from keyshift.worker.flight.server import Holder, StateServer
+from keyshift.worker.flight.server import StateServer
+from keyshift.worker.slot.host import SlotHost
 from keyshift.workloads.keycount import KeyCount
 
 UNITS, STATE_BYTES = 32, 128 << 20
@@ -72,7 +73,7 @@ def _store() -> Store:
 
 
 class _Destination:
-    """The holder at the other end, as far as it is asked; see ``worker.flight.server.Holder``."""
+    """The host of slots at the other end, as far as it is asked."""
 
     def __init__(self) -> None:
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *OPERATOR.state_schema])
@@ -92,7 +93,7 @@ def _serve() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     holder = _Destination()
     token = decode(Token, sys.stdin.readline()).token
-    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, CHUNK_BYTES), CopySink()
+    server, sink = StateServer(cast(SlotHost, holder), "127.0.0.1", token, CHUNK_BYTES), CopySink()
     say(Addresses(server.address, sink.address))
     for _ in sys.stdin:
         keys = sum(map(len, holder.states.values()))

@@ -160,7 +160,7 @@ def _processes(world: World) -> list[tuple[Any, str, Any]]:
         (background, "require_possible_here", lambda specs, profile: PLACE),
         (background, "listen", listening),
         (background, "url_of", lambda listener: "http://here:1"),
-        (background, "identity", lambda pid: {"pid": pid, "created": 0.0, "born": ""}),
+        (background, "identity", lambda pid: {"pid": pid, "created": 0.0, "born": "", "host": ""}),
         (background, "_launched", lambda listener, log: world.launch(log)),
         (background, "Client", Asked),
         (files.processes, "living", world.living_process),

@@ -23,6 +23,7 @@ from keyshift.model.markers import SlotMarker, SlotStarted, TurnTold
 from keyshift.results.verdict import Ownership, judge
 from keyshift.state.memory import MemoryState
 from keyshift.traffic import topics
+from keyshift.traffic.copies import Difference
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
 from keyshift.traffic.messages import (
     Begin,
@@ -392,8 +393,8 @@ def test_of_replicas_first_copies_count_a_difference_is_said_and_markers_say_who
     assert collector.wait() == (0, "")
     differences = {report.stage: report for report in collector.said if isinstance(report, Diverged)}
     assert differences == {
-        "counter": Diverged("counter", 1, (0, 1), epoch=74, turn=4, same=3),
-        "map": Diverged("map", 1, (0, 1), epoch=70, turn=20, same=10),
+        "counter": Diverged("counter", Difference(1, (0, 1), turn=4, epoch=74, same=3)),
+        "map": Diverged("map", Difference(1, (0, 1), turn=20, epoch=70, same=10)),
     }
     results = pq.read_table(output).to_pandas()
     assert results[results["first"]]["position"].tolist() == [1, 2, 3, 4, 5]

@@ -341,8 +341,8 @@ def test_nothing_is_wiped_that_leads_to_what_a_job_has_left_elsewhere(tmp_path, 
     jobs = Jobs(tmp_path)
     for name in profiles | values:
         jobs.write(file_of(name, gone))
-        kept = Kept(run_id=f"run-{name}", profile=profiles.get(name, "local"), values=values.get(name, {}))
-        jobs.journal(name).keep(kept)
+        known = {"profile": profiles.get(name, "local"), "values": values.get(name, {}), "sources": {}}
+        jobs.journal(name).keep(Kept(run_id=f"run-{name}", **known))
     jobs.journal("far").close()
     refused = keyshift("down", "--wipe", home=tmp_path)
     assert refused.returncode == 2 and len(jobs.all()) == 5

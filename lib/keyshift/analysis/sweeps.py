@@ -26,7 +26,6 @@ def sweep(
     parameter: str,
     measures: Sequence[str] | Mapping[str, Measure],
     group: str = "strategy",
-    confidence: float = 0.95,
 ) -> pd.DataFrame:
     """One row per value of ``group`` and of ``parameter`` and per measure; values in ascending order.
 
@@ -47,7 +46,7 @@ def sweep(
         good, of_first = _correct(runs[name, value]), _correct(runs.get((names[0], value), []))
         for measure, function in wanted.items():
             found, first = measured(good, function), measured(of_first, function)
-            mean, low, high = interval(found, confidence)[:3] if found else (nan, nan, nan)
+            mean, low, high = interval(found)[:3] if found else (nan, nan, nan)
             rows.append(
                 {
                     "group": name,
@@ -59,13 +58,13 @@ def sweep(
                     "runs": len(found),
                     "left_out": len(runs[name, value]) - len(good),
                     "unknown": len(good) - len(found),
-                    "differs": differ(first, found, confidence) if name != names[0] and found and first else None,
+                    "differs": differ(first, found) if name != names[0] and found and first else None,
                 }
             )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)", confidence: float = 0.95) -> pd.DataFrame:
+def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> pd.DataFrame:
     """Who has the smallest mean of ``measure``, for each workload: a row per point that is correct and knows it.
 
     A run in which nothing was to happen, or to move, knows nothing of spike, silence, longest latency and recovery; if
@@ -85,8 +84,8 @@ def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)", confidenc
         known = [(point.label, values) for point in group if not point.bad and (values := point.values(function))]
         known.sort(key=lambda pair: sum(pair[1]) / len(pair[1]))
         for rank, (label, values) in enumerate(known, start=1):
-            worse = differ(known[0][1], values, confidence)
-            mean, low, high, runs = interval(values, confidence)
+            worse = differ(known[0][1], values)
+            mean, low, high, runs = interval(values)
             first = True if rank == 1 else None if worse is None else not worse
             rows.append((workload, rank, label, runs, mean, low, high, first))
     names = ["workload", "rank", "label", "runs", "mean", "low", "high", "first"]

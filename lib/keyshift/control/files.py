@@ -46,12 +46,12 @@ class JobFile(BaseModel):
     token: str
     pid: int
     created: float
-    born: str = ""
-    host: str = ""
+    born: str
+    host: str
     workload: str
     strategy: str
     log: str
-    entry: str = ""
+    entry: str
     why: str = ""
     before: "JobFile | None" = None
 
@@ -73,7 +73,7 @@ class Kept(BaseModel):
     values: dict[str, Any] = {}  # of the spec
     profile: str | None = None
     own: Parcels = {}  # what a notebook has defined
-    sources: dict[str, int] = {}  # with their routers
+    sources: dict[str, int]  # with their routers
     replicas: int = 1
     work: str = ""  # the folder of temporary files
 
@@ -263,8 +263,7 @@ class JournalFile:
 
     def __init__(self, folder: Path, name: str, entry: str) -> None:
         self._name = name
-        stem = f"{name}.{entry}" if entry else name  # without one: of a keyshift that drew none
-        self._path, self._leftovers = (folder / f"{stem}.{kind}" for kind in ("journal", "leftovers"))
+        self._path, self._leftovers = (folder / f"{name}.{entry}.{kind}" for kind in ("journal", "leftovers"))
 
     def expect(self, known: Kept) -> None:
         """Write down what is ``known`` of what the job makes from now on, to find and delete that.

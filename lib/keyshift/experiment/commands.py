@@ -7,7 +7,7 @@ their buttons are made from ``COMMANDS``: a verb of one's own is one class here.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -16,7 +16,10 @@ from keyshift.model.errors import BadInput
 from keyshift.planner import strategies
 from keyshift.refusals import made
 from keyshift.registry import named_values, unknown
-from keyshift.wire.faults import Fault, parse_now
+from keyshift.wire.faults import parse_now
+
+if TYPE_CHECKING:
+    from keyshift.experiment.possible import Rehearsal
 
 Target = int | dict[int, int]
 T = TypeVar("T")
@@ -86,34 +89,6 @@ class Injected(TypedDict):
 Answer = Requested | TakenBack | RateSet | Injected  # of a command, as JSON knows it
 
 
-class Controls(Protocol):
-    """What a command may do with a job, in the thread that controls it. Each raises BadInput, and changes nothing, if
-    it is not possible.
-    """
-
-    @property
-    def rate(self) -> float:
-        """Events per second that are offered of the first source."""
-
-    def move(
-        self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
-    ) -> Requested:
-        """Request a migration; gives it with its steps.
-
-        ``target``: a number of slots, or key groups and the slots they go to. ``strategy``, changed by ``settings``:
-        instead of the job's own.
-        """
-
-    def cancel(self) -> None:
-        """Take back the steps and migrations that have not begun."""
-
-    def change_rate(self, rate: float, source: str | None = None) -> None:
-        """Offer so many events per second from now on, of ``source`` or else the first one."""
-
-    def hit(self, fault: Fault) -> None:
-        """Something of the job fails now."""
-
-
 def _target(given: Any) -> Any:
     """Of 3, ``3``, or ``0:3,7:1``."""
     if not isinstance(given, str) or ":" not in given:
@@ -169,7 +144,7 @@ class Command(BaseModel):
     verb: ClassVar[str]
     moves: ClassVar[bool] = False  # whether a migration comes of it
 
-    def carry_out(self, job: Controls) -> Answer:
+    def carry_out(self, job: "Rehearsal") -> Answer:
         """Do it, and give the answer. Raises BadInput."""
         raise NotImplementedError
 
@@ -186,7 +161,7 @@ class Scale(Command):
     slots: int = Field(description="slots that are to own the state")
     stage: Stage = None
 
-    def carry_out(self, job: Controls) -> Answer:
+    def carry_out(self, job: "Rehearsal") -> Answer:
         """Gives the migration."""
         return job.move(self.stage, self.slots)
 
@@ -205,7 +180,7 @@ class MoveBy(Command):
     )
     stage: Stage = None
 
-    def carry_out(self, job: Controls) -> Answer:
+    def carry_out(self, job: "Rehearsal") -> Answer:
         """Gives the migration with its steps."""
         return job.move(self.stage, self.target, self.strategy, self.settings)
 
@@ -215,7 +190,7 @@ class Cancel(Command):
 
     verb = "cancel"
 
-    def carry_out(self, job: Controls) -> Answer:
+    def carry_out(self, job: "Rehearsal") -> Answer:
         """Gives nothing else."""
         job.cancel()
         return {"cancelled": True}
@@ -229,7 +204,7 @@ class Rate(Command):
     rate: float = Field(gt=0, lt=1e9, description="events per second; `stop` ends the load")
     source: str | None = Field(default=None, description="a source; left out: the first one")
 
-    def carry_out(self, job: Controls) -> Answer:
+    def carry_out(self, job: "Rehearsal") -> Answer:
         """Gives the rate."""
         job.change_rate(self.rate, self.source)
         return {"rate": self.rate}
@@ -240,7 +215,7 @@ class Double(Command):
 
     verb = "double"
 
-    def carry_out(self, job: Controls) -> Answer:
+    def carry_out(self, job: "Rehearsal") -> Answer:
         """Gives the new rate."""
         return command(Rate.verb, {"rate": 2 * job.rate}).carry_out(job)
 
@@ -255,7 +230,7 @@ class InjectFault(Command):
         description="as of a run, without a phase or a time: kill:slot, kill:replica, stop:coordinator:3s",
     )
 
-    def carry_out(self, job: Controls) -> Answer:
+    def carry_out(self, job: "Rehearsal") -> Answer:
         """Gives the fault."""
         job.hit(parse_now(self.fault))
         return {"fault": self.fault}

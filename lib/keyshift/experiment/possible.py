@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Rehearsal:
-    """What commands may do with a job of ``spec``; see ``commands.Controls``. Nothing happens but what is raised."""
+    """What commands may do with a job of ``spec``. Each raises BadInput, and changes nothing, if it is not possible.
+
+    Here nothing happens but what is raised; ``lab.controls.JobControls`` does it, in the thread that controls the job.
+    """
 
     def __init__(self, spec: "RunSpec") -> None:
         self.spec = spec
@@ -32,7 +35,12 @@ class Rehearsal:
     def move(
         self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
     ) -> Requested:
-        """Raises BadInput for another stage, slots that are not there, or a strategy that is not possible."""
+        """Request a migration; gives it with its steps.
+
+        ``target``: a number of slots, or key groups and the slots they go to. ``strategy``, changed by ``settings``:
+        instead of the job's own. Raises BadInput for another stage, slots that are not there, or a strategy that is
+        not possible.
+        """
         name, most, groups = self._stage(stage), self.spec.tasks, self.spec.workload.key_groups
         if strategy is not None:
             self._point(strategy, settings or {})
@@ -41,10 +49,12 @@ class Rehearsal:
         return {}  # type: ignore[typeddict-item]
 
     def cancel(self) -> None:
-        """Always possible."""
+        """Take back the steps and migrations that have not begun: always possible."""
 
     def change_rate(self, rate: float, source: str | None = None) -> None:
-        """Raises BadInput for another source, or one that has steps: a change would take those that are to come."""
+        """Offer so many events per second from now on, of ``source`` or else the first one. Raises BadInput for another
+        source, or one that has steps: a change would take those that are to come.
+        """
         known = [each.name for each in self.spec.workload.sources]
         if source is not None and source not in known:
             raise unknown("source", source, known)
@@ -55,7 +65,7 @@ class Rehearsal:
             )
 
     def hit(self, fault: Fault) -> None:
-        """Raises BadInput for a fault that is not possible with so many replicas."""
+        """Something of the job fails now. Raises BadInput for a fault that is not possible with so many replicas."""
         check_fault_now(self.spec.job, fault)
 
     def _change(self, target: Target, provisioned: int, after_restart: int, restarts: bool) -> Change:

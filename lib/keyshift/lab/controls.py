@@ -12,8 +12,8 @@ from keyshift.wire.faults import Fault
 
 
 class JobControls(Rehearsal):
-    """Of ``system``, in ``run``; see ``commands.Controls``. ``migrate`` requests what was proposed. ``most``: slots of
-    each stage that a restart may lead to.
+    """Of ``system``, in ``run``. ``migrate`` requests what was proposed. ``most``: slots of each stage that a restart
+    may lead to.
     """
 
     def __init__(

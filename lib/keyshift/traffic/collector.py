@@ -283,7 +283,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
 
     def compare(known: Chains, name: str, replica: int, slot: int, *told: Any) -> None:
         if found := known.told(replica, slot, *told):
-            say(Diverged(name, slot, found.replicas, found.epoch, found.turn, found.same))
+            say(Diverged(name, found))
 
     def stale(replica: int, record: ConsumerRecord, of: str, slot: int, turn: int) -> bool:
         where = replica, record.partition, record.offset, of, slot, turn

@@ -105,8 +105,8 @@ class FirstResults:
 
 
 class Difference(NamedTuple):
-    """Two ``replicas`` have another chain behind this turn of ``slot``. They have done the same until turn ``same``, at
-    the least; later ones before ``turn`` were not told by both.
+    """Two ``replicas`` have another chain behind this turn of ``slot``, which closes ``epoch``. They have done the same
+    until turn ``same``, at the least; later ones before ``turn`` were not told by both.
     """
 
     slot: int

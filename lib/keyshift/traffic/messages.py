@@ -20,7 +20,7 @@ from pydantic import Field
 
 from keyshift.model.markers import SlotMarker
 from keyshift.model.records import Second
-from keyshift.traffic.copies import Standing
+from keyshift.traffic.copies import Difference, Standing
 
 # -- to the generator --------------------------------------------------------------------------------------------------
 
@@ -144,23 +144,18 @@ class SecondDone:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Two ``replicas`` have not done the same in ``slot`` of ``stage``: by turn ``turn`` of it, which closes ``epoch``,
-    and not before turn ``same``, see ``traffic.copies.Difference``.
-    """
+    """Two replicas have not done the same in a slot of ``stage``."""
 
     stage: str
-    slot: int
-    replicas: tuple[int, int]
-    epoch: int
-    turn: int
-    same: int
+    difference: Difference
     kind: Literal["diverged"] = "diverged"
 
     def __str__(self) -> str:
-        first, second = self.replicas
+        found = self.difference
+        first, second = found.replicas
         return (
-            f"replicas {first} and {second} differ in slot {self.slot} of stage {self.stage} at epoch {self.epoch} "
-            f"(turn {self.turn}; the same until turn {self.same})"
+            f"replicas {first} and {second} differ in slot {found.slot} of stage {self.stage} at epoch {found.epoch} "
+            f"(turn {found.turn}; the same until turn {found.same})"
         )
 
 

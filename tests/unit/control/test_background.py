@@ -10,7 +10,7 @@ from unittest import mock
 
 import psutil
 import pytest
-from small_jobs import file_of
+from small_jobs import ENTRY, file_of
 from small_live import live_job
 from typer.testing import CliRunner
 
@@ -137,7 +137,7 @@ def test_a_job_of_another_host_has_not_ended_as_far_as_is_known_here(jobs, gone,
     assert jobs.read("one") == job
     assert not jobs.abroad(file_of("two", host="there")), "it is found here: the host had another name"
     assert str(jobs.ended(job.model_copy(update={"why": "it died"}))) == "it died; nothing is left of it"
-    jobs.journal("one").keep(Kept(run_id="2026-one"))
+    jobs.journal("one").keep(Kept(run_id="2026-one", sources={}))
     assert jobs.resumable("one")[0] == job
     assert "of host there" in jobs.ended(job).why and jobs.ended(job).remains == ALL
     monkeypatch.setattr(platform, "node", lambda: "there")
@@ -159,12 +159,12 @@ def test_a_job_is_what_it_was_when_a_process_was_killed_that_never_got_hold_of_i
 
 
 def test_a_job_whose_journal_does_not_name_its_sources_is_not_forgotten(jobs, gone):
-    """An older keyshift wrote such journals: its topics would be left for ever."""
+    """Its topics would be left for ever."""
     jobs.write(file_of("one", gone))
-    jobs.journal("one").keep(Kept(run_id="2026-one", format=4))
-    with pytest.raises(BadInput, match=r"an older keyshift has begun it, .* forget it with that one"):
+    (jobs.home / "jobs" / f"one.{ENTRY}.journal").write_text('{"run_id": "2026-one"}')
+    with pytest.raises(BadInput, match=r"is damaged, so nobody knows what the job has left"):
         forget("one", silent)
-    assert jobs.read("one") and jobs.journal("one").read()
+    assert jobs.read("one")
 
 
 def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_frames_want(monkeypatch):
@@ -180,11 +180,11 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
         jobs.resumable("one")
     for name, pid in (("one", gone), ("two", gone), ("three", os.getpid())):
         jobs.write(file_of(name, pid))
-        jobs.journal(name).keep(Kept(run_id=f"2026-{name}", token="secret"))
-    (path, *_) = (jobs.home / "jobs").glob("one.journal")
+        jobs.journal(name).keep(Kept(run_id=f"2026-{name}", token="secret", sources={}))
+    (path, *_) = (jobs.home / "jobs").glob("one.*.journal")
     assert path.stat().st_mode & 0o777 == 0o600
     assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1]
-    assert jobs.resumable("one")[1] == Kept(run_id="2026-one", token="secret")
+    assert jobs.resumable("one")[1] == Kept(run_id="2026-one", token="secret", sources={})
     assert jobs.ended(jobs.read("one")).go_on.startswith("`keyshift resume one` goes on with it")
     with pytest.raises(BadInput, match=f"job three runs, process {os.getpid()}"):
         jobs.resumable("three")
@@ -194,18 +194,18 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
             jobs.resumable(unclear)
     with pytest.raises(BadInput, match=r"name = one: there is a job of this name, .* `keyshift resume one` goes on"):
         jobs.free_name("one", "keycount")
-    jobs.journal("one").keep(Kept(run_id="2026-one", format=1))
+    jobs.journal("one").keep(Kept(run_id="2026-one", format=1, sources={}))
     with pytest.raises(
         BadInput, match=f"job one: its journal has format = 1, and this keyshift reads {FORMAT}; resume it with"
     ):
         jobs.resumable("one")
     path.write_text('{"run_id": ')
-    with pytest.raises(BadInput, match=r"job one: nothing can go on with it; .*one\.journal is damaged"):
+    with pytest.raises(BadInput, match=rf"job one: nothing can go on with it; .*one\.{ENTRY}\.journal is damaged"):
         jobs.resumable("one")
     jobs.remove(jobs.read("one"))
-    assert jobs.journal("one").read() is None
-    with pytest.raises(BadInput, match=r"job one: .*one\.journal is not there any more"):
-        jobs.journal("one").require()
+    assert jobs.journal("one", ENTRY).read() is None
+    with pytest.raises(BadInput, match=rf"job one: .*one\.{ENTRY}\.journal is not there any more"):
+        jobs.journal("one", ENTRY).require()
     assert jobs.free_name("one", "keycount") == "one"
 
 

@@ -13,6 +13,7 @@ from keyshift.model.markers import SlotMarker, SlotStarted, StateWritten
 from keyshift.model.records import Second
 from keyshift.traffic import traffic as module
 from keyshift.traffic.collector import ResultsFile, first_copies
+from keyshift.traffic.copies import Difference
 from keyshift.traffic.messages import Arrived, Diverged, Latencies, Ready, SecondDone
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
@@ -189,7 +190,7 @@ def test_what_slots_of_one_replica_say_is_not_said_by_those_of_another(traffic, 
 
 
 def test_it_is_known_that_replicas_differ(traffic, collector):
-    found = Diverged("counter", 1, (0, 1), epoch=80, turn=70, same=66)
+    found = Diverged("counter", Difference(1, (0, 1), turn=70, epoch=80, same=66))
     collector.say(found)
     assert traffic.differences == [found]
     assert str(found) == (

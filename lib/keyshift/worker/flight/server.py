@@ -2,18 +2,15 @@
 
 import hmac
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, assert_never
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, assert_never
 
-import pyarrow as pa
 import pyarrow.flight as flight
 
 from keyshift.model import frames
 from keyshift.model.keys import Version
 from keyshift.model.messages import decode, encode
-from keyshift.runtime.key_access import Stay
-from keyshift.runtime.row import Row
-from keyshift.state import UnitState, rows
+from keyshift.state import rows
 from keyshift.wire import spark_rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
@@ -21,14 +18,12 @@ from keyshift.worker.flight.messages import (
     Acknowledged,
     Answer,
     AnswerKeys,
-    CopyPart,
     GiveRest,
     GiveRows,
     GiveSealed,
     Greeting,
     KeysAsked,
     Label,
-    Message,
     Request,
     Shipment,
     SomeMessage,
@@ -37,40 +32,8 @@ from keyshift.worker.flight.messages import (
     TakeUnits,
 )
 
-
-class Holder(Protocol):
-    """The process that holds slots, as the server needs it. Every method is called from Flight's threads."""
-
-    state_schema: pa.Schema  # with the key
-
-    def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:
-        """The whole of these units has come for ``slot``. False for a delta over a copy that is not here."""
-
-    def sealed(self, slot: int, unit: int) -> UnitState:
-        """State that ``slot`` left here at the end of a batch. Raises KeyError if it is not here."""
-
-    def sealed_rows(self, slot: int) -> Sequence[Row]:
-        """Rows of routers that ``slot`` left here at the end of a batch. Raises KeyError if there is nothing of it."""
-
-    def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:
-        """Those of ``keys`` that are here, of a unit whose ownership has left."""
-
-    def rest(self, stay: Stay, after: int | None) -> Iterator[pa.RecordBatch]:
-        """All keys that are still here, of a unit whose ownership has left, ascending: those behind ``after``."""
-
-    def forget(self, stay: Stay, keys: list[int]) -> None:
-        """These keys have come to live elsewhere."""
-
-    def write(self, stay: Stay, number: int, written: list[rows.Row], deleted: list[int]) -> None:
-        """Keys that were used elsewhere come back with new values, or are nowhere any more. Does nothing if a greater
-        number has come: this one was given up, and repeated with what is newer.
-        """
-
-    def copy(self, slot: int, unit: int, part: CopyPart, rows: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
-        """A part of a copy of ``unit`` that is kept for ``slot``; number 0 begins it anew."""
-
-    def message(self, message: Message) -> None:
-        """What another slot says."""
+if TYPE_CHECKING:
+    from keyshift.worker.slot.host import SlotHost
 
 
 class _TokenFactory(flight.ServerMiddlewareFactory):
@@ -88,7 +51,7 @@ class StateServer(flight.FlightServerBase):
     """Serves and accepts the state of the slots that live in this process."""
 
     def __init__(
-        self, holder: Holder, host: str, token: str, chunk_bytes: int, certificate: Certificate | None = None
+        self, holder: "SlotHost", host: str, token: str, chunk_bytes: int, certificate: Certificate | None = None
     ) -> None:
         scheme, proof = "grpc", []
         if certificate is not None:

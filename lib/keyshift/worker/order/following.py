@@ -4,31 +4,19 @@ The machine decides, and the slot's task has it. Here are the threads that tell 
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from keyshift.ordering import Record
 from keyshift.wire.config import JobConfig
 from keyshift.wire.election import Election
 from keyshift.worker.order.log import OrderLog
 
+if TYPE_CHECKING:
+    from keyshift.worker.slot.intake import LedIntake
+
 READ_S = 0.02  # so often a leader is asked, at the least, whether its record is late
-
-
-class Follower(Protocol):
-    """Who is told, in a turn of the slot."""
-
-    def heard(self, records: Sequence[tuple[int, Record]]) -> None:
-        """Records of the order log with their offsets; perhaps none, as time has passed."""
-
-    def elected(self, term: int) -> None:
-        """The replica leads in this term."""
-
-    @property
-    def abreast(self) -> bool:
-        """See ``Ordering.abreast``."""
 
 
 class Following:
@@ -47,7 +35,7 @@ class Following:
         self.append, self.resign, self.withdraw = self._log.append, self._election.resign, self._election.withdraw
 
     def works(
-        self, follower: Follower, turn: Callable[[], AbstractContextManager[object]]
+        self, follower: "LedIntake", turn: Callable[[], AbstractContextManager[object]]
     ) -> tuple[Callable[[], None], ...]:
         """Each for a thread of its own, until ``close``. ``turn``: in which the ``follower`` is told."""
 
@@ -61,7 +49,7 @@ class Following:
 
         return partial(self._read, follower, turn), stand, self._election.keep
 
-    def _read(self, follower: Follower, turn: Callable[[], AbstractContextManager[object]]) -> None:
+    def _read(self, follower: "LedIntake", turn: Callable[[], AbstractContextManager[object]]) -> None:
         try:
             end = self._log.end()
             while not self._over.is_set():

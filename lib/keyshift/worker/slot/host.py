@@ -30,7 +30,7 @@ class Tenant(Protocol):
         """Its number."""
 
     def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
-        """See ``flight.server.Holder.receive``."""
+        """See ``SlotHost.receive``."""
 
     def message(self, message: OfStep) -> None:
         """What another slot says."""
@@ -67,7 +67,7 @@ class Copies:
         self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
 
     def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
-        """See ``flight.server.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
+        """See ``SlotHost.copy``. Raises KeyshiftError for a part that does not follow the one before."""
         epoch, number = part
         with self._lock:
             if number:
@@ -100,7 +100,7 @@ class Copies:
 
 
 class SlotHost:
-    """One per worker process, attempt of a job, and stage; see ``flight.server.Holder`` for most methods."""
+    """One per worker process, attempt of a job, and stage."""
 
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)
@@ -174,21 +174,28 @@ class SlotHost:
         with self._lock:
             return sorted({unit for unit, _ in self.lent})
 
-    def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:  # noqa: D102
+    # -- for its server, in Flight's threads ---------------------------------------------------------------------------
+
+    def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:
+        """The whole of these units has come for ``slot``. False for a delta over a copy that is not here."""
         return self._tenant(slot).shipments_arrived(shipments)
 
-    def sealed(self, slot: int, unit: int) -> UnitState:  # noqa: D102
+    def sealed(self, slot: int, unit: int) -> UnitState:
+        """State that ``slot`` left here at the end of a batch. Raises KeyError if it is not here."""
         return self.left[slot][unit]
 
-    def sealed_rows(self, slot: int) -> Sequence[Row]:  # noqa: D102
+    def sealed_rows(self, slot: int) -> Sequence[Row]:
+        """Rows of routers that ``slot`` left here at the end of a batch. Raises KeyError if there is nothing of it."""
         return self.left_rows[slot]
 
-    def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:  # noqa: D102
+    def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:
+        """Those of ``keys`` that are here, of a unit whose ownership has left."""
         with self._lock:
             state = self.lent.get(stay)
             return state.take(keys) if state is not None else []
 
-    def rest(self, stay: Stay, after: int | None) -> Iterator[pa.RecordBatch]:  # noqa: D102
+    def rest(self, stay: Stay, after: int | None) -> Iterator[pa.RecordBatch]:
+        """All keys that are still here, of a unit whose ownership has left, ascending: those behind ``after``."""
         with self._lock:
             state = self.lent.get(stay)
             keys = state.keys() if state is not None else []
@@ -196,13 +203,17 @@ class SlotHost:
         for begin in range(0, len(keys), SLICE_KEYS):
             yield rows.pack(self.state_schema, self.keys(stay, keys[begin : begin + SLICE_KEYS]))
 
-    def forget(self, stay: Stay, keys: list[int]) -> None:  # noqa: D102
+    def forget(self, stay: Stay, keys: list[int]) -> None:
+        """These keys have come to live elsewhere."""
         with self._lock:
             if (state := self.lent.get(stay)) is not None:
                 for key in keys:
                     state.delete(key)
 
-    def write(self, stay: Stay, number: int, written: list[rows.Row], deleted: list[int]) -> None:  # noqa: D102
+    def write(self, stay: Stay, number: int, written: list[rows.Row], deleted: list[int]) -> None:
+        """Keys that were used elsewhere come back with new values, or are nowhere any more. Does nothing if a greater
+        number has come: this one was given up, and repeated with what is newer.
+        """
         with self._lock:
             if (state := self.lent.get(stay)) is not None and number > self._written.get(stay, 0):
                 self._written[stay] = number
@@ -211,12 +222,14 @@ class SlotHost:
                 for key in deleted:
                     state.delete(key)
 
-    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:  # noqa: D102
+    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
+        """A part of a copy of ``unit`` that is kept for ``slot``; number 0 begins it anew."""
         if isinstance(self._tenant(slot), EndedSlot):
             raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
         self.copies.add(slot, unit, part, batches, deleted)
 
-    def message(self, message: Message) -> None:  # noqa: D102
+    def message(self, message: Message) -> None:
+        """What another slot says."""
         match message:
             case OfStep(slot):
                 self._tenant(slot).message(message)

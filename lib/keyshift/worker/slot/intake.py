@@ -109,7 +109,7 @@ class TurnIntake(Intake):
 
 
 class LedIntake(TurnIntake):
-    """Behind an order that comes from a leader, who may be this replica. It is the ``Follower`` of ``following``.
+    """Behind an order that comes from a leader, who may be this replica: ``following`` tells it.
 
     When the rows of a batch have come, and every barrier that all channels have was worked on, nothing more is worked
     on in it: what is not ordered by then goes to the next one. Barriers may not: those of the other slots have come in
@@ -124,20 +124,20 @@ class LedIntake(TurnIntake):
         self._following, self._over = following, False
 
     def heard(self, records: Sequence[tuple[int, Record]]) -> None:
-        """See ``Follower.heard``."""
+        """Records of the order log with their offsets; perhaps none, as time has passed."""
         if not self._over:
             self._order.heard(records)
             self.go_on()
 
     def elected(self, term: int) -> None:
-        """See ``Follower.elected``."""
+        """The replica leads in this term."""
         if not self._over:
             self._order.elected(term)
             self.go_on()
 
     @property
     def abreast(self) -> bool:
-        """See ``Follower.abreast``."""
+        """See ``Ordering.abreast``."""
         return self._order.abreast
 
     def go_on(self) -> None:  # noqa: D102

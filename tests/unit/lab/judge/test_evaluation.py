@@ -16,7 +16,7 @@ from keyshift.model.keys import Assignment
 from keyshift.model.records import Measured, SnapshotRecord
 from keyshift.peers.counting import CountedByResults
 from keyshift.results.verdict import Judgement, Ownership
-from keyshift.traffic.copies import Incarnation
+from keyshift.traffic.copies import Difference, Incarnation
 from keyshift.traffic.messages import Diverged
 from keyshift.workloads.keycount import KeyCount
 
@@ -105,7 +105,7 @@ def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_differ
         "2 replicas were judged, each as if it had been alone: 1 bad; of 40 turns that two of them told, and of all "
         "results, 0 differences are known; first copies: 100% of replica 0"
     )
-    run._traffic.differences.append(Diverged("counter", 1, (0, 1), 80, 70, 66))
+    run._traffic.differences.append(Diverged("counter", Difference(1, (0, 1), turn=70, epoch=80, same=66)))
     run._traffic.results = lambda replica: results.assign(t=replica)
     run.__dict__.pop("_differences")
     found = run.verdict()
@@ -133,7 +133,7 @@ def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_
     other = replace(stage.ownership, assignments=[replace(first, owner=tuple(1 - slot for slot in first.owner))])
     replicas = {0: plain, 1: replace(plain, stages=[replace(stage, ownership=other)])}
     rolled_back.final = replace(run.final, replicas=replicas)
-    run._traffic.differences.append(Diverged("counter", 1, (0, 1), 80, 70, 66))
+    run._traffic.differences.append(Diverged("counter", Difference(1, (0, 1), turn=70, epoch=80, same=66)))
     assert rolled_back._differences == [], "turns under one version, and different assignments, tell nothing"
     rolled_back.__dict__.pop("_differences")
     rolled_back.final = replace(rolled_back.final, judged=None)
