@@ -178,7 +178,7 @@ class Jobs:
             self.require_gone(named)
             raise BadInput(f"job {run}: nothing can go on with it; {self.ended(named)}")
         kept = {job.name: (job, journal) for job in self.all() if (journal := self._journal_of(job).read())}
-        found = [each for name, each in kept.items() if name == run or each[1].run_id.startswith(run)]
+        found = [kept[run]] if run in kept else [each for each in kept.values() if each[1].run_id.startswith(run)]
         if not run or len(found) != 1:
             known = [journal.run_id for _, journal in kept.values()]
             raise unknown("job to resume", run, known or ["none has a snapshot and no process"])

@@ -209,6 +209,13 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     assert jobs.free_name("one", "keycount") == "one"
 
 
+def test_a_job_is_resumed_by_its_name_though_the_runs_of_others_begin_so(jobs, gone):
+    for name in ("2026", "one"):
+        jobs.write(file_of(name, gone))
+        jobs.journal(name).keep(Kept(run_id=f"2026-{name}"))
+    assert jobs.resumable("2026")[0].name == "2026"
+
+
 def test_where_the_port_of_the_profile_is_taken_a_job_listens_at_another_one(jobs, monkeypatch, tmp_path):
     """Of a second job in one pod, or of one that a batch starts which tells its metrics there."""
     said, launched = [], []
