@@ -57,7 +57,7 @@ def test_runs_come_back_as_they_were(store, exported):
 def test_an_export_of_version_2_comes_in_with_snapshots_that_nobody_has_judged(store, exported):
     rewrite(exported, "snapshots", lambda t: t.drop(columns="verdict"))
     for name in ("manifests.jsonl", "export.json"):
-        spoil(exported, name, lambda content: content.replace(b'version": 3', b'version": 2'))
+        spoil(exported, name, lambda content: content.replace(b'version": 4', b'version": 2'))
     other = result_store()
     stored, _ = import_runs(other, read_export(exported))
     assert set(other.get_table(stored[0], "snapshots")["verdict"]) == {"not judged"}
@@ -122,7 +122,9 @@ def rewrite(folder, name, change):
 
 def spoil(folder, name, content):
     path = next(folder.glob(name))
-    path.write_bytes(content(path.read_bytes()))
+    told = path.read_bytes()
+    path.write_bytes(content(told))
+    assert path.read_bytes() != told
 
 
 def without(name):
