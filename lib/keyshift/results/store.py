@@ -131,7 +131,7 @@ class ResultStore:
     def get_table(self, run_id: str, name: str) -> pd.DataFrame:
         """The table ``name`` ("latency", "metrics", …) of a run; columns as in ``tables.TABLES``.
 
-        Raises BadInput if run or table are not there, or if the stored table does not have its columns.
+        Raises BadInput if run or table are not there, or if the stored table is damaged or does not have its columns.
         """
         return self.get_arrow(run_id, name).to_pandas()
 
@@ -142,7 +142,13 @@ class ResultStore:
             manifest = self.get_manifest(run_id)
             if manifest.status != "died" and f"{name}.parquet" not in manifest.files:
                 return schema.empty_table()
-        table = upgraded(name, pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet"))))
+        content = self.get_file(run_id, f"{name}.parquet")
+        try:
+            stored = pq.read_table(io.BytesIO(content))
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            raise BadInput(f"run {run_id}: its table {name} is damaged ({reason}): leave this run out") from None
+        table = upgraded(name, stored)
         check_table(name, table)
         return table
 
