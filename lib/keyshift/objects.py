@@ -138,7 +138,7 @@ class Bucket:
             if error.code == "NoSuchBucket":
                 said = f"has no bucket {self._name!r}: create it (`keyshift up` does), or name another"
             elif error.code in FULL:
-                said = f"has no space left ({error.code}): delete runs or free its disk"
+                said = f"has no space left ({error.code}): delete runs (`keyshift results delete`) or free its disk"
             else:
                 said = f"answered {error.code}: {error.message}"
         elif isinstance(error, (HTTPError, OSError)):
