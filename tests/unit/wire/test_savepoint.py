@@ -194,6 +194,14 @@ def committed(**made_by):
     return store
 
 
+def test_a_manifest_is_read_though_it_has_the_parameters_of_its_job_as_it_had_once():
+    store = committed(workload="keycount")
+    written, objects = store.manifest("one"), store._bucket._client.objects
+    [name] = [name for name in objects if name.endswith("manifest.json")]
+    objects[name] = objects[name].replace(b'"workload"', b'"parameters":{"keys":3},"workload"')
+    assert b"parameters" in objects[name] and store.manifest("one") == written
+
+
 @pytest.mark.parametrize(
     ("spoil", "kind", "words"),
     [
