@@ -112,6 +112,12 @@ def write_whole(path: Path, text: str) -> None:
         os.close(folder)
 
 
+def remove_whole(path: Path) -> None:
+    """Remove a file of ``write_whole``, and what processes have left beside it that were killed while they wrote it."""
+    for each in (path, *path.parent.glob(f".{path.name}.*")):
+        each.unlink(missing_ok=True)
+
+
 @contextmanager
 def work_folder(home: Path, prefix: str) -> Iterator[Path]:
     """A folder of temporary files in the state folder ``home``, until the end. What a process has left there that was

@@ -13,7 +13,7 @@ from tqdm.utils import CallbackIOWrapper
 from urllib3.exceptions import HTTPError
 
 from keyshift.endpoints import Endpoints
-from keyshift.model.errors import BadInput, KeyshiftError, NotThere, Refused, service_errors
+from keyshift.model.errors import BadInput, Damaged, KeyshiftError, NotThere, Refused, service_errors
 
 # S3 error codes by what the reader has to do about them.
 REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}
@@ -77,7 +77,9 @@ class Bucket:
             )
 
     def get(self, name: str, offset: int = 0, length: int = 0) -> bytes:
-        """``length`` bytes of an object from ``offset`` on (0: all). Raises NotThere if there is no such object."""
+        """``length`` bytes of an object from ``offset`` on (0: all). Raises NotThere if there is no such object, and
+        Damaged if it ends before them.
+        """
         with self._talking(f"{self._prefix}{name} cannot be read"):
             response = self._client.get_object(self._name, self._prefix + name, offset=offset, length=length)
             try:
@@ -135,10 +137,12 @@ class Bucket:
                 return Refused(f"{trouble}: {where} refused the credentials ({error.code}): {remedy}")
             if error.code == "NoSuchKey":
                 return NotThere(f"{trouble}: it does not exist in bucket {self._name!r} of {where}")
+            if error.code == "InvalidRange":
+                return Damaged(f"{trouble}: it is shorter in bucket {self._name!r} of {where} than it was written")
             if error.code == "NoSuchBucket":
                 said = f"has no bucket {self._name!r}: create it (`keyshift up` does), or name another"
             elif error.code in FULL:
-                said = f"has no space left ({error.code}): delete runs or free its disk"
+                said = f"has no space left ({error.code}): delete runs (`keyshift results delete`) or free its disk"
             else:
                 said = f"answered {error.code}: {error.message}"
         elif isinstance(error, (HTTPError, OSError)):

@@ -40,6 +40,8 @@ class Bucket:
         self._called()
         if name not in self.objects:
             raise s3_error("NoSuchKey")
+        if (offset or length) and offset >= len(self.objects[name]):
+            raise s3_error("InvalidRange")
         data = self.objects[name][offset : offset + length if length else None]
         return SimpleNamespace(read=lambda: bytes(data), close=lambda: None, release_conn=lambda: None)
 

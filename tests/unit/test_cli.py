@@ -240,6 +240,22 @@ def test_a_store_without_what_was_asked_for_is_not_called_empty(tmp_path, monkey
     assert keyshift("results", "list", *asked, home=tmp_path).stdout == "no run of workload = stok, strategy = fluid\n"
 
 
+def test_runs_are_deleted_all_or_none_by_their_whole_ids(tmp_path, monkeypatch):
+    store = result_store()
+    monkeypatch.setattr(stored_runs, "open_store", lambda profile: contextlib.nullcontext(store))
+    ids = [store.put_run(run(number), tables()).run_id for number in range(3)]
+    for wrong, words in (
+        ("2025", "unknown run '2025'"),
+        (ids[1][:-1], f"is not whole: to delete that run, give '{ids[1]}'"),
+    ):
+        refused = keyshift("results", "delete", ids[0], wrong, home=tmp_path)
+        assert refused.returncode == 2 and words in refused.stderr
+    assert len(store.list_runs()) == 3
+    done = keyshift("results", "delete", *ids[:2], ids[0], home=tmp_path)
+    assert done.stdout.splitlines() == [f"deleted: run {run_id}, {len(tables()) + 1} files" for run_id in ids[:2]]
+    assert store.list_runs()["run_id"].tolist() == ids[2:]
+
+
 def test_small_numbers_of_stored_runs_are_whole_for_a_script(tmp_path, monkeypatch):
     store = result_store()
     monkeypatch.setattr(stored_runs, "open_store", lambda profile: contextlib.nullcontext(store))

@@ -28,7 +28,7 @@ MODULES = (
     *(background, commands, status),  # between a command and the driver
 )
 # Values by the names of a model that whoever wrote the workload or the backend has declared: it checks them.
-BY_NAME = {("parameters", "JobConfig"), ("parameters", "SavepointManifest"), ("backend_settings", "JobConfig")} | {
+BY_NAME = {("parameters", "JobConfig"), ("backend_settings", "JobConfig")} | {
     ("parameters", f"{process}Config") for process in ("Generator", "Collector", "Traffic")
 }
 BY_NAME |= {("values", "Order"), ("settings", "MoveBy")}

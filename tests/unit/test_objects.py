@@ -15,7 +15,7 @@ from small_bucket import s3_error
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, ProtocolError
 
 from keyshift.endpoints import Endpoints
-from keyshift.model.errors import BadInput, NotThere, Refused, ServiceUnavailable
+from keyshift.model.errors import BadInput, Damaged, NotThere, Refused, ServiceUnavailable
 from keyshift.objects import PART_BYTES, Bucket
 
 ENDPOINTS = Endpoints("", "", "store:9000", "somebody", "a-secret", bucket="results")
@@ -92,6 +92,15 @@ def test_refused_credentials_and_a_missing_object_are_told_from_a_store_that_is_
         NotThere, match="runs/a/1 cannot be read: it does not exist in bucket 'results' of MinIO at store"
     ):
         objects(Client(s3_error("NoSuchKey"))).get("a/1")
+
+
+def test_an_object_that_ends_before_what_is_asked_for_begins_is_damaged():
+    here = objects(Client())
+    here.put("a/1", b"one")
+    assert here.get("a/1", 2, 5) == b"e"
+    for offset in (3, 9):
+        with pytest.raises(Damaged, match=r"^runs/a/1 cannot be read: it is shorter in bucket 'results' of MinIO"):
+            here.get("a/1", offset, 5)
 
 
 def test_a_bucket_is_made_once_whoever_is_first():

@@ -63,6 +63,7 @@ results.command("compare")(stored.compare_results)
 results.command("share")(stored.share_results)
 results.command("export")(stored.export_results)
 results.command("import")(stored.import_results)
+results.command("delete")(stored.delete_results)
 for of_events in (event_files.write, event_files.show):
     events.command()(of_events)
 for of_a_tape in (tapes.write, tapes.check):

@@ -100,6 +100,19 @@ def share_results(
     typer.echo(f"{output}: {output.stat().st_size / 2**20:.1f} MiB; no credentials, names of machines or paths in it")
 
 
+def delete_results(
+    run_ids: Annotated[list[str], typer.Argument(metavar="RUN...", help="Whole run ids.")], profile: Where = None
+) -> None:
+    """Delete these runs with all their files. All or, if one is not there, none. Asks nothing."""
+    from keyshift.studies.stored_runs import open_store
+
+    with open_store(profile) as store:
+        for run_id in run_ids:
+            store.require_whole(run_id)
+        for run_id in dict.fromkeys(run_ids):
+            typer.echo(f"deleted: run {run_id}, {len(store.delete_run(run_id))} files")
+
+
 def export_results(
     run_ids: RunIds,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder.")],

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from keyshift.experiment.definitions import Parcels
-from keyshift.folders import REMEDY, locked, require_disk_space, state_folder, write_whole
+from keyshift.folders import REMEDY, locked, remove_whole, require_disk_space, state_folder, write_whole
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.profile import load_profile
 from keyshift.progress import silent
@@ -152,7 +152,7 @@ class Jobs:
         """
         if (file := self.read(job.name)) and file.same(job):
             self._journal_of(job).drop()
-            self._path(job.name).unlink(missing_ok=True)
+            remove_whole(self._path(job.name))
 
     def journal(self, name: str, entry: str | None = None) -> "JournalFile":
         """Return the files that say what can be continued, or is to be deleted, of the job of this name.
@@ -178,7 +178,7 @@ class Jobs:
             self.require_gone(named)
             raise BadInput(f"job {run}: nothing can go on with it; {self.ended(named)}")
         kept = {job.name: (job, journal) for job in self.all() if (journal := self._journal_of(job).read())}
-        found = [each for name, each in kept.items() if name == run or each[1].run_id.startswith(run)]
+        found = [kept[run]] if run in kept else [each for each in kept.values() if each[1].run_id.startswith(run)]
         if not run or len(found) != 1:
             known = [journal.run_id for _, journal in kept.values()]
             raise unknown("job to resume", run, known or ["none has a snapshot and no process"])
@@ -285,7 +285,7 @@ class JournalFile:
     def drop(self) -> None:
         """Forget what was known: nothing is left of the job. Safe to call twice."""
         for path in (self._path, self._leftovers):
-            path.unlink(missing_ok=True)
+            remove_whole(path)
 
     def read(self) -> Kept | None:
         """Return what was kept last; None if nothing was, or it cannot be read."""

@@ -299,7 +299,7 @@ class Job:
         if not self._called:
             self.call_savepoint()
         config, name, self._called = self.config, self._called, ""
-        manifest = SavepointManifest(config.workload, config.parameters)
+        manifest = SavepointManifest(config.workload)
         for stage in self.stages:
             said = stage.ask.saved(name, f"savepoint {name} of {stage.name}", lambda: self._output.received)
             manifest.add(stage.name, said, stage.assignment)

@@ -107,7 +107,7 @@ class Snapshotter:
     def _take(self, name: str) -> None:
         config, written, begun_us = self._config, dict[str, int](), now_us()
         told = {stage.name: stage.led.log.told.copy() for stage in self._stages}
-        manifest = SavepointManifest(config.workload, config.parameters, self._revoked)
+        manifest = SavepointManifest(config.workload, self._revoked)
         versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
         for stage, version in zip(self._stages, versions, strict=True):
             what, check = f"snapshot {self._number} of {stage.name}", partial(self._check, stage, name)
@@ -232,7 +232,7 @@ def capture(
     """
     name = f"{name}-{secrets.token_hex(3)}"
     stages[0].ask.call_savepoint(name, stops=False)
-    manifest, written = SavepointManifest(config.workload, config.parameters), dict[str, int]()
+    manifest, written = SavepointManifest(config.workload), dict[str, int]()
     for stage in stages:
         said = _answers(stage, name, f"capture of {stage.name}", check)
         manifest.add(stage.name, said, stage.assignment)

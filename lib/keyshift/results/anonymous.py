@@ -50,7 +50,8 @@ _DATA = r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+"  # an image: what looks like 
 _COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal, in the tracebacks of notebooks
 _SECRET = re.compile("(?i)password|passwd|secret|token|access_key")  # in the name of a variable of the environment
 _WORDS = re.compile("<(path|address|host|user|hidden)>")
-_COMMON = {"localhost", "root", "user", "nobody", "jovyan", "spark", "path", "address", "host", "hidden"}  # name nobody
+# They name nobody; ``keyshift`` is the user of the image.
+_COMMON = {"localhost", "root", "user", "nobody", "jovyan", "spark", "keyshift", "path", "address", "host", "hidden"}
 
 
 def anonymous(text: str) -> str:

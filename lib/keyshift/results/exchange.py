@@ -76,16 +76,17 @@ def export_runs(
 
 
 class Exported(NamedTuple):
-    """What an exported folder has, all of it checked."""
+    """What an exported folder has, all of it checked. ``read``: of CSV, tables of all runs: a file is read once."""
 
     folder: Path
     kind: Kind
     manifests: list[Manifest]
+    read: dict[str, pa.Table]
 
 
 def read_export(folder: Path) -> Exported:
     """What is in an exported ``folder``, checked against the schemas. Raises BadInput that names what is wrong."""
-    found = Exported(folder, _kind(folder), list(_manifests(folder)))
+    found = Exported(folder, _kind(folder), list(_manifests(folder)), {})
     if again := [run_id for run_id, times in Counter(m.run_id for m in found.manifests).items() if times > 1]:
         raise BadInput(f"manifests.jsonl has run {again[0]} more than once")
     for name in TABLES:
@@ -257,11 +258,13 @@ def _expanded(column: pa.ChunkedArray) -> int:
 
 def _parsed(exported: Exported, name: str, columns: list[str] | None = None, run_id: str | None = None) -> pa.Table:
     """Rows of a table's file, of Parquet those of one run, with texts as dictionaries: they take what they have there.
+    Of CSV all rows and columns, once.
 
     Raises BadInput if it cannot be read as that table, or is too large.
     """
-    folder, kind, _ = exported
-    path = folder / f"{name}.{kind}"
+    kind, path = exported.kind, exported.folder / f"{name}.{exported.kind}"
+    if name in exported.read:
+        return exported.read[name]
     types = {field.name: field.type for field in TABLES[name].insert(0, RUN_ID)}
     try:
         _require_readable(path, name, kind)
@@ -269,9 +272,12 @@ def _parsed(exported: Exported, name: str, columns: list[str] | None = None, run
             texts = [column for column, of in types.items() if of == pa.string()]
             filters = run_id and [("run_id", "=", run_id)]
             return pq.read_table(path, columns=columns, filters=filters, read_dictionary=texts)
-        options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=columns)
+        options = pyarrow.csv.ConvertOptions(column_types=types)
         lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
-        return pyarrow.csv.read_csv(path, convert_options=options, parse_options=lines)
+        found = pyarrow.csv.read_csv(path, convert_options=options, parse_options=lines)
+        found.column("run_id")  # KeyError if it is not there
+        exported.read[name] = found
+        return found
     except FileNotFoundError:
         raise BadInput(f"{path} is not there: an export has it") from None
     except (pa.ArrowException, OSError, KeyError) as error:

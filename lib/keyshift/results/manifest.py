@@ -341,7 +341,8 @@ def _cpu_model() -> str:
 
 def describe_versions() -> dict[str, str]:
     """Versions of everything that may change a result. Java is left out if none is found."""
-    packages = ("keyshift", "kafka-python", "kazoo", "minio", "numpy", "pandas", "pyarrow", "pyspark")
+    services = ("confluent-kafka", "kafka-python", "kazoo", "minio", "redis")
+    packages = ("keyshift", *services, "duckdb", "numpy", "pandas", "pyarrow", "pyspark", "rocksdict")
     versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
     home = os.environ.get("JAVA_HOME")
     java = _java_version(str(Path(home, "bin", "java")) if home else "java")

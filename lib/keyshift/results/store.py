@@ -1,6 +1,7 @@
 """Runs in an S3 store (MinIO): one run is one folder, and a folder without a manifest is not a run.
 
 The manifest is written last and removed first, so whatever happens in between, nothing half-written is ever listed.
+Only from a store that is full it goes last: a run that is deleted by half is still one then, and can be deleted again.
 """
 
 import io
@@ -56,7 +57,8 @@ class ResultStore:
             )
         stored = validate(manifest.model_dump(mode="json") | {"files": sorted(files)})
         if self.holds(stored.run_id):
-            raise BadInput(f"run {stored.run_id} is stored already: take a new id, or delete the run first")
+            remedy = "take a new id, or delete the run first (`keyshift results delete`)"
+            raise BadInput(f"run {stored.run_id} is stored already: {remedy}")
         tried: list[str] = []
         try:
             for name, content in files.items():
@@ -85,13 +87,22 @@ class ResultStore:
         self._files.write(manifest.run_id, MANIFEST, _as_json(manifest))
         return manifest
 
-    def delete_run(self, run_id: str) -> None:
-        """Remove a run and all its files. Raises BadInput unless ``run_id`` is whole: none is to go by mistake."""
+    def delete_run(self, run_id: str) -> list[str]:
+        """Remove a run and all its files, whose names are returned. Raises BadInput as ``require_whole``."""
+        self.require_whole(run_id)
+        files = [name for name in self._files.names(run_id) if name != MANIFEST]
+        try:
+            self._index.forget(run_id)
+            names = [MANIFEST, *files]
+        except ServiceUnavailable:  # the store is full: the index tells of the run as long as it has a folder
+            names = [*files, MANIFEST]
+        self._files.remove(run_id, names)
+        return names
+
+    def require_whole(self, run_id: str) -> None:
+        """Raises BadInput unless ``run_id`` is that of a stored run, and whole: none is to be deleted by mistake."""
         if (found := self.resolve(run_id)) != run_id:
             raise BadInput(f"run id {run_id!r} is not whole: to delete that run, give {found!r}")
-        names = self._files.names(run_id)
-        self._index.forget(run_id)
-        self._files.remove(run_id, [MANIFEST, *(name for name in names if name != MANIFEST)])
 
     # Reading
 
@@ -131,7 +142,7 @@ class ResultStore:
     def get_table(self, run_id: str, name: str) -> pd.DataFrame:
         """The table ``name`` ("latency", "metrics", …) of a run; columns as in ``tables.TABLES``.
 
-        Raises BadInput if run or table are not there, or if the stored table does not have its columns.
+        Raises BadInput if run or table are not there, or if the stored table is damaged or does not have its columns.
         """
         return self.get_arrow(run_id, name).to_pandas()
 
@@ -142,7 +153,13 @@ class ResultStore:
             manifest = self.get_manifest(run_id)
             if manifest.status != "died" and f"{name}.parquet" not in manifest.files:
                 return schema.empty_table()
-        table = upgraded(name, pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet"))))
+        content = self.get_file(run_id, f"{name}.parquet")
+        try:
+            stored = pq.read_table(io.BytesIO(content))
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            raise BadInput(f"run {run_id}: its table {name} is damaged ({reason}): leave this run out") from None
+        table = upgraded(name, stored)
         check_table(name, table)
         return table
 

@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -97,12 +97,10 @@ class SavedStage:
 @dataclass
 class SavepointManifest:
     """What is in a savepoint or a snapshot. ``offsets``: where each router continues, and ``watermarks`` that they had
-    come to. ``workload``, ``parameters``: of the job that made it. ``revoked``: versions whose results count for
-    nothing.
+    come to. ``workload``: of the job that made it. ``revoked``: versions whose results count for nothing.
     """
 
     workload: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
     revoked: list[int] = field(default_factory=list)
     offsets: dict[int, int] = field(default_factory=dict)
     watermarks: dict[int, int] = field(default_factory=dict)

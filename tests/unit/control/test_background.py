@@ -86,6 +86,16 @@ def test_a_file_is_for_its_owner_alone_and_keeps_all_there_is_to_know(jobs):
     assert not path.exists()
 
 
+def test_of_a_job_that_is_forgotten_no_file_is_left_that_a_killed_process_was_writing(jobs, gone):
+    for name in ("one", "one-2"):
+        jobs.write(file_of(name, gone, entry="ab"))
+        for kind in ("json", "ab.journal", "ab.leftovers"):
+            (jobs.home / "jobs" / f".{name}.{kind}.x1y2").write_text("a secret")
+    jobs.remove(jobs.read("one"))
+    left = sorted(path.name for path in (jobs.home / "jobs").iterdir())
+    assert left == [*(f".one-2.{kind}.x1y2" for kind in ("ab.journal", "ab.leftovers", "json")), "one-2.json"]
+
+
 def test_the_only_job_that_runs_needs_no_name(jobs, gone):
     with pytest.raises(BadInput, match="no job runs here; start one with `keyshift job start`"):
         jobs.choose(None)
@@ -207,6 +217,13 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     with pytest.raises(BadInput, match=rf"job one: .*one\.{ENTRY}\.journal is not there any more"):
         jobs.journal("one", ENTRY).require()
     assert jobs.free_name("one", "keycount") == "one"
+
+
+def test_a_job_is_resumed_by_its_name_though_the_runs_of_others_begin_so(jobs, gone):
+    for name in ("2026", "one"):
+        jobs.write(file_of(name, gone))
+        jobs.journal(name).keep(Kept(run_id=f"2026-{name}"))
+    assert jobs.resumable("2026")[0].name == "2026"
 
 
 def test_where_the_port_of_the_profile_is_taken_a_job_listens_at_another_one(jobs, monkeypatch, tmp_path):

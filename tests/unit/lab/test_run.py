@@ -205,7 +205,7 @@ def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hea
 
 
 def cost(row_ms=0.5, others=0.0):
-    known = {"base_cores": 0.1, "event_us": 5.0, "measured_at": 1.0, "keyshift": metadata.version("keyshift")}
+    known = {"base_cores": 0.1, "event_us": 5.0, "keyshift": metadata.version("keyshift")}
     return load_cost.LoadCost(machine=describe_machine(), row_ms=row_ms, others=others, **known)
 
 

@@ -123,6 +123,15 @@ def test_the_names_of_this_machine_and_of_its_user_go(monkeypatch):
         module._of_machine.cache_clear()
 
 
+def test_the_user_of_the_image_does_not_take_our_name_out_of_all_texts(monkeypatch):
+    monkeypatch.setattr(getpass, "getuser", lambda: "keyshift")
+    module._of_machine.cache_clear()
+    try:
+        assert anonymous("`keyshift up`, keyshift 0.1.0") == "`keyshift up`, keyshift 0.1.0"
+    finally:
+        module._of_machine.cache_clear()
+
+
 def test_credentials_of_the_environment_go_wherever_they_are(monkeypatch):
     monkeypatch.setenv("KEYSHIFT_REDIS_PASSWORD", "kX9+(q")
     assert anonymous("redis said kX9+(q!") == "redis said <hidden>!"

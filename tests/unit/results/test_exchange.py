@@ -1,10 +1,12 @@
 """Runs leave as tidy tables that anybody can read, come back as they were, and nothing broken comes in."""
 
 import json
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from small_store import result_store, run, tables
@@ -57,7 +59,7 @@ def test_runs_come_back_as_they_were(store, exported):
 def test_an_export_of_version_2_comes_in_with_snapshots_that_nobody_has_judged(store, exported):
     rewrite(exported, "snapshots", lambda t: t.drop(columns="verdict"))
     for name in ("manifests.jsonl", "export.json"):
-        spoil(exported, name, lambda content: content.replace(b'version": 3', b'version": 2'))
+        spoil(exported, name, lambda content: content.replace(b'version": 4', b'version": 2'))
     other = result_store()
     stored, _ = import_runs(other, read_export(exported))
     assert set(other.get_table(stored[0], "snapshots")["verdict"]) == {"not judged"}
@@ -122,7 +124,9 @@ def rewrite(folder, name, change):
 
 def spoil(folder, name, content):
     path = next(folder.glob(name))
-    path.write_bytes(content(path.read_bytes()))
+    told = path.read_bytes()
+    path.write_bytes(content(told))
+    assert path.read_bytes() != told
 
 
 def without(name):
@@ -223,6 +227,14 @@ def test_a_column_of_lists_is_refused_before_it_is_read(in_parquet, monkeypatch,
     monkeypatch.setattr(pq, "read_table", None)
     with pytest.raises(BadInput, match=rf"latency.parquet: .*column {column} has type list"):
         read_export(in_parquet)
+
+
+def test_a_file_of_csv_is_read_once_for_all_runs(store, tmp_path, monkeypatch):
+    export_runs(store, [run(0).run_id, run(1, "matched").run_id], tmp_path / "out", "csv")
+    read = mock.Mock(side_effect=pyarrow.csv.read_csv)
+    monkeypatch.setattr(pyarrow.csv, "read_csv", read)
+    assert len(import_runs(result_store(), read_export(tmp_path / "out"))[0]) == 2
+    assert sorted(call.args[0].stem for call in read.call_args_list) == sorted(TABLES)
 
 
 def test_a_folder_with_files_is_left_alone(store, tmp_path):

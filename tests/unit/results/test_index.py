@@ -132,6 +132,22 @@ def test_a_run_that_is_deleted_by_half_is_listed_only_if_its_manifest_is_there(s
     assert len(ids(store)) == len(ids(store)) == left
 
 
+def test_a_run_is_deleted_from_a_store_that_is_full_and_again_after_ctrl_c(store, client, monkeypatch):
+    stored = store.put_run(run(), tables()).run_id
+    client.refuses = "runs-index/"
+
+    def interrupted(bucket, name):
+        Bucket.remove_object(client, bucket, name)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(client, "remove_object", interrupted)
+        store.delete_run(stored)
+    assert ids(store) == [stored]
+    assert "manifest.json" in store.delete_run(stored)
+    assert ids(store) == [] and not [name for name in client.objects if name.startswith("runs/")]
+
+
 @pytest.mark.parametrize("damage", [b"", b"nonsense", b"\x1f\x8b nonsense"])
 def test_a_damaged_index_is_as_none(store, client, damage):
     stored = store.put_run(run(), tables()).run_id

@@ -151,6 +151,7 @@ def test_the_machine_is_described_without_its_name():
 def test_versions_name_what_may_change_a_result():
     versions = m.describe_versions()
     assert {"keyshift", "python", "pyspark", "pyarrow", "kafka-python"} <= set(versions)
+    assert {"confluent-kafka", "duckdb", "redis", "rocksdict"} <= set(versions)
     assert all(text[0].isdigit() for text in versions.values())
 
 

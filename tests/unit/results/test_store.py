@@ -2,7 +2,7 @@
 
 import pytest
 from small_bucket import Bucket
-from small_store import result_store, run
+from small_store import result_store, run, tables
 
 from keyshift.model.errors import BadInput
 
@@ -40,6 +40,18 @@ def test_an_unknown_run_is_looked_for_among_those_of_its_day_and_no_others(run_i
         store.get_manifest(run_id)
     assert str(error.value) == f"unknown run {run_id!r}: {hint}`keyshift results list` shows the newest ones"
     assert len(bucket.listed) == looked_at
+
+
+@pytest.mark.parametrize("damaged", [lambda whole: whole[:-9], lambda whole: b"", lambda whole: b"PAR1" + bytes(99)])
+def test_a_damaged_table_is_told_with_its_run(damaged):
+    bucket = Bucket()
+    store = result_store(bucket)
+    stored = store.put_run(run(), tables()).run_id
+    name = f"runs/{stored}/latency.parquet"
+    bucket.objects[name] = damaged(bucket.objects[name])
+    with pytest.raises(BadInput, match=rf"^run {stored}: its table latency is damaged \(.+\): leave this run out$"):
+        store.get_table(stored, "latency")
+    assert len(store.get_table(stored, "migration"))
 
 
 class TwoAtOnce(Bucket):

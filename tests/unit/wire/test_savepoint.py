@@ -194,6 +194,14 @@ def committed(**made_by):
     return store
 
 
+def test_a_manifest_is_read_though_it_has_the_parameters_of_its_job_as_it_had_once():
+    store = committed(workload="keycount")
+    written, objects = store.manifest("one"), store._bucket._client.objects
+    [name] = [name for name in objects if name.endswith("manifest.json")]
+    objects[name] = objects[name].replace(b'"workload"', b'"parameters":{"keys":3},"workload"')
+    assert b"parameters" in objects[name] and store.manifest("one") == written
+
+
 @pytest.mark.parametrize(
     ("spoil", "kind", "words"),
     [
@@ -324,11 +332,11 @@ def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
     store = committed()
     places = store.places("one", "counter")
     objects, kept = store._bucket._client.objects, dict(store._bucket._client.objects)
-    for name in kept:
-        objects[name] = kept[name][:-1]
-    for look in (lambda: read(store, *places[1]), lambda: store.manifest("one")):
-        with pytest.raises(Damaged):
-            look()
+    for cut in (-1, 1):  # the second before the place of the unit
+        objects.update({name: content[:cut] for name, content in kept.items()})
+        for look in (lambda: read(store, *places[1]), lambda: store.manifest("one")):
+            with pytest.raises(Damaged):
+                look()
     objects.clear()
     for look in (lambda: read(store, *places[0]), lambda: store.manifest("one")):
         with pytest.raises(NotThere):

@@ -99,7 +99,7 @@ def bytes_per_s(cache: Path) -> float:
     machine = describe_machine().model_dump(mode="json")  # a folder may be read by another one
     try:
         kept = json.loads(cache.read_text())
-        if time.time() - kept["measured_at"] < FRESH_S and kept["machine"] == machine:
+        if 0 <= time.time() - kept["measured_at"] < FRESH_S and kept["machine"] == machine:  # the clock may be set back
             return float(kept["bytes_per_s"])
     except (OSError, ValueError, KeyError):  # not measured yet, or not by this version
         pass

@@ -44,7 +44,6 @@ class LoadCost(BaseModel):
     row_ms: float = Field(ge=0, description="CPU of a row, in milliseconds")
     event_us: float = Field(ge=0, description="CPU of an event of the workload keycount, in microseconds")
     others: float = Field(ge=0, description="share of the processors that others had meanwhile, 0 to 1")
-    measured_at: float = Field(description="seconds since the epoch")
 
     def cores(self, rows_per_s: float, events_per_s: float, more_us: float = 0.0) -> float:
         """Processors that a load is expected to take. ``more_us``: CPU of an event beyond one of ``keycount``."""
@@ -147,5 +146,4 @@ def cost_of(parts: Sequence[Stretch], frames: pd.DataFrame) -> LoadCost:
         row_ms=row_s * 1e3,
         event_us=event_s * 1e6,
         others=sum(part.others_s for part in parts) / took_s.sum() / limits.visible(),
-        measured_at=time.time(),
     )

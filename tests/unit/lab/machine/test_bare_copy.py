@@ -1,6 +1,8 @@
 """The bandwidth of a bare copy."""
 
+import json
 import math
+import time
 
 from keyshift.lab.machine import bare_copy
 from keyshift.lab.machine.bare_copy import BareCopy
@@ -20,6 +22,9 @@ def test_the_bandwidth_is_measured_once_a_day_and_again_if_what_was_kept_cannot_
     assert bare_copy.bytes_per_s(cache) == 5.0, "of another machine"
     cache.write_text("{}")
     assert bare_copy.bytes_per_s(cache) == 5.0
+    cache.write_text(json.dumps(json.loads(cache.read_text()) | {"measured_at": time.time() + 3600}))
+    monkeypatch.setattr(bare_copy, "measure", lambda: BareCopy(6.0, 0.0))
+    assert bare_copy.bytes_per_s(cache) == 6.0, "in the future"
     monkeypatch.setattr(bare_copy, "FRESH_S", 0.0)
     monkeypatch.setattr(bare_copy, "measure", lambda: BareCopy(7.0, 0.0))
     assert bare_copy.bytes_per_s(cache) == 7.0

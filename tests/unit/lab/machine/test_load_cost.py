@@ -19,7 +19,7 @@ AUTO = {"rate": "auto", "frame_ms": "auto"}
 
 
 def cost(cpus=2, **values):
-    same = {"base_cores": 0.04, "row_ms": 1.0, "event_us": 10.0, "others": 0.0, "measured_at": 1.0}
+    same = {"base_cores": 0.04, "row_ms": 1.0, "event_us": 10.0, "others": 0.0}
     machine = describe_machine().model_copy(update={"cpus": cpus})
     return LoadCost(machine=machine, keyshift=metadata.version("keyshift"), **same | values)
 

@@ -316,6 +316,7 @@ def ended(task):
     ("spoil", "why"),
     [
         (lambda objects, name: objects.update({name: objects[name][:-1]}), "does not have its checksum"),
+        (lambda objects, name: objects.update({name: b""}), "it is shorter"),
         (lambda objects, name: objects.pop(name), "does not exist"),
     ],
 )
