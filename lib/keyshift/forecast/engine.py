@@ -209,11 +209,10 @@ class _Migration:
         np.add.at(self._rates, destinations, load.rates[units])
         installed = ready_s + self._network.ends_s(moves, sizes, asked)
         busy = self._busy(load.rates[units], destinations)
-        drained = np.maximum(installed, (installed - busy * begins.mean()) / (1 - busy))
-        ended: defaultdict[int, float] = defaultdict(float)  # each slot's part of the step
-        for move, end_s in zip(moves, drained.tolist(), strict=True):
-            for slot in (move.source, move.destination):
-                ended[slot] = max(ended[slot], end_s)
+        drained = installed
+        if mode.gate != "router":  # else records wait at routers, and none at a destination
+            drained = np.maximum(installed, (installed - busy * begins.mean()) / (1 - busy))
+        ended = _last(moves, drained)  # each slot's part of the step
         self._free.update(ended)
         for slot in sorted({move.destination for move in moves}):
             self._answer(ended[slot], "installed", self.assignment.version, slot)
@@ -222,7 +221,8 @@ class _Migration:
         if mode.gate == "none":
             self.waits.add(begins, installed, load.rates[units], busy)
         else:  # not only records of what moves
-            slots, ends = np.array(list(ended)), np.array(list(ended.values()))
+            blocked = _last(moves, installed)  # what has waited in a slot is processed behind that
+            slots, ends = np.array(list(blocked)), np.array(list(blocked.values()))
             rates = self._rates[slots]
             if mode.gate == "router":
                 self._kept = begins, rates, self._busy(rates, slots)
@@ -246,3 +246,12 @@ class _Migration:
         own = rates * self._costs.event_s
         others = self._rates[slots] * self._costs.event_s + self._load.rows_per_s * self._costs.row_s - own
         return np.asarray(np.minimum(own / np.maximum(1 - others, 1e-3), 0.999))
+
+
+def _last(moves: Sequence[Move], ends: Floats) -> dict[int, float]:
+    """Of each slot, when the last of its ``moves`` ends."""
+    last: defaultdict[int, float] = defaultdict(float)
+    for move, end_s in zip(moves, ends.tolist(), strict=True):
+        for slot in (move.source, move.destination):
+            last[slot] = max(last[slot], end_s)
+    return last

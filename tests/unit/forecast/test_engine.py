@@ -95,6 +95,14 @@ def test_routers_keep_records_until_the_coordinator_has_heard_of_both_slots():
     assert carried_out("pause_resume", HERE, THERE, PAIR, costs=costs).longest_s == pytest.approx(1.0 + 2 * 0.2)
 
 
+@pytest.mark.parametrize("strategy", ["order_unaware", "pause_resume"])
+def test_a_gate_opens_when_the_state_has_arrived_and_what_waited_is_processed_behind_that(strategy):
+    """Where records of the unit alone wait, they are processed by 1.67 s."""
+    found = carried_out(strategy, HERE, THERE, PAIR, costs=replace(FREE, event_s=0.04))
+    assert found.longest_s == pytest.approx(1.0)
+    assert found.seconds["p99_ms"].iloc[1] > 400
+
+
 def test_what_waited_keeps_the_slot_busy():
     quick = carried_out("all_at_once", HERE, THERE, PAIR)
     slow = carried_out("all_at_once", HERE, THERE, PAIR, costs=replace(FREE, event_s=0.04))
