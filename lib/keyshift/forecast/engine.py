@@ -76,7 +76,7 @@ def simulated(
             f"state, one {SIZES:g} times the other"
         )
     run = _Migration(strategy, current, load, cluster, costs, slots, seed)
-    if strategy.restarts:
+    if strategy.restarts and plan.steps:  # with nothing to move a job goes on as it is
         run.restart(plan, target)
     else:
         run.migrate(plan)

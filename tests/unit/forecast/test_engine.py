@@ -139,8 +139,8 @@ def test_a_restart_waits_for_the_host_that_takes_longest():
     """One slot with 100 bytes on the first host, two with 150 on the second."""
     costs, cluster = replace(FREE, stored_byte_s=0.02), Cluster(host_slots=2, cores=8, link_bytes_per_s=1e9)
     offered = replace(load([1.0] * 3), unit_bytes=np.array([100.0, 75.0, 75.0]))
-    there = assignment(0, 2, 3)
-    assert carried_out("stop_restart", there, there, offered, cluster, costs).completion_s == pytest.approx(2 * 1.0)
+    found = carried_out("stop_restart", assignment(0, 2, 3), assignment(0, 3, 2), offered, cluster, costs)
+    assert found.completion_s == pytest.approx(2 * 1.0)
 
 
 def test_of_a_copied_unit_only_what_has_changed_travels():
@@ -152,8 +152,9 @@ def test_of_a_copied_unit_only_what_has_changed_travels():
     assert waiting.completion_s < 1.0
 
 
-def test_nothing_to_move_takes_no_time():
-    found = carried_out("matched", HERE, HERE, PAIR)
+@pytest.mark.parametrize("strategy", ["matched", "stop_restart"])
+def test_nothing_to_move_takes_no_time(strategy):
+    found = carried_out(strategy, HERE, HERE, PAIR, costs=replace(FREE, restart_s=3.0))
     assert (found.completion_s, found.steps, found.bytes_moved, found.floor_s) == (0.0, 0, 0.0, 0.0)
 
 
