@@ -51,6 +51,18 @@ def require_possible(strategy: Strategy) -> None:
         raise BadInput(f"transfer = {strategy.mode.transfer}: keys that move one by one are not simulated")
 
 
+def check_costs(strategy: Strategy, current: Assignment, target: Assignment, load: Load, costs: Costs) -> None:
+    """Raises BadInput if a slot has more events than it can take, or a restart costs nobody knows what."""
+    slots = 1 + max(*current.owner, *target.owner)
+    for assignment in (current, target):
+        load.check(assignment, slots, costs)
+    if strategy.restarts and math.isnan(costs.restart_s):
+        raise BadInput(
+            "gate = query: what a restart costs is not known; restarts have to be measured with at least two sizes of "
+            f"state, one {SIZES:g} times the other"
+        )
+
+
 def simulated(
     strategy: Strategy,
     plan: Plan,
@@ -64,18 +76,11 @@ def simulated(
     """``plan``, which ``strategy`` made for the way from ``current`` to ``target``, carried out.
 
     ``seed``: of the moments at which records first ask for a unit. The same input gives the same output. Raises
-    BadInput if keys move one by one, a slot has more events than it can take, or a restart costs nobody knows what.
+    BadInput if keys move one by one, and as ``check_costs``.
     """
-    slots = 1 + max(*current.owner, *target.owner)
-    for assignment in (current, target):
-        load.check(assignment, slots, costs)
     require_possible(strategy)
-    if strategy.restarts and math.isnan(costs.restart_s):
-        raise BadInput(
-            "gate = query: what a restart costs is not known; restarts have to be measured with at least two sizes of "
-            f"state, one {SIZES:g} times the other"
-        )
-    run = _Migration(strategy, current, load, cluster, costs, slots, seed)
+    check_costs(strategy, current, target, load, costs)
+    run = _Migration(strategy, current, load, cluster, costs, 1 + max(*current.owner, *target.owner), seed)
     if strategy.restarts and plan.steps:  # with nothing to move a job goes on as it is
         run.restart(plan, target)
     else:

@@ -1,5 +1,8 @@
 """What is asked about a cluster, from names and texts to numbers; and runs, simulated with costs from others."""
 
+from dataclasses import replace
+from math import nan
+
 import pytest
 import small_store
 from small_cluster import FREE
@@ -7,6 +10,7 @@ from small_cluster import FREE
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.live_spec import parameters as parameters_of_live
 from keyshift.experiment.spec import make_spec
+from keyshift.forecast import simulation
 from keyshift.forecast.calibration import calibrate, usable
 from keyshift.forecast.simulation import amount, questions, simulate
 from keyshift.model.errors import BadInput
@@ -72,6 +76,19 @@ def test_settings_of_a_strategy_and_of_the_cluster_are_given_by_name():
 def test_what_is_not_possible_is_refused_before_anything_is_simulated(given, words):
     with pytest.raises(BadInput, match=words):
         questions({"one": given}, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("costs", "second", "words"),
+    [
+        (replace(FREE, restart_s=nan), {"strategy": "stop_restart"}, "what a restart costs is not known"),
+        (replace(FREE, event_s=1e-4), {"rate": 100_000}, "rate = 100000: slot .* would be busy for 2.5 s"),
+    ],
+)
+def test_a_point_whose_costs_do_not_tell_is_refused_before_another_one_is_simulated(monkeypatch, costs, second, words):
+    monkeypatch.setattr(simulation, "simulated", None)
+    with pytest.raises(BadInput, match=words):
+        simulate(costs, {"first": {}, "second": second}, SMALL)
 
 
 # -- runs that were measured -------------------------------------------------------------------------------------------
