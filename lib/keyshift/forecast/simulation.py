@@ -85,7 +85,7 @@ def simulate(
     """The migrations of ``points``, each by name with ``strategy``, its settings and fields of ``ClusterPart``, over
     those ``common`` to all; nothing is run.
 
-    A row for each point: point, strategy, the fields of ``ClusterPart``, and those of ``simulator.Simulated`` that are
+    A row for each point: point, strategy, the fields of ``ClusterPart``, and those of ``forecast.Simulated`` that are
     numbers. Raises BadInput for a point that is not possible or cannot be simulated, before any is.
     """
     every = {point: (asked, _case(asked)) for point, asked in questions(points, common).items()}
