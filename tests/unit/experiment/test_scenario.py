@@ -1,6 +1,6 @@
 import pytest
 
-from keyshift.experiment.commands import At, Cancel
+from keyshift.experiment.commands import At
 from keyshift.experiment.scenario import (
     Balance,
     BalanceZipf,
@@ -24,7 +24,7 @@ GROUPS, LOAD = Assignment.contiguous(8, 2), [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 
     [
         ("queue", [Migrate(ScaleTo(4)), Migrate(ScaleTo(3)), Migrate(ScaleTo(6))]),
         ("replace", [Migrate(ScaleTo(4), True), Migrate(ScaleTo(3), True), Migrate(ScaleTo(6), True)]),
-        ("cancel", [Migrate(ScaleTo(4)), Cancel(), Cancel()]),
+        ("cancel", [Migrate(ScaleTo(4)), Migrate(ScaleTo(3), cancels=True), Migrate(ScaleTo(6), cancels=True)]),
     ],
 )
 def test_a_scenario_says_what_is_requested_and_when(on_overlap, expected):
