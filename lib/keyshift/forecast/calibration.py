@@ -204,6 +204,7 @@ def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
     target = spec.target(current, None, _load(spec, manifest).rates.tolist())
     measured = MeasuredRun(
         restarts=point.restarts,
+        copies_first=point.replicate > 0 and point.copies == "warm_up",
         routers=spec.routers,
         frame_s=spec.run.frame_ms / 1000,
         rate=spec.run.rate,

@@ -202,6 +202,11 @@ def test_costs_are_from_the_measured_time_before_the_migration_and_not_from_the_
     assert usual.to_json() == slow.to_json() and usual.row_s > 0
 
 
+def test_a_run_whose_first_step_waits_for_copies_does_not_say_what_a_request_takes():
+    runs = {name: [measured("fluid", number, replicate=number)] for number, name in enumerate(("fluid", "copied"))}
+    assert calibrate(runs).table.loc["from the request to the first published step", "from"] == "1 runs"
+
+
 def test_slots_that_own_nothing_have_few_rows():
     """Of two more slots, which get a tick with every third frame of 20 ms at the most; with each one of 60 ms."""
 
