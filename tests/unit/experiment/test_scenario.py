@@ -52,8 +52,8 @@ def test_kills_come_between_the_migrations():
             Shuffle(3, 2),
             targets.shuffle(GROUPS, 3, 2),
         ),
-        ({"trigger": "balance"}, Balance(), targets.balance(GROUPS, LOAD, 2)),
-        ({"trigger": "zipf"}, BalanceZipf(2.0), targets.zipf_balance(GROUPS, 2.0, 2)),
+        ({"trigger": "balance"}, Balance(), targets.balance(GROUPS, LOAD)),
+        ({"trigger": "zipf"}, BalanceZipf(2.0), targets.zipf_balance(GROUPS, 2.0)),
         ({"trigger": "map", "moves": "0:1"}, Map({0: 1}, 2), targets.explicit(GROUPS, {0: 1}, 2)),
     ],
 )
