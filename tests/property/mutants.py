@@ -491,11 +491,6 @@ def uses_versions_again(original, machine, steps, now_ms):
     return original(machine, steps, now_ms)
 
 
-@mutant(CoordinatorMachine, "recover", "stuck")
-def forgets_what_was_acknowledged(original, machine, version, steps, rest, done, now_ms):
-    return original(machine, version, steps, rest, (), now_ms)
-
-
 @mutant(CoordinatorMachine, "start", "violation")
 def does_not_wait_for_the_late_step(original, machine, steps, now_ms):
     if not machine.busy:

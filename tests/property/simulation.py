@@ -484,7 +484,9 @@ class Simulation(VirtualTime):
             assignment = self.published["assignment"][-1][0]
         self.coordinator = self.new_coordinator(assignment, len(self.slots))
         done = [(phase, of, slot_) for of, _ in steps for phase, slot_ in self.acknowledged[of]]
-        self.act(self.coordinator.recover(version, steps, self.rest, done, self.now))
+        self.act(self.coordinator.recover(version, steps, self.rest, self.now))
+        for phase, of, slot_ in done:  # heard again
+            self.act(self.coordinator.acknowledged(phase, of, slot_, self.now))
         return self.at(self.delay(10), self.ask_next)  # if only a request was lost, nothing says that it is over
 
     def act(self, effects: Iterable[coordinator.Effect]) -> None:

@@ -180,7 +180,7 @@ def comparison_table(summaries: Sequence[Row]) -> pd.DataFrame:
 
 
 def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
-    """Spike against completion: one row per point, of the runs of one workload, for ``figures.pareto``.
+    """Spike against completion: one row per point, of the runs of one workload, for ``plots.strategies.pareto``.
 
     Columns: label, strategy, runs, verdict ("ok" or "bad"), spike_ms and completion_s (medians over the runs), their
     ranges in spike_low_ms, spike_high_ms, completion_low_s and completion_high_s, p99_before_ms and floor_s (medians),

@@ -225,7 +225,7 @@ class Coordinator:
             self._machine = self._machine_of(left.assignment)
             self.log.switched(left.assignment)
             self._plan_name = left.plan
-            effects += self._machine.recover(left.version, left.steps, left.rest, [], _ms())
+            effects += self._machine.recover(left.version, left.steps, left.rest, _ms())
             self._listen(left.steps)  # what was acknowledged is heard again
             self.log.published(left.steps, now_us())
             for of, _ in left.steps:

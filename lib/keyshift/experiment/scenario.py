@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from keyshift.experiment.commands import At, Cancel, Command, InjectFault, script_of, slot_of_group
+from keyshift.experiment.commands import At, Command, InjectFault, script_of, slot_of_group
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import targets
@@ -84,10 +84,14 @@ def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assi
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """Request a change, behind all others or instead of what has not begun of them."""
+    """Request a change, behind all others or instead of what has not begun of them.
+
+    ``cancels``: while anything is under way, take back what has not begun, and request nothing.
+    """
 
     change: Change
     replace: bool = False
+    cancels: bool = False
 
 
 Action = Migrate | Command | Fault
@@ -208,8 +212,8 @@ class ScenarioPart(BaseModel):
             actions += [At(at_s, command) for at_s, command in self.commands()]
         for number, change in enumerate(changes):
             at_s = self.trigger_s + number * self.gap_s
-            cancels = number and self.on_overlap == "cancel"
-            actions.append(At(at_s, Cancel() if cancels else Migrate(change, self.on_overlap == "replace")))
+            cancels = number > 0 and self.on_overlap == "cancel"
+            actions.append(At(at_s, Migrate(change, self.on_overlap == "replace", cancels)))
         return sorted(actions, key=lambda action: action.at_s)
 
 

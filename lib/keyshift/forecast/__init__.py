@@ -13,8 +13,19 @@ Not modelled: deadlines, faults, keys that move one by one (transfers ``access``
 (``fetch_back``), what state on its way takes from the events of the same host. Without clock, thread or socket.
 """
 
-from keyshift.forecast.engine import Simulated, require_possible, simulated
+from keyshift.forecast.engine import Simulated, check_costs, require_possible, simulated
 from keyshift.forecast.fitting import Fit, MeasuredRun, fit
 from keyshift.forecast.model import Cluster, Costs, Load
 
-__all__ = ["Cluster", "Costs", "Fit", "Load", "MeasuredRun", "Simulated", "fit", "require_possible", "simulated"]
+__all__ = [
+    "Cluster",
+    "Costs",
+    "Fit",
+    "Load",
+    "MeasuredRun",
+    "Simulated",
+    "check_costs",
+    "fit",
+    "require_possible",
+    "simulated",
+]

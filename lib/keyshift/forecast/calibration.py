@@ -33,7 +33,7 @@ Tables = Mapping[str, pd.DataFrame]
 
 @dataclass(frozen=True)
 class Calibration:
-    """``costs``: from all runs. ``table``: how they were found (``simulator.Fit``).
+    """``costs``: from all runs. ``table``: how they were found (``forecast.Fit``).
 
     ``validation``: a row for each run, simulated with costs from other runs: run, strategy, held_out (the runs without
     which the costs were found: of its strategy, or just this one of a restart; empty if there were too few others),
@@ -204,6 +204,7 @@ def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
     target = spec.target(current, None, _load(spec, manifest).rates.tolist())
     measured = MeasuredRun(
         restarts=point.restarts,
+        copies_first=point.replicate > 0 and point.copies == "warm_up",
         routers=spec.routers,
         frame_s=spec.run.frame_ms / 1000,
         rate=spec.run.rate,

@@ -51,6 +51,18 @@ def require_possible(strategy: Strategy) -> None:
         raise BadInput(f"transfer = {strategy.mode.transfer}: keys that move one by one are not simulated")
 
 
+def check_costs(strategy: Strategy, current: Assignment, target: Assignment, load: Load, costs: Costs) -> None:
+    """Raises BadInput if a slot has more events than it can take, or a restart costs nobody knows what."""
+    slots = 1 + max(*current.owner, *target.owner)
+    for assignment in (current, target):
+        load.check(assignment, slots, costs)
+    if strategy.restarts and math.isnan(costs.restart_s):
+        raise BadInput(
+            "gate = query: what a restart costs is not known; restarts have to be measured with at least two sizes of "
+            f"state, one {SIZES:g} times the other"
+        )
+
+
 def simulated(
     strategy: Strategy,
     plan: Plan,
@@ -64,19 +76,12 @@ def simulated(
     """``plan``, which ``strategy`` made for the way from ``current`` to ``target``, carried out.
 
     ``seed``: of the moments at which records first ask for a unit. The same input gives the same output. Raises
-    BadInput if keys move one by one, a slot has more events than it can take, or a restart costs nobody knows what.
+    BadInput if keys move one by one, and as ``check_costs``.
     """
-    slots = 1 + max(*current.owner, *target.owner)
-    for assignment in (current, target):
-        load.check(assignment, slots, costs)
     require_possible(strategy)
-    if strategy.restarts and math.isnan(costs.restart_s):
-        raise BadInput(
-            "gate = query: what a restart costs is not known; restarts have to be measured with at least two sizes of "
-            f"state, one {SIZES:g} times the other"
-        )
-    run = _Migration(strategy, current, load, cluster, costs, slots, seed)
-    if strategy.restarts:
+    check_costs(strategy, current, target, load, costs)
+    run = _Migration(strategy, current, load, cluster, costs, 1 + max(*current.owner, *target.owner), seed)
+    if strategy.restarts and plan.steps:  # with nothing to move a job goes on as it is
         run.restart(plan, target)
     else:
         run.migrate(plan)
@@ -209,11 +214,10 @@ class _Migration:
         np.add.at(self._rates, destinations, load.rates[units])
         installed = ready_s + self._network.ends_s(moves, sizes, asked)
         busy = self._busy(load.rates[units], destinations)
-        drained = np.maximum(installed, (installed - busy * begins.mean()) / (1 - busy))
-        ended: defaultdict[int, float] = defaultdict(float)  # each slot's part of the step
-        for move, end_s in zip(moves, drained.tolist(), strict=True):
-            for slot in (move.source, move.destination):
-                ended[slot] = max(ended[slot], end_s)
+        drained = installed
+        if mode.gate != "router":  # else records wait at routers, and none at a destination
+            drained = np.maximum(installed, (installed - busy * begins.mean()) / (1 - busy))
+        ended = _last(moves, drained)  # each slot's part of the step
         self._free.update(ended)
         for slot in sorted({move.destination for move in moves}):
             self._answer(ended[slot], "installed", self.assignment.version, slot)
@@ -222,7 +226,8 @@ class _Migration:
         if mode.gate == "none":
             self.waits.add(begins, installed, load.rates[units], busy)
         else:  # not only records of what moves
-            slots, ends = np.array(list(ended)), np.array(list(ended.values()))
+            blocked = _last(moves, installed)  # what has waited in a slot is processed behind that
+            slots, ends = np.array(list(blocked)), np.array(list(blocked.values()))
             rates = self._rates[slots]
             if mode.gate == "router":
                 self._kept = begins, rates, self._busy(rates, slots)
@@ -246,3 +251,12 @@ class _Migration:
         own = rates * self._costs.event_s
         others = self._rates[slots] * self._costs.event_s + self._load.rows_per_s * self._costs.row_s - own
         return np.asarray(np.minimum(own / np.maximum(1 - others, 1e-3), 0.999))
+
+
+def _last(moves: Sequence[Move], ends: Floats) -> dict[int, float]:
+    """Of each slot, when the last of its ``moves`` ends."""
+    last: defaultdict[int, float] = defaultdict(float)
+    for move, end_s in zip(moves, ends.tolist(), strict=True):
+        for slot in (move.source, move.destination):
+            last[slot] = max(last[slot], end_s)
+    return last

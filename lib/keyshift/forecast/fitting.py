@@ -26,6 +26,7 @@ class MeasuredRun:
     """A run, as far as costs follow from it. ``migration``: its table (docs/results.md)."""
 
     restarts: bool  # the strategy stops the query
+    copies_first: bool  # its first step waits for copies
     routers: int
     frame_s: float
     rate: float
@@ -62,7 +63,7 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
     several steps, state takes some time, and of a run is known what its Python workers took.
     """
     live = [run.typical for run in runs if not run.restarts and len(run.migration)]
-    steps = pd.DataFrame(live, columns=["first", "notice", "took", "gap", "ack_s", *HANDED])
+    steps = pd.DataFrame(live, columns=["first", "prepared", "notice", "took", "gap", "ack_s", *HANDED])
     several = steps.dropna(subset="gap")
     if several.empty:
         none = f"none of {len(runs)} runs has several steps" if runs else "no run counts (docs/simulator.md)"
@@ -83,7 +84,7 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
             "measure runs on this machine"
         )
     costs = Costs(
-        request_s=table.median("request_s", steps["first"] - notify_s - answer_s, "runs"),
+        request_s=table.median("request_s", steps["first"] - notify_s - answer_s - ack_s * steps["prepared"], "runs"),
         notify_s=notify_s,
         answer_s=answer_s,
         ack_s=ack_s,
@@ -151,7 +152,7 @@ class _CostTable:
 
 
 def _typical(run: MeasuredRun) -> dict[str, float]:
-    """Medians over the steps of a run, and when it switched first.
+    """Medians over the steps of a run, when it switched first (NaN behind copies), and how many slots prepared that.
 
     What is handed over is what the model takes it to be: the streams, units and bytes of all slots by the cores, or
     half of those of the slot that gives and takes most. ``ack_s``: how many acknowledgements come before the next step.
@@ -174,7 +175,8 @@ def _typical(run: MeasuredRun) -> dict[str, float]:
     }
     every = [*of_steps.items(), *handed.items()]
     medians = {str(name): float(each.dropna().median()) if each.notna().any() else nan for name, each in every}
-    return medians | {"first": float(steps["switched_s"].iloc[0]), "handover_s": 1.0}
+    first = nan if run.copies_first else float(steps["switched_s"].iloc[0])
+    return medians | {"first": first, "prepared": float(slots.iloc[0]), "handover_s": 1.0}
 
 
 def _restarts(runs: Sequence[MeasuredRun], table: _CostTable) -> list[float]:

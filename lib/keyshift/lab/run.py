@@ -28,7 +28,7 @@ from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
-from keyshift.lab.scripts.series import Series, job_of, one_job
+from keyshift.lab.scripts.series import Series, as_stored, job_of, one_job
 from keyshift.lab.service_faults import BesideRun, ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic, used_by_pods
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
@@ -225,7 +225,7 @@ class Lab:
         with self._prepared(job, name, log, series.script, results, RunEnd()) as (run, _):
             run.run()
             laps = series.evaluations()
-        return (self._store_lap(spec, *lap, log) for spec, lap in zip(specs, laps, strict=True))
+        return (self._store_lap(spec, *lap, log) for spec, lap in zip(as_stored(job, specs), laps, strict=True))
 
     def _store_lap(self, spec: RunSpec, span: Span, evaluation: Evaluation, log: list[LogEvent]) -> Manifest:
         begun, ended = (datetime.fromtimestamp(moment, UTC) for moment in (span.start, span.end))

@@ -71,7 +71,9 @@ def explicit(current: Assignment, mapping: Mapping[int, int], slots: int | None 
     or slot that is not known.
     """
     owner = list(current.owner)
-    known = _known_slots(current, slots)
+    if slots is not None and slots < 1:
+        raise BadInput(f"slots = {slots}: must be at least 1")
+    known = max(current.owner) + 1 if slots is None else slots
     for unit, slot in mapping.items():
         if not 0 <= unit < len(owner):
             raise BadInput(f"unit {unit} is unknown: units are 0 to {len(owner) - 1}")
@@ -81,25 +83,22 @@ def explicit(current: Assignment, mapping: Mapping[int, int], slots: int | None 
     return Assignment(current.version, tuple(owner))
 
 
-def balance(current: Assignment, load: Sequence[float], slots: int | None = None) -> Assignment:
-    """Few units move, so that the loads of slots 0..slots-1 become as equal as a greedy choice makes them.
+def balance(current: Assignment, load: Sequence[float]) -> Assignment:
+    """Few units move, so that the loads of slots become as equal as a greedy choice makes them.
 
-    ``load``: of each unit, in any measure (records per second, bytes). Without ``slots``, those up to the highest that
-    owns a unit take part. As long as a unit can go from a fuller slot to the emptiest and leave both between where they
-    were, the one nearest to half of their difference goes. Source: Spacker, triggers 'load_balance'. Raises BadInput
-    for a load that is missing, negative or not finite, or fewer slots than own units.
+    ``load``: of each unit, in any measure (records per second, bytes). Slots up to the highest that owns a unit take
+    part. As long as a unit can go from a fuller slot to the emptiest and leave both between where they were, the one
+    nearest to half of their difference goes. Source: Spacker, triggers 'load_balance'. Raises BadInput for a load that
+    is missing, negative or not finite.
     """
     if len(load) != len(current.owner):
         raise BadInput(f"load has {len(load)} values: must be one per unit, {len(current.owner)}")
     for unit, value in enumerate(load):
         if not (math.isfinite(value) and value >= 0):
             raise BadInput(f"load of unit {unit} = {value}: must be a finite number, at least 0")
-    known = _known_slots(current, slots)
-    if known <= max(current.owner):
-        raise BadInput(f"slots = {known}: slot {max(current.owner)} owns units; use scale to have fewer slots")
     owner = list(current.owner)
     # Of each slot the units with their load, ascending, and their sum; units without load change nothing and stay.
-    held: list[list[tuple[float, int]]] = [[] for _ in range(known)]
+    held: list[list[tuple[float, int]]] = [[] for _ in range(max(owner) + 1)]
     for weight, unit in sorted((value, unit) for unit, value in enumerate(load) if value > 0):
         held[owner[unit]].append((weight, unit))
     total = [math.fsum(weight for weight, _ in units) for units in held]
@@ -114,13 +113,13 @@ def balance(current: Assignment, load: Sequence[float], slots: int | None = None
     return Assignment(current.version, tuple(owner))
 
 
-def zipf_balance(current: Assignment, exponent: float, slots: int | None = None) -> Assignment:
+def zipf_balance(current: Assignment, exponent: float) -> Assignment:
     """``balance`` by Zipf mass: group i has rank i, as generators draw them.
 
     Spacker's trigger 'load_balance_zipf' has another target: the first slot keeps its hottest groups up to half of the
     mass that it and the last slot have, and gives all others to the last; no other slot takes part.
     """
-    return balance(current, zipf_mass(len(current.owner), exponent), slots)
+    return balance(current, zipf_mass(len(current.owner), exponent))
 
 
 def zipf_mass(groups: int, exponent: float) -> list[float]:
@@ -133,12 +132,6 @@ def zipf_mass(groups: int, exponent: float) -> list[float]:
     weights = [(group + 1) ** -exponent for group in range(groups)]
     total = math.fsum(weights)
     return [weight / total for weight in weights]
-
-
-def _known_slots(current: Assignment, slots: int | None) -> int:
-    if slots is not None and slots < 1:
-        raise BadInput(f"slots = {slots}: must be at least 1")
-    return max(current.owner) + 1 if slots is None else slots
 
 
 def _next_transfer(

@@ -255,16 +255,11 @@ class CoordinatorMachine:
         return [*effects, StepLate(current.version, "transfer", missing, False, self._dropped)]
 
     def recover(
-        self,
-        version: Version,
-        steps: Iterable[tuple[Version, Step]],
-        rest: Iterable[Step],
-        done: Iterable[tuple[StepPhase, Version, int]],
-        now_ms: float,
+        self, version: Version, steps: Iterable[tuple[Version, Step]], rest: Iterable[Step], now_ms: float
     ) -> list[Effect]:
         """Take over from a coordinator that is gone: ``version``, ``steps`` and ``rest`` were published last (see
-        ``PublishSteps``), ``done`` (phase, version, slot) was acknowledged. To be called on a new machine, with the
-        assignment that was published last.
+        ``PublishSteps``). To be called on a new machine, with the assignment that was published last; what was
+        acknowledged of these steps has to come once more (``acknowledged``).
         """
         self._version = max(self._version, version)
         self._rest = list(rest)
@@ -283,8 +278,6 @@ class CoordinatorMachine:
                 self._ahead = self._prepare(of, step, now_ms)
         if self._current and self._current.phase == "switching" and self._ahead is None:
             effects += self._look_ahead(now_ms)
-        for phase, of, slot in done:
-            effects += self.acknowledged(phase, of, slot, now_ms)
         return effects
 
     def _prepare(self, version: Version, step: Step, now_ms: float) -> _UnderWay:

@@ -1,6 +1,6 @@
 import pytest
 
-from keyshift.experiment.commands import At, Cancel
+from keyshift.experiment.commands import At
 from keyshift.experiment.scenario import (
     Balance,
     BalanceZipf,
@@ -24,7 +24,7 @@ GROUPS, LOAD = Assignment.contiguous(8, 2), [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 
     [
         ("queue", [Migrate(ScaleTo(4)), Migrate(ScaleTo(3)), Migrate(ScaleTo(6))]),
         ("replace", [Migrate(ScaleTo(4), True), Migrate(ScaleTo(3), True), Migrate(ScaleTo(6), True)]),
-        ("cancel", [Migrate(ScaleTo(4)), Cancel(), Cancel()]),
+        ("cancel", [Migrate(ScaleTo(4)), Migrate(ScaleTo(3), cancels=True), Migrate(ScaleTo(6), cancels=True)]),
     ],
 )
 def test_a_scenario_says_what_is_requested_and_when(on_overlap, expected):
@@ -52,8 +52,8 @@ def test_kills_come_between_the_migrations():
             Shuffle(3, 2),
             targets.shuffle(GROUPS, 3, 2),
         ),
-        ({"trigger": "balance"}, Balance(), targets.balance(GROUPS, LOAD, 2)),
-        ({"trigger": "zipf"}, BalanceZipf(2.0), targets.zipf_balance(GROUPS, 2.0, 2)),
+        ({"trigger": "balance"}, Balance(), targets.balance(GROUPS, LOAD)),
+        ({"trigger": "zipf"}, BalanceZipf(2.0), targets.zipf_balance(GROUPS, 2.0)),
         ({"trigger": "map", "moves": "0:1"}, Map({0: 1}, 2), targets.explicit(GROUPS, {0: 1}, 2)),
     ],
 )

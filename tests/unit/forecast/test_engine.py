@@ -95,6 +95,14 @@ def test_routers_keep_records_until_the_coordinator_has_heard_of_both_slots():
     assert carried_out("pause_resume", HERE, THERE, PAIR, costs=costs).longest_s == pytest.approx(1.0 + 2 * 0.2)
 
 
+@pytest.mark.parametrize("strategy", ["order_unaware", "pause_resume"])
+def test_a_gate_opens_when_the_state_has_arrived_and_what_waited_is_processed_behind_that(strategy):
+    """Where records of the unit alone wait, they are processed by 1.67 s."""
+    found = carried_out(strategy, HERE, THERE, PAIR, costs=replace(FREE, event_s=0.04))
+    assert found.longest_s == pytest.approx(1.0)
+    assert found.seconds["p99_ms"].iloc[1] > 400
+
+
 def test_what_waited_keeps_the_slot_busy():
     quick = carried_out("all_at_once", HERE, THERE, PAIR)
     slow = carried_out("all_at_once", HERE, THERE, PAIR, costs=replace(FREE, event_s=0.04))
@@ -131,8 +139,8 @@ def test_a_restart_waits_for_the_host_that_takes_longest():
     """One slot with 100 bytes on the first host, two with 150 on the second."""
     costs, cluster = replace(FREE, stored_byte_s=0.02), Cluster(host_slots=2, cores=8, link_bytes_per_s=1e9)
     offered = replace(load([1.0] * 3), unit_bytes=np.array([100.0, 75.0, 75.0]))
-    there = assignment(0, 2, 3)
-    assert carried_out("stop_restart", there, there, offered, cluster, costs).completion_s == pytest.approx(2 * 1.0)
+    found = carried_out("stop_restart", assignment(0, 2, 3), assignment(0, 3, 2), offered, cluster, costs)
+    assert found.completion_s == pytest.approx(2 * 1.0)
 
 
 def test_of_a_copied_unit_only_what_has_changed_travels():
@@ -144,8 +152,9 @@ def test_of_a_copied_unit_only_what_has_changed_travels():
     assert waiting.completion_s < 1.0
 
 
-def test_nothing_to_move_takes_no_time():
-    found = carried_out("matched", HERE, HERE, PAIR)
+@pytest.mark.parametrize("strategy", ["matched", "stop_restart"])
+def test_nothing_to_move_takes_no_time(strategy):
+    found = carried_out(strategy, HERE, HERE, PAIR, costs=replace(FREE, restart_s=3.0))
     assert (found.completion_s, found.steps, found.bytes_moved, found.floor_s) == (0.0, 0, 0.0, 0.0)
 
 

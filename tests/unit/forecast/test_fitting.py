@@ -10,6 +10,7 @@ import pytest
 from small_cluster import FREE
 
 from keyshift.forecast import Costs, MeasuredRun, fit
+from keyshift.forecast.fitting import MOMENTS
 from keyshift.forecast.model import LEVELS
 from keyshift.model.errors import BadInput
 
@@ -21,7 +22,7 @@ TRUE = replace(
 
 def run(steps, units, unit_bytes, frame_s=0.02, routers=2, pairs=1, restarts=False):
     """``steps`` of so many units from a slot to another, in so many pairs, on two cores, at the costs of ``TRUE``."""
-    rows, now = [], TRUE.request_s + TRUE.notify_s + TRUE.answer_s
+    rows, now = [], TRUE.request_s + TRUE.notify_s + TRUE.answer_s + 2 * pairs * TRUE.ack_s
     for step in range(steps):
         aligned = now + TRUE.notify_s + frame_s * (1 - 0.5 / routers)
         of_pair = TRUE.stream_s + units * (TRUE.unit_s + TRUE.byte_s * unit_bytes)
@@ -35,6 +36,7 @@ def run(steps, units, unit_bytes, frame_s=0.02, routers=2, pairs=1, restarts=Fal
     names = ["step", "unit", "source", "destination", "bytes", "switched_s", "aligned_s", "installed_s", "drained_s"]
     return MeasuredRun(
         restarts=restarts,
+        copies_first=False,
         routers=routers,
         frame_s=frame_s,
         rate=1000.0,
@@ -60,6 +62,12 @@ def test_it_finds_what_runs_have_cost():
         assert value == pytest.approx(getattr(TRUE, name), rel=1e-6), name
     assert found.table["off by (%)"].max() < 1e-6
     assert found.table.loc["for each byte, of both sides' cores", "value"] == pytest.approx(4.0)
+
+
+def test_copies_that_the_first_step_waits_for_are_none_of_the_time_of_a_request():
+    moments = LIVE[0].migration[MOMENTS] + 3.0
+    late = replace(LIVE[0], copies_first=True, migration=LIVE[0].migration.assign(**moments))
+    assert fit([*LIVE, *[late] * 5]).costs.request_s == pytest.approx(TRUE.request_s)
 
 
 def test_the_time_of_an_event_that_takes_no_core_makes_rows_no_cheaper():

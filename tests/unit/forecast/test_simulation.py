@@ -1,5 +1,8 @@
 """What is asked about a cluster, from names and texts to numbers; and runs, simulated with costs from others."""
 
+from dataclasses import replace
+from math import nan
+
 import pytest
 import small_store
 from small_cluster import FREE
@@ -7,6 +10,7 @@ from small_cluster import FREE
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.live_spec import parameters as parameters_of_live
 from keyshift.experiment.spec import make_spec
+from keyshift.forecast import simulation
 from keyshift.forecast.calibration import calibrate, usable
 from keyshift.forecast.simulation import amount, questions, simulate
 from keyshift.model.errors import BadInput
@@ -72,6 +76,19 @@ def test_settings_of_a_strategy_and_of_the_cluster_are_given_by_name():
 def test_what_is_not_possible_is_refused_before_anything_is_simulated(given, words):
     with pytest.raises(BadInput, match=words):
         questions({"one": given}, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("costs", "second", "words"),
+    [
+        (replace(FREE, restart_s=nan), {"strategy": "stop_restart"}, "what a restart costs is not known"),
+        (replace(FREE, event_s=1e-4), {"rate": 100_000}, "rate = 100000: slot .* would be busy for 2.5 s"),
+    ],
+)
+def test_a_point_whose_costs_do_not_tell_is_refused_before_another_one_is_simulated(monkeypatch, costs, second, words):
+    monkeypatch.setattr(simulation, "simulated", None)
+    with pytest.raises(BadInput, match=words):
+        simulate(costs, {"first": {}, "second": second}, SMALL)
 
 
 # -- runs that were measured -------------------------------------------------------------------------------------------
@@ -183,6 +200,11 @@ def test_costs_are_from_the_measured_time_before_the_migration_and_not_from_the_
         calibrate({"fluid": [with_warm_up(*measured("fluid"), *of)]}).costs for of in ((20.0, 0.5), (900.0, 1.9))
     )
     assert usual.to_json() == slow.to_json() and usual.row_s > 0
+
+
+def test_a_run_whose_first_step_waits_for_copies_does_not_say_what_a_request_takes():
+    runs = {name: [measured("fluid", number, replicate=number)] for number, name in enumerate(("fluid", "copied"))}
+    assert calibrate(runs).table.loc["from the request to the first published step", "from"] == "1 runs"
 
 
 def test_slots_that_own_nothing_have_few_rows():

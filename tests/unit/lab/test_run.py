@@ -14,6 +14,7 @@ from keyshift.lab import run
 from keyshift.lab.ending import Ending, RunEnd, Unwanted
 from keyshift.lab.machine import load_cost
 from keyshift.lab.run import Lab
+from keyshift.lab.scripts.series import Series, one_job
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
 from keyshift.redis_program import PASSWORD
@@ -254,6 +255,18 @@ def test_where_executors_run_elsewhere_the_load_is_the_default_and_nothing_is_me
     assert "not measured" in said[0]
     with pytest.raises(BadInput, match="not on this machine"):
         lab.load_cost()
+
+
+@pytest.mark.parametrize(("to_slots", "slots_max"), [((3, 5), 5), ((4, 4), 0)])
+def test_laps_are_stored_with_the_slots_of_their_job_if_some_need_fewer(lab, monkeypatch, to_slots, slots_max):
+    specs = [make_spec({"to_slots": slots}) for slots in to_slots]
+    loop = SimpleNamespace(run=lambda: None)
+    monkeypatch.setattr(lab, "_prepared", lambda *_: contextlib.nullcontext((loop, None)))
+    monkeypatch.setattr(Series, "evaluations", lambda series: [(None, None)] * len(specs))
+    monkeypatch.setattr(lab, "_store_lap", lambda spec, *_: spec.parameters())
+    stored = list(lab.run_series(job := one_job(specs), specs))
+    assert [(each["to_slots"], each["slots_max"]) for each in stored] == [(slots, slots_max) for slots in to_slots]
+    assert [make_spec(each).tasks for each in stored] == [job.tasks] * len(specs)
 
 
 class Live:

@@ -155,20 +155,26 @@ def play(run):
 
 
 @pytest.mark.parametrize(
-    ("on_overlap", "second"), [("queue", [ScaleTo(3), False]), ("replace", [ScaleTo(3), True]), ("cancel", [])]
+    ("on_overlap", "takes", "second"),
+    [
+        ("queue", 9.0, ("request", ScaleTo(3), False)),
+        ("replace", 9.0, ("request", ScaleTo(3), True)),
+        ("cancel", 9.0, ("cancel",)),
+        ("cancel", 2.0, ("request", ScaleTo(3), False)),
+    ],
 )
-def test_requests_are_made_when_the_scenario_says(made, on_overlap, second):
+def test_requests_are_made_when_the_scenario_says(made, on_overlap, takes, second):
     run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, on_overlap=on_overlap)
+    run.system.takes = takes
     calls = play(run)
     assert [call[0] for call in calls] == pytest.approx([2.0, 7.0])
-    kind = "request" if second else "cancel"
-    assert [call[1:] for call in calls] == [("request", ScaleTo(4), on_overlap == "replace"), (kind, *second)]
+    assert [call[1:] for call in calls] == [("request", ScaleTo(4), on_overlap == "replace"), second]
 
 
 @pytest.mark.parametrize(
     ("takes", "on_overlap", "announced"),
-    [(2.0, "queue", [(4.0, ScaleTo(3)), (9.0, ScaleTo(2))]), (5.0, "queue", []), (2.0, "cancel", [])],
-    ids=["in time", "too late", "none to come"],
+    [(2.0, "queue", [(4.0, ScaleTo(3)), (9.0, ScaleTo(2))]), (5.0, "queue", []), (6.0, "cancel", [(7.0, ScaleTo(2))])],
+    ids=["in time", "too late", "what was under way is taken back"],
 )
 def test_what_the_next_migration_wants_copied_is_copied_as_soon_as_the_one_before_is_over(
     made, takes, on_overlap, announced

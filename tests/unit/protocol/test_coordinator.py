@@ -302,7 +302,7 @@ def test_in_turns_nothing_switches_before_all_slots_have_come_to_a_snapshot_that
     captured(machine, 8, "prepared")
     if takes_over:
         machine = CoordinatorMachine(machine.assignment, deadline_ms=100, slots=3, in_turns=True)
-        machine.recover(8, [(8, Step((), snapshot="a"))], (), [], 0)
+        machine.recover(8, [(8, Step((), snapshot="a"))], (), 0)
     assert machine.tick(200) == [SnapshotLate(8, (0, 1, 2))] and machine.tick(400) == []
     machine.submit("one")
     assert machine.planned((SWAP,), assignment(8, 0, 0, 1, 1), 407) == [publish(8, (8, Step((), snapshot="a")))]
@@ -323,7 +323,7 @@ def test_who_takes_over_after_a_snapshot_does_not_wait_for_it():
     done, published = captured(machine, 8)
     assert done == StepDone(8) and published == publish(8)
     successor = CoordinatorMachine(machine.assignment, deadline_ms=100, slots=3)
-    assert successor.recover(published.version, published.steps, published.rest, [], 0) == [MigrationDone()]
+    assert successor.recover(published.version, published.steps, published.rest, 0) == [MigrationDone()]
     assert successor.snapshot("next", 0) == [publish(9, (9, Step((), snapshot="next")))]
 
 
@@ -397,7 +397,9 @@ class Job:
 
     def take_over(self) -> None:
         self.machine = CoordinatorMachine(self.assignment, 100, 3)
-        self.carry_out(self.machine.recover(self.version, self.steps, self.rest, self.said, 0))
+        self.carry_out(self.machine.recover(self.version, self.steps, self.rest, 0))
+        for phase, version, slot in self.said:
+            self.carry_out(self.machine.acknowledged(phase, version, slot, 0))
 
 
 THREE = (PAUSING, step((3, 1, 2), (1, 0, 2)), step((0, 1, 2), (3, 2, 0)))
@@ -430,8 +432,9 @@ def test_a_coordinator_that_dies_at_any_message_with_any_part_of_it_carried_out_
 
 def test_who_takes_over_a_step_that_moves_goes_on_with_the_one_ahead():
     machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100, slots=3)
-    done = [("prepared", 9, 1), ("released", 8, 0)]
-    assert machine.recover(9, [(8, SWAP), (9, BACK)], (), done, 0) == []
+    assert machine.recover(9, [(8, SWAP), (9, BACK)], (), 0) == []
+    machine.acknowledged("prepared", 9, 1, 0)
+    machine.acknowledged("released", 8, 0, 0)
     machine.acknowledged("prepared", 9, 0, 1)
     machine.acknowledged("released", 8, 1, 1)
     machine.acknowledged("installed", 8, 1, 1)
@@ -441,10 +444,11 @@ def test_who_takes_over_a_step_that_moves_goes_on_with_the_one_ahead():
 
 def test_who_takes_over_between_a_switch_and_the_step_ahead_publishes_that():
     machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100, slots=3)
-    assert machine.recover(8, [(8, SWAP)], (BACK,), [], 0) == [publish(9, (8, SWAP), (9, BACK))]
+    assert machine.recover(8, [(8, SWAP)], (BACK,), 0) == [publish(9, (8, SWAP), (9, BACK))]
 
 
 def test_a_switch_that_was_decided_but_not_published_is_published_by_the_next():
     machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
-    done = [("prepared", 8, 0), ("prepared", 8, 1), ("prepared", 8, 2)]
-    assert machine.recover(8, [(8, SWAP)], (), done, 0) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
+    assert machine.recover(8, [(8, SWAP)], (), 0) == []
+    *_, last = [machine.acknowledged("prepared", 8, slot, 0) for slot in (0, 1, 2)]
+    assert last == [PublishAssignment(assignment(8, 1, 0, 1, 2))]

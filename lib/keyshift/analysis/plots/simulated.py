@@ -73,7 +73,7 @@ def validation_figure(validation: pd.DataFrame) -> Figure:
 def simulated_pareto(table: pd.DataFrame, validation: pd.DataFrame) -> Axes:
     """Spike against completion of each point; bars reach as far as measured runs were off from simulated ones.
 
-    See ``figures.pareto``.
+    See ``plots.strategies.pareto``.
     """
     need(table, ["point", "strategy", *NEEDED], "simulated_pareto")
     frame = table.rename(columns={"point": "label", "p99_ms": "p99_before_ms"})

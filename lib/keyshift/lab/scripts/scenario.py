@@ -5,7 +5,7 @@ from collections.abc import Generator
 from functools import partial
 from typing import cast
 
-from keyshift.experiment.commands import Cancel, Command
+from keyshift.experiment.commands import Command
 from keyshift.experiment.replicas import ends_one
 from keyshift.experiment.scenario import Action, Migrate
 from keyshift.lab.controls import JobControls
@@ -75,10 +75,10 @@ def _controls(run: RunLoop) -> JobControls:
 
 def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -> None:
     match action:
+        case Migrate(cancels=True) if system.busy:
+            system.cancel()
         case Migrate(change, replace):
             system.request(change, replace)
-        case Cancel():
-            system.cancel()
         case Fault() | Command():
             try:
                 if isinstance(action, Fault):

@@ -66,6 +66,17 @@ def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
     return replace(first, run=run, strategy=at_once, scenario=scenario)
 
 
+def as_stored(job: RunSpec, specs: Sequence[RunSpec]) -> Sequence[RunSpec]:
+    """``specs``, laps of ``job``, with the slots that it has: rows come into all of them, whatever a lap needs.
+
+    Those of a chain are left as they are: other stages may have fewer slots.
+    """
+    if len(job.tasks) > 1 or all(spec.tasks == job.tasks for spec in specs):
+        return specs
+    more = {"slots_max": max(job.tasks.values())}
+    return [replace(spec, job=spec.job.model_copy(update=more)) for spec in specs]
+
+
 def _alone(spec: RunSpec) -> bool:
     several = spec.job.replicas > 1 or len(spec.changes) != 1
     changes = spec.run.rate_steps or any(source.changes for source in spec.workload.sources)
