@@ -18,7 +18,8 @@ from keyshift.model.errors import BadInput
 Row = Mapping[str, Any]
 Measure = Callable[[Row], float | None]
 NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "reordered", "wrong", "parameters"}
-REPETITION = {"seed", "repetition", "repetitions"}  # parameters in which repetitions of one point may differ
+# Parameters in which repetitions of one point may differ: they are another number, or say who chose the load.
+REPETITION = {"seed", "repetition", "repetitions", "auto"}
 MIB = 2**20
 BY_KEY = ("access", "remote")  # transfers with which a unit moves without its keys
 SHARED = ("remote", "hybrid")  # backends that all slots reach: a unit moves by its name
@@ -127,7 +128,7 @@ class Point:
 def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
     """Summary rows as points by workload, in order of first appearance.
 
-    Runs of a point differ in nothing but the seed or the number of the repetition.
+    Runs of a point differ in nothing but ``REPETITION``.
     Raises BadInput for a row that is not a summary with a verdict, as that of a run that died.
     """
     by_strategy: dict[tuple[str, str], list[Row]] = {}

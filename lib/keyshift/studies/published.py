@@ -126,7 +126,7 @@ class _AtPoints:
     points: Mapping[str, Mapping[str, Any]]
 
     def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
-        free = {*REPETITION, "auto", *(name for where in self.points.values() for name in where)}
+        free = {*REPETITION, *(name for where in self.points.values() for name in where)}
         for alike in _loads([row for row in rows if _plain(row)], free | {"replicas"}):
             alone = [row for row in alike if not _ordered(row)]
             for load in _loads([row for row in alike if _ordered(row)], free) or [[]]:

@@ -16,8 +16,8 @@ from keyshift.results.manifest import Summary
 from keyshift.results.store import ResultStore
 from keyshift.services.stack import STORE
 
-# A strategy's own parameters may differ, and what changes nothing but the number of runs, or who chose the load.
-FREE = {"strategy", "auto", *MEANINGS, *REPETITION}
+# A strategy's own parameters may differ, and those of repetitions.
+FREE = {"strategy", *MEANINGS, *REPETITION}
 
 
 @contextmanager
