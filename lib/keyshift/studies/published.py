@@ -14,8 +14,8 @@ import pandas as pd
 from keyshift.analysis.plots.style import shown, style_of
 from keyshift.analysis.tables import REPETITION, Row, measured
 from keyshift.planner import MEANINGS
+from keyshift.results.alike import FREE, fixed
 from keyshift.results.index import MADE_BY
-from keyshift.studies.stored_runs import FREE, fixed
 
 LEAST = 3  # points from which a shape can be told
 _QUERIES = "nexmark"  # a workload whose single stages are queries: no publication here has numbers of them
