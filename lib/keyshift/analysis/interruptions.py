@@ -86,11 +86,14 @@ def silences_around(latency: pd.DataFrame, moments: Sequence[float]) -> pd.DataF
 
 
 def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
-    """The silence of strategy ``of`` against that of each other one, in sentences. ``table``: of ``interruptions``."""
-    need(table, [SILENCE, "runs"], "interruption_sentences")
+    """The silence of strategy ``of`` against that of each other one all of whose runs are correct, in sentences.
+    ``table``: of ``interruptions``.
+    """
+    need(table, [SILENCE, "runs", "verdict"], "interruption_sentences")
+    table = table[table["verdict"] == "ok"]
     silences = table[SILENCE].dropna().to_dict()
     if of not in silences:
-        return [f"No correct run of {of} says how long its results stop."]
+        return [f"{of} is not compared: a run of it is not correct, or none says how long its results stop."]
     mine = silences.pop(of)
     runs = table["runs"].to_dict()
     said = [f"{of}: no result for {digits(mine)} s{', the median of its runs' if runs[of] > 1 else ''}."]
@@ -106,13 +109,14 @@ def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
 
 
 def steady_sentences(table: pd.DataFrame, of: str) -> list[str]:
-    """The latency of strategy ``of`` before a migration, and that of each other one as a multiple. ``table``: of
-    ``interruptions``.
+    """The latency of strategy ``of`` before a migration, and that of each other one all of whose runs are correct as a
+    multiple. ``table``: of ``interruptions``.
     """
-    need(table, BEFORE, "steady_sentences")
+    need(table, [*BEFORE, "verdict"], "steady_sentences")
+    table = table[table["verdict"] == "ok"]
     known = {str(name): (float(p50), float(p99)) for name, p50, p99 in table[list(BEFORE)].dropna().itertuples()}
     if of not in known:
-        return [f"No correct run of {of} says what its latency is."]
+        return [f"{of} is not compared: a run of it is not correct, or none says what its latency is."]
     p50, p99 = known.pop(of)
     said = [f"{of}: P50 {digits(p50)} and P99 {digits(p99)} ms before the request."]
     for name, other in known.items():
