@@ -90,6 +90,8 @@ _SPREAD = [
     *("spike_ms", "spike_low_ms", "spike_high_ms"),
     *("completion_s", "completion_low_s", "completion_high_s"),
 ]
+# What a run knows of these may be too little, if its load ended before it was seen to recover.
+UNTIL_RECOVERY = ("P99 spike (ms)", "P99 spike (× before)", "silence (ms)", "longest latency (ms)", "recovery (s)")
 _WITH_INTERVAL = ("P99 spike (ms)", "silence (ms)", "completion (s)", "recovery (s)")
 
 

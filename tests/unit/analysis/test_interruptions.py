@@ -98,6 +98,17 @@ def test_silences_are_compared_in_words():
         assert words in interruption_sentences(table, "flink_restart")[1]
 
 
+def test_who_was_not_seen_to_recover_is_silent_for_longer_or_not_compared():
+    rows = [row("fluid", 2000.0), row("lazy", 500.0, recover_s=None), row("meces", 9000.0, recover_s=None)]
+    rows += [row("fluid", 2000.0), row("lazy", 500.0)]
+    table = interruptions(rows, {"fluid": [latency(1.0)] * 2, "lazy": [latency(1.0)] * 2, "meces": [latency(1.0)]})
+    assert np.isnan(table.loc["lazy", "normal again after (s)"]), "of one run nobody knows"
+    assert interruption_sentences(table, "fluid")[1:] == [
+        "lazy and fluid are not compared: the load ended before lazy was seen to recover.",
+        "meces is silent at least 4.5 times as long as fluid, 9.0 s.",
+    ]
+
+
 def test_latencies_before_are_compared_in_words():
     rows = [row("spark_state", 5.0), row("fluid", 5.0) | {"p50_ms": 5.0, "p99_ms": 30.0}]
     table = interruptions(rows, {"spark_state": [latency(1.0)], "fluid": [latency(1.0)]})
