@@ -187,9 +187,9 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
 
     Columns: label, strategy, runs, verdict ("ok" or "bad"), spike_ms and completion_s (medians over the runs), their
     ranges in spike_low_ms, spike_high_ms, completion_low_s and completion_high_s, p99_before_ms and floor_s (medians),
-    stays (see ``owners_only``), recovered (all runs were seen to: else the spike may not be over), front (correct, and
-    nobody correct is better in one and not worse in the other). A spike or completion is NaN if a run does not know it
-    or is not correct. Raises BadInput for runs of several workloads.
+    stays (see ``owners_only``), recovered (all runs were seen to: else the spike may not be over), front (correct and
+    recovered, and nobody who is so is better in one and not worse in the other). A spike or completion is NaN if a run
+    does not know it or is not correct. Raises BadInput for runs of several workloads.
     """
     grouped = points(summaries)
     if len(grouped) > 1:
@@ -197,7 +197,7 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
     rows = [_tradeoff(point) for group in grouped.values() for point in group]
     names = ["label", "strategy", "runs", "verdict", "stays", "recovered", "p99_before_ms", "floor_s", *_SPREAD]
     frame = pd.DataFrame(rows, columns=names)
-    return frame.assign(front=on_front(frame))
+    return frame.assign(front=on_front(frame[["spike_ms", "completion_s"]].where(frame["recovered"])))
 
 
 def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
