@@ -81,6 +81,15 @@ def test_points_of_one_s_own_never_look_alike_in_one_figure():
     assert drawn["fluid"] == style.style_of("fluid")
 
 
+def test_points_of_one_strategy_have_its_colour_and_never_look_alike_in_one_figure():
+    names = ["fluid", *(f"q{number}, fluid" for number in range(9)), "matched", "kazoo"]
+    drawn = style.styles(names)
+    assert len({(look.colour, look.marker) for look in drawn.values()}) == len(names)
+    assert {drawn[name].colour for name in names[:10]} == {style.style_of("fluid").colour}
+    assert [look.label for look in drawn.values()] == [*names[:-1], "KaZoo"]
+    assert drawn["matched"] == style.style_of("matched")
+
+
 def test_the_ccdf_marks_the_slowest_result_of_each_strategy():
     ends = {"lazy": 9, "mine": 99}
     curves = {name: metrics.ccdf(pd.DataFrame({"latency_ms": np.arange(1, end)})) for name, end in ends.items()}
