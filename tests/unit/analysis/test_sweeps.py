@@ -133,6 +133,12 @@ def test_phases_are_stacked_to_the_time_to_the_last_drained_unit():
     assert len(matched.patches) == len(fluid.patches)
 
 
+def test_panels_of_workloads_are_named_if_there_are_several():
+    figure = sweep_figures.phase_bars([*ROWS, row("fluid", 1000, workload="q5")])
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["workload = micro", "workload = q5"]
+    assert sweep_figures.phase_bars(ROWS).axes[0].get_title(loc="left") == ""
+
+
 def test_a_phase_that_nobody_knows_is_not_drawn_as_nothing():
     rows = [row("stop_restart", 1000, phases=PHASES | {"align": None, "replicate": None})]
     with pytest.raises(BadInput, match="nothing to draw"):
