@@ -99,7 +99,8 @@ def ranking_sentences(summaries: Sequence[Row], measure: str = "P99 spike (ms)")
     """What ``ranking`` shows: the first of each workload, who may be as good, and who has no rank as a run was cut
     short.
     """
-    said, ranked = [], ranking(summaries, measure)
+    ranked = ranking(summaries, measure)
+    said = []
     for workload, group in points(summaries).items():
         parts = []
         if known := ranked[ranked["workload"] == workload].to_dict("records"):
