@@ -112,7 +112,8 @@ def test_the_notebook_reads_the_store_and_compares(home, run_ids, execute_small)
     assert "2 runs in the store, 2 of one load, 2 of them correct\n" in copy.printed
     assert f"one: {run_ids[0]}, other: {run_ids[1]}" in copy.printed
     assert "Both runs are correct" in copy.said
-    assert "has the smallest P99 spike (ms)" in copy.said
+    ranked = "has the smallest P99 spike (ms)" in copy.said
+    assert ranked or "no rank, as not every run was seen to recover" in copy.said, "on a slow machine none is"
     assert sorted(file.name for file in copy.path.parent.glob("*.png")) == ["figure-1.png", "figure-2.png"]
 
 

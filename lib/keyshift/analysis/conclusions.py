@@ -55,6 +55,10 @@ def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
         )
     elif len(front) > 1:
         said.append(f"{enumerated(list(front['label']))}: {_traded(front, equal)}.")
+    if unseen := list(known[~known["recovered"]]["label"]):
+        said.append(
+            f"{enumerated(unseen)}: not compared in both, as the load ended before all runs were seen to recover."
+        )
     whole = known[~known["stays"]].dropna(subset="floor_s")
     if len(whole):
         fastest = whole[whole["completion_s"] <= equal * whole["completion_s"].min()]

@@ -2,19 +2,20 @@
 summary rows and tables in, a table or sentences out.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import isfinite
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import digits, doubts, enumerated, tie, verdict_sentences
+from keyshift.analysis.conclusions import digits, doubts, enumerated, is_hit, tie, verdict_sentences
 from keyshift.analysis.metrics import need
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import OF_A_COMPARISON, Row, comparison_table, measured, middle
+from keyshift.analysis.tables import OF_A_COMPARISON, UNTIL_RECOVERY, Row, comparison_table, measured, middle, points
 
 LATE = "late results (%)"
 LEAST_LATE = 0.1  # of late results in %; a hiccup of the machine makes as many
 THERE = "last unit there after (s)"
+_OF_RUNS = "of each run"  # in ``attrs``: values by measure and point
 _OF_ROWS = ["P99 before (ms)", "P99 spike (ms)", "silence (ms)", "completion (s)", "moved (MiB)", "copied before (MiB)"]
 
 
@@ -30,12 +31,17 @@ def incident_table(
     Late are results of events created from the request on whose latency is above ``slo_ms``. The last unit is there
     when it is installed, counted from the first request, whatever becomes of state that moves later. Both are medians
     over the correct runs, whose ``latencies`` and ``migrations`` (tables, by point) are given; NaN if there is none.
+    What they are of each run is in ``attrs``, for ``incident_sentences``.
     """
-    late = {name: middle(_late(latency, slo_ms) for latency in some) for name, some in latencies.items()}
-    there = {name: middle(each["installed_s"].max() for each in some) for name, some in migrations.items()}
+    of_runs = {
+        LATE: {name: [_late(latency, slo_ms) for latency in some] for name, some in latencies.items()},
+        THERE: {name: [float(each["installed_s"].max()) for each in some] for name, some in migrations.items()},
+    }
     table = comparison_table(rows).set_index("strategy")
-    found = table[["verdict", "runs"]].assign(**{LATE: pd.Series(late), THERE: pd.Series(there)})
-    return found.join(table.reindex(columns=_OF_ROWS))
+    medians = {name: pd.Series({point: middle(each) for point, each in by.items()}) for name, by in of_runs.items()}
+    found = table[["verdict", "runs"]].assign(**medians).join(table.reindex(columns=_OF_ROWS))
+    found.attrs[_OF_RUNS] = of_runs
+    return found
 
 
 def _late(latency: pd.DataFrame, slo_ms: float) -> float:
@@ -49,14 +55,17 @@ def incident_sentences(
     """What the runs show: their verdicts, then whether each point helped ``against`` the one that shows the pain.
 
     ``table``: of ``incident_table``, perhaps with more columns. ``measures``: of its columns those that tell; in each
-    less is better. What is within 10 % is called the same, or within a factor of 2 if one of the two ran once, and so
-    are ``LEAST_LATE`` of late results; where both were repeated, what may be chance (Welch, 95 %) is called so. Nothing
-    is known of a point whose runs died, or are wrong. Raises BadInput if there is no such measure.
+    less is better. What is within 10 % is called the same, or within a factor of 2 if one of the two ran once or the
+    measure is known of no single run (a column of one's own), and so are ``LEAST_LATE`` of late results; where both
+    were repeated, what may be chance (Welch, 95 %) is called so. Nothing is known of a point whose runs died, or are
+    wrong. One that was not seen to recover may be worse than what is known of its spike and silence, so it is neither
+    better than another one in them nor the same. Raises BadInput if there is no such measure.
     """
     need(table, measures, "incident_sentences")
     said = verdict_sentences(rows)
     said += doubts([row for row in rows if row["verdict"] == "ok"])
-    runs = Counter(row["strategy"] for row in rows)
+    every = [point for group in points(rows).values() for point in group]
+    open_ended = {point.rows[0]["strategy"] for point in every if not point.recovered(is_hit)}
     for measure in measures:
         correct = table.loc[table["verdict"] == "ok", measure].dropna()
         known = {str(point): float(value) for point, value in correct.items()}
@@ -65,18 +74,19 @@ def incident_sentences(
             if missing:
                 told = f"not known for {enumerated(missing)}"
             else:
-                each = (_values(rows, name, measure) for name in (point, pain))
-                least, equal = LEAST_LATE if measure == LATE else 0.0, tie(runs[point], runs[pain])
-                told = _relief(point, pain, known, least, equal, *each)
+                values = {name: _values(rows, table, name, measure) for name in (point, pain)}
+                unseen = open_ended if measure in UNTIL_RECOVERY else set()
+                told = _relief(point, pain, known, LEAST_LATE if measure == LATE else 0.0, values, unseen)
             said.append(f"{measure}: {told}.")
     return said
 
 
-def _values(rows: Sequence[Row], point: str, measure: str) -> list[float]:
-    """Of each run of the point; none if only tables of the runs tell the measure."""
-    if measure not in OF_A_COMPARISON:
-        return []
-    return measured((row for row in rows if row["strategy"] == point), OF_A_COMPARISON[measure])
+def _values(rows: Sequence[Row], table: pd.DataFrame, point: str, measure: str) -> list[float]:
+    """Of each run of the point that knows the measure; none if the table has only what is said of all of them."""
+    if measure in OF_A_COMPARISON:
+        return measured((row for row in rows if row["strategy"] == point), OF_A_COMPARISON[measure])
+    values = table.attrs.get(_OF_RUNS, {}).get(measure, {}).get(point, [])
+    return [value for value in values if isfinite(value)]
 
 
 def _relief(
@@ -84,17 +94,23 @@ def _relief(
     pain: str,
     known: Mapping[str, float],
     least: float,
-    equal: float,
-    of_point: Sequence[float],
-    of_pain: Sequence[float],
+    values: Mapping[str, Sequence[float]],
+    unseen: Collection[str],
 ) -> str:
+    """``values``: those of each run, of which ``known`` is the middle. ``unseen``: who may be worse than is known."""
     value, hurt = known[point], known[pain]
-    both = f"{digits(value)} with **{point}**, {digits(hurt)} with **{pain}**"
-    if max(value, hurt) <= least:
+    of_each = (f"{'at least ' * (name in unseen)}{digits(known[name])} with **{name}**" for name in (point, pain))
+    both, (low, high) = ", ".join(of_each), sorted((value, hurt))
+    if high <= least:
         return f"{both}; there was nothing to help against here"
-    if max(value, hurt) <= max(equal * min(value, hurt), min(value, hurt) + least):
+    alike = high <= max(tie(len(values[point]), len(values[pain])) * low, low + least)
+    better, worse = (point, pain) if value < hurt else (pain, point)
+    if better in unseen or (alike and worse in unseen):
+        ended = enumerated([name for name in (point, pain) if name in unseen])
+        return f"{both}; whether it helped is not known, as the load ended before {ended} was seen to recover"
+    if alike:
         return f"{both}; it did not help here"
-    if of_point and of_pain and differ(of_point, of_pain) is False:
+    if values[point] and values[pain] and differ(values[point], values[pain]) is False:
         return f"{both}; that may be chance (Welch, 95 %)"
     if value > hurt:
         return f"{both}; it was worse here"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from keyshift.analysis.conclusions import digits, tie
+from keyshift.analysis.conclusions import digits, enumerated, tie
 from keyshift.analysis.metrics import arrivals_ms, need
 from keyshift.analysis.tables import Row
 from keyshift.analysis.timelines import DEATH, faults
@@ -17,14 +17,16 @@ from keyshift.model.errors import BadInput
 SILENCE = "silence (s)"
 BEFORE = ("P50 before (ms)", "P99 before (ms)")
 AFTER = ("P50 after (ms)", "P99 after (ms)")
-MEASURES = (SILENCE, "P99 spike (ms)", *BEFORE, *AFTER, "normal again after (s)")
+AGAIN = "normal again after (s)"
+MEASURES = (SILENCE, "P99 spike (ms)", *BEFORE, *AFTER, AGAIN)
 LEAST_S = 1e-3  # of a silence; no result is closer to the next one than the clock tells
 AROUND_S = 2.0  # a silence that is longer counts whole
 
 
 def interruptions(rows: Sequence[Row], latencies: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
     """One row per strategy: runs, verdict, silence in s, spike in ms, P50 and P99 before and after in ms, and seconds
-    until latency was normal again. Medians over the runs that are correct; NaN for what is not known.
+    until latency was normal again. Medians over the runs that are correct; NaN for what is not known, and if a run of
+    them was not seen to be normal again.
 
     ``rows``: of summaries, whatever their verdict. ``latencies``: of each strategy the latency tables of its correct
     runs, in the order of their rows. *After* is what was created behind the recovery; nothing, if it never came.
@@ -37,9 +39,12 @@ def interruptions(rows: Sequence[Row], latencies: Mapping[str, Sequence[pd.DataF
         tables = latencies.get(name, [])
         if len(tables) != len(correct):
             raise BadInput(f"interruptions: {name} has {len(correct)} correct runs and {len(tables)} latency tables")
-        measured = pd.DataFrame([_one(row, table) for row, table in zip(correct, tables, strict=True)], dtype=float)
+        each = [_one(row, table) for row, table in zip(correct, tables, strict=True)]
+        measured = pd.DataFrame(each, columns=[*MEASURES], dtype=float)
+        medians = measured.median().to_dict()
+        medians[AGAIN] = measured[AGAIN].median(skipna=False)
         verdict = "ok" if len(correct) == len(mine) else f"bad ({len(mine) - len(correct)} of {len(mine)})"
-        found.append({"strategy": name, "runs": len(mine), "verdict": verdict, **measured.median().to_dict()})
+        found.append({"strategy": name, "runs": len(mine), "verdict": verdict, **medians})
     if not found:
         raise BadInput("interruptions: no run given")
     return pd.DataFrame(found, columns=["strategy", "runs", "verdict", *MEASURES]).set_index("strategy")
@@ -86,33 +91,43 @@ def silences_around(latency: pd.DataFrame, moments: Sequence[float]) -> pd.DataF
 
 
 def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
-    """The silence of strategy ``of`` against that of each other one, in sentences. ``table``: of ``interruptions``."""
-    need(table, [SILENCE, "runs"], "interruption_sentences")
-    silences = table[SILENCE].dropna().to_dict()
+    """The silence of strategy ``of`` against that of each other one all of whose runs are correct, in sentences.
+    ``table``: of ``interruptions``. Who was not seen to recover can be silent for longer than another one, but neither
+    for less nor for as long.
+    """
+    need(table, [SILENCE, AGAIN, "runs", "verdict"], "interruption_sentences")
+    table = table[table["verdict"] == "ok"]
+    silences = {str(name): float(silence) for name, silence in table[SILENCE].dropna().items()}
     if of not in silences:
-        return [f"No correct run of {of} says how long its results stop."]
+        return [f"{of} is not compared: a run of it is not correct, or none says how long its results stop."]
+    runs, unseen = table["runs"].to_dict(), set(table.index[table[AGAIN].isna()])
+    least = {name: "at least " if name in unseen else "" for name in silences}
     mine = silences.pop(of)
-    runs = table["runs"].to_dict()
-    said = [f"{of}: no result for {digits(mine)} s{', the median of its runs' if runs[of] > 1 else ''}."]
+    said = [f"{of}: no result for {least[of]}{digits(mine)} s{', the median of its runs' if runs[of] > 1 else ''}."]
     for name, silence in silences.items():
         low, high = sorted((max(silence, LEAST_S), max(mine, LEAST_S)))
-        if high <= tie(runs[of], runs[name]) * low:
+        shorter, longer = (of, name) if silence > mine else (name, of)
+        alike = high <= tie(runs[of], runs[name]) * low
+        if shorter in unseen or (alike and longer in unseen):
+            ended = enumerated([each for each in (name, of) if each in unseen])
+            said.append(f"{name} and {of} are not compared: the load ended before {ended} was seen to recover.")
+        elif alike:
             said.append(f"{name} is silent for about as long as {of}, {digits(silence)} s.")
-        elif silence > mine:
-            said.append(f"{name} is silent {digits(high / low)} times as long as {of}, {digits(silence)} s.")
         else:
-            said.append(f"{of} is silent {digits(high / low)} times as long as {name}, {digits(silence)} s.")
+            times = f"{least[longer]}{digits(high / low)} times"
+            said.append(f"{longer} is silent {times} as long as {shorter}, {digits(silence)} s.")
     return said
 
 
 def steady_sentences(table: pd.DataFrame, of: str) -> list[str]:
-    """The latency of strategy ``of`` before a migration, and that of each other one as a multiple. ``table``: of
-    ``interruptions``.
+    """The latency of strategy ``of`` before a migration, and that of each other one all of whose runs are correct as a
+    multiple. ``table``: of ``interruptions``.
     """
-    need(table, BEFORE, "steady_sentences")
+    need(table, [*BEFORE, "verdict"], "steady_sentences")
+    table = table[table["verdict"] == "ok"]
     known = {str(name): (float(p50), float(p99)) for name, p50, p99 in table[list(BEFORE)].dropna().itertuples()}
     if of not in known:
-        return [f"No correct run of {of} says what its latency is."]
+        return [f"{of} is not compared: a run of it is not correct, or none says what its latency is."]
     p50, p99 = known.pop(of)
     said = [f"{of}: P50 {digits(p50)} and P99 {digits(p99)} ms before the request."]
     for name, other in known.items():

@@ -12,7 +12,7 @@ import pandas as pd
 
 from keyshift.analysis.conclusions import enumerated, is_hit, moves
 from keyshift.analysis.statistics import differ, interval
-from keyshift.analysis.tables import MEASURES, Measure, Row, measured, points
+from keyshift.analysis.tables import MEASURES, UNTIL_RECOVERY, Measure, Point, Row, measured, points
 from keyshift.model.errors import BadInput
 
 _NAMES = ("strategy", "workload")  # what a run has beside parameters
@@ -68,7 +68,8 @@ def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> pd.Dat
     """Who has the smallest mean of ``measure``, for each workload: a row per point that is correct and knows it.
 
     A run in which nothing was to happen, or to move, knows nothing of spike, silence, longest latency and recovery; if
-    nothing moved, nor of the bytes that had to.
+    nothing moved, nor of the bytes that had to. A point has no rank by these if a run was not seen to recover, and none
+    by its completion if a run did not complete.
     Columns: workload, rank (from 1), label, runs, mean, low and high (Student-t), first (False: worse than the first by
     more than chance, by Welch's test; True: that cannot be said, or it is the first; None: it was not repeated).
     Raises BadInput for an unknown measure.
@@ -81,7 +82,8 @@ def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> pd.Dat
 
     rows = []
     for workload, group in points(summaries).items():
-        known = [(point.label, values) for point in group if not point.bad and (values := point.values(function))]
+        whole = [point for point in group if not point.bad and not _cut_short(point, measure)]
+        known = [(point.label, values) for point in whole if (values := point.values(function))]
         known.sort(key=lambda pair: sum(pair[1]) / len(pair[1]))
         for rank, (label, values) in enumerate(known, start=1):
             worse = differ(known[0][1], values)
@@ -93,19 +95,33 @@ def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> pd.Dat
 
 
 def ranking_sentences(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> list[str]:
-    """What ``ranking`` shows: the first of each workload, and who may be as good."""
+    """What ``ranking`` shows: the first of each workload, who may be as good, and who has no rank as a run was cut
+    short.
+    """
+    ranked = ranking(summaries, measure)
     said = []
-    for workload, group in ranking(summaries, measure).groupby("workload", sort=False):
-        best, *others = group.to_dict("records")
-        line = f"{workload}: {best['label']} has the smallest {measure}, {best['mean']:.3g} (n = {best['runs']})"
-        close = [row["label"] for row in others if row["first"] is True]
-        unclear = [row["label"] for row in others if row["first"] is None]
-        if close:
-            line += f"; the difference to {enumerated(close)} may be chance"
-        if unclear:
-            line += f"; {enumerated(unclear)}: too few repetitions to tell"
-        said.append(line + ".")
+    for workload, group in points(summaries).items():
+        parts = []
+        if known := ranked[ranked["workload"] == workload].to_dict("records"):
+            best, *others = known
+            parts.append(f"{best['label']} has the smallest {measure}, {best['mean']:.3g} (n = {best['runs']})")
+            if close := [row["label"] for row in others if row["first"] is True]:
+                parts.append(f"the difference to {enumerated(close)} may be chance")
+            if unclear := [row["label"] for row in others if row["first"] is None]:
+                parts.append(f"{enumerated(unclear)}: too few repetitions to tell")
+        if short := [point.label for point in group if not point.bad and _cut_short(point, measure)]:
+            what = "recover" if measure in UNTIL_RECOVERY else "complete"
+            parts.append(f"{enumerated(short)}: no rank, as not every run was seen to {what}")
+        if parts:
+            said.append(f"{workload}: {'; '.join(parts)}.")
     return said
+
+
+def _cut_short(point: Point, measure: str) -> bool:
+    """Whether a run ended before all was seen that the measure is of: the others alone would tell too little."""
+    if measure in UNTIL_RECOVERY:
+        return not point.recovered(is_hit)
+    return measure.startswith("completion") and point.lacks("completion_s", moves)
 
 
 def value_of(row: Row, name: str) -> Hashable:

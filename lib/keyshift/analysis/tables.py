@@ -18,7 +18,8 @@ from keyshift.model.errors import BadInput
 Row = Mapping[str, Any]
 Measure = Callable[[Row], float | None]
 NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "reordered", "wrong", "parameters"}
-REPETITION = {"seed", "repetition", "repetitions"}  # parameters in which repetitions of one point may differ
+# Parameters in which repetitions of one point may differ: they are another number, or say who chose the load.
+REPETITION = {"seed", "repetition", "repetitions", "auto"}
 MIB = 2**20
 BY_KEY = ("access", "remote")  # transfers with which a unit moves without its keys
 SHARED = ("remote", "hybrid")  # backends that all slots reach: a unit moves by its name
@@ -89,6 +90,8 @@ _SPREAD = [
     *("spike_ms", "spike_low_ms", "spike_high_ms"),
     *("completion_s", "completion_low_s", "completion_high_s"),
 ]
+# What a run knows of these may be too little, if its load ended before it was seen to recover.
+UNTIL_RECOVERY = ("P99 spike (ms)", "P99 spike (× before)", "silence (ms)", "longest latency (ms)", "recovery (s)")
 _WITH_INTERVAL = ("P99 spike (ms)", "silence (ms)", "completion (s)", "recovery (s)")
 
 
@@ -127,7 +130,7 @@ class Point:
 def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
     """Summary rows as points by workload, in order of first appearance.
 
-    Runs of a point differ in nothing but the seed or the number of the repetition.
+    Runs of a point differ in nothing but ``REPETITION``.
     Raises BadInput for a row that is not a summary with a verdict, as that of a run that died.
     """
     by_strategy: dict[tuple[str, str], list[Row]] = {}
@@ -184,9 +187,9 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
 
     Columns: label, strategy, runs, verdict ("ok" or "bad"), spike_ms and completion_s (medians over the runs), their
     ranges in spike_low_ms, spike_high_ms, completion_low_s and completion_high_s, p99_before_ms and floor_s (medians),
-    stays (see ``owners_only``), recovered (all runs were seen to: else the spike may not be over), front (correct, and
-    nobody correct is better in one and not worse in the other). A spike or completion is NaN if a run does not know it
-    or is not correct. Raises BadInput for runs of several workloads.
+    stays (see ``owners_only``), recovered (all runs were seen to: else the spike may not be over), front (correct and
+    recovered, and nobody who is so is better in one and not worse in the other). A spike or completion is NaN if a run
+    does not know it or is not correct. Raises BadInput for runs of several workloads.
     """
     grouped = points(summaries)
     if len(grouped) > 1:
@@ -194,7 +197,7 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
     rows = [_tradeoff(point) for group in grouped.values() for point in group]
     names = ["label", "strategy", "runs", "verdict", "stays", "recovered", "p99_before_ms", "floor_s", *_SPREAD]
     frame = pd.DataFrame(rows, columns=names)
-    return frame.assign(front=on_front(frame))
+    return frame.assign(front=on_front(frame[["spike_ms", "completion_s"]].where(frame["recovered"])))
 
 
 def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:

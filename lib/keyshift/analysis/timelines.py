@@ -5,7 +5,6 @@ Seconds are relative to the trigger, as in ``metrics``. What cannot be computed 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,15 +15,6 @@ from keyshift.model.errors import BadInput
 
 TAIL = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P99.9": 0.999, "P99.99": 0.9999, "max": 1.0}
 DEATH = "query died"  # such an instance
-
-
-class Misses(NamedTuple):
-    """How often an objective for latency was missed."""
-
-    seconds: int  # whose P99 is above it
-    of_seconds: int  # that have results
-    results: int  # that came later than it allows
-    of_results: int
 
 
 def tail(latencies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -41,15 +31,12 @@ def tail(latencies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["name", *TAIL, "results"])
 
 
-def slo_misses(latency: pd.DataFrame, slo_ms: float, since_s: float = -np.inf) -> Misses:
-    """How often ``slo_ms`` was missed by events created from ``since_s`` on; see ``Misses``."""
+def slo_misses(latency: pd.DataFrame, slo_ms: float, since_s: float = -np.inf) -> int:
+    """In how many seconds events created from ``since_s`` on missed ``slo_ms``: their P99 was above it."""
     if not slo_ms > 0:
         raise BadInput(f"slo_ms = {slo_ms}: must be a latency above 0, in ms")
     need(latency, ["created_s", "latency_ms"], "slo_misses")
-    chosen = latency[latency["created_s"] >= since_s]
-    seconds = per_second(chosen)
-    late = int((chosen["latency_ms"] > slo_ms).sum())
-    return Misses(int((seconds["p99_ms"] > slo_ms).sum()), len(seconds), late, len(chosen))
+    return int((per_second(latency[latency["created_s"] >= since_s])["p99_ms"] > slo_ms).sum())
 
 
 def at_rates(latencies: Sequence[pd.DataFrame], steps: Sequence[tuple[float, float]], trigger_s: float) -> pd.DataFrame:

@@ -10,16 +10,17 @@ import pandas as pd
 from matplotlib.figure import FigureBase
 
 from keyshift.analysis import metrics
-from keyshift.analysis.conclusions import sentences, tradeoff_sentences
+from keyshift.analysis.conclusions import enumerated, sentences, tradeoff_sentences, verdict_sentences
 from keyshift.analysis.machine import with_disturbed
 from keyshift.analysis.plots.strategies import ccdf_figure, pareto, steps_gantt
 from keyshift.analysis.plots.timelines import panels, resource_panels, throughput_panels
 from keyshift.analysis.tables import MEASURES, comparison_table, tradeoffs
 from keyshift.analysis.timelines import faults, tail
+from keyshift.results.alike import differing
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.manifest import COUNTS, Manifest
 from keyshift.results.pages import page, svg, table
-from keyshift.results.store import ResultStore
+from keyshift.results.store import ResultStore, row_of
 
 Row = dict[str, Any]
 Tables = Mapping[str, pd.DataFrame]
@@ -71,11 +72,19 @@ def _index_row(manifest: Manifest) -> Row:
 
 
 def _together(manifests: Sequence[Manifest]) -> Iterator[Row]:
-    """For each workload of which there are several runs with a verdict: what they show side by side."""
-    ended = [manifest.summary.model_dump(mode="json") for manifest in manifests if manifest.summary]
+    """For each workload of which there are several runs with a verdict: what they show side by side; of runs that
+    cannot be compared why that is, and their verdicts.
+    """
+    ended = [row_of(manifest) for manifest in manifests if manifest.summary]
     for workload in dict.fromkeys(row["workload"] for row in ended):
-        rows = [anonymous_all(row) for row in ended if row["workload"] == workload]
-        if len(rows) < 2:
+        stored = [row for row in ended if row["workload"] == workload]
+        if len(stored) < 2:
+            continue
+        rows = [anonymous_all(row) for row in stored]
+        if apart := differing(stored):
+            names = enumerated(["the version of keyshift" if name == "keyshift" else name for name in apart])
+            said = [*verdict_sentences(rows), f"These runs differ in {names}: their figures are not compared."]
+            yield {"workload": workload, "table": "", "figure": "", "said": said}
             continue
         costs = tradeoffs(rows)
         drawable = costs["spike_ms"].notna() & costs["completion_s"].notna()

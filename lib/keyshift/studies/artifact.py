@@ -1,7 +1,7 @@
 """Stored runs as one folder to publish: all figures as pages, tables with their dictionary, and what made them.
 
     index.html             what is here, verdicts, where the runs were made
-    runs/WORKLOAD.html     all runs of a workload side by side, with their verdicts
+    runs/WORKLOAD.html     all runs of a workload with their verdicts, side by side if they are comparable
     runs/ID.html           the figures of a run, its measures, parameters and versions
     published.html         numbers of publications, ours beside them
     notebooks/             executed notebooks, and a page of each

@@ -14,8 +14,8 @@ import pandas as pd
 from keyshift.analysis.plots.style import shown, style_of
 from keyshift.analysis.tables import REPETITION, Row, measured
 from keyshift.planner import MEANINGS
+from keyshift.results.alike import FREE, fixed
 from keyshift.results.index import MADE_BY
-from keyshift.studies.stored_runs import FREE, fixed
 
 LEAST = 3  # points from which a shape can be told
 _QUERIES = "nexmark"  # a workload whose single stages are queries: no publication here has numbers of them
@@ -126,7 +126,7 @@ class _AtPoints:
     points: Mapping[str, Mapping[str, Any]]
 
     def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
-        free = {*REPETITION, "auto", *(name for where in self.points.values() for name in where)}
+        free = {*REPETITION, *(name for where in self.points.values() for name in where)}
         for alike in _loads([row for row in rows if _plain(row)], free | {"replicas"}):
             alone = [row for row in alike if not _ordered(row)]
             for load in _loads([row for row in alike if _ordered(row)], free) or [[]]:

@@ -1,23 +1,19 @@
 """Stored runs for a notebook that compares them: the store, and which of its runs can be compared."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis.tables import REPETITION
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
-from keyshift.planner import MEANINGS
 from keyshift.progress import Say, progress
+from keyshift.results.alike import fixed
 from keyshift.results.index import MADE_BY
 from keyshift.results.manifest import Summary
 from keyshift.results.store import ResultStore
 from keyshift.services.stack import STORE
-
-# A strategy's own parameters may differ, and what changes nothing but the number of runs, or who chose the load.
-FREE = {"strategy", "auto", *MEANINGS, *REPETITION}
 
 
 @contextmanager
@@ -54,8 +50,3 @@ def _summary(row: Mapping[Any, Any]) -> dict[str, Any]:
     """As it was before it stood in a table beside others, which know more or less: nothing is NaN, counts are whole."""
     summary = Summary.model_validate({name: row[name] for name in Summary.model_fields})
     return {**row, **summary.model_dump(mode="json")}
-
-
-def fixed(row: Any, free: Collection[str] = FREE) -> dict[str, Any]:
-    """The parameters of a summary row but for those that are ``free`` to differ."""
-    return {name: value for name, value in row["parameters"].items() if name not in free}

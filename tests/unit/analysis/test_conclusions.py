@@ -253,6 +253,11 @@ def test_the_table_has_units_and_one_row_per_point():
     assert "completion (× floor)" not in table, "no run knows the floor"
 
 
+def test_who_chose_the_load_makes_no_other_point():
+    runs = [row("fluid", parameters={"seed": seed, "rate": 100, "auto": auto}) for seed, auto in ((1, "rate"), (2, ""))]
+    assert comparison_table(runs)["runs"].tolist() == [2]
+
+
 def test_a_run_without_summary_cannot_be_compared():
     with pytest.raises(BadInput, match=r"verdict nan.*did not end"):
         comparison_table([row("fluid", verdict=NAN)])

@@ -17,8 +17,9 @@ def migration(*installed_s):
     return pd.DataFrame({"installed_s": installed_s})
 
 
-def row(strategy, silence_ms, verdict="ok"):
-    return summary(strategy, verdict=verdict, silence_ms=silence_ms, lost=int(verdict != "ok"))
+def row(strategy, silence_ms, verdict="ok", recover_s=1.0):
+    lost = int(verdict != "ok")
+    return summary(strategy, verdict=verdict, silence_ms=silence_ms, recover_s=recover_s, lost=lost)
 
 
 def test_late_are_results_above_the_objective_of_events_behind_the_request():
@@ -86,5 +87,36 @@ def test_what_repetitions_do_not_prove_is_called_chance(silences, words):
     rows = [row("a", ms) | {"run_id": f"a{ms}"} for ms in (110.0, 120.0, 130.0)]
     rows += [row("b", ms) | {"run_id": f"b{ms}"} for ms in silences]
     rows = [each | {"parameters": {"seed": number % 3}} for number, each in enumerate(rows)]
+    table = incident_table(rows, {}, {}, slo_ms=500)
+    assert incident_sentences(rows, table, {"b": "a"}, ["silence (ms)"])[-1] == f"silence (ms): {words}"
+
+
+def test_late_results_of_repetitions_are_tested_for_chance_and_what_nobody_knows_of_a_run_is_as_if_it_ran_once():
+    rows = [row(name, 9.0) | {"parameters": {"seed": seed}} for name in "ab" for seed in range(3)]
+    late = {
+        "a": [latency(9, 9, 9, 600), latency(600, 600, 600, 9), latency(600, 600, 600, 600)],
+        "b": [latency(9, 9, 9, 9), latency(9, 9, 9, 600), latency(600, 600, 600, 9)],
+    }
+    table = incident_table(rows, late, {}, slo_ms=500)
+    table["mean after (ms)"] = pd.Series({"a": 30.0, "b": 20.0})
+    assert incident_sentences(rows, table, {"b": "a"}, [LATE, "mean after (ms)"])[1:] == [
+        f"{LATE}: 25 with **b**, 75 with **a**; that may be chance (Welch, 95 %).",
+        "mean after (ms): 20 with **b**, 30 with **a**; it did not help here.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("recovered", "words"),
+    [
+        ((1.0, None), "20 with **b**, at least 120 with **a**; it helped, 6.0 times less."),
+        (
+            (None, 1.0),
+            "at least 20 with **b**, 120 with **a**; whether it helped is not known, as the load ended before b was "
+            "seen to recover.",
+        ),
+    ],
+)
+def test_who_was_not_seen_to_recover_has_not_helped(recovered, words):
+    rows = [row(name, ms, recover_s=at) for name, ms, at in zip("ba", (20.0, 120.0), recovered, strict=True)]
     table = incident_table(rows, {}, {}, slo_ms=500)
     assert incident_sentences(rows, table, {"b": "a"}, ["silence (ms)"])[-1] == f"silence (ms): {words}"

@@ -45,13 +45,23 @@ def test_repetitions_are_their_median_and_a_bad_run_does_not_count():
     rows = [row("a", 1000.0), row("a", 9000.0, verdict="bad"), row("a", 3000.0), row("a", 2000.0)]
     table = interruptions(rows, {"a": [latency(1.0)] * 3})
     assert table.loc["a", ["runs", "verdict", "silence (s)"]].tolist() == [4, "bad (1 of 4)", 2.0]
+    table = interruptions([each for each in rows if each["verdict"] == "ok"], {"a": [latency(1.0)] * 3})
     assert interruption_sentences(table, "a") == ["a: no result for 2.0 s, the median of its runs."]
+
+
+def test_a_point_with_a_bad_run_is_compared_with_none():
+    rows = [row("a", 1000.0), row("a", 1000.0, verdict="bad"), row("b", 9000.0)]
+    table = interruptions(rows, {"a": [latency(1.0)], "b": [latency(1.0)]})
+    not_correct = "a is not compared: a run of it is not correct, or none says"
+    assert interruption_sentences(table, "a") == [f"{not_correct} how long its results stop."]
+    assert interruption_sentences(table, "b") == ["b: no result for 9.0 s."]
+    assert steady_sentences(table, "a") == [f"{not_correct} what its latency is."]
+    assert steady_sentences(table, "b") == ["b: P50 10 and P99 20 ms before the request."]
 
 
 def test_without_a_correct_run_nothing_is_known():
     table = interruptions([row("a", 1000.0, verdict="bad"), row("b", 2000.0)], {"b": [latency(1.0)]})
     assert table.loc["a", "verdict"] == "bad (1 of 1)" and np.isnan(table.loc["a", "silence (s)"])
-    assert interruption_sentences(table, "a") == ["No correct run of a says how long its results stop."]
     assert interruption_sentences(table, "b") == ["b: no result for 2.0 s."]
 
 
@@ -88,14 +98,24 @@ def test_silences_are_compared_in_words():
         assert words in interruption_sentences(table, "flink_restart")[1]
 
 
+def test_who_was_not_seen_to_recover_is_silent_for_longer_or_not_compared():
+    rows = [row("fluid", 2000.0), row("lazy", 500.0, recover_s=None), row("meces", 9000.0, recover_s=None)]
+    rows += [row("fluid", 2000.0), row("lazy", 500.0)]
+    table = interruptions(rows, {"fluid": [latency(1.0)] * 2, "lazy": [latency(1.0)] * 2, "meces": [latency(1.0)]})
+    assert np.isnan(table.loc["lazy", "normal again after (s)"]), "of one run nobody knows"
+    assert interruption_sentences(table, "fluid")[1:] == [
+        "lazy and fluid are not compared: the load ended before lazy was seen to recover.",
+        "meces is silent at least 4.5 times as long as fluid, 9.0 s.",
+    ]
+
+
 def test_latencies_before_are_compared_in_words():
-    rows = [row("spark_state", 5.0), row("fluid", 5.0) | {"p50_ms": 5.0, "p99_ms": 30.0}, row("a", 5.0, verdict="bad")]
+    rows = [row("spark_state", 5.0), row("fluid", 5.0) | {"p50_ms": 5.0, "p99_ms": 30.0}]
     table = interruptions(rows, {"spark_state": [latency(1.0)], "fluid": [latency(1.0)]})
     assert steady_sentences(table, "spark_state") == [
         "spark_state: P50 10 and P99 20 ms before the request.",
         "fluid has 0.5 times the P50 and 1.5 times the P99 of spark_state.",
     ]
-    assert steady_sentences(table, "a") == ["No correct run of a says what its latency is."]
 
 
 def test_moments_of_faults_are_those_at_which_something_was_hit():

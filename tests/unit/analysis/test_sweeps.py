@@ -17,7 +17,7 @@ PHASES = dict(zip(metrics.PHASES, (0.1, 2.0, 0.2, 0.3, 1.0, 0.4, 0.5), strict=Tr
 def row(strategy, rate, spike=10.0, repetition=0, **changes):
     parameters = {"rate": rate, "seed": repetition, "size": "all" if rate > 1000 else 4}
     usual = {"run_id": f"{strategy}-{rate}-{repetition}", "workload": "micro", "parameters": parameters}
-    usual |= {"spike_ms": spike, "completion_s": 2.0, "floor_s": 0.5, "phases": PHASES}
+    usual |= {"spike_ms": spike, "completion_s": 2.0, "recover_s": 1.0, "floor_s": 0.5, "phases": PHASES}
     return small_store.row(strategy, **usual | changes)
 
 
@@ -133,6 +133,12 @@ def test_phases_are_stacked_to_the_time_to_the_last_drained_unit():
     assert len(matched.patches) == len(fluid.patches)
 
 
+def test_panels_of_workloads_are_named_if_there_are_several():
+    figure = sweep_figures.phase_bars([*ROWS, row("fluid", 1000, workload="q5")])
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["workload = micro", "workload = q5"]
+    assert sweep_figures.phase_bars(ROWS).axes[0].get_title(loc="left") == ""
+
+
 def test_a_phase_that_nobody_knows_is_not_drawn_as_nothing():
     rows = [row("stop_restart", 1000, phases=PHASES | {"align": None, "replicate": None})]
     with pytest.raises(BadInput, match="nothing to draw"):
@@ -157,6 +163,17 @@ def test_the_ranking_says_who_is_first_and_who_may_be_as_good():
         "drrs: too few repetitions to tell."
     ]
     assert sweeps.ranking([]).empty
+
+
+def test_a_point_of_which_a_run_was_cut_short_has_no_rank_and_is_named():
+    short = row("lazy", 1000, 1.0, recover_s=None, completion_s=None)
+    rows = [*repeated("fluid", 1000, 10, 11), row("lazy", 1000, 1.0, 1), short]
+    for measure, what in (("P99 spike (ms)", "recover"), ("recovery (s)", "recover"), ("completion (s)", "complete")):
+        assert sweeps.ranking(rows, measure)["label"].tolist() == ["fluid"], measure
+        (said,) = sweeps.ranking_sentences(rows, measure)
+        assert said.endswith(f"; lazy: no rank, as not every run was seen to {what}."), measure
+    assert sweeps.ranking_sentences([short]) == ["micro: lazy: no rank, as not every run was seen to recover."]
+    assert sweeps.ranking(rows, "P99 before (ms)")["label"].tolist() == ["fluid", "lazy"]
 
 
 def test_a_run_in_which_nothing_moved_is_first_in_nothing_that_is_of_a_move():

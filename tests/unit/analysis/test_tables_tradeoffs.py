@@ -33,6 +33,10 @@ def test_the_front_is_whom_nobody_beats_in_both():
     assert front(slow_and_calm, quick_and_rough, beaten, middle) == ["fluid", "all_at_once", "matched"]
 
 
+def test_who_was_not_seen_to_recover_is_not_on_the_front_and_beats_nobody_there():
+    assert front(row("fluid", 30, 1.0, recover_s=None), row("matched", 60, 2.0)) == ["matched"]
+
+
 def test_equals_are_both_on_the_front_and_a_tie_in_one_is_decided_by_the_other():
     assert front(row("fluid", 30, 4.0), row("matched", 30, 4.0)) == ["fluid", "matched"]
     assert front(row("fluid", 30, 4.0), row("matched", 30, 2.0)) == ["matched"]
@@ -115,8 +119,9 @@ def test_two_that_nobody_beats_are_a_matter_of_price():
 def test_a_run_that_was_not_seen_to_recover_beats_nobody_with_a_spike_that_may_not_be_over():
     said = tradeoff_sentences([row("fluid", 30, 4.0, recover_s=None), row("all_at_once", 600, 5.0)])
     assert said == [
+        "fluid: not compared in both, as the load ended before all runs were seen to recover.",
         "Of what moves everything fluid and all_at_once complete first, in 4.0 s to 5.0 s; the floor, a bare copy of "
-        "the same bytes, is 250 ms."
+        "the same bytes, is 250 ms.",
     ]
 
 

@@ -4,10 +4,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from small_store import result_store, run, tables
+from small_store import OTHER_MACHINE, result_store, run, tables
 
 from keyshift.model.errors import BadInput
-from keyshift.results.report import report
+from keyshift.results.report import overview, report
 
 SPARK = "the query died (java.io.IOException: no route to 10.1.2.3:7077, see /home/ada/.keyshift/spark.log)"
 WHERE = {"redis": "10.1.2.3:6379", "text": "/home/ada/books/moby.txt", "chain": "map,<b>counter</b>"}
@@ -65,6 +65,21 @@ def test_each_run_has_its_figures_and_the_index_leads_to_it(page, elements):
         assert re.search(rf'href="#(2026\S+-{name}-\w+)"', page)[1] in elements.ids
     assert "lazy is not correct (1 lost): it is left out of the comparison." in page
     assert 'class="died">Kafka at &lt;address&gt; went away' in page
+
+
+@pytest.mark.parametrize(
+    ("parameters", "changes", "words"),
+    [
+        ({"rate": 5000.0, "size": 4, "auto": "rate"}, {}, "rate"),
+        ({}, {"machine": OTHER_MACHINE, "versions": {"keyshift": "0.1"}}, "machine and the version of keyshift"),
+    ],
+)
+def test_runs_of_other_loads_machines_or_versions_are_not_compared(parameters, changes, words):
+    other = run(1, "matched", parameters=parameters, spike_ms=900.0).model_copy(update=changes)
+    page = overview([run(0, "fluid"), other])
+    assert f"These runs differ in {words}: their figures are not compared." in page
+    assert "Both runs are correct" in page
+    assert "times as much" not in page and "<svg" not in page and "95 %" not in page
 
 
 def test_the_tail_is_of_results_behind_the_warm_up():

@@ -16,11 +16,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from keyshift.analysis.plots.style import heading, theme
+from keyshift.analysis.tables import MIB
 
 KEPT = 20_000  # samples: two hours of them
 FADES = 0.8  # of a unit's colour in a slot it has left, per picture
 DPI = 72
-MIB = 1 << 20
 LINES = (("-", "#0072B2"), ("--", "#D55E00"))
 TIMELINES = (
     ("Latency", "ms", {"p99_ms": "P99 of a second", "p50_ms": "median"}),

@@ -110,15 +110,16 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
     ``tradeoffs`` is from ``tables.tradeoffs``. Markers are medians, their bars reach from the lowest to the highest of
     the repetitions. Lines: P99 before the migration, the floor (the time of a bare copy of what had to move), and the
     front of those that nobody beats in both: P99 and floor if they are about the same for all, and the front unless
-    floors differ, as then it would be of different jobs. A strategy that cannot be drawn is named in the legend, with
-    the reason.
+    floors differ, as then it would be of different jobs. Who was not seen to recover is marked, as the spike may not be
+    over. A strategy that cannot be drawn is named in the legend, with the reason.
     """
-    need(tradeoffs, ["label", "strategy", "verdict", "stays", "front", "floor_s", "spike_ms", "completion_s"], "pareto")
+    columns = ["label", "strategy", "verdict", "stays", "recovered", "front", "floor_s", "spike_ms", "completion_s"]
+    need(tradeoffs, columns, "pareto")
     ax = new_axes((8.5, max(4.6, 1.6 + 0.27 * len(tradeoffs))))
     drawn = tradeoffs.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     front = drawn[drawn["front"]]
-    looks = styles(list(tradeoffs["strategy"].unique()))
-    signs: list[Artist] = [_cost(ax, row, looks[row["strategy"]]) for row in drawn.to_dict("records")]
+    looks = styles(list(tradeoffs["label"].unique()))
+    signs: list[Artist] = [_cost(ax, row, looks[row["label"]]) for row in drawn.to_dict("records")]
     for column, line, dashes, text in (
         ("p99_before_ms", ax.axhline, ":", "P99 before: {:.3g} ms"),
         ("floor_s", ax.axvline, "--", "floor, a bare copy: {:.2g} s"),
@@ -134,6 +135,8 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
         signs.append(legend_line("nobody is better in both", **ribbon))
     if drawn["stays"].any():
         signs.append(legend_line("* part of the state stays behind", linestyle=""))
+    if not drawn["recovered"].all():
+        signs.append(legend_line("† load ended before recovery", linestyle=""))
     for row in tradeoffs[~tradeoffs.index.isin(drawn.index)].to_dict("records"):
         reason = "not correct" if row["verdict"] != "ok" else "spike or completion not known"
         signs.append(legend_line(f"{_name(row)}: {reason}", linestyle=""))
@@ -157,7 +160,7 @@ def _cost(ax: Axes, row: dict[Hashable, Any], how: Style) -> Line2D:
     up = [[spike - row["spike_low_ms"]], [row["spike_high_ms"] - spike]]
     look: dict[str, Any] = {"color": how.colour, "marker": how.marker, "markersize": 8, "linewidth": 1.2, "zorder": 3}
     ax.errorbar(took, spike, up, across, **look)
-    name = _name(row) + (" *" if row["stays"] else "")
+    name = _name(row) + (" *" if row["stays"] else "") + ("" if row["recovered"] else " †")
     return legend_line(name, color=how.colour, marker=how.marker, linestyle="")
 
 

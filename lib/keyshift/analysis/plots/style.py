@@ -94,11 +94,13 @@ def style_of(strategy: str) -> Style:
 
 
 def _looks(strategy: str) -> Iterator[Style]:
-    """The one that a strategy of the library has; of others one from the name, then those to take if it is taken."""
-    if strategy in _STYLES:
-        yield _STYLES[strategy]
-    elif (last := strategy.rpartition(", ")[2]) in _STYLES:
-        yield _STYLES[last]._replace(label=strategy)
+    """The one that a strategy of the library has, of others one from the name; then those to take if it is taken."""
+    if (last := strategy.rpartition(", ")[2]) in _STYLES:
+        look = _STYLES[last] if last == strategy else _STYLES[last]._replace(label=strategy)
+        yield look
+        markers = dict.fromkeys((*_EXTRA_MARKERS, *(each.marker for each in _STYLES.values())))
+        for number, marker in enumerate(markers, start=1):
+            yield look._replace(line=_LINES[number % len(_LINES)], marker=marker)
     else:
         own = [(marker, colour) for marker in _EXTRA_MARKERS for colour in _EXTRA_COLOURS]
         first = crc32(strategy.encode()) % len(own)
@@ -108,7 +110,7 @@ def _looks(strategy: str) -> Iterator[Style]:
 def styles(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Style]:
     """How several groups are drawn side by side: strategies as everywhere, values of a parameter from dark to light.
 
-    Two points of one's own never look alike here, as they might each alone.
+    Two points never look alike here, as they might each alone.
     """
     if of == "strategy":
         drawn: dict[Any, Style] = {}

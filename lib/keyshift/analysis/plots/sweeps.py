@@ -162,7 +162,7 @@ def phase_bars(
             ax.errorbar(places, totals["mean"], yerr=reach, fmt="none", ecolor="#333333", capsize=3)
         swept.place_names(ax)
         ax.grid(visible=False, axis="x")
-        heading(ax, swept.styles[name].label if group else "")
+        heading(ax, swept.styles[name].label if group or len(panels) > 1 else "")
     for ax, _, _ in panels[:: columns_for(len(panels))]:
         ax.set_ylabel("time (s)")
     handles = [signs[phase] for phase in (*PHASE_STYLES, "replicate") if phase in signs]

@@ -25,6 +25,7 @@ from keyshift.analysis.plots.style import (
     panel_grid,
     plain_log,
     style_of,
+    styles,
 )
 from keyshift.analysis.timelines import faults as faults_of
 from keyshift.analysis.timelines import resources, throughput
@@ -155,12 +156,15 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
     machines = [_stacked(shares(tables["metrics"])) for tables in runs.values()]
     rows = len(_RESOURCES) + all(len(machine) for machine in machines)
     figure, axes = panel_grid(rows * columns, columns, _SIZE, sharex=True, sharey="row")
+    every = pd.concat([tables["metrics"] for tables in runs.values()])
+    there = every.loc[every["metric"].isin([metric for metric, _, _ in _RESOURCES]), "instance"].unique()
+    others = styles([name for name in there if name not in _PROCESSES], "instance")  # replicas, pods
     lines: dict[str, Artist] = {}
     for column, (name, tables) in enumerate(runs.items()):
         for ax, (metric, label, factor) in zip(axes[column::columns], _RESOURCES, strict=False):
             frame = resources(tables["metrics"], metric) * factor
             for instance in map(str, frame.columns):
-                colour, dashes, text = _PROCESSES.get(instance, ("#777777", "-.", instance))
+                colour, dashes, text = _PROCESSES.get(instance) or (*others[instance][:2], instance)
                 how: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
                 ax.plot(frame.index + 0.5, frame[instance], zorder=3, **how)
                 lines[instance] = legend_line(text, **how)

@@ -81,6 +81,15 @@ def test_points_of_one_s_own_never_look_alike_in_one_figure():
     assert drawn["fluid"] == style.style_of("fluid")
 
 
+def test_points_of_one_strategy_have_its_colour_and_never_look_alike_in_one_figure():
+    names = ["fluid", *(f"q{number}, fluid" for number in range(9)), "matched", "kazoo"]
+    drawn = style.styles(names)
+    assert len({(look.colour, look.marker) for look in drawn.values()}) == len(names)
+    assert {drawn[name].colour for name in names[:10]} == {style.style_of("fluid").colour}
+    assert [look.label for look in drawn.values()] == [*names[:-1], "KaZoo"]
+    assert drawn["matched"] == style.style_of("matched")
+
+
 def test_the_ccdf_marks_the_slowest_result_of_each_strategy():
     ends = {"lazy": 9, "mine": 99}
     curves = {name: metrics.ccdf(pd.DataFrame({"latency_ms": np.arange(1, end)})) for name, end in ends.items()}
@@ -100,7 +109,7 @@ def test_the_gantt_has_a_bar_for_each_known_phase_of_each_unit(migration):
 
 
 def costs(*rows: dict[str, object]) -> pd.DataFrame:
-    usual = {"floor_s": 0.2, "bytes_moved": 100, "bytes_minimum": 100}
+    usual = {"floor_s": 0.2, "bytes_moved": 100, "bytes_minimum": 100, "recover_s": 1.0}
     return tables.tradeoffs([summary(**usual | row) for row in rows])
 
 
@@ -153,6 +162,17 @@ def test_points_of_one_strategy_are_told_apart_by_their_parameters():
         costs(*({"strategy": "fluid", "spike_ms": 9.0, "completion_s": s, "parameters": {"size": s}} for s in (1, 2)))
     )
     assert legend_of(ax.get_legend())[:2] == ["fluid (size=1)", "fluid (size=2)"]
+    one, other = ax.get_legend().legend_handles[:2]
+    assert (one.get_color(), one.get_marker()) != (other.get_color(), other.get_marker())
+
+
+def test_a_point_that_was_not_seen_to_recover_is_marked_and_not_on_the_front():
+    known = [("fluid", 30.0, 4.0, None), ("lazy", 90.0, 0.1, 1.0), ("matched", 60.0, 2.0, 1.0)]
+    names = ("strategy", "spike_ms", "completion_s", "recover_s")
+    ax = figures.pareto(costs(*(dict(zip(names, each, strict=True)) for each in known)))
+    assert {"fluid †", "lazy *", "matched", "† load ended before recovery"} <= set(legend_of(ax.get_legend()))
+    (ribbon,) = (line for line in ax.lines if line.get_linewidth() == 6)
+    assert ribbon.get_xdata().tolist() == [0.1, 2.0]
 
 
 def test_nothing_to_draw_is_drawn_empty_or_refused(migration):

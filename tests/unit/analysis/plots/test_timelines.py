@@ -148,6 +148,15 @@ def test_resources_have_their_units_and_a_total(tables):
     assert figure.axes[0].get_ylim()[1] > 100
 
 
+def test_processes_of_replicas_and_pods_are_told_apart(tables):
+    names = [f"replica {number}" for number in range(6)]
+    cpu = [tables["metrics"].query("instance == 'spark_jvm'").assign(instance=name) for name in names]
+    figure = timelines.resource_panels({"kazoo": tables | {"metrics": pd.concat([tables["metrics"], *cpu])}})
+    signs = dict(zip(legend(figure), figure.legends[0].legend_handles, strict=True))
+    drawn = [signs[name] for name in (*names, "Spark's JVM", "Python workers", "together")]
+    assert len({(sign.get_color(), sign.get_linestyle()) for sign in drawn}) == len(drawn)
+
+
 def test_how_full_the_machine_was_has_a_panel_of_its_own_if_all_runs_know(tables):
     machine = [
         pd.DataFrame({"t_s": [-0.5, 0.5], "metric": "machine_cores", "instance": instance, "value": value})
