@@ -25,7 +25,6 @@ from keyshift.results.verdict import Ownership
 from keyshift.traffic import lines
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
-from keyshift.wire.faults import Fault
 from keyshift.workloads.keycount import KeyCount, KeyCounts, wrong_results
 from keyshift.workloads.times import Times
 
@@ -233,10 +232,6 @@ class CountingJob(SystemUnderTest):
     def busy(self) -> bool:
         """Whether a restart is to come or under way."""
         return bool(self._requests)
-
-    def hit(self, fault: Fault) -> None:
-        """Raises BadInput."""
-        raise BadInput(f"fault = {fault}: processes of {self._query.name} are not hit")
 
     def note(self, line: str) -> None:
         """Keep a line for the notes of the run."""

@@ -26,7 +26,6 @@ from keyshift.peers.runs import PeerLab, PeerSpec, local_spark, peer_lab, peer_s
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
 from keyshift.results.verdict import Ownership
 from keyshift.studies.study import Study, collect, specs_of
-from keyshift.wire.faults import Fault
 from keyshift.workloads import Workload
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
@@ -81,10 +80,6 @@ class PlainSystem(SystemUnderTest):
     def owners(self) -> dict[str, Collection[int]]:
         """The same, always."""
         return {self._stage: set(self._owned.owner)}
-
-    def hit(self, fault: Fault) -> None:
-        """Raises BadInput."""
-        raise BadInput(f"fault = {fault}: processes of a job without support are not hit")
 
     def note(self, line: str) -> None:
         """Keep a line for the notes of the run."""
