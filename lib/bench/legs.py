@@ -1,21 +1,21 @@
 """Where the milliseconds of a frame and the CPU of the whole go, leg by leg and process by process."""
 
-import contextlib
+import os
 import tempfile
-import threading
-import time
 from pathlib import Path
 
 import pandas as pd
-import psutil
 from pyspark.sql import SparkSession
 
 from bench.load import Subject, UnmovedJob
 from bench.measurements import Measurement
 from keyshift import trace
+from keyshift.analysis.machine import SAMPLED_S
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.machine.sampler import AROUND, Sample, Sampler
 from keyshift.lab.scripts.highest_rate import UNMEASURED_S
+from keyshift.services.stack import Stack
 
 # From the moment at which a leg begins to that at which it ends: columns of ``moments``, in microseconds.
 LEGS = {
@@ -27,27 +27,22 @@ LEGS = {
     "slot -> Kafka": ("went_us_slot", "arrived_us"),  # as Kafka says, in whole milliseconds
     "due -> in the log": ("frame_us", "arrived_us"),
 }
-# What a process has in its command line. The order counts: Spark's own line has that of its workers in it.
-PROCESSES = {
-    "generator": "traffic.generator",
-    "collector": "traffic.collector",
-    "Kafka": "kafka.Kafka",
-    "ZooKeeper": "QuorumPeerMain",
-    "Spark (JVM)": "SparkSubmit",
-    "Python workers": "keyshift.worker.daemon",
-}
+DRIVER = "driver"  # this process, which also measures
 
 
 def measure(spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, seconds: float) -> list[Measurement]:
     """The default load for ``seconds``: medians and P99 of each leg in ms, CPU of each process in % of a core."""
+    services, begun = Stack().pids, list[float]()
     with tempfile.TemporaryDirectory(dir=work) as folder:
         with Subject(UnmovedJob, spark, endpoints, spec, work, trace=folder) as subject:
             subject.burst(spec.run.rate, spec.run.frame_ms, seconds)  # warm up
-            cpu = _CpuMeter(seconds)
-            subject.burst(spec.run.rate, spec.run.frame_ms, seconds, began=cpu.start)
+            with Sampler(lambda: {**services(), **subject.pids, os.getpid(): DRIVER}) as sampler:
+                subject.burst(spec.run.rate, spec.run.frame_ms, seconds, began=begun.append)
         passed = moments(folder)
-    measured = passed[passed["frame_us"].between((cpu.begin_s + UNMEASURED_S) * 1e6, (cpu.begin_s + seconds) * 1e6)]
-    return [*_rows_of(measured), *cpu.rows()]
+    [begin_s] = begun
+    settled_s = begin_s + UNMEASURED_S
+    measured = passed[passed["frame_us"].between(settled_s * 1e6, (begin_s + seconds) * 1e6)]
+    return [*_rows_of(measured), *_cpu_of(sampler.rows, settled_s, begin_s + seconds - UNMEASURED_S)]
 
 
 def moments(folder: str) -> pd.DataFrame:
@@ -70,45 +65,13 @@ def _rows_of(measured: pd.DataFrame) -> list[Measurement]:
     return rows
 
 
-class _CpuMeter:
-    """CPU of the processes of ``PROCESSES`` from the time that a burst has settled until shortly before its end.
+def _cpu_of(samples: list[Sample], begin_s: float, end_s: float) -> list[Measurement]:
+    """Of the processes by their names, and those of Spark by their kind: the mean of the samples that lie in between.
 
-    ``begin_s``: when its load begins, once that is known.
+    ``samples``: see ``Sampler``; one is of the time before it.
     """
-
-    def __init__(self, seconds: float) -> None:
-        self._shares: dict[str, float] = dict.fromkeys(PROCESSES, 0.0)
-        self.begin_s = 0.0
-        self._thread = threading.Thread(target=self._run, args=(seconds - 2 * UNMEASURED_S,), daemon=True)
-
-    def start(self, begin_s: float) -> None:
-        """The load begins at ``begin_s``."""
-        self.begin_s = begin_s
-        self._thread.start()
-
-    def _run(self, seconds: float) -> None:
-        time.sleep(max(0.0, self.begin_s + UNMEASURED_S - time.time()))
-        before, since = _cpu_s(), time.monotonic()
-        time.sleep(seconds)
-        after, passed = _cpu_s(), time.monotonic() - since
-        for pid, (name, spent) in after.items():
-            if pid in before:
-                self._shares[name] += 100 * (spent - before[pid][1]) / passed
-
-    def rows(self) -> list[Measurement]:
-        self._thread.join()
-        shares = self._shares | {"all of them": sum(self._shares.values())}
-        return [Measurement("d", f"CPU of {name}", "% of a core", [share], []) for name, share in shares.items()]
-
-
-def _cpu_s() -> dict[int, tuple[str, float]]:
-    """Seconds of CPU so far of each process, and what it is."""
-    found = {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            line = " ".join(process.cmdline())
-            name = next((name for name, part in PROCESSES.items() if part in line), None)
-            if name is not None:
-                times = process.cpu_times()
-                found[process.pid] = name, times.user + times.system
-    return found
+    table = pd.DataFrame(samples, columns=["at_s", "metric", "name", "cores"])
+    table = table[table["metric"].isin(["cpu_cores", AROUND]) & table["at_s"].between(begin_s + SAMPLED_S, end_s)]
+    shares = {str(name): 100 * float(cores) for name, cores in table.groupby("name")["cores"].mean().items()}
+    shares["all but the driver"] = sum(share for name, share in shares.items() if name != DRIVER)
+    return [Measurement("d", f"CPU of {name}", "% of a core", [share], []) for name, share in shares.items()]

@@ -78,6 +78,11 @@ class Subject:
             for step in (self._traffic.close, self._job.clean, self._job.stop):
                 stack.callback(step)
 
+    @property
+    def pids(self) -> dict[int, str]:
+        """The processes of its traffic, with their names."""
+        return self._traffic.pids
+
     def burst(
         self,
         rate: float,

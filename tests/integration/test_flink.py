@@ -12,6 +12,7 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.peers.flink import ROLES, flink
 from keyshift.peers.flink_run import RESCALE, RESTART, flink_spec, run_flink
+from keyshift.peers.runs import PeerLab
 from keyshift.progress import silent
 from keyshift.results.store import ResultStore
 
@@ -40,7 +41,8 @@ def test_a_restarted_job_answers_each_event_once(stack: Endpoints, tmp_path: Pat
         assert all(f"-Djava.io.tmpdir={tmp_path}/" in " ".join(process.cmdline()) for process in running)
         listening = [s.laddr.ip for p in running for s in p.net_connections("tcp") if s.status == psutil.CONN_LISTEN]
         assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
-        runs = [run_flink(spec.repeated(number), client, stack, store, tmp_path, silent) for number in range(2)]
+        lab = PeerLab(stack, store, tmp_path, silent)
+        runs = [run_flink(spec.repeated(number), client, lab) for number in range(2)]
     assert of_flink(tmp_path) == []
     assert not [entry for entry in tmp_path.iterdir() if entry.name.startswith("flink")], "neither folders nor pids"
     for manifest in runs:
@@ -56,7 +58,7 @@ def test_a_restarted_job_answers_each_event_once(stack: Endpoints, tmp_path: Pat
 def test_a_running_job_goes_on_from_a_checkpoint_with_other_tasks(stack: Endpoints, tmp_path: Path) -> None:
     store, spec = ResultStore(stack), flink_spec(RESCALE, SMALL | {"snapshot_s": 0.5})
     with flink(tmp_path, 3, silent, 0.5) as client:
-        manifest = run_flink(spec, client, stack, store, tmp_path, silent)
+        manifest = run_flink(spec, client, PeerLab(stack, store, tmp_path, silent))
     assert manifest.status == "ok" and manifest.summary is not None, manifest.verdict
     assert manifest.strategy == "flink_rescale" and manifest.summary.events == 5500
     assert any(note.startswith("Flink went on with 3 tasks from checkpoint") for note in manifest.notes)

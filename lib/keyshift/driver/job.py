@@ -14,6 +14,7 @@ from keyshift.driver.attempt import Unfinished
 from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.job_faults import JobFaults, ServicesToHit
 from keyshift.driver.query import Query, StartQuery
+from keyshift.driver.snapshotter import Snapshotter
 from keyshift.driver.stage import LedStage
 from keyshift.driver.stage_history import StageHistory
 from keyshift.model.errors import ServiceUnavailable
@@ -75,8 +76,12 @@ class Job:
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
         self.stages = [LedStage(each, self.notes, self.check, say) for each in config.chain()]
         self.faults = JobFaults(config.faults, self.stages, say, services)
-        given = output, self.note, self.faults.listen, self.revoked, lambda: forget_attempts(self.config)
-        self._query = Query(start_query, work, batch_s, self.stages, self.snapshots, *given)
+        given = output, self.snapshots, self.note, self.revoked, lambda: forget_attempts(self.config)
+
+        def begin_snapshots(attempt: JobConfig) -> Snapshotter:
+            return Snapshotter(attempt, self.stages, *given)
+
+        self._query = Query(start_query, work, batch_s, self.stages, output, self.faults.listen, begin_snapshots)
 
     def stage(self, name: str) -> LedStage:
         """The stage of this name. Raises BadInput if there is none."""
@@ -136,9 +141,7 @@ class Job:
         self._query.start(self.config, unfinished, begin.offsets if begin else None)
 
     def check(self) -> None:
-        """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator or
-        keeps snapshots from being taken.
-        """
+        """See ``Query.check``."""
         self._query.check()
 
     def stop(self) -> None:

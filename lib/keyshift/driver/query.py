@@ -1,11 +1,10 @@
 """The query of a job, in one attempt after the other: its stages are led and snapshots are taken while it runs."""
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keyshift.driver.attempt import Unfinished
-from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.snapshotter import Snapshotter
 from keyshift.driver.spark import RunningQuery, why_ended
 from keyshift.driver.stage import LedStage
@@ -20,9 +19,8 @@ StartQuery = Callable[[JobConfig, Path, float, dict[int, int] | None], RunningQu
 
 
 class Query:
-    """Of ``stages``, started by ``begin``. For one controlling thread; ``check`` is for any. ``note``: of snapshots
-    that failed. ``started`` is called before the first row is awaited. ``revoked``: versions whose results count for
-    nothing, as they are when an attempt starts. ``forget``: see ``Snapshotter``.
+    """Of ``stages``, started by ``begin``. For one controlling thread; ``check`` is for any. ``started`` is called
+    before the first row is awaited. ``begin_snapshots``: those of an attempt.
     """
 
     def __init__(
@@ -31,16 +29,12 @@ class Query:
         work: Path,
         batch_s: float,
         stages: Sequence[LedStage],
-        completed: CompletedSnapshots,
         output: Traffic,
-        note: Callable[[str], None],
         started: Callable[[], None],
-        revoked: Collection[int],
-        forget: Callable[[], None],
+        begin_snapshots: Callable[[JobConfig], Snapshotter],
     ) -> None:
         self._begin, self._work, self._batch_s, self._stages = begin, work, batch_s, stages
-        self._completed, self._output, self._note = completed, output, note
-        self._started, self._revoked, self._forget = started, revoked, forget
+        self._output, self._started, self._begin_snapshots = output, started, begin_snapshots
         self._query: RunningQuery | None = None
         self._snapshotter: Snapshotter | None = None
         self._ended: list[Snapshotter] = []  # of earlier attempts, that may still write
@@ -70,8 +64,7 @@ class Query:
         for stage in self._stages:  # now: a step has a deadline
             stage.start()
         if config.snapshot_s:
-            given = self._output, self._completed, self._note, self._revoked, self._forget
-            self._snapshotter = Snapshotter(config, self._stages, *given)
+            self._snapshotter = self._begin_snapshots(config)
 
     @property
     def alive(self) -> bool:

@@ -18,7 +18,7 @@ from keyshift.lab.live.failover import Failover, JobFailover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.lab.plans.stage_plans import Proposal
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import SlotId
 from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured, PodUsed, Second
@@ -86,7 +86,8 @@ class SystemUnderTest(Protocol):
         return False
 
     def hit(self, fault: Fault) -> None:
-        """A process of the system fails now."""
+        """A process of the system fails now. Raises BadInput if it cannot happen here."""
+        raise BadInput(f"fault = {fault}: processes of this job are not hit")
 
     def note(self, line: str) -> None:
         """One more line for the notes of the final state."""

@@ -25,7 +25,6 @@ from keyshift.results.verdict import Ownership
 from keyshift.traffic import lines
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
-from keyshift.wire.faults import Fault
 from keyshift.workloads.keycount import KeyCount, KeyCounts, wrong_results
 from keyshift.workloads.times import Times
 
@@ -110,14 +109,17 @@ class Stopped(NamedTuple):
 class CountingQuery(Protocol):
     """The query of an engine. ``name``: of the engine, in sentences; ``told``: a note for readers, what bytes and
     verdict are about; ``repeats``: whether it gives some results once more after it was rescaled.
+
+    What has a body is what an engine does of which nothing else is known.
     """
 
     name: str
     told: str
-    repeats: bool
+    repeats: bool = False
 
     def open(self) -> None:
         """Do all that comes before the first beginning."""
+        return
 
     def begin(self, slots: int, version: int) -> None:
         """Start it with so many tasks, from the state that ``halt`` left if ``version`` is above 1, and wait until they
@@ -128,23 +130,22 @@ class CountingQuery(Protocol):
         """Stop it, with its state written down; ``finally_``: all events were offered, and are in the state."""
 
     def rescale(self, slots: int, version: int) -> Stopped:
-        """Have it go on with so many tasks, and wait until they run. Says how it stood still before."""
+        """Have it go on with so many tasks, and wait until they run: stop it, and begin it again, as is possible with
+        any. Says how it stood still before.
+        """
+        stopped = self.halt()
+        self.begin(slots, version)
+        return stopped
 
     def require_alive(self) -> None:
         """Raises ServiceUnavailable if it has ended by itself."""
 
     def final_parts(self) -> Iterator[pd.DataFrame]:
         """The state that the last ``halt`` left, as far as it can be read."""
+        return iter(())
 
     def close(self) -> None:
         """End it, if it runs."""
-
-
-def begun_anew(query: CountingQuery, slots: int, version: int) -> Stopped:
-    """Rescale ``query`` as any can be: stop it, and begin it again."""
-    stopped = query.halt()
-    query.begin(slots, version)
-    return stopped
 
 
 class CountingJob(SystemUnderTest):
@@ -231,10 +232,6 @@ class CountingJob(SystemUnderTest):
     def busy(self) -> bool:
         """Whether a restart is to come or under way."""
         return bool(self._requests)
-
-    def hit(self, fault: Fault) -> None:
-        """Raises BadInput."""
-        raise BadInput(f"fault = {fault}: processes of {self._query.name} are not hit")
 
     def note(self, line: str) -> None:
         """Keep a line for the notes of the run."""

@@ -4,12 +4,10 @@ cluster rescales it while it runs.
 The whole job is SQL. An OVER window without a bound keeps a row per key, and gives a result for each event.
 """
 
-from collections.abc import Iterator, Mapping
-
-import pandas as pd
+from collections.abc import Mapping
 
 from keyshift.clock import SECOND_US
-from keyshift.peers.counting import Stopped, begun_anew
+from keyshift.peers.counting import CountingQuery, Stopped
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
@@ -57,15 +55,14 @@ def query(state_bytes: int, version: int) -> str:
     )
 
 
-class FlinkQuery:
-    """See ``CountingQuery``. Its state is a savepoint, all of which is written and read."""
+class FlinkQuery(CountingQuery):
+    """Its state is a savepoint, all of which is written and read, by Flink alone."""
 
     name = "Flink"
     told = (
         "a job of Flink: bytes of a unit are an equal share of the savepoint, all of which is written and read; the "
         "verdict is about results and the last count of each key, not about owners nor Flink's own final state"
     )
-    repeats = False
 
     def __init__(self, workload: KeyCount, client: FlinkClient, events: Topic, results: Topic) -> None:
         self._workload, self._client, self._events, self._results = workload, client, events, results
@@ -107,17 +104,9 @@ class FlinkQuery:
 
         wait_until(silent, SILENCE_S, STILL_S, self._results.length)
 
-    def rescale(self, slots: int, version: int) -> Stopped:
-        """See ``CountingQuery``."""
-        return begun_anew(self, slots, version)
-
     def require_alive(self) -> None:
         """See ``CountingQuery``."""
         self._client.require_alive(self._job)
-
-    def final_parts(self) -> Iterator[pd.DataFrame]:
-        """Nothing: savepoints are Flink's to read."""
-        return iter(())
 
     def close(self) -> None:
         """End it, if it runs. Of its savepoints nothing is left, as the cluster has room for those of one run."""

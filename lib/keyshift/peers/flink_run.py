@@ -1,6 +1,7 @@
 """The runs of a Flink job that are compared with ours: same load, same Kafka, same machine, same measures."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift.driver.spark import idle_jvm
-from keyshift.endpoints import Endpoints
 from keyshift.folders import MIB
-from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
 from keyshift.peers.counting import CountedByResults, counting_spec, require_other_slots
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.peers.flink_job import RESCALE_S, AdaptiveFlinkQuery, FlinkQuery
-from keyshift.peers.runs import PeerSpec, counting_run, peer_spec, repeated, run_peer
-from keyshift.progress import Say, progress
+from keyshift.peers.runs import PeerLab, PeerSpec, counting_run, peer_lab, peer_spec, repeated, run_peer
 from keyshift.results.manifest import Manifest
-from keyshift.results.store import ResultStore
-from keyshift.services.stack import Stack
 from keyshift.studies.study import Study
+from keyshift.traffic.topics import Topic
 
 RESTART, RESCALE = "flink_restart", "flink_rescale"
 QUERIES = {RESTART: FlinkQuery, RESCALE: AdaptiveFlinkQuery}
@@ -61,30 +58,23 @@ def measure_flink(name: str, common: Mapping[str, Any], profile: str = "") -> St
     Raises BadInput before anything is started, ServiceUnavailable if Flink's jars cannot be had.
     """
     spec = flink_spec(name, common)
-    home, slots = Stack().home, max(spec.tasks.values())
-    with (
-        progress(None) as say,
-        open_services(profile, say) as endpoints,
-        flink(home, slots, say, spec.job.snapshot_s) as client,
-    ):
-        store = ResultStore(endpoints)
-        return repeated({name: spec}, store, lambda each: run_flink(each, client, endpoints, store, home, say))
+    slots = max(spec.tasks.values())
+    with peer_lab(profile) as lab, flink(lab.home, slots, lab.say, spec.job.snapshot_s) as client:
+        return repeated({name: spec}, lab.store, lambda each: run_flink(each, client, lab))
 
 
-def run_flink(
-    spec: PeerSpec, client: FlinkClient, endpoints: Endpoints, store: ResultStore, home: Path, say: Say
-) -> Manifest:
+def run_flink(spec: PeerSpec, client: FlinkClient, lab: PeerLab) -> Manifest:
     """One run, stored whatever its verdict, or if it died."""
     workload = spec.workload
     assert isinstance(workload, CountedByResults)
+
+    def query(work: Path, events: Topic, results: Topic) -> FlinkQuery:
+        return QUERIES[spec.peer](workload, client, events, results)
+
     return run_peer(
         spec,
-        store,
-        home,
-        say,
-        lambda run_id: counting_run(
-            spec, endpoints, run_id, home, say, lambda work, *topics: QUERIES[spec.peer](workload, client, *topics)
-        ),
+        lab,
+        partial(counting_run, spec, lab, query),
         versions={"flink": client.version()},
         told=lambda metrics: with_jvm(metrics, "flink_jvm"),
         beside=idle_jvm,

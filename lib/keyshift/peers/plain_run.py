@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -10,10 +11,9 @@ import pandas as pd
 from pyspark.sql import SparkSession
 
 from keyshift.driver.spark import require_no_spark
-from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import make_spec
 from keyshift.folders import work_folder
-from keyshift.lab.environment import open_services, require_possible_here
+from keyshift.lab.environment import require_possible_here
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
@@ -22,15 +22,10 @@ from keyshift.lab.system import SystemUnderTest, job_config, job_traffic
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.peers.counting import CountedByResults, require_settled
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
-from keyshift.peers.runs import PeerSpec, local_spark, peer_spec, repeated, run_peer, tidied
+from keyshift.peers.runs import PeerLab, PeerSpec, local_spark, peer_lab, peer_spec, repeated, run_peer, tidied
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
-from keyshift.progress import Say, progress
-from keyshift.results.manifest import Manifest
-from keyshift.results.store import ResultStore
 from keyshift.results.verdict import Ownership
-from keyshift.services.stack import Stack
 from keyshift.studies.study import Study, collect, specs_of
-from keyshift.wire.faults import Fault
 from keyshift.workloads import Workload
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
@@ -85,10 +80,6 @@ class PlainSystem(SystemUnderTest):
     def owners(self) -> dict[str, Collection[int]]:
         """The same, always."""
         return {self._stage: set(self._owned.owner)}
-
-    def hit(self, fault: Fault) -> None:
-        """Raises BadInput."""
-        raise BadInput(f"fault = {fault}: processes of a job without support are not hit")
 
     def note(self, line: str) -> None:
         """Keep a line for the notes of the run."""
@@ -182,31 +173,20 @@ def measure_beside_plain(
 def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProfile) -> Study:
     """In one Spark session, one run after the other."""
     require_no_spark()
-    home, cores = Stack().home, max(spec.cores for spec in specs.values())
+    cores = max(spec.cores for spec in specs.values())
     with (
-        progress(None) as say,
-        open_services(profile, say) as endpoints,
-        work_folder(home, "plain-") as work,
-        local_spark(cores, home, say, place.options()) as spark,
+        peer_lab(profile) as lab,
+        work_folder(lab.home, "plain-") as work,
+        local_spark(cores, lab.home, lab.say, place.options()) as spark,
     ):
-        store = ResultStore(endpoints)
-        return repeated(specs, store, lambda each: run_plain(each, spark, endpoints, store, work, home, say))
-
-
-def run_plain(
-    spec: PeerSpec, spark: SparkSession, endpoints: Endpoints, store: ResultStore, work: Path, home: Path, say: Say
-) -> Manifest:
-    """One run, stored whatever its verdict, or if it died."""
-    return run_peer(spec, store, home, say, lambda run_id: _prepared(spec, spark, endpoints, run_id, work, say))
+        return repeated(specs, lab.store, lambda each: run_peer(each, lab, partial(_prepared, each, spark, lab, work)))
 
 
 @contextmanager
-def _prepared(
-    spec: PeerSpec, spark: SparkSession, endpoints: Endpoints, run_id: str, work: Path, say: Say
-) -> Iterator[RunLoop]:
-    config, reporter = job_config(spec, run_id, endpoints, None), Reporter(say)
+def _prepared(spec: PeerSpec, spark: SparkSession, lab: PeerLab, work: Path, run_id: str) -> Iterator[RunLoop]:
+    config, reporter = job_config(spec, run_id, lab.endpoints, None), Reporter(lab.say)
     traffic = job_traffic(spec.workload, config, config.slots, work, reporter.second)
     job = PlainJob(spark, config, work, BATCH_S, traffic)
     system = PlainSystem(job, config.stage)
-    with tidied(system.close, traffic, say):
+    with tidied(system.close, traffic, lab.say):
         yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -16,6 +16,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import work_folder
 from keyshift.lab.ending import all_of
+from keyshift.lab.environment import open_services
 from keyshift.lab.machine import bare_copy
 from keyshift.lab.recording import Recording
 from keyshift.lab.reporter import Reporter
@@ -23,7 +24,7 @@ from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.peers.counting import CountingJob, CountingQuery
 from keyshift.program import interrupts_wait
-from keyshift.progress import Say
+from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.services.jars import jars
@@ -54,6 +55,22 @@ def peer_spec(spec: RunSpec, peer: str, workload: Workload) -> PeerSpec:
     return PeerSpec(**parts | {"workload": workload}, peer=peer)
 
 
+class PeerLab(NamedTuple):
+    """Where peers run: services, the store of what they leave, the state folder, and who hears what is being done."""
+
+    endpoints: Endpoints
+    store: ResultStore
+    home: Path
+    say: Say
+
+
+@contextmanager
+def peer_lab(profile: str) -> Iterator[PeerLab]:
+    """With the services of ``profile``; see ``open_services``."""
+    with progress(None) as say, open_services(profile, say) as endpoints:
+        yield PeerLab(endpoints, ResultStore(endpoints), Stack().home, say)
+
+
 def repeated(specs: Mapping[str, PeerSpec], store: ResultStore, one: Callable[[PeerSpec], Manifest]) -> Study:
     """A run for each repetition of each point; all may have died."""
     study = Study({name: [] for name in specs}, {**specs})
@@ -65,9 +82,7 @@ def repeated(specs: Mapping[str, PeerSpec], store: ResultStore, one: Callable[[P
 
 def run_peer(
     spec: PeerSpec,
-    store: ResultStore,
-    home: Path,
-    say: Say,
+    lab: PeerLab,
     prepared: Callable[[str], AbstractContextManager[RunLoop]],
     versions: Mapping[str, str] | None = None,
     told: Callable[[pa.Table], pa.Table] = lambda metrics: metrics,
@@ -79,11 +94,11 @@ def run_peer(
     ``beside``: processes of ours that are neither services nor the job's, with their names.
     """
     run_id = new_run_id(spec.workload.name, spec.peer)
-    speed = bare_copy.bytes_per_s(home / "bare_copy.json")
-    recording = Recording(store, say, spec, run_id, spec.parameters(), speed, versions=versions)
+    speed = bare_copy.bytes_per_s(lab.home / "bare_copy.json")
+    recording = Recording(lab.store, lab.say, spec, run_id, spec.parameters(), speed, versions=versions)
     try:
         with prepared(run_id) as run:
-            services = Stack(home).pids
+            services = Stack(lab.home).pids
             run.services = lambda: {**services(), **beside()}  # else what they use would be others', or the job's
             found = run.execute()
             tables = found.tables | {"metrics": told(found.tables["metrics"])}
@@ -105,24 +120,19 @@ def tidied(close_job: Callable[[], None], traffic: Traffic, say: Say) -> Iterato
 
 @contextmanager
 def counting_run(
-    spec: PeerSpec,
-    endpoints: Endpoints,
-    run_id: str,
-    home: Path,
-    say: Say,
-    query: Callable[[Path, Topic, Topic], CountingQuery],
+    spec: PeerSpec, lab: PeerLab, query: Callable[[Path, Topic, Topic], CountingQuery], run_id: str
 ) -> Iterator[RunLoop]:
     """A run with a job that counts keys, ready to be executed. ``query``: its engine's, in a folder that is removed
     behind the run, with the topics of its events and results.
     """
-    events = Topic.at(endpoints, f"{run_id}-events", spec.job.routers)
-    results = Topic.at(endpoints, f"{run_id}-results")
-    reporter = Reporter(say)
-    with work_folder(home, "peer-") as work:
+    events = Topic.at(lab.endpoints, f"{run_id}-events", spec.job.routers)
+    results = Topic.at(lab.endpoints, f"{run_id}-results")
+    reporter = Reporter(lab.say)
+    with work_folder(lab.home, "peer-") as work:
         output = work / "results.parquet"
         traffic = Traffic(spec.workload, [events], results, output, reporter.second, as_lines=True)
         system = CountingJob(spec, query(work, events, results), events, results)
-        with tidied(system.close, traffic, say):
+        with tidied(system.close, traffic, lab.say):
             yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)
 
 

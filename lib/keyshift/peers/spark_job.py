@@ -22,7 +22,7 @@ from keyshift.driver.spark import interval, telling_line, why_ended
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.model.keys import units_of
-from keyshift.peers.counting import CountedByResults, Stopped, begun_anew, wrong_counts
+from keyshift.peers.counting import CountedByResults, CountingQuery, Stopped, wrong_counts
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
 from keyshift.workloads.keycount import KeyCount, KeyCounts
@@ -61,8 +61,8 @@ class CountedByState(CountedByResults):
         yield from wrong_counts("count in the final state", KeyCounts(events["key"]), last)
 
 
-class SparkQuery:
-    """See ``CountingQuery``: micro-batches, one behind the other without a pause."""
+class SparkQuery(CountingQuery):
+    """Micro-batches, one behind the other without a pause."""
 
     name = "Spark"
     told = (
@@ -72,7 +72,6 @@ class SparkQuery:
         "ends with the first batch behind that"
     )
     rescales = True  # it can go on with another number of slots
-    repeats = False
     counted: ClassVar[type[KeyCount]] = CountedByState
     in_batches = True
 
@@ -84,9 +83,6 @@ class SparkQuery:
         self._final, self._written = pd.DataFrame(), 0
         real_time = {"realTime": interval(spec.job.batch_s)}
         self._trigger = {"processingTime": "0 seconds"} if self.in_batches else real_time
-
-    def open(self) -> None:
-        """Nothing has to be there."""
 
     def begin(self, slots: int, version: int) -> None:
         """See ``CountingQuery``. Raises ServiceUnavailable if Spark cannot repartition its state, or the query does not
@@ -143,7 +139,7 @@ class SparkQuery:
 
     def rescale(self, slots: int, version: int) -> Stopped:
         """See ``CountingQuery``."""
-        return begun_anew(self, slots, version)._replace(state_bytes=self._written)
+        return super().rescale(slots, version)._replace(state_bytes=self._written)
 
     def _await_batch(self) -> None:
         def last() -> int:

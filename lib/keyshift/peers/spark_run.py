@@ -1,21 +1,17 @@
 """The runs of jobs with Spark's own state that are compared with ours: same load, same Kafka, same measures."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from keyshift.endpoints import Endpoints
-from keyshift.lab.environment import open_services
 from keyshift.peers.counting import counting_spec, require_other_slots
-from keyshift.peers.runs import PeerSpec, counting_run, local_spark, peer_spec, repeated, run_peer
+from keyshift.peers.runs import PeerLab, PeerSpec, counting_run, local_spark, peer_lab, peer_spec, repeated, run_peer
 from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery, SparkQuery
 from keyshift.place.profile import load_profile
-from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
-from keyshift.results.store import ResultStore
-from keyshift.services.stack import Stack
 from keyshift.studies.study import Study
 from keyshift.traffic.topics import Topic
 
@@ -36,23 +32,15 @@ def measure_spark(name: str, common: Mapping[str, Any], profile: str = "") -> St
 
     ``common``: as for ``measure``. Raises BadInput before anything is started.
     """
-    spec, place = spark_spec(name, common), load_profile(profile)
-    home = Stack().home
-    with (
-        progress(None) as say,
-        open_services(profile, say) as endpoints,
-        local_spark(spec.cores, home, say, place.spark.options() | SETTINGS) as spark,
-    ):
-        store = ResultStore(endpoints)
-        return repeated({name: spec}, store, lambda each: run_spark(each, spark, endpoints, store, home, say))
+    spec, options = spark_spec(name, common), load_profile(profile).spark.options() | SETTINGS
+    with peer_lab(profile) as lab, local_spark(spec.cores, lab.home, lab.say, options) as spark:
+        return repeated({name: spec}, lab.store, lambda each: run_spark(each, spark, lab))
 
 
-def run_spark(
-    spec: PeerSpec, spark: SparkSession, endpoints: Endpoints, store: ResultStore, home: Path, say: Say
-) -> Manifest:
+def run_spark(spec: PeerSpec, spark: SparkSession, lab: PeerLab) -> Manifest:
     """One run, stored whatever its verdict, or if it died."""
 
     def query(work: Path, events: Topic, results: Topic) -> SparkQuery:
         return QUERIES[spec.peer](spec, spark, work, events, results)
 
-    return run_peer(spec, store, home, say, lambda run_id: counting_run(spec, endpoints, run_id, home, say, query))
+    return run_peer(spec, lab, partial(counting_run, spec, lab, query))

@@ -67,23 +67,18 @@ class RouterCore(Generic[Events]):
                 case Resume():
                     self.log.note("resume")
                     rows += self.resume()
-                case Barrier(version, snapshot):
-                    self.log.note("snapshot" if snapshot else "switch", version=version)
+                    continue
+                case Barrier(version, name):
+                    kind, what = (SNAPSHOT, "snapshot") if name else (BARRIER, "switch")
                     self._awake_us = time_us + AWAKE_US
-                    kind = SNAPSHOT if snapshot else BARRIER
-                    barrier = Row(kind, router, version, offset, 0, snapshot.encode())
-                    rows += [(slot, barrier) for slot in slots]
-                    reached += [snapshot] if snapshot else []
-                case CaptureBarrier(snapshot):
-                    self.log.note("capture", version=version)
-                    barrier = Row(CAPTURE, router, version, offset, 0, snapshot.encode())
-                    rows += [(slot, barrier) for slot in slots]
-                    reached.append(snapshot)
-                case SavepointBarrier(savepoint):
-                    self.log.note("savepoint", version=version)
-                    barrier = Row(SAVEPOINT, router, version, offset, 0, savepoint.encode())
-                    rows += [(slot, barrier) for slot in slots]
-                    reached.append(savepoint)
+                case CaptureBarrier(name):
+                    kind, what = CAPTURE, "capture"
+                case SavepointBarrier(name):
+                    kind, what = SAVEPOINT, "savepoint"
+            self.log.note(what, version=version)
+            barrier = Row(kind, router, version, offset, 0, name.encode())
+            rows += [(slot, barrier) for slot in slots]
+            reached += [name] if name else []
         return rows, reached
 
     def _part(self, router: int, offset: int, events: Events, time_us: int, to_all: bool = False) -> list[Routed]:

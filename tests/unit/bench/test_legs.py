@@ -1,26 +1,11 @@
-"""Part d of ``make bench``: which processes and which frames it counts."""
+"""Part d of ``make bench``: which frames and which samples of processes it counts."""
 
 import contextlib
-import threading
-from itertools import count
-from types import SimpleNamespace
 
 import pandas as pd
-import pytest
 
 from bench import legs
 from keyshift.experiment.spec import make_spec
-from keyshift.services.kafka import Kafka
-from keyshift.services.zookeeper import ZooKeeper
-
-
-@pytest.mark.parametrize(("name", "kind"), [("Kafka", Kafka), ("ZooKeeper", ZooKeeper)])
-def test_the_process_of_a_service_is_known_by_what_it_is_started_with(name, kind, monkeypatch, tmp_path):
-    monkeypatch.setattr(Kafka, "_format", lambda *given: None)
-    service = kind(tmp_path)
-    command, _ = service.configure(["java"], service.ports, threading.Event())
-    line = " ".join(command)
-    assert [found for found, part in legs.PROCESSES.items() if part in line] == [name]
 
 
 def test_a_burst_is_measured_from_its_load_and_not_from_when_it_was_asked_for(monkeypatch, tmp_path):
@@ -33,16 +18,32 @@ def test_a_burst_is_measured_from_its_load_and_not_from_when_it_was_asked_for(mo
         def burst(self, rate, frame_ms, seconds, began=lambda start_s: None):
             began(105.0)
 
+    class Sampler(contextlib.nullcontext):
+        """Whatever it samples is busy for as many hundredths of a core as the time is; Kafka for a tenth more."""
+
+        def __init__(self, around):
+            super().__init__(self)
+            cores = {"driver": ("harness_cores", 0), "kafka": ("harness_cores", 0.1), "spark_jvm": ("cpu_cores", 0)}
+            self.rows = [
+                (float(at_s), metric, name, at_s / 100 + more)
+                for at_s in range(100, 115)
+                for name, (metric, more) in cores.items()
+            ]
+            self.rows += [(109.0, "rss_mib", "spark_jvm", 512.0), (109.0, "machine_cores", "all", 2.0)]
+
     due_us = pd.Series(range(100, 115)) * 1_000_000
     passed = pd.DataFrame({column: due_us for leg in legs.LEGS.values() for column in leg})
     passed["sent_us"] = due_us + pd.Series(range(15)) * 1000
-    slept = []
     monkeypatch.setattr(legs, "Subject", Subject)
+    monkeypatch.setattr(legs, "Sampler", Sampler)
     monkeypatch.setattr(legs, "moments", lambda folder: passed)
-    monkeypatch.setattr(
-        legs, "time", SimpleNamespace(time=lambda: 100.0, sleep=slept.append, monotonic=count().__next__)
-    )
-    monkeypatch.setattr(legs, "_cpu_s", lambda: {})
-    p50, *_ = legs.measure(None, None, make_spec({}), tmp_path, 8.0)
-    assert p50.measure == "due -> sent, P50" and p50.keyshift == [10.0], "of seconds 107 to 113"
-    assert slept == [7.0, 4.0]
+    measured = {row.measure: row.keyshift for row in legs.measure(None, None, make_spec({}), tmp_path, 8.0)}
+    assert measured["due -> sent, P50"] == [10.0], "of seconds 107 to 113"
+    cpu = {name.removeprefix("CPU of "): round(share, 6) for name, [share] in measured.items() if "CPU" in name}
+    of_its_second = 109.5  # the mean of samples that begin at 107 or later, and end at 111 at the latest
+    assert cpu == {
+        "driver": of_its_second,
+        "kafka": of_its_second + 10,
+        "spark_jvm": of_its_second,
+        "all but the driver": 2 * of_its_second + 10,
+    }

@@ -8,7 +8,7 @@ from pyspark import SparkContext
 from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.model.errors import BadInput
 from keyshift.peers import counting, engines
-from keyshift.peers.counting import CountingJob, Stopped, begun_anew
+from keyshift.peers.counting import CountingJob, CountingQuery, Stopped
 from keyshift.peers.engines import ENGINES, Engine, measure_beside_engines
 from keyshift.peers.spark_job import CountedByState
 from keyshift.peers.spark_run import spark_spec
@@ -94,10 +94,10 @@ def test_only_what_goes_on_from_a_checkpoint_is_told_of_an_interval(monkeypatch)
         measure_beside_engines(FLUID, SMALL, ["flink_rescale"], checkpoint_s=0)
 
 
-class Query:
+class Query(CountingQuery):
     """One that only notes what it is told."""
 
-    name, told, repeats = "An engine", "a note", False
+    name, told = "An engine", "a note"
 
     def __init__(self):
         self.asked = []
@@ -108,15 +108,6 @@ class Query:
     def halt(self, finally_=False):
         self.asked.append(("halt", finally_))
         return Stopped(1_000_000, 800)
-
-    def rescale(self, slots, version):
-        return begun_anew(self, slots, version)
-
-    def open(self):
-        """There is nothing to do."""
-
-    def final_parts(self):
-        return iter(())
 
     def require_alive(self):
         """It lives."""

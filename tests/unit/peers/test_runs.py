@@ -23,6 +23,10 @@ from keyshift.waiting import wait_until
 SPEC = SimpleNamespace(workload=SimpleNamespace(name="keycount"), peer="spark_state", parameters=dict)
 
 
+def lab(home):
+    return runs.PeerLab(None, None, home, print)
+
+
 @pytest.fixture
 def recorded(monkeypatch):
     """What was stored of a run."""
@@ -48,7 +52,7 @@ def test_a_run_that_was_judged_is_stored_though_a_service_is_away_when_it_is_tid
         with runs.tidied(away, SimpleNamespace(close=lambda: closed.append("topics")), said.append):
             yield SimpleNamespace(execute=lambda: found)
 
-    assert runs.run_peer(SPEC, None, tmp_path, print, prepared) == "manifest"
+    assert runs.run_peer(SPEC, lab(tmp_path), prepared) == "manifest"
     assert recorded == ["ended"] and closed == ["topics"]
     assert said == ["cleaning up: job (ServiceUnavailable: Kafka is away)"]
 
@@ -67,7 +71,7 @@ def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others(r
         yield run
 
     with pytest.raises(KeyshiftError, match="it is over"):
-        runs.run_peer(SPEC, None, tmp_path, print, prepared)
+        runs.run_peer(SPEC, lab(tmp_path), prepared)
     assert around == [{7: "kafka"}] and recorded == ["it is over"]
 
 
@@ -134,7 +138,7 @@ def test_a_jvm_of_spark_that_was_there_before_is_not_the_jobs(recorded, monkeypa
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=idle))
         stack.enter_context(java(tmp_path, "import time; time.sleep(600)"))
         with pytest.raises(KeyshiftError, match="it is over"):
-            runs.run_peer(SPEC, None, tmp_path, print, prepared, beside=lambda: idle_jvm() | of_other_tests)
+            runs.run_peer(SPEC, lab(tmp_path), prepared, beside=lambda: idle_jvm() | of_other_tests)
         assert idle_jvm() == {idle.pid: "idle Spark"}
     assert idle_jvm() == {}, "it has ended"
     memory = [value for _, metric, kind, value in seen if (metric, kind) == ("rss_mib", "spark_jvm")]
