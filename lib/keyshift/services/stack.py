@@ -111,7 +111,7 @@ class Stack:
         with self.locked(say):
             _require_here(self.home)
             if not self.running():
-                self._users.forget()
+                self._users.release()  # those that were to stay have died; who uses them may live, and recover
             me = self._users.add()
             try:
                 endpoints = self._up(say, needs)

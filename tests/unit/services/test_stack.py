@@ -736,6 +736,17 @@ def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path
     assert not stack.running()
 
 
+def test_services_that_have_died_come_back_for_all_who_use_them_and_do_not_stay(tmp_path):
+    first, second = Counted(tmp_path), Counted(tmp_path)
+    first.up()
+    with first.used():
+        first.flag.unlink()
+        with second.used():
+            pass
+        assert first.running(), "the first may live, and recover"
+    assert not first.running()
+
+
 def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_any_more(tmp_path):
     stack = Counted(tmp_path)
     stack.up()
