@@ -30,6 +30,7 @@ from keyshift.progress import Say, silent
 from keyshift.services import go_programs, jars, processes
 from keyshift.services.embedded import EmbeddedService, Ports
 from keyshift.services.go_programs import go_program
+from keyshift.services.kafka import Kafka
 from keyshift.services.minio import PROGRAM, MinIO
 from keyshift.services.service import ALONE, HOST, Command, Env, Member, Service
 from keyshift.services.stack import DEFAULT_PORTS, SERVICES, STORE, Stack
@@ -639,6 +640,24 @@ def test_a_service_for_which_no_port_is_free_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("keyshift.services.embedded.is_free", lambda port: False)
     with pytest.raises(ServiceUnavailable, match="no free port for zookeeper from 19992 on; name one that is free"):
         Ports(tmp_path, {}).choose(Listener(tmp_path), silent)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "last", "ports"),
+    [
+        ({}, {}, [19102, 19103, 19104, 19105]),
+        ({"kafka": 20001}, {}, [20001, 20002, 20003, 20004]),
+        ({}, {"kafka_relay": 19094}, [19102, 19103, 19094, 19105]),
+        ({"kafka": 65535}, {}, [65535, 19103, 19094, 19095]),
+    ],
+)
+def test_the_port_of_a_relay_goes_with_that_of_clients_as_far_as_there_are_ports(
+    tmp_path, monkeypatch, wanted, last, ports
+):
+    """Nobody listens there as long as no run has a relay: it would be that of another stack, too."""
+    monkeypatch.setattr("keyshift.services.embedded.is_free", lambda port: port not in (19092, 19093))
+    (tmp_path / "ports.json").write_text(json.dumps(last))
+    assert list(Ports(tmp_path, wanted).choose(Kafka(tmp_path), silent).values()) == ports
 
 
 @pytest.mark.parametrize("node", [ALONE, Member(1, (HOST,) * 3)])
