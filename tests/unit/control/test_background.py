@@ -31,7 +31,9 @@ from keyshift.folders import locked
 from keyshift.lab import environment
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import silent
+from keyshift.services import processes
 from keyshift.traffic.topics import Topic
+from keyshift.waiting import wait_until
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
 
@@ -269,6 +271,20 @@ def test_what_is_asked_in_words_is_checked_by_the_job_alone(monkeypatch, tmp_pat
         told = json.loads(line)
         assert (told["outcome"], told["planned_steps"]) == ("complete", 2)
         server.stop()
+
+
+def test_what_is_below_the_process_of_a_job_is_kept_apart_from_the_runs_of_who_has_started_it(monkeypatch, tmp_path):
+    script = "import subprocess; subprocess.run(['sleep', '600'])"
+    begin = lambda *_, **__: subprocess.Popen([sys.executable, "-c", script])  # noqa: E731
+    monkeypatch.setattr(background, "detached", begin)
+    monkeypatch.setattr(processes, "_apart", [])
+    with listen() as listener, background._launched(listener, tmp_path / "log") as process:
+        job = psutil.Process(process.pid)
+        assert wait_until(job.children, 60)
+        below = job.children()
+        assert processes.apart() == {job, *below} <= set(processes.all_below())
+        processes.kill([job, *below])
+    assert processes.apart() == set()
 
 
 def process_of(monkeypatch, script):
