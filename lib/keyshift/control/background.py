@@ -116,7 +116,9 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
         else:
             name = jobs.free_name(order.name, spec.workload.name)
             entry = jobs.new_entry(name)
-        log = jobs.home / "logs" / f"job-{name}.log"
+        # The process before may live: how it ends some day is looked up in its log.
+        kind = f".{secrets.token_hex(2)}" if order.take_over else ""
+        log = jobs.home / "logs" / f"job-{name}{kind}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         process = _launched(listener, log)
         job = JobFile(

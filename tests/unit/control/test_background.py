@@ -160,6 +160,17 @@ def test_a_job_is_what_it_was_when_a_process_was_killed_that_never_got_hold_of_i
     assert jobs.read("one") == before
 
 
+@pytest.mark.parametrize(("host", "why", "its_own"), [("", "it was interrupted", True), ("there", "", False)])
+def test_a_job_is_its_processs_again_if_one_that_was_to_go_on_with_it_has_ended_and_cannot_live_elsewhere(
+    jobs, gone, host, why, its_own
+):
+    before = file_of("one", entry="ab")
+    other = file_of("one", gone, entry="ab", before=before, host=host, why=why)
+    jobs.write(other)
+    jobs.hold("one", "ab", os.getpid())
+    assert (jobs.home / "jobs" / "one.json").read_text() == (before if its_own else other).model_dump_json()
+
+
 def test_a_job_whose_journal_does_not_name_its_sources_is_not_forgotten(jobs, gone):
     """An older keyshift wrote such journals: its topics would be left for ever."""
     jobs.write(file_of("one", gone))
