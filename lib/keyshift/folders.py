@@ -178,8 +178,16 @@ def _lock_file(folder: Path) -> IO[str]:
 
 
 @contextmanager
-def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading.Event | None = None) -> Iterator[None]:
-    """Hold the lock file ``path``; others, also in other processes, wait. The system frees it if we die.
+def locked(
+    path: Path,
+    what: str,
+    say: Say,
+    deadline_s: float,
+    cancel: threading.Event | None = None,
+    shared: bool = False,
+) -> Iterator[None]:
+    """Hold the lock file ``path``; others, also in other processes, wait. The system frees it if we die. ``shared``:
+    those who hold it so as well do not wait.
 
     Raises ServiceUnavailable naming the holder after ``deadline_s`` (0: at once), or the path if it cannot be locked,
     Cancelled once ``cancel`` is set.
@@ -197,7 +205,7 @@ def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading
         def ours() -> bool:
             nonlocal told
             with service_errors(OSError, reason), suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 return True
             if cancel is not None and cancel.is_set():
                 raise Cancelled

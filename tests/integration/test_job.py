@@ -287,7 +287,7 @@ def test_a_driver_that_stood_while_another_one_took_its_job_ends_with_one_line_a
     before = told()
     old.resume()
     assert wait_until(lambda: ended(old), 240)
-    words = (session_stack.home / "logs" / f"job-{name}.log.1").read_text().splitlines()
+    words = (session_stack.home / "logs" / f"job-{name}.log").read_text().splitlines()
     assert words[-1] == (
         f"keyshift: job {run} runs in another process now (epoch 2, ours was 1); "
         "this one ends and leaves everything to it"

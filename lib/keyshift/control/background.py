@@ -25,7 +25,7 @@ from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.profile import ControlProfile, located
 from keyshift.progress import Say
-from keyshift.services.processes import detached, identity
+from keyshift.services.processes import detached, identity, keep_apart
 
 RELEASE = b"release\n"  # what the process is told when whoever has started it knows that the job is ready
 TOKEN = "KEYSHIFT_CONTROL_TOKEN"  # of all jobs, for who reads it from a Secret; without it each job draws its own
@@ -116,7 +116,9 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
         else:
             name = jobs.free_name(order.name, spec.workload.name)
             entry = jobs.new_entry(name)
-        log = jobs.home / "logs" / f"job-{name}.log"
+        # The process before may live: how it ends some day is looked up in its log.
+        kind = f".{secrets.token_hex(2)}" if order.take_over else ""
+        log = jobs.home / "logs" / f"job-{name}{kind}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         process = _launched(listener, log)
         job = JobFile(
@@ -168,7 +170,9 @@ def _ended_otherwise(
 def _launched(listener: socket.socket, log: Path) -> subprocess.Popen[bytes]:
     env = os.environ | {"PYTHONUNBUFFERED": "1"}
     program = [sys.executable, "-m", "keyshift.control.process"]
-    return detached(program, log, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], env=env)
+    process = detached(program, log, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], env=env)
+    keep_apart(process.pid)  # of the runs of a notebook's kernel
+    return process
 
 
 def _tell(process: subprocess.Popen[bytes], line: bytes) -> None:

@@ -132,19 +132,22 @@ class Jobs:
         If a process has ended that was to go on with the job and never got hold of it, the job is what it was before:
         its process may live.
         """
-        try:
-            job = JobFile.model_validate_json(self._path(name).read_text(encoding="utf-8"))
-        except (OSError, ValidationError):
-            return None
-        while (before := job.before) and not self.alive(job):
+        job = _written(self._path(name))
+        while job and (before := job.before) and not self.alive(job):
             job = before if self.alive(before) else before.model_copy(update={"why": job.why or before.why})
         return job
 
     def hold(self, name: str, entry: str, pid: int) -> None:
-        """The process ``pid`` has got hold of a job: what was known before is of no use any more."""
+        """The process ``pid`` drives a job: what was known before is of no use any more, nor what is known of a process
+        that has ended and never got hold of it. Raises ServiceUnavailable if that cannot be written down now.
+        """
+        path = self._path(name)
+        if not ((written := _written(path)) and written.before):
+            return
         with self.naming():
-            if (file := self.read(name)) and file.before and (file.entry, file.pid) == (entry, pid):
-                self.write(file.model_copy(update={"before": None}))
+            written, file = _written(path), self.read(name)
+            if written and file and (file.entry, file.pid) == (entry, pid) and not self.abroad(written):
+                self.write(file.model_copy(update={"before": None, "why": ""}))
 
     def remove(self, job: JobFile) -> None:
         """Forget a job of which nothing is left, unless its name is another one's by now, or another process goes on
@@ -336,6 +339,14 @@ class JournalFile:
         if self._leftovers.exists():
             return LEFTOVERS, f"{forget} what is left of it"
         return NOTHING, "nothing is left of it"
+
+
+def _written(path: Path) -> JobFile | None:
+    """Whatever has become of the process that it names."""
+    try:
+        return JobFile.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
 
 
 def _write(path: Path, kept: Kept) -> None:

@@ -26,7 +26,7 @@ from keyshift.lab.environment import open_job_lab
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.journal import Journal, Keeper, journal_from_json, journal_to_json
 from keyshift.lab.run import Lab
-from keyshift.model.errors import BadInput, Deposed, JobOver, service_errors
+from keyshift.model.errors import BadInput, Deposed, JobOver, ServiceUnavailable, service_errors
 from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.results.manifest import Manifest
@@ -97,16 +97,17 @@ class _Entry(Keeper):
             self._file.expect(self._known({"run_id": run_id, "token": token}))
 
     def keep(self, journal: Journal) -> None:
-        """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes.
+        """The journal. Whoever writes it drives the job, and the job's file says so from then on. Behind the first one
+        of a job that goes on what was temporary goes.
 
         Raises BadInput if the name is another job's, or nobody's before anybody heard that the job is ready.
         """
         self._require_known(self._kept)
         self._file.keep(self._known(journal_to_json(journal)))
-        if self.resumed and not self._kept:
+        with contextlib.suppress(ServiceUnavailable):  # then behind the next one
             self._jobs.hold(self._name, self._entry, self._pid)
-            if self._before:
-                shutil.rmtree(self._before, ignore_errors=True)
+        if self._before and not self._kept:
+            shutil.rmtree(self._before, ignore_errors=True)
         self._kept = True
 
     def begun(self) -> None:
@@ -149,7 +150,7 @@ class _Entry(Keeper):
         if self.ending is Ending.STOPPED and self.deleted:
             if file:
                 self._jobs.remove(file)
-        elif file:
+        elif file and file.pid == self._pid:  # else another process is about to go on, and says how it ends itself
             file = file.model_copy(update={"why": self._last_word(job)})
             with contextlib.suppress(OSError):  # then it is found out from its log
                 self._jobs.write(file)

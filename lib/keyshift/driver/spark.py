@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services.jars import pyspark_jars
-from keyshift.services.processes import all_below, kill
+from keyshift.services.processes import all_below, apart, kill
 from keyshift.wire import spark_rows
 from keyshift.wire.config import InputTopic, JobConfig
 from keyshift.worker import tasks
@@ -244,7 +244,7 @@ def session(
     except BaseException as error:
         words = _why(error) if isinstance(error, Exception) else ""
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
-        kill(set(all_below()) - others)
+        kill(set(all_below()) - others - apart())
         if not kept:
             forget_jvm()
         elif begun := SparkContext._active_spark_context:  # in the JVM of an earlier session, which stays

@@ -175,7 +175,9 @@ class ServiceFaults(BesideRun):
         if node != fault.who:
             self._note(f"{fault.action} of {fault.who} hits {node}")
         if fault.action == "stop":
-            self._stop(self._stack.pid(node), fault.seconds)
+            # Else a command that begins meanwhile finds it unhealthy, and starts it anew. Several may stand at once.
+            with self._stack.locked(shared=True):
+                self._stop(self._stack.pid(node), fault.seconds)
         elif fault.action == "kill":
             os.kill(self._stack.pid(node), signal.SIGKILL)
         else:

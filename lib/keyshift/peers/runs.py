@@ -148,7 +148,6 @@ def _spark_files(home: Path) -> Path:
 def local_spark(cores: int, home: Path, say: Say, options: Mapping[str, Any]) -> Iterator[SparkSession]:
     """A Spark of one process, for peers that run in it. Raises ServiceUnavailable."""
     work = _spark_files(home)
-    work.mkdir(parents=True, exist_ok=True)  # somebody may have wiped the state folder since the last session
     say(f"starting Spark, local[{cores}]")
     spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log", options)
     try:

@@ -57,6 +57,8 @@ class Ports:
 
     def choose(self, service: Service, say: Say) -> dict[str, int]:
         """A free port for each it needs: the one asked for, else that of the last start, else the default, else any.
+        If one is not the default, those behind it are shifted by as much: at that of a relay nobody listens as long as
+        there is none, so it would seem to be free though another stack has it.
 
         Raises ServiceUnavailable if none is free.
         """
@@ -64,8 +66,9 @@ class Ports:
             saved = self.saved()
             taken = {port for name, port in saved.items() if name not in service.ports}
             chosen: dict[str, int] = {}
+            shift = 0
             for name, default in service.ports.items():
-                first = self._wanted.get(name, saved.get(name, default))
+                first = self._wanted.get(name, saved.get(name, min(default + shift, 65535)))
                 free = (p for p in _candidates(first, default) if p not in taken and is_free(p))
                 port = next(free, None)
                 if port is None:
@@ -74,6 +77,7 @@ class Ports:
                     say(f"{service.title}: port {first} is taken, using {port}")
                 chosen[name] = port
                 taken.add(port)
+                shift = shift or port - default
             write_whole(self._file, json.dumps(saved | chosen, indent=1))
             return chosen
 

@@ -22,6 +22,7 @@ from keyshift.waiting import wait_until
 TELL_S = 15.0  # between two lines of progress
 # Children that still run while this process does. Kept to collect them when they die, or they would stay as zombies.
 _children: dict[int, subprocess.Popen[bytes]] = {}
+_apart: list[psutil.Process] = []
 
 
 def run_to_end(
@@ -209,6 +210,20 @@ def all_below(process: psutil.Process | None = None) -> list[psutil.Process]:
         for each in found:  # it grows meanwhile
             found += children[each.pid]
         return found
+
+
+def keep_apart(pid: int) -> None:
+    """What this process has begun there is none of its own work, nor is what runs below that; see ``apart``."""
+    _apart.append(psutil.Process(pid))
+
+
+def apart() -> set[psutil.Process]:
+    """Of ``all_below`` this process what is to be kept apart."""
+    found = set[psutil.Process]()
+    for process in filter(psutil.Process.is_running, _apart):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found |= {process, *all_below(process)}
+    return found
 
 
 def all_above(process: psutil.Process) -> Iterator[psutil.Process]:

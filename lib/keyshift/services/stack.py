@@ -8,7 +8,7 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
     nodes                      how many nodes Kafka and ZooKeeper had at the last start, if several
     credentials.json           of MinIO
     users/                     who uses the services; see ``services.users``
-    lock                       held by ``up`` and ``down``
+    lock                       held by ``up`` and ``down``, and while a service is away or stands for a while
 """
 
 import shutil
@@ -95,7 +95,7 @@ class Stack:
         this call started is ended.
         """
         folders.require_disk_space(self.home, 0, REMEDY)
-        with self._lock(say):
+        with self.locked(say):
             _require_here(self.home)
             endpoints = self._up(say)
             self._users.keep()
@@ -108,10 +108,10 @@ class Stack:
         ``needs``: of SERVICES those that are started if they do not run.
         """
         folders.require_disk_space(self.home, 0, REMEDY)
-        with self._lock(say):
+        with self.locked(say):
             _require_here(self.home)
             if not self.running():
-                self._users.forget()
+                self._users.release()  # those that were to stay have died; who uses them may live, and recover
             me = self._users.add()
             try:
                 endpoints = self._up(say, needs)
@@ -121,7 +121,7 @@ class Stack:
         try:
             yield endpoints
         finally:
-            with self._lock(say):
+            with self.locked(say):
                 self._users.remove(me)
                 if not self._users.wanted():
                     self._users.forget()
@@ -164,7 +164,7 @@ class Stack:
         """
         if not self.home.exists():
             return
-        with self._lock(say):
+        with self.locked(say):
             _require_here(self.home)
             require()
             self._users.forget()
@@ -207,7 +207,7 @@ class Stack:
         Raises BadInput if there is no such service, ServiceUnavailable if it does not come back.
         """
         service = self.node(name)
-        with self._lock(say):
+        with self.locked(say):
             self._stop([service], say)
             (at_once or threading.Event()).wait(away_s)
             self._start([service], say)
@@ -241,15 +241,16 @@ class Stack:
         """Whether any process of this state folder's services is alive."""
         return any(service.process for service in self._all())
 
+    def locked(self, say: Say = silent, shared: bool = False) -> AbstractContextManager[None]:
+        """Inside, nobody else starts or ends services; see ``folders.locked``."""
+        return folders.locked(self.home / "lock", "keyshift up or down", say, LOCK_DEADLINE_S, shared=shared)
+
     def _all(self) -> list[EmbeddedService]:
         """Its services, and those that were started last, of which there may be another number of nodes."""
         if (before := _nodes_before(self.home)) == self.nodes:
             return self._services
         others = Stack(self.home, nodes=before)._services
         return [*self._services, *(service for service in others if service.kind in NODE_BYTES)]
-
-    def _lock(self, say: Say) -> AbstractContextManager[None]:
-        return folders.locked(self.home / "lock", "keyshift up or down", say, LOCK_DEADLINE_S)
 
     def _endpoints(self) -> Endpoints:
         kafka, zookeeper, minio = (

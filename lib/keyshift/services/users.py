@@ -39,6 +39,10 @@ class Users:
         """Let the services stay when nobody uses them."""
         write_whole(self._folder / STAY, "")
 
+    def release(self) -> None:
+        """Let the services stop with the last who uses them; safe to call twice."""
+        (self._folder / STAY).unlink(missing_ok=True)
+
     def entries(self) -> Iterator[Path]:
         """The pid files, also of processes that have died."""
         return self._folder.glob("*-*")

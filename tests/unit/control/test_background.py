@@ -31,7 +31,9 @@ from keyshift.folders import locked
 from keyshift.lab import environment
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import silent
+from keyshift.services import processes
 from keyshift.traffic.topics import Topic
+from keyshift.waiting import wait_until
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
 
@@ -168,6 +170,17 @@ def test_a_job_is_what_it_was_when_a_process_was_killed_that_never_got_hold_of_i
     assert jobs.read("one") == before
 
 
+@pytest.mark.parametrize(("host", "why", "its_own"), [("", "it was interrupted", True), ("there", "", False)])
+def test_a_job_is_its_processs_again_if_one_that_was_to_go_on_with_it_has_ended_and_cannot_live_elsewhere(
+    jobs, gone, host, why, its_own
+):
+    before = file_of("one", entry="ab")
+    other = file_of("one", gone, entry="ab", before=before, host=host, why=why)
+    jobs.write(other)
+    jobs.hold("one", "ab", os.getpid())
+    assert (jobs.home / "jobs" / "one.json").read_text() == (before if its_own else other).model_dump_json()
+
+
 def test_a_job_whose_journal_does_not_name_its_sources_is_not_forgotten(jobs, gone):
     """Its topics would be left for ever."""
     jobs.write(file_of("one", gone))
@@ -286,6 +299,20 @@ def test_what_is_asked_in_words_is_checked_by_the_job_alone(monkeypatch, tmp_pat
         told = json.loads(line)
         assert (told["outcome"], told["planned_steps"]) == ("complete", 2)
         server.stop()
+
+
+def test_what_is_below_the_process_of_a_job_is_kept_apart_from_the_runs_of_who_has_started_it(monkeypatch, tmp_path):
+    script = "import subprocess; subprocess.run(['sleep', '600'])"
+    begin = lambda *_, **__: subprocess.Popen([sys.executable, "-c", script])  # noqa: E731
+    monkeypatch.setattr(background, "detached", begin)
+    monkeypatch.setattr(processes, "_apart", [])
+    with listen() as listener, background._launched(listener, tmp_path / "log") as process:
+        job = psutil.Process(process.pid)
+        assert wait_until(job.children, 60)
+        below = job.children()
+        assert processes.apart() == {job, *below} <= set(processes.all_below())
+        processes.kill([job, *below])
+    assert processes.apart() == set()
 
 
 def process_of(monkeypatch, script):

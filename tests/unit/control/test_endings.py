@@ -443,11 +443,29 @@ def test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everythi
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(old.pid).wait(WAIT_S)
     new = Jobs().read(NAME)
-    assert "this one ends and leaves everything to it" in Path(f"{old.log}.1").read_text()
+    assert "this one ends and leaves everything to it" in Path(old.log).read_text() and new.log != old.log
     assert (client().status()["state"], new.why, world.made) == ("running", "", PARTS)
     assert new.before is None, "it has the job, however it ends"
     assert new.pid != old.pid and Jobs().journal(NAME).read() is not None
     assert '"verdict": "ok"' in command("job", "stop", NAME)
+
+
+def test_how_a_job_ends_some_day_is_not_how_a_process_did_that_was_to_take_it_over(world, monkeypatch):
+    started()
+    before, asked = Jobs().read(NAME), client()
+
+    def no_spark(*_):
+        raise ServiceUnavailable("Spark did not start")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "open_job_lab", no_spark)
+        assert "Spark did not start" in command("resume", NAME, "--take-over")
+    entry = Jobs().home / "jobs" / f"{NAME}.json"
+    asked.do(Rate(rate=300))  # its journal is written, as it is the driver
+    assert wait_until(lambda: entry.read_text() == before.model_dump_json(), WAIT_S)
+    listed = sent(signal.SIGKILL)
+    assert "was killed" in listed and "Spark did not start" not in listed
+    assert json.loads(entry.read_text())["log"] == before.log and not Path(f"{before.log}.1").exists()
 
 
 def test_a_job_that_runs_elsewhere_can_be_reached_there_when_a_resume_was_refused(world):

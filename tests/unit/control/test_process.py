@@ -68,6 +68,12 @@ def test_who_was_forgotten_before_it_was_ready_never_is():
     assert not begun.resumable() and jobs.journal(NAME, "first").read() is None
 
 
+def test_who_ends_while_another_process_is_to_go_on_has_no_last_word_in_the_file_of_that_one():
+    begun, jobs = entry("first"), Jobs()
+    begun.ended(mock.Mock(error=None, run_id="first", why="it died"))
+    assert jobs.read(NAME).pid != begun._pid and jobs.read(NAME).why == ""
+
+
 def test_a_job_that_runs_outlives_the_loss_of_its_entry():
     begun, jobs = entry("first"), Jobs()
     begun.keep(journal("first"))

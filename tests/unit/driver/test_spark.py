@@ -1,9 +1,12 @@
 """How a Spark starts, without one: beside no other of this process, and what is said if it does not."""
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -12,6 +15,7 @@ from pyspark.sql import SparkSession
 from keyshift.driver import spark as module
 from keyshift.driver.spark import session, telling_line
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.services import processes
 
 LIVES, GONE = SimpleNamespace(poll=lambda: None), SimpleNamespace(poll=lambda: -9)  # a JVM
 CALLED = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext."
@@ -58,6 +62,21 @@ def test_a_jvm_that_is_killed_as_its_start_fails_or_is_interrupted_is_not_asked_
     with pytest.raises(raised):
         start(launch)
     assert SparkContext._gateway is None is SparkContext._active_spark_context
+
+
+def test_a_start_that_fails_ends_what_it_has_begun_and_nothing_of_a_job_in_the_background(start, monkeypatch):
+    begun = []
+
+    def launch():
+        begun.extend(subprocess.Popen(["sleep", "600"]) for _ in range(2))
+        monkeypatch.setattr(processes, "_apart", [psutil.Process(begun[0].pid)])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(launch)
+    assert begun[1].wait(60) == -signal.SIGKILL and begun[0].poll() is None
+    begun[0].kill()
+    begun[0].wait()
 
 
 def test_a_jvm_is_that_of_the_installed_pyspark_whatever_spark_the_environment_is_set_up_for(start, monkeypatch):

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from keyshift.experiment.spec import make_spec
+from keyshift.folders import locked
 from keyshift.lab import service_faults
 from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.model.errors import BadInput, ServiceUnavailable
@@ -35,6 +36,9 @@ class Services:
         assert self.go.wait(60)
         if self.failure:
             raise self.failure
+
+    def locked(self, shared):
+        return contextlib.nullcontext()
 
     def node(self, name):
         return SimpleNamespace(name=f"{name}{self.first}")
@@ -167,8 +171,12 @@ def test_who_ends_a_run_does_not_wait_for_a_service_that_is_stopped_for_an_hour(
         monkeypatch.setattr(stack, "pid", lambda name: service.pid)
         before = set(psutil.Process().children())
         made = ServiceFaults(stack, SparkProfile(), print)
-        made.hit(*parse("stop:kafka@4:3600s"))
+        for fault in parse("stop:kafka@4:3600s,stop:zookeeper@4:3600s"):
+            made.hit(fault)
+        assert wait_until(lambda: len(set(psutil.Process().children()) - before) == 2, 60, 0.01), "both stand at once"
         assert wait_until(lambda: process.status() == psutil.STATUS_STOPPED, 60, 0.01)
+        with pytest.raises(ServiceUnavailable), locked(tmp_path / "lock", "another command", print, 0.0):
+            pytest.fail("it finds a service that does not answer, and starts it anew")
         made.close()
         assert process.status() != psutil.STATUS_STOPPED and not made.away
         assert set(psutil.Process().children()) <= before, "nobody is left who would wake it up"

@@ -30,6 +30,7 @@ from keyshift.progress import Say, silent
 from keyshift.services import go_programs, jars, processes
 from keyshift.services.embedded import EmbeddedService, Ports
 from keyshift.services.go_programs import go_program
+from keyshift.services.kafka import Kafka
 from keyshift.services.minio import PROGRAM, MinIO
 from keyshift.services.service import ALONE, HOST, Command, Env, Member, Service
 from keyshift.services.stack import DEFAULT_PORTS, SERVICES, STORE, Stack
@@ -641,6 +642,24 @@ def test_a_service_for_which_no_port_is_free_is_named(tmp_path, monkeypatch):
         Ports(tmp_path, {}).choose(Listener(tmp_path), silent)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "last", "ports"),
+    [
+        ({}, {}, [19102, 19103, 19104, 19105]),
+        ({"kafka": 20001}, {}, [20001, 20002, 20003, 20004]),
+        ({}, {"kafka_relay": 19094}, [19102, 19103, 19094, 19105]),
+        ({"kafka": 65535}, {}, [65535, 19103, 19094, 19095]),
+    ],
+)
+def test_the_port_of_a_relay_goes_with_that_of_clients_as_far_as_there_are_ports(
+    tmp_path, monkeypatch, wanted, last, ports
+):
+    """Nobody listens there as long as no run has a relay: it would be that of another stack, too."""
+    monkeypatch.setattr("keyshift.services.embedded.is_free", lambda port: port not in (19092, 19093))
+    (tmp_path / "ports.json").write_text(json.dumps(last))
+    assert list(Ports(tmp_path, wanted).choose(Kafka(tmp_path), silent).values()) == ports
+
+
 @pytest.mark.parametrize("node", [ALONE, Member(1, (HOST,) * 3)])
 def test_a_service_that_does_not_answer_is_started_again_at_its_ports(tmp_path, node):
     """Its own process has them until it is ended; other nodes would not find it at others."""
@@ -734,6 +753,17 @@ def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path
     with stack.used():
         assert stack.running()
     assert not stack.running()
+
+
+def test_services_that_have_died_come_back_for_all_who_use_them_and_do_not_stay(tmp_path):
+    first, second = Counted(tmp_path), Counted(tmp_path)
+    first.up()
+    with first.used():
+        first.flag.unlink()
+        with second.used():
+            pass
+        assert first.running(), "the first may live, and recover"
+    assert not first.running()
 
 
 def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_any_more(tmp_path):

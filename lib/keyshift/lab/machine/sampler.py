@@ -6,7 +6,7 @@ import threading
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import psutil
@@ -77,7 +77,7 @@ class Sampler:
     """Watches the processes below this one: Spark's JVMs and Python workers. A context manager.
 
     ``around``: the processes that are not the job's, here or elsewhere, with their names; what is below one of them
-    goes with it, but for this process. Of them only CPU is sampled.
+    goes with it, but for this process. Of them only CPU is sampled. What else is ``processes.apart`` counts as others.
     Memory is resident memory: pages that forked workers share are counted in each of them. ``pods``: what executors
     that are pods have used, by now; several may speak of one. ``parts``: of a job that has some, such as replicas, by
     the process below which all processes of the part are.
@@ -149,6 +149,7 @@ class Sampler:
         memory: dict[str, float] = defaultdict(float)
         cpu: dict[tuple[str, str], float] = defaultdict(float)
         below = {process.pid: process for process in processes.all_below()}
+        apart = _apart(around)
         seen, spent = dict[int, tuple[str, float]](), dict[int, Spent]()
         for pid in sorted({*below, *around}):  # parents first: a child that ends meanwhile is in the next look's
             with contextlib.suppress(psutil.Error):
@@ -157,7 +158,7 @@ class Sampler:
                     seen[pid] = process.name(), process.memory_info().rss / 2**20
                     spent[pid] = Spent.of(process)
         kinds, others = dict[int, tuple[str, str]](), {pid: around[pid] for pid in around.keys() - {os.getpid()}}
-        for pid in spent:
+        for pid in (pid for pid in spent if pid not in apart):
             program, mib = seen[pid]
             beside = around.get(pid) or SERVERS.get(program) or _part(pid, spent, others)
             kind = beside or _part(pid, spent, parts) or ("spark_jvm" if program == "java" else "python_workers")
@@ -166,7 +167,8 @@ class Sampler:
                 memory[kind] += mib
             kinds[pid] = (AROUND if beside else "cpu_cores", kind)
         for pid, seconds in self._cpu.since(spent, below):
-            cpu[kinds[pid]] += seconds
+            if pid in kinds:  # else it is apart: when it ends, this process hears of all that it has spent
+                cpu[kinds[pid]] += seconds
         for kind, mib in memory.items():
             yield "rss_mib", kind, mib
         for (metric, kind), seconds in cpu.items():
@@ -236,9 +238,17 @@ def _over_network(name: str, total: Bytes) -> Iterator[tuple[str, str, float]]:
     yield RECEIVED, name, total.received / 2**20
 
 
-def spent_s(around: Iterable[int]) -> dict[int, float]:
-    """Seconds of CPU so far of each process below this one, and of those ``around``; one that is gone is left out."""
-    return {pid: spent.own for pid, spent in _spent(around)}
+def spent_s(around: Collection[int]) -> dict[int, float]:
+    """Seconds of CPU so far of each process below this one, and of those ``around``; one that is gone or apart is left
+    out.
+    """
+    spent, apart = dict(_spent(around)), _apart(around)
+    return {pid: each.own for pid, each in spent.items() if pid not in apart}
+
+
+def _apart(around: Collection[int]) -> set[int]:
+    """Below this process, and of others. Not the services that a job in the background has started for all."""
+    return {process.pid for process in processes.apart()} - {*around}
 
 
 def _spent(around: Iterable[int]) -> Iterator[tuple[int, Spent]]:

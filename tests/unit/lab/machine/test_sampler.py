@@ -12,7 +12,7 @@ import pytest
 
 from keyshift.lab.machine.sampler import CpuWatch, Looks, Sampler, Spent, processors_s, spent_s
 from keyshift.model.records import PodUsed
-from keyshift.services import limits
+from keyshift.services import limits, processes
 from keyshift.waiting import wait_until
 
 
@@ -222,6 +222,26 @@ def test_what_is_below_a_process_around_the_job_is_not_the_jobs_either(with_chil
     with Sampler(lambda: {os.getpid(): "driver", with_child: "idle Spark"}) as sampler:
         assert wait_until(lambda: sum(values(sampler.rows, "harness_cores", "idle Spark")) > 0.2, 60.0)
     assert sum(values(sampler.rows, "cpu_cores", "python_workers")) > 0, "what is below the driver alone is the job's"
+
+
+def test_what_is_apart_is_of_others_also_when_it_ends_and_this_process_hears_how_much_it_has_spent(monkeypatch):
+    """As a job in the background that a notebook's kernel has started before its runs."""
+    with Sampler(lambda: {os.getpid(): "driver"}) as sampler:
+        assert wait_until(lambda: bool(sampler.rows), 60.0)
+        with subprocess.Popen([sys.executable, "-c", burning(3.0)]) as process:
+            monkeypatch.setattr(processes, "_apart", [psutil.Process(process.pid)])
+        seen = len(values(sampler.rows, "machine_cores", "all"))
+        assert wait_until(lambda: len(values(sampler.rows, "machine_cores", "all")) > seen + 1, 60.0)
+    assert of_the_job(sampler.rows) < 1.0
+    assert sum(values(sampler.rows, "harness_cores", "driver")) < 2.5, "but what came behind the last look"
+
+
+def test_a_service_that_was_started_by_what_is_apart_is_around_the_job_all_the_same(with_child, monkeypatch):
+    monkeypatch.setattr(processes, "_apart", [psutil.Process(with_child)])
+    [service] = psutil.Process(with_child).children()
+    assert service.pid in spent_s([service.pid]) and not spent_s([]).keys() & {service.pid, with_child}
+    with Sampler(lambda: {service.pid: "kafka"}) as sampler:
+        assert wait_until(lambda: sum(values(sampler.rows, "harness_cores", "kafka")) > 0, 60.0)
 
 
 def test_cpu_is_that_of_children_and_of_those_around_and_what_is_gone_is_left_out(busy, stranger):
