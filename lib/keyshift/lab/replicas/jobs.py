@@ -42,7 +42,7 @@ CAPTURE = "capture-"  # names of what a replica writes down begin so, and ascend
 @dataclass(eq=False)
 class LedReplica:
     """The ``number``-th, from 0. ``lives``: it runs, or has not begun; since then, in seconds since the epoch.
-    ``began``: its incarnations. ``deaths``: since this process drives it.
+    ``began``: its incarnations. ``deaths``: since this process drives it, with those before it lived again.
     """
 
     number: int
