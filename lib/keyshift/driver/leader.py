@@ -271,6 +271,7 @@ class Coordinator:
                     self._at_phase("switch")
                 before = log.history[-1]
                 publish(self._coordination, self._appointments, effect, before, lambda: not self._ending.is_set())
+                self._machine.told_ms = _ms()
                 if switches and (record := log.records.get(assignment.version)):
                     record.prepared_us = record.switched_us = now
                     say(Doing(Activity.MOVING, f"step {len(log.records)} moving"))

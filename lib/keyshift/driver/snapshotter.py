@@ -2,13 +2,14 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from keyshift.clock import now_us
 from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.stage import LedStage
+from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Version
 from keyshift.model.markers import StateWritten
@@ -21,7 +22,8 @@ from keyshift.wire.nodes import Saved, SlotSaved
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 
 LOOK_S = 0.05
-MARK = "snapshot-"  # names begin so, and those of savepoints do not
+# Names of snapshots and of captures begin so, and those of savepoints do not.
+MARK, CAPTURE = "snapshot-", "capture-"
 
 
 class _Over(Exception):
@@ -153,8 +155,8 @@ class Snapshotter:
     def _clear(self) -> None:
         """What was said of earlier snapshots goes: their answers, and what was acknowledged of them.
 
-        Not of what is published: one that takes over waits for it. Of steps that move something it is written down, and
-        goes when a journal on disk has that: another process would read here what its journal lacks.
+        Of steps that move something that goes when a journal on disk has it: another process would read here what its
+        journal lacks.
         """
         told: dict[str, set[Version]] = {}
         if self._noted and self._noted[0] <= self._completed.on_disk:
@@ -162,19 +164,8 @@ class Snapshotter:
             self._forget()
             self._forget = lambda: None
         for stage in self._stages:
-            for name in stage.participant.children(nodes.ALL_SAVED):
-                if name.startswith(MARK):
-                    stage.participant.withdraw(nodes.saved(name))
-            published = stage.participant.read(nodes.STEPS)
-            if published is None:
-                continue
-            under_way, log = dict(published.steps).keys(), stage.led.log
-            log.read_acknowledgements(stage.participant, under_way=False)
-            needless = told.get(stage.name, set())
-            for version in map(Version, map(int, stage.participant.children(nodes.ALL_ACKS))):
-                needed = version in under_way or (version in log.records and version not in needless)
-                if version <= published.version and not needed:
-                    stage.participant.withdraw(nodes.acks(version))
+            _clear_saved(stage, MARK)
+            clear_acknowledgements(stage, stage.led.log, told.get(stage.name, set()))
         if told:
             self._noted = None
 
@@ -220,17 +211,42 @@ class Snapshotter:
         stage.participant.check()
 
 
+def clear_acknowledgements(stage: LedStage, log: StepLog, needless: Collection[Version]) -> None:
+    """What slots have acknowledged goes: of steps that are ``needless``, as the ``log`` has it, and of what is no step
+    there. Not of what is published: one that takes over waits for it.
+    """
+    participant = stage.participant
+    if (published := participant.read(nodes.STEPS)) is None:
+        return
+    under_way = dict(published.steps).keys()
+    log.read_acknowledgements(participant, under_way=False)
+    for version in map(Version, map(int, participant.children(nodes.ALL_ACKS))):
+        needed = version in under_way or (version in log.records and version not in needless)
+        if version <= published.version and not needed:
+            participant.withdraw(nodes.acks(version))
+
+
+def _clear_saved(stage: LedStage, mark: str) -> None:
+    """What was answered of savepoints goes whose names begin so."""
+    for name in stage.participant.children(nodes.ALL_SAVED):
+        if name.startswith(mark):
+            stage.participant.withdraw(nodes.saved(name))
+
+
 def capture(
     config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None], name: str
 ) -> tuple[Savepoint, dict[str, int]]:
     """Write down the state of a job that works in turns, as it is now, for another replica to go on from. No turn
-    changes, and nothing of the job waits for it. One after the other, each under a ``name`` of its own.
+    changes, and nothing of the job waits for it. One after the other, each under a ``name`` of its own, which begins
+    with ``CAPTURE``.
     Gives how much was written for it, too, in bytes by stage: the rest was there from captures before.
 
     Raises what ``check`` raises, MigrationFailed if somebody does not answer in time, and ServiceUnavailable if a slot
     could not write, or a service is not there.
     """
     name = f"{name}-{secrets.token_hex(3)}"
+    for stage in stages:  # of those that failed, and answers that came late
+        _clear_saved(stage, CAPTURE)
     stages[0].ask.call_savepoint(name, stops=False)
     manifest, written = SavepointManifest(config.workload), dict[str, int]()
     for stage in stages:

@@ -174,7 +174,14 @@ def _of_leaders(job: JobPart, fault: Fault) -> Iterator[str]:
 
 def _of_faults(job: JobPart, scenario: ScenarioPart, faults: list[Fault]) -> Iterator[str]:
     phases = (STEADY,) if scenario.trigger == NOTHING_MOVES else (STEADY, *MOVING)
-    for fault in faults:
+    for number, fault in enumerate(faults):
+        dies_later = ends_one(fault) and fault.who not in _WHOLE
+        same = (each for each in faults[number + 1 :] if ends_one(each) and _moment(each) == _moment(fault))
+        if dies_later and (hit := next((each for each in same if each.who != FOLLOWER), None)):
+            yield (
+                f"fault = {fault}, {hit}: both would hit the same replica, whose query dies a moment later; take "
+                f"kill:{REPLICA}, or another time"
+            )
         if fault.who == REPLICA and fault.of_migration and scenario.trigger == NOTHING_MOVES:
             yield f"fault = {fault}: nothing moves; set trigger to one of: {', '.join(PLANNED_ALIKE)}"
         yield from _of_leaders(job, fault)

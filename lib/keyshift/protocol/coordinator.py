@@ -4,6 +4,7 @@ While the slots of a step move their units, those of the next one prepare: it is
 which every slot takes part and nothing moves. It comes between two steps of a migration, or at any other time.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -154,6 +155,7 @@ class CoordinatorMachine:
         self._requests: deque[Any] = deque()
         self._planning: Any = None  # the request for which a plan is made
         self._unwanted = False  # it was taken back meanwhile
+        self.told_ms = -math.inf  # when routers had been told of the newest assignment: others may have had to agree
         self._current: _UnderWay | None = None
         self._ahead: _UnderWay | None = None  # only behind a current one that has switched
 
@@ -231,7 +233,9 @@ class CoordinatorMachine:
     def tick(self, now_ms: float) -> list[Effect]:
         """Time passes. A step that is late before its switch is rolled back; one that is late after it goes forward."""
         current = self._current
-        if current is None or current.phase == "late" or now_ms - current.since_ms <= self.deadline_ms:
+        if current is None or current.phase == "late":
+            return []
+        if now_ms - max(current.since_ms, self.told_ms) <= self.deadline_ms:
             return []
         if current.step.snapshot:
             waiting = current.waiting["prepared" if current.phase == "preparing" else "captured"]

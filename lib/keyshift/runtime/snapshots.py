@@ -45,10 +45,13 @@ class _Written:
 
 
 class Snapshots:
-    """Of one slot, as long as it stays in its process."""
+    """Of one slot, as long as it stays in its process. ``tracks`` what changes for the next one; otherwise each has all
+    units as wholes: what changes for days, with none to come, would fill the memory.
+    """
 
-    def __init__(self) -> None:
-        self._written: dict[int, _Written] = {}  # by unit
+    def __init__(self, tracks: bool = True) -> None:
+        self._tracks = tracks
+        self._written: dict[int, _Written] = {}  # by unit; none, if nothing is tracked
         self._number = 0
 
     def take(self, states: Mapping[int, UnitState]) -> list[SnapshotPart]:
@@ -58,7 +61,8 @@ class Snapshots:
         for unit, state in sorted(states.items()):
             before = self._written.get(unit)
             if before is None or before.state() is not state:
-                state.track(NAME)
+                if self._tracks:
+                    state.track(NAME)
                 parts.append(self._whole(unit, state))
                 continue
             changes, edits = state.changes(NAME), state.timers.edits
@@ -77,7 +81,8 @@ class Snapshots:
         return parts
 
     def _whole(self, unit: int, state: UnitState) -> SnapshotPart:
-        self._written[unit] = _Written(weakref.ref(state), self._number, state.timers.edits, len(state))
+        if self._tracks:
+            self._written[unit] = _Written(weakref.ref(state), self._number, state.timers.edits, len(state))
         return SnapshotPart(unit, self._number, 0, state.timers.copy(), state.copy(), [], [])
 
     def forget(self, parts: list[SnapshotPart]) -> None:

@@ -133,6 +133,7 @@ class ResultsFile:
         self._tables: list[pa.Table] = []  # of about one second each
         self._unwritten = 0  # rows of them
         self._frames: list[tuple[_Origin, pa.RecordBatch]] = []
+        self._latest: dict[tuple[int, int], int] = {}  # by replica and slot: when its last frame arrived
 
     @property
     def waiting(self) -> bool:
@@ -149,6 +150,8 @@ class ResultsFile:
         turn: frames.OfTurn | None = None,
     ) -> None:
         """Take one frame of results, of this ``turn`` if its slot works in turns."""
+        if self._counts:  # by the order of arrival: Kafka's clock may step back between two frames of one log
+            arrived_us = self._latest[replica, slot] = max(arrived_us, self._latest.get((replica, slot), 0))
         origin = _Origin(slot, log_offset, arrived_us, replica, turn or NO_TURN)
         self._frames.append((origin, batch.replace_schema_metadata(None)))
         self.count += batch.num_rows

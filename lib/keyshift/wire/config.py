@@ -69,6 +69,7 @@ class JobConfig:
     hop_us: int = 15_000  # a slot sends results on to the next stage so often, at most
     snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
     keep_snapshots: bool = False  # all of them, for a verdict on each; otherwise the newest ones
+    tracks: bool = True  # slots note what changes behind a snapshot or a capture, for the next one
     restore: str | None = None  # the savepoint or snapshot to begin from
     restore_of: str = ""  # the job that it is of; empty: this one
     faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
@@ -110,9 +111,11 @@ class JobConfig:
 
     def of_replica(self, number: int) -> "JobConfig":
         """The same as a replica of this job: what it writes has another name, what it reads has not. What fails in a
-        phase is the first one. It takes no snapshots of its own: see ``lab.replicas.resume_points``.
+        phase is the first one. It takes no snapshots of its own: see ``lab.replicas.resume_points``. If nobody does it
+        writes its state down only for one that comes back: no other time may follow.
         """
-        mine = replace(self, job=replica_of(self.job, number), input_of=self.job, replica=number, snapshot_s=0.0)
+        mine = replace(self, job=replica_of(self.job, number), input_of=self.job, replica=number)
+        mine = replace(mine, snapshot_s=0.0, tracks=self.snapshot_s > 0)
         return replace(mine, faults=() if number else self.faults)
 
     @property

@@ -799,6 +799,17 @@ def test_a_capture_is_appointed_and_committed_and_the_job_goes_on(job):
     other.check()
 
 
+def test_what_was_answered_of_a_capture_that_failed_goes_with_the_next_one(job):
+    other = another(job)
+    other.start([START])
+    nodes = in_zookeeper(job, other)
+    nodes.publish(ROUTERS[0], 0)
+    for name in ("capture-000-000001-abc", "0-of-a-stop"):
+        nodes.acknowledge(saved(name)[of_slot(0)], SlotSaved(failed="too late"))
+    capture(other.config, other.stages, other.check, "capture-000-000002")
+    assert nodes.children(ALL_SAVED) == ["0-of-a-stop"]
+
+
 def test_a_capture_that_a_router_does_not_confirm_is_taken_back_so_that_the_others_do_not_wait(job):
     other = another(job, deadline_s=0.02)
     other.start([START])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from small_job import CONFIG
 
+from keyshift.driver import leader as module
 from keyshift.driver.agreement import Agreement, Say
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied
@@ -318,6 +319,32 @@ def test_a_replica_that_is_late_with_a_step_ends_if_there_are_others(others, end
             lead(leader, (FIRST,))
     else:
         assert outcomes_of(lead(leader, (FIRST,))) == {START.version + 1: "rolled back"}
+
+
+def test_the_time_in_which_others_agree_on_a_switch_is_not_that_of_the_step(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(module, "_ms", lambda: clock[0])
+
+    def after(path, value):
+        nodes.prepare(path, value)
+        if path == "assignment":
+            clock[0] += 25_000
+
+    def look():
+        if leader.assignment.version == START.version:
+            return
+        if clock[0] < 50_000:
+            clock[0] += 29_000  # behind this look it is seen who is late
+        elif leader.busy:
+            nodes.end(START.version + 1)
+        else:
+            leader.end()
+
+    nodes = Nodes(after)
+    leader = coordinator(nodes)
+    leader.request(lambda current: (FIRST,))
+    leader.lead(look)
+    assert outcomes_of(leader) == {START.version + 1: "complete"}
 
 
 def test_what_was_dropped_because_a_step_was_late_is_told():

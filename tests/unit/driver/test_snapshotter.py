@@ -11,7 +11,7 @@ from small_job import CONFIG
 from keyshift.driver import snapshotter as module
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.questions import Questions
-from keyshift.driver.snapshotter import MARK, Snapshotter
+from keyshift.driver.snapshotter import MARK, Snapshotter, clear_acknowledgements
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, ProtocolViolation
 from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
@@ -197,6 +197,18 @@ def test_what_slots_have_said_of_a_step_is_written_down_and_goes_when_a_journal_
     until(journaled)
     assert made.forgot == ["attempts"]
     assert MOVES + 1 in acknowledged(made) and not under_way.installed
+
+
+def test_what_slots_have_said_of_steps_goes_in_a_replica_as_soon_as_it_is_written_down(made):
+    """It has a journal of all replicas, and takes no snapshots."""
+    stage, log = SimpleNamespace(participant=made.nodes), made.leader
+    for version in (MOVES + 1, MOVES + 2):
+        log.records[version] = StepRecord(version, STEP, 1)
+        made.nodes.acknowledge(ack(version, "installed", 0), UnitsCame((), 1))
+    made.nodes.publish(STEPS, PublishedSteps(MOVES + 2, ((MOVES + 2, STEP),), 0, ""))
+    clear_acknowledgements(stage, log, log.told)
+    assert acknowledged(made) == {MOVES + 1, MOVES + 2}, "one has had another end, and one is under way"
+    assert log.records[MOVES].released == {1: UnitsLeft(())}
 
 
 def test_what_a_journal_has_is_not_removed_before_another_one_is_on_disk(made):

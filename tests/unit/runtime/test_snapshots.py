@@ -39,6 +39,16 @@ def test_later_only_what_has_changed_is_written(states):
     assert snapshots.take(states) == []
 
 
+def test_if_no_other_may_follow_nothing_is_noted_and_one_that_does_has_all_as_it_is(states):
+    snapshots = Snapshots(tracks=False)
+    snapshots.take(states)
+    for key in range(100):
+        states[1].values[key] = (9, b"")
+    assert not states[1].values.changed, "it would grow with the keys"
+    assert [(part.unit, part.follows) for part in snapshots.take(states)] == [(unit, 0) for unit in states]
+    assert counts(snapshots.take(states)[1].whole) == dict.fromkeys(range(100), 9)
+
+
 def test_a_unit_whose_state_is_another_one_is_written_whole(states):
     snapshots = Snapshots()
     snapshots.take(states)

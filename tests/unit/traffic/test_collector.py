@@ -176,6 +176,20 @@ def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp
     assert results.count == 4
 
 
+@pytest.mark.parametrize("counts", [first_copies(), first_results(1, 8, 2)], ids=["together", "apart"])
+def test_first_copies_are_found_in_the_order_of_each_log_though_kafkas_clock_steps_back(counts, tmp_path):
+    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet", counts)
+    for replica in (0, 1):
+        for number, arrived_us in enumerate((500_000, 1_200_000, 700_000)):
+            given = batch((0, number)), 0, number, arrived_us, replica, told(number)
+            results.add(*given)
+    assert [len(results.roll(end_us)[0]) for end_us in (1_000_000, 2_000_000)] == [1, 2]
+    results.close()
+    table = pq.read_table(tmp_path / "results.parquet").to_pandas()
+    assert table[table["first"]]["slot_turn"].tolist() == [0, 1, 2]
+    assert table["arrived_us"].tolist() == [500_000] * 2 + [1_200_000] * 4
+
+
 def test_one_job_may_do_the_same_turns_again(tmp_path):
     results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
     for offset in range(2):  # from a snapshot

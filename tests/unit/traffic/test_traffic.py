@@ -245,6 +245,18 @@ def test_while_results_come_slots_may_take_longer(traffic, collector):
     assert len(calls) == 4
 
 
+def test_results_of_other_replicas_are_no_reason_to_wait_for_one_any_longer(traffic, collector):
+    traffic._others, calls = (Topic("k:1", "others"),), []
+
+    def check():
+        calls.append(1)
+        assert len(calls) < 200, "it would wait for ever"
+        collector.say(second(len(calls), 1))
+
+    with pytest.raises(ServiceUnavailable, match=r"slots \[0\] of replica 1 did not say 'ready' within 0.3 s"):
+        traffic.await_slots({0}, SlotStarted("counter", 0), check, replica=1)
+
+
 def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died_or_nobody_wants_them(traffic, collector):
     def died():
         raise QueryDied("gone")

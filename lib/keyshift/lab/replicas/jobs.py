@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from keyshift.driver.agreement import Agreement, Member, Say
-from keyshift.driver.job import Job, newest_attempt
+from keyshift.driver.job import Job, forget_attempts, newest_attempt
 from keyshift.driver.job_faults import ServicesToHit
-from keyshift.driver.snapshotter import capture
+from keyshift.driver.snapshotter import CAPTURE, capture
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.plans.stage_plans import PlansPast
@@ -36,13 +36,11 @@ from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import REPLICA, Fault
 from keyshift.wire.savepoint import Savepoint
 
-CAPTURE = "capture-"  # names of what a replica writes down begin so, and ascend
-
 
 @dataclass(eq=False)
 class LedReplica:
     """The ``number``-th, from 0. ``lives``: it runs, or has not begun; since then, in seconds since the epoch.
-    ``began``: its incarnations. ``deaths``: since this process drives it.
+    ``began``: its incarnations. ``deaths``: since this process drives it, with those before it lived again.
     """
 
     number: int
@@ -144,7 +142,7 @@ class Replicas:
         job, last = replica.job, replica.job.stages[-1]
         with self._capturing:
             self._captured += 1
-            name = f"{CAPTURE}{job.config.attempt:03d}-{self._captured:06d}"
+            name = f"{CAPTURE}{job.config.attempt:03d}-{self._captured:06d}"  # they ascend
             saved, written = capture(job.config, job.stages, check, name)
         said = StateWritten(last.name, saved.name)
         self.traffic.await_slots(range(last.config.slots), said, check, replica.number)
@@ -163,6 +161,7 @@ class Replicas:
         replica.begins_from(begin)
         replica.job.start([stage.assignment for stage in other.job.stages], begin)
         replica.comes_to_life()
+        forget_attempts(replica.job.config)
 
     def go_on(self, replica: LedReplica, journal: SystemJournal, epochs: Epochs) -> None:
         """Its job, which was claimed from another process, goes on from where all of them stood in the ``journal``, or
@@ -187,6 +186,7 @@ class Replicas:
             replica.system.failover.follow(past.stages, plans)
             replica.job.start([past.stages[stage.name].assignments[-1] for stage in replica.job.stages], begin)
         replica.comes_to_life()
+        forget_attempts(replica.job.config)
 
     def require(self, fault: Fault) -> None:
         """Raises BadInput if it cannot happen here."""

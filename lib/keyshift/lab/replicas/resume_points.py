@@ -6,6 +6,7 @@ written down: so all replicas have this one assignment behind this turn of a slo
 replica is on its way back: that has enough to do.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from keyshift.clock import SECOND_US, now_us
+from keyshift.driver.snapshotter import CAPTURE, clear_acknowledgements
 from keyshift.lab.live.failover import Written
-from keyshift.lab.replicas.jobs import CAPTURE, LedReplica, Replicas
+from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.records import SnapshotRecord
 from keyshift.wire.savepoint import SavepointStore
@@ -47,7 +49,7 @@ class ResumePoint(Written):
 class ResumePoints:
     """Of ``replicas``, every ``every_s`` seconds from ``begin`` to ``end``; 0: none. ``still`` gives whether nothing
     moves, nor begins to until it is left. ``needed``: by others, which stays. ``tell`` hears that the state could not
-    be written down.
+    be written down, or what is older not be removed.
 
     ``written``, the last two in their order, and ``taken``, what is to be known of each, are for any thread.
     """
@@ -66,7 +68,7 @@ class ResumePoints:
         self.taken: list[SnapshotRecord] = []
         self.kept: tuple[ResumePoint, ...] = ()  # that a journal on disk may have
         self._over = threading.Event()
-        self._failed = False
+        self._failing = set[str]()  # what was told, and goes on
         self._failure: BaseException | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name="keyshift-resume-points", daemon=True)
 
@@ -101,20 +103,29 @@ class ResumePoints:
             self._thread.join()
 
     def _run(self) -> None:
+        every_s = self._every_s
         while not self._over.is_set():
             try:
-                self._take()
-                self._remove_old()
-                self._failed = False
+                if self._done(self._take, f"the state could not be written down; it is tried every {every_s:g} s"):
+                    self._done(self._remove_old, "the state is written down, and what is older stays where it is")
+                    self._clear()
             except _NoMore:
                 return
-            except (MigrationFailed, QueryDied, ServiceUnavailable) as error:
-                if not self._failed and not self._over.is_set():
-                    self._tell(f"the state could not be written down; it is tried every {self._every_s:g} s: {error}")
-                self._failed = True
             except BaseException as error:  # the controlling thread's now
                 self._failure = error
                 return
+
+    def _done(self, do: Callable[[], None], otherwise: str) -> bool:
+        """Whether it could be done. If not that is told, and not again before it could."""
+        try:
+            do()
+        except (MigrationFailed, QueryDied, ServiceUnavailable) as error:
+            if otherwise not in self._failing and not self._over.is_set():
+                self._tell(f"{otherwise}: {error}")
+            self._failing.add(otherwise)
+            return False
+        self._failing.discard(otherwise)
+        return True
 
     def _take(self) -> None:
         with self._when_due() as source:
@@ -155,3 +166,11 @@ class ResumePoints:
         for writer in {job for job, _ in needed}:
             names = sorted(name for job, name in needed if job == writer)
             SavepointStore(endpoints, writer).keep_only(names, CAPTURE)
+
+    def _clear(self) -> None:
+        """What slots of replicas have acknowledged of steps goes: another process has it from the journal."""
+        for replica in self._replicas.living:
+            with contextlib.suppress(ServiceUnavailable):  # it has just died, or it goes the next time
+                for stage in replica.job.stages:
+                    if (log := stage.log) is not None:
+                        clear_acknowledgements(stage, log, log.told)

@@ -25,7 +25,7 @@ WRITE_S = 60.0  # in which another replica must have written its state: at the e
 KEEPS_UP_S = 1.0
 GIVES_WAY_S = 20.0  # so long behind its first row it gives way to others: on a full machine it would for ever
 FULL_S = 300.0  # so long after its first row one that does not keep up is left at that
-MOST_RETURNS = 5  # of a replica: one that always dies is left at that
+MOST_RETURNS = 5  # of a replica: one that always dies, or whose ways back fail, is left at that
 LOOK_S = 0.1  # between two looks
 
 
@@ -241,15 +241,15 @@ class Returns:
             while alike and self._dead:
                 self.begin(self._dead.popleft())
 
-    def begin(self, replica: LedReplica) -> None:
-        """That of a replica which has died."""
+    def begin(self, replica: LedReplica, kept: bool = True) -> None:
+        """That of a replica which has died. ``kept``: it may begin from what was written down before."""
         if self._closed:
             return
         self._not_full.add(replica.number)
         if replica.deaths <= MOST_RETURNS:
-            self._ways.append(Return(replica, self._replicas, self._newest))
+            self._ways.append(Return(replica, self._replicas, self._newest if kept else lambda: None))
         else:
-            self._tell(f"replica {replica.number} does not come back: it has done so {MOST_RETURNS} times")
+            self._tell(f"replica {replica.number} does not come back: it has begun to {MOST_RETURNS} times")
 
     def look(self) -> None:
         """At what has become of them. Raises what should not have happened."""
@@ -258,9 +258,10 @@ class Returns:
             self._tell(way.told)
             if way.full_at is not None:
                 self._not_full.discard(way.replica.number)
-            if way.kept and not (way.replica.lives or self._closed):  # that may be damaged
-                self._ways.append(Return(way.replica, self._replicas))
-            elif not self._closed:
+            if not (way.replica.lives or self._closed):  # a service may have been away, or it has died before it lived
+                way.replica.deaths += 1
+                self.begin(way.replica, kept=not way.kept)  # that may be damaged
+            if not (self._closed or self.on_its_way(way.replica)):
                 self._replicas.fill_spares()
                 if way.full_at is not None:
                     self._replicas.say(Doing(Activity.RECOVERED))

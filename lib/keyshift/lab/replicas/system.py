@@ -168,9 +168,9 @@ class LiveReplicas:
                 f"fault = {fault}: {len(left)} of replicas = {len(self._replicas.all)} lives, and none would be left; "
                 "wait until `keyshift job status` says that another one lives"
             )
-        at, first = time.time(), first_of(self._replicas)
+        at, first = time.time(), left[0] if left else first_of(self._replicas)  # another one may have died just now
         if fault.who == FOLLOWER:
-            self._replicas.living[-1].application.kill()
+            left[-1].application.kill()
         elif fault.who == EXECUTOR:
             first.application.delete_executor(first_slot_host(first.job.stages[0]))
         elif fault.who != REPLICA:

@@ -77,7 +77,7 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
     if handover is not None:  # time goes on where it was: routers do not say again what they said before
         core.watermarks, core.savepoint = list(handover.watermarks), handover.savepoint
         core.log.remember(handover.log)
-    core.snapshots, places = host.snapshots.setdefault(slot, (Snapshots(), {}))
+    core.snapshots, places = host.snapshots.setdefault(slot, (Snapshots(config.tracks), {}))
 
     told = {int(name) for name in coordination.children(nodes.FAULTS)} if config.faults else set()
 

@@ -256,7 +256,7 @@ def test_one_that_dies_again_and_again_is_left_at_that_and_the_notes_say_so(job,
     monkeypatch.setattr(returning, "MOST_RETURNS", 0)
     dies(job)
     assert how(job) == {0: "gone", 1: "lives"} and job.ways == []
-    assert "replica 0 does not come back: it has done so 0 times" in job.status()["notes"]
+    assert "replica 0 does not come back: it has begun to 0 times" in job.status()["notes"]
 
 
 def test_the_job_ends_when_the_last_one_has_died(job):

@@ -105,12 +105,13 @@ class Services:
 @pytest.fixture(params=[{}])
 def made(monkeypatch, request):
     """Two of them, with what they have in common; ``log`` is that of the run. ``memory``: ZooKeeper. ``opened``: all
-    applications. The parameter: more of the spec.
+    applications. ``forgot``: before which attempts of whom. The parameter: more of the spec.
     """
     monkeypatch.setattr(jobs, "Job", Job)
     monkeypatch.setattr(jobs, "KeyshiftJob", System)
     monkeypatch.setattr(jobs, "newest_attempt", lambda config: 4)
-    memory = Memory()
+    memory, forgot = Memory(), []
+    monkeypatch.setattr(jobs, "forget_attempts", lambda config: forgot.append((config.job, config.attempt)))
     monkeypatch.setattr(jobs, "Coordination", lambda _hosts, root, _secret: MemoryCoordination(memory, root))
     values = {"replicas": 2, "ordering": "live_robin", "fault": "kill:replica@steady"} | request.param
     spec, opened = make_spec(values), []
@@ -126,7 +127,7 @@ def made(monkeypatch, request):
         return opened[-1]
 
     replicas = Replicas(spec, configs, opening, *given, log)
-    known = {"spec": spec, "traffic": traffic, "memory": memory, "services": services}
+    known = {"spec": spec, "traffic": traffic, "memory": memory, "services": services, "forgot": forgot}
     return SimpleNamespace(replicas=replicas, log=log, opened=opened, **known)
 
 
@@ -220,6 +221,7 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     assert first.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 1)]
     assert first.system.followed == [("histories of run-r1", "plans of run-r1")]
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
+    assert made.forgot == [("run-r0", 1)]
 
 
 def test_what_each_writes_has_a_later_name_and_is_there_when_all_results_before_it_are(made, monkeypatch):
@@ -265,6 +267,7 @@ def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(mad
     assert first.system.followed == [followed], "what was requested since is lost, and has its number"
     assert [each.turns for each in first.began] == [{}, {0: 6, 1: 7}, {0: 6, 1: 10}, {0: 7, 1: 9}]
     assert second.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 5)] and second.lives
+    assert made.forgot == [("run-r0", 5), ("run-r1", 5)]
 
 
 @pytest.mark.parametrize("made", [{"ordering": "kazoo"}], indirect=True)

@@ -15,16 +15,20 @@ from keyshift.wire.savepoint import Savepoint
 
 class World:
     """Two replicas. ``kept``: what had to stay, again and again; ``fails``: what the next ones raise who write;
-    ``seen``: at each look, whether nothing moved.
+    ``seen``: at each look, whether nothing moved; ``keeps_all``: why nothing that is older goes; ``cleared``: of which
+    stages acknowledgements went, and which.
     """
 
     def __init__(self):
+        self.keeps_all, self.cleared = None, []
         self.kept, self.fails, self.said, self.seen, self.still, self.go, self.number = [], [], [], [], True, None, 0
         self.all = self.living = [self.replica(name) for name in ("run-r0", "run-r1")]
 
     def replica(self, name):
         failover = SimpleNamespace(histories=lambda: {"counter": name}, plans=lambda: {"counter": "plans"})
-        job = SimpleNamespace(config=SimpleNamespace(job=name, endpoints=None), check=lambda: None)
+        log = None if name == "run-r0" else SimpleNamespace(told={5, 7})  # nobody leads the first one now
+        stages = [SimpleNamespace(name=name, log=log)]
+        job = SimpleNamespace(config=SimpleNamespace(job=name, endpoints=None), check=lambda: None, stages=stages)
         return SimpleNamespace(job=job, system=SimpleNamespace(failover=failover))
 
     def capture(self, replica, check):
@@ -51,9 +55,19 @@ def world(monkeypatch):
     world = World()
 
     def store(_, job):
-        return SimpleNamespace(keep_only=lambda names, of: world.kept.append((job, names, of)))
+        def keep_only(names, of):
+            if world.keeps_all:
+                raise world.keeps_all
+            world.kept.append((job, names, of))
+
+        return SimpleNamespace(keep_only=keep_only)
+
+    def clear(stage, log, needless):
+        world.cleared.append((stage.name, needless))
+        raise ServiceUnavailable("it has just died")
 
     monkeypatch.setattr(resume_points, "SavepointStore", store)
+    monkeypatch.setattr(resume_points, "clear_acknowledgements", clear)
     monkeypatch.setattr(resume_points, "LOOK_S", 0.002)
     return world
 
@@ -130,6 +144,22 @@ def test_whoever_cannot_write_is_asked_again_and_that_is_told_once(world, made):
     come(made, len(made.taken) + 2)
     assert [line.partition(": ")[2] for line in world.said] == ["slot-0 did not answer", "no bucket again"]
     assert world.said[0].startswith("the state could not be written down; it is tried every 0.005 s")
+
+
+def test_that_what_is_older_cannot_go_is_told_as_that_and_once(world, made):
+    world.keeps_all = ServiceUnavailable("no bucket")
+    made.begin()
+    come(made, 3)
+    assert world.said == ["the state is written down, and what is older stays where it is: no bucket"]
+    world.keeps_all = None
+    assert wait_until(lambda: world.kept, 60, 0.002)
+
+
+def test_what_slots_have_said_of_steps_goes_in_all_replicas_that_somebody_leads(world, made):
+    made.begin()
+    come(made, 2)
+    assert wait_until(lambda: len(world.cleared) > 1, 60, 0.002)
+    assert world.cleared[0] == ("run-r1", {5, 7}) and not world.said
 
 
 def test_it_ends_under_way_and_another_driver_ends_it(world, made):

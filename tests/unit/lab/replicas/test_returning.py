@@ -174,10 +174,29 @@ def test_if_that_is_damaged_another_one_writes_it(replicas):
     assert [saved for saved, *_ in replicas.led] == [point.savepoint, SAVED]
 
 
-def test_who_cannot_write_now_is_asked_again(replicas):
-    def fails(check):
-        raise MigrationFailed("slot-0 did not answer")
+def fails(check):
+    raise MigrationFailed("slot-0 did not answer")
 
+
+@pytest.mark.parametrize("for_ever", [False, True])
+def test_a_way_back_that_fails_is_a_death_and_begins_again_as_often_as_behind_others(replicas, monkeypatch, for_ever):
+    monkeypatch.setattr(returning, "WRITE_S", -1.0)
+    dead, told, spares = replicas.all[0], [], []
+    replicas.captures = [fails, *([] if for_ever else [lambda check: WRITTEN])]
+    replicas.fill_spares = lambda: spares.append(dead.deaths)
+    keeps_up(replicas, 60_000_000)
+    ways = Returns(replicas, lambda: None, told.append, told, partial(nullcontext, True))
+    ways.begin(dead)
+    assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
+    failed = "replica 0 did not come back: slot-0 did not answer"
+    if for_ever:
+        assert told == [failed] * returning.MOST_RETURNS + ["replica 0 does not come back: it has begun to 5 times"]
+    else:
+        assert told[0] == failed and told[1].startswith("replica 0 was full again") and dead.lives
+    assert spares == [dead.deaths] == [6 if for_ever else 2], "the next way may need one that was not taken"
+
+
+def test_who_cannot_write_now_is_asked_again(replicas):
     replicas.captures = [fails, fails, lambda check: WRITTEN]
     keeps_up(replicas, 60_000_000)
     assert over(Return(replicas.all[0], replicas)).startswith("replica 0 was full again")

@@ -225,6 +225,18 @@ def test_a_follower_is_the_replica_that_came_last(made):
     assert not any("did not happen" in note for note in final.notes)
 
 
+@pytest.mark.parametrize(
+    ("fault", "ordering", "lives"),
+    [("kill:replica@4", "live_robin", [False, False, True]), ("kill:follower@4", "kazoo", [True, False, False])],
+)
+def test_two_deaths_at_one_moment_are_those_of_two_replicas(made, fault, ordering, lives):
+    job = made(f"{fault}, {fault}", ordering=ordering)
+    for each in parse(f"{fault}, {fault}"):
+        job.system.hit(each)
+    job.system.check()
+    assert [each.lives for each in job.every] == lives
+
+
 def test_a_fault_that_did_not_happen_is_told_and_what_was_taken_back_and_notes_say_of_which_replica_they_are(made):
     job = made("kill:replica@20")
     job.system.plans.notes.append(Note("a request was taken back"))

@@ -125,6 +125,20 @@ def test_from_a_capture_another_replica_goes_on_with_the_same_turns_and_results(
     assert job.rows(second) == job.rows(first) and {row["count"] for row in job.rows(second)} == {2, 3}
 
 
+@pytest.mark.parametrize(("snapshot_s", "again"), [(0.0, True), (10.0, False)], ids=["now and then", "often"])
+def test_a_replica_that_writes_its_state_down_often_writes_what_has_changed_and_otherwise_all(make, snapshot_s, again):
+    job = make(slots=1, routers=2, ordering="live_robin", heartbeat_us=H, snapshot_s=snapshot_s)
+    job.config = job.config.of_replica(0)
+    job.publish_assignment()
+    task = job.opened(0, job.process())
+    closing(job, task, 1, range(8))
+    assert captured(job, task, 1, "one").bytes > 0
+    until(lambda: not task.snapshots.busy)
+    closing(job, task, 2)
+    second = captured(job, task, 2, "two")
+    assert not second.failed and (second.bytes > 0) is again and len(second.places) == 4
+
+
 def test_a_capture_fails_where_a_step_is_under_way_and_the_slot_goes_on(job):
     task = job.settled()
     closing(job, task, 1)
