@@ -295,7 +295,8 @@ class Handover:
     position: Position | None = None
 
 
-ADDRESSES = Folder("slots", {"": str})  # by slot, registered: where it listens
+ADDRESSES = Folder("slots", {"": str})  # by slot, registered until its batch is over: where it listens
+WAITING = Folder("waiting", {"": str})  # likewise, of one that has waited behind its rows for as long as it may
 HANDOVERS = Folder("handover", {"": Handover})  # by slot
 
 
