@@ -346,8 +346,10 @@ class KeyshiftJob:
         return self._job.call_savepoint(at_us)
 
     def stop(self) -> None:
-        """Measure, then take the last savepoint; once more after ``recover``."""
-        self._measures, self._measured_at = self.measure(), time.time()
+        """Measure, then take the last savepoint; once more after ``recover``. Neither is late while results come."""
+        asked = [(stage.name, stage.ask) for stage in self._job.stages]
+        self._measures = {name: ask.measure(progress=lambda: self._job.output.received) for name, ask in asked}
+        self._measured_at = time.time()
         self._copied = self.plans.copied()
         self._job.savepoint()
         self._left_behind = {name: plans.led.ask.left_behind() for name, plans in self.plans.of.items()}

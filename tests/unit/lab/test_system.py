@@ -366,6 +366,15 @@ def test_what_wants_slots_that_a_restart_has_taken_away_is_dropped():
     )
 
 
+def test_a_stop_waits_for_what_slots_have_measured_as_long_as_results_come(monkeypatch):
+    made, seen = system_of(), []
+    made.job.output, made.job.left_behind = SimpleNamespace(received=7), set
+    made.job.savepoint = made.job.read_log = lambda: None
+    monkeypatch.setattr(made.job, "measure", lambda progress: seen.append(progress()) or {})
+    made.system.stop()
+    assert seen == [7]
+
+
 def test_the_status_says_which_slots_a_step_is_about_and_how_large_their_state_was_in_the_newest_snapshot():
     made = system_of(strategy="fluid", slots=2, to_slots=4, key_groups=4)
     made.job.log, made.job.doing = StepLog(made.job.assignment), Doing(Activity.MOVING)
