@@ -178,8 +178,9 @@ class Questions:
     # -- copies, which do not outlive an attempt ----------------------------------------------------------------------
 
     def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> None:
-        """Keep copies of units at other slots from now on (unit, owner, holder)."""
+        """Keep copies of units at other slots from now on (unit, owner, holder). What was told of those before goes."""
         name = secrets.token_hex(3)
+        self.attempt.participant.withdraw(nodes.ALL_COPIED)
         self.tell(nodes.COPIES, nodes.CopiesWanted(name, copies, every_s, lag_keys, whole))
         self._copying = name, copies
 

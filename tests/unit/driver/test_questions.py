@@ -89,7 +89,7 @@ def test_slots_are_waited_for_that_answer_only_in_their_next_batch_as_long_as_so
 def test_copies_are_waited_for_as_long_as_they_grow_or_what_is_to_be_copied_comes(ask, told):
     ask.after_s.clear()
     ask.after_s["0"], read = 5, ask.participant.read_below
-    ask.participant.publish = lambda *what: None
+    ask.participant.publish = ask.participant.withdraw = lambda *what: None
     ask.participant.read_below = lambda folder: {"0": ask.clock.now} if folder == told else read(folder)
     asked = Questions(
         SimpleNamespace(participant=ask.participant, config=SimpleNamespace(deadline_s=1.0)), lambda: None
