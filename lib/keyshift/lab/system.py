@@ -264,8 +264,9 @@ class KeyshiftJob:
         self._job.start([self._spec.start(stage.name) for stage in self._job.stages])
 
     def check(self) -> None:
-        """Restarts are made here, when no migration is under way."""
+        """Restarts are made here, and copies end that nobody wants any more, when no migration is under way."""
         self._job.check()
+        self.plans.end_left_copies()
         self.plans.begin_next()
 
     def recover(self) -> str:

@@ -159,6 +159,25 @@ def test_the_copies_of_all_migrations_are_counted(kept):
     assert made.system.plans.copied().bytes_copied is None, "those of the next lap count from the beginning"
 
 
+@pytest.mark.parametrize(
+    ("kept", "complete", "stay"), [("warm_up", False, False), ("warm_up", True, True), ("periodic", False, True)]
+)
+def test_copies_end_with_a_migration_that_has_left_units_where_they_were_unless_they_are_always_kept(
+    kept, complete, stay
+):
+    made = system_of(strategy="replicated", copies=kept)
+    made.job.busy = True
+    steps = planned(made)
+    for step in steps if complete else ():
+        made.job.assignment = made.job.assignment.after(step)
+    made.system.check()
+    assert made.job.kept, "it is under way, and its planner may come to order them"
+    made.job.busy = False
+    made.system.check()
+    assert bool(made.job.kept) is stay, "those of units that have moved have gone with them"
+    assert made.system.plans.copied().bytes_copied == 10
+
+
 WAITED = ["copies came no closer than 201 changed keys per round, copy_lag_keys = 200"]
 
 
