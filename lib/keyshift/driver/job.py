@@ -65,7 +65,7 @@ class Job:
         services: ServicesToHit | None = None,
     ) -> None:
         self.config = config  # of the first stage
-        self._work, self._output, self._say = work, output, say
+        self._work, self.output, self._say = work, output, say
         self._begun_from: Savepoint | None = None
         self._first_version = NO_VERSION  # of the last stage in the attempt that began from there
         self._called = ""  # the name of the savepoint that routers were told of, and nobody has awaited
@@ -199,12 +199,12 @@ class Job:
         came = range(behind, 1 + self.stages[-1].history.assignments[-1].version)
         restore = begin.name if begin else None
         with ThreadPoolExecutor(1) as aside:  # Kafka takes as long to tell as Spark to begin
-            there = aside.submit(self._output.require_input, offsets or {})
+            there = aside.submit(self.output.require_input, offsets or {})
 
             def settled() -> None:
                 there.result()
                 self.revoked.update(came)
-                self._output.revoke(self.revoked)
+                self.output.revoke(self.revoked)
 
             self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
             self._query.start(self.config, list(map(_next_version, unfinished)), offsets, settled)
@@ -304,7 +304,7 @@ class Job:
         config, name, self._called = self.config, self._called, ""
         manifest = SavepointManifest(config.workload)
         for stage in self.stages:
-            said = stage.ask.saved(name, f"savepoint {name} of {stage.name}", lambda: self._output.received)
+            said = stage.ask.saved(name, f"savepoint {name} of {stage.name}", lambda: self.output.received)
             manifest.add(stage.name, said, stage.assignment)
         store = SavepointStore(config.endpoints, config.job)
         store.commit(name, manifest)
@@ -312,7 +312,7 @@ class Job:
         self.savepoints.append(savepoint)
         last = self.stages[-1]
         sealed = StateWritten(last.name, name)
-        self._output.await_slots(range(last.config.slots), sealed, self.check, config.replica)
+        self.output.await_slots(range(last.config.slots), sealed, self.check, config.replica)
         return savepoint
 
 

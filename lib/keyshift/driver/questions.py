@@ -133,8 +133,11 @@ class Questions:
         said = self.attempt.participant.read_below(nodes.WRITING)
         return [said[slot] for slot in sorted(said)]
 
-    def measure(self, within_s: float = math.inf) -> dict[int, Measured]:
-        """What each slot has seen since the attempt began. ``within_s``: a shorter deadline, for who only looks."""
+    def measure(self, within_s: float = math.inf, progress: Callable[[], object] = lambda: None) -> dict[int, Measured]:
+        """What each slot has seen since the attempt began. ``within_s``: a shorter deadline, for who only looks.
+
+        A slot whose batch is over answers in the next one, which others may keep it waiting for: see ``answers``.
+        """
         within_s = min(within_s, self.attempt.config.deadline_s)
         if not self._measuring.acquire(timeout=within_s):
             raise MigrationFailed(f"measure: what was asked before was not answered within {within_s:g} s")
@@ -145,7 +148,7 @@ class Questions:
             ending.callback(participant.withdraw, nodes.ALL_MEASURED)
             ending.callback(participant.withdraw, nodes.MEASURE)  # or slots would answer once more in their next batch
             self.tell(nodes.MEASURE, name)
-            return self.by_slot(answers, range(self.attempt.config.slots), "measure", within_s=within_s)
+            return self.by_slot(answers, range(self.attempt.config.slots), "measure", progress, within_s)
 
     def left_behind(self) -> set[tuple[int, int]]:
         """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""
@@ -175,8 +178,9 @@ class Questions:
     # -- copies, which do not outlive an attempt ----------------------------------------------------------------------
 
     def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> None:
-        """Keep copies of units at other slots from now on (unit, owner, holder)."""
+        """Keep copies of units at other slots from now on (unit, owner, holder). What was told of those before goes."""
         name = secrets.token_hex(3)
+        self.attempt.participant.withdraw(nodes.ALL_COPIED)
         self.tell(nodes.COPIES, nodes.CopiesWanted(name, copies, every_s, lag_keys, whole))
         self._copying = name, copies
 

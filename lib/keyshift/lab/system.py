@@ -265,8 +265,9 @@ class KeyshiftJob:
         self._job.start([self._spec.start(stage.name) for stage in self._job.stages])
 
     def check(self) -> None:
-        """Restarts are made here, when no migration is under way."""
+        """Restarts are made here, and copies end that nobody wants any more, when no migration is under way."""
         self._job.check()
+        self.plans.end_left_copies()
         self.plans.begin_next()
 
     def recover(self) -> str:
@@ -347,8 +348,10 @@ class KeyshiftJob:
         return self._job.call_savepoint(at_us)
 
     def stop(self) -> None:
-        """Measure, then take the last savepoint; once more after ``recover``."""
-        self._measures, self._measured_at = self.measure(), time.time()
+        """Measure, then take the last savepoint; once more after ``recover``. Neither is late while results come."""
+        asked = [(stage.name, stage.ask) for stage in self._job.stages]
+        self._measures = {name: ask.measure(progress=lambda: self._job.output.received) for name, ask in asked}
+        self._measured_at = time.time()
         self._copied = self.plans.copied()
         self._job.savepoint()
         self._left_behind = {name: plans.led.ask.left_behind() for name, plans in self.plans.of.items()}

@@ -295,7 +295,8 @@ class Handover:
     position: Position | None = None
 
 
-ADDRESSES = Folder("slots", {"": str})  # by slot, registered: where it listens
+ADDRESSES = Folder("slots", {"": str})  # by slot, registered until its batch is over: where it listens
+WAITING = Folder("waiting", {"": str})  # likewise, of one that has waited behind its rows for as long as it may
 HANDOVERS = Folder("handover", {"": Handover})  # by slot
 
 
@@ -345,6 +346,7 @@ class FaultNow:
 MEASURE = Node("measure", str)  # the ID of a question
 ALL_MEASURED: Folder[Any] = Folder("measured", {})  # has folders, by question
 COPIES = Node("copies", CopiesWanted)
+ALL_COPIED: Folder[Any] = Folder("copied", {})  # has folders, by order
 COPYING = Folder("copying", {"": int})  # by slot, now and then until they are close: bytes that went into copies
 LOG = Node("log", str)  # the ID of a question
 FAULT = Node("fault", FaultNow)
@@ -360,7 +362,7 @@ def measured(question: str) -> Folder[Measured]:
 
 def copied(order: str) -> Folder[CopiesClose]:
     """Which slots have their copies close, by slot."""
-    return Folder(f"copied/{order}", {"": CopiesClose})
+    return Folder(f"{ALL_COPIED.path}/{order}", {"": CopiesClose})
 
 
 def logs(question: str) -> Folder[Events]:

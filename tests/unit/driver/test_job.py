@@ -31,6 +31,7 @@ from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import (
     ALL,
+    ALL_COPIED,
     ALL_MEASURED,
     ALL_SAVED,
     ASSIGNMENT,
@@ -734,6 +735,15 @@ def test_copies_do_not_outlive_an_attempt(job):
     job.recover()
     assert job.counter.ask.await_copies() is None
     assert job.counter.ask.kept == ()
+
+
+def test_what_slots_have_told_of_copies_goes_with_the_next_order(job):
+    for copies in ((Move(UnitId(0), SlotId(0), SlotId(1)),), ()):
+        job.counter.ask.copy(copies, 1.0, 10, True)
+        order = job.memory.published[-1][1].id
+        assert at(job, 0).children(ALL_COPIED) == []
+        at(job, 0).acknowledge(copied(order)[0], CopiesClose(1, 2, 7, 1, 0, 5))
+        assert at(job, 0).children(ALL_COPIED) == [order]
 
 
 def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(job, monkeypatch):

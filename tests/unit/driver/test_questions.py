@@ -75,11 +75,21 @@ def test_who_only_looks_waits_for_a_slot_that_hangs_no_longer_than_it_says(ask):
         asked.measure(0.01)
 
 
+def test_slots_are_waited_for_that_answer_only_in_their_next_batch_as_long_as_something_comes(ask):
+    ask.after_s.clear()
+    ask.after_s |= {"0": 5, "1": 9}
+    ask.participant.publish = ask.participant.withdraw = lambda *what: None
+    config = SimpleNamespace(deadline_s=1.0, slots=2)
+    asked = Questions(SimpleNamespace(participant=ask.participant, config=config), lambda: None)
+    assert list(asked.measure(progress=itertools.count().__next__)) == [0, 1]
+    assert ask.clock.now == pytest.approx(9, abs=0.1)
+
+
 @pytest.mark.parametrize("told", [nodes.COPYING, nodes.RESTORING])
 def test_copies_are_waited_for_as_long_as_they_grow_or_what_is_to_be_copied_comes(ask, told):
     ask.after_s.clear()
     ask.after_s["0"], read = 5, ask.participant.read_below
-    ask.participant.publish = lambda *what: None
+    ask.participant.publish = ask.participant.withdraw = lambda *what: None
     ask.participant.read_below = lambda folder: {"0": ask.clock.now} if folder == told else read(folder)
     asked = Questions(
         SimpleNamespace(participant=ask.participant, config=SimpleNamespace(deadline_s=1.0)), lambda: None

@@ -159,6 +159,25 @@ def test_the_copies_of_all_migrations_are_counted(kept):
     assert made.system.plans.copied().bytes_copied is None, "those of the next lap count from the beginning"
 
 
+@pytest.mark.parametrize(
+    ("kept", "complete", "stay"), [("warm_up", False, False), ("warm_up", True, True), ("periodic", False, True)]
+)
+def test_copies_end_with_a_migration_that_has_left_units_where_they_were_unless_they_are_always_kept(
+    kept, complete, stay
+):
+    made = system_of(strategy="replicated", copies=kept)
+    made.job.busy = True
+    steps = planned(made)
+    for step in steps if complete else ():
+        made.job.assignment = made.job.assignment.after(step)
+    made.system.check()
+    assert made.job.kept, "it is under way, and its planner may come to order them"
+    made.job.busy = False
+    made.system.check()
+    assert bool(made.job.kept) is stay, "those of units that have moved have gone with them"
+    assert made.system.plans.copied().bytes_copied == 10
+
+
 WAITED = ["copies came no closer than 201 changed keys per round, copy_lag_keys = 200"]
 
 
@@ -364,6 +383,15 @@ def test_what_wants_slots_that_a_restart_has_taken_away_is_dropped():
         "was dropped, no plan could be made when its turn came: slot 2 is not provisioned any more, "
         "only slots 0 to 1 are"
     )
+
+
+def test_a_stop_waits_for_what_slots_have_measured_as_long_as_results_come(monkeypatch):
+    made, seen = system_of(), []
+    made.job.output, made.job.left_behind = SimpleNamespace(received=7), set
+    made.job.savepoint = made.job.read_log = lambda: None
+    monkeypatch.setattr(made.job, "measure", lambda progress: seen.append(progress()) or {})
+    made.system.stop()
+    assert seen == [7]
 
 
 def test_the_status_says_which_slots_a_step_is_about_and_how_large_their_state_was_in_the_newest_snapshot():

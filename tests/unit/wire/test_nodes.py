@@ -48,6 +48,7 @@ MESSAGES = {
     "unreadable": (nodes.UNREADABLE[1], nodes.Unreadable("0-ab", "no checksum")),
     "restored": (nodes.RESTORED[1], nodes.Restored((UnitCame(1, 5, 6),), 4)),
     "address": (nodes.ADDRESSES[1], "grpc://here:1"),
+    "waiting": (nodes.WAITING[1], "grpc://here:1"),
     "handover": (nodes.HANDOVERS[1], nodes.Handover("here:1", (0, 1), 3, MEASURED, (7, 8), "0-ab", EVENTS)),
     "handover in turns": (
         nodes.HANDOVERS[1],

@@ -1,3 +1,4 @@
+import contextlib
 import io
 import socket
 import subprocess
@@ -15,6 +16,7 @@ def served(monkeypatch):
     """The sockets that a worker was begun with."""
     begun: list[socket.socket] = []
     monkeypatch.setattr(daemon, "worker", lambda sock, authenticated: begun.append(sock) or 7)
+    monkeypatch.setattr(daemon, "await_takers", lambda within_s: True)
     return begun
 
 
@@ -29,6 +31,21 @@ def test_a_worker_on_a_unix_socket_begins_as_it_would(served):
     with socket.socket(socket.AF_UNIX) as unix:
         assert daemon.prompt_worker(unix, False) == 7
         assert served == [unix]
+
+
+def speaks_to_nobody(sock, authenticated):
+    raise BrokenPipeError
+
+
+@pytest.mark.parametrize(("worker", "stays"), [(lambda *_: 0, 0), (lambda *_: -1, 1), (speaks_to_nobody, 1)])
+def test_a_worker_that_spark_has_left_stays_for_whoever_fetches_state_from_it(monkeypatch, worker, stays):
+    """Spark does so when it was idle for a minute; the status is 0 when a task has ended."""
+    stayed = []
+    monkeypatch.setattr(daemon, "worker", worker)
+    monkeypatch.setattr(daemon, "await_takers", stayed.append)
+    with socket.socket(socket.AF_UNIX) as unix, contextlib.suppress(BrokenPipeError):
+        daemon.prompt_worker(unix, True)
+    assert stayed == [daemon.STAYS_S] * stays
 
 
 def test_a_folder_in_which_no_socket_can_be_made_is_named_in_the_log(monkeypatch):

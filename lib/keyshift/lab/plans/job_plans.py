@@ -155,6 +155,11 @@ class JobPlans:
             replicate_s=max(waited or (each.seconds for each in copied), default=None),
         )
 
+    def end_left_copies(self) -> None:
+        """See ``StagePlans.end_left_copies``."""
+        for plans in self.of.values():
+            plans.end_left_copies()
+
     def end_copies(self) -> None:
         """Keep no copies for what comes now."""
         for plans in self.of.values():

@@ -1,5 +1,6 @@
 """The plans for the migrations of one stage, and what came of them."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -72,6 +73,8 @@ class StagePlans:
         self._planned, self._target = -1, spec.start(led.name)  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
         self._copied_for = -1  # the number of the migration for which copies were ordered last
+        self._for_it_alone = False  # whether they are for no other one: they are not kept all the time
+        self._ordering = threading.Lock()  # copies: by the planner's thread, or when there is none
         self.planned_s: float | None = None  # how long the first plan took
         self.replicate_s: float | None = None  # waited for copies
         self._copied: list[Copied] = []  # by orders before the last one
@@ -161,6 +164,20 @@ class StagePlans:
         self.led.ask.end_copies()
         self.replicate_s, self._copied = None, []
 
+    def end_left_copies(self) -> None:
+        """Of a migration that is over and has left units where they were, unless copies are kept all the time: they
+        would be brought up to date for ever. To be called again and again.
+        """
+        if not self._for_it_alone or self.led.busy:
+            return
+        with self._ordering:
+            if not self.led.busy:  # otherwise the planner may just have ordered others
+                owner = self.led.assignment.owner
+                if any(owner[copy.unit] == copy.source for copy in self.led.ask.kept):
+                    self._count_copied()
+                    self.led.ask.end_copies()
+                self._for_it_alone = False
+
     def status(self, unit_bytes: Mapping[int, int] | None) -> StageStatus:
         """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
         led, owner = self.led, self.led.assignment.owner
@@ -215,10 +232,15 @@ class StagePlans:
     def _copy(self, number: int, copies: tuple[Move, ...], point: Strategy) -> None:
         job = self._spec.job
         if copies:
-            self._copied_for = number
-            if answers := self.led.ask.copied_by_now():  # by now those of the migration before are, or never will be
-                self._copied.append(_copied(answers))
-            self.led.ask.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
+            with self._ordering:
+                self._copied_for, self._for_it_alone = number, point.copies == "warm_up"
+                self._count_copied()
+                self.led.ask.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
+
+    def _count_copied(self) -> None:
+        """By now the copies that were ordered last are close, or never will be."""
+        if answers := self.led.ask.copied_by_now():
+            self._copied.append(_copied(answers))
 
     def _await_copies(self) -> None:
         self.led.say(Doing(Activity.COPYING))

@@ -14,12 +14,14 @@ from keyshift.runtime.key_access import SLICE_KEYS, Stay
 from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
+from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.nodes import Location
 from keyshift.worker.flight.messages import CopiesDropped, CopyPart, KeysDropped, Message, OfStep, Shipment, Taken
 from keyshift.worker.flight.server import StateServer
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
+LOOK_S = 1.0  # between two looks at whether all that was left here was taken
 
 
 class Tenant(Protocol):
@@ -113,7 +115,7 @@ class SlotHost:
         self._open_store = partial(config.open_store, schema=operator.state_schema)
         self._stores: dict[int, Store] = {}
         self._last: frozenset[int] = frozenset()  # slots of the last batch that has begun here
-        self._working: set[int] = set()  # those whose batch is not over
+        self.working: set[int] = set()  # those whose batch is not over
         self.copies = Copies(lambda slot, unit: self.store(slot).unit(unit))
         # By slot: what of its state was written down, and where.
         self.snapshots: dict[int, tuple[Snapshots, dict[int, list[Location]]]] = {}
@@ -143,7 +145,7 @@ class SlotHost:
         for slot in self._stores.keys() - self._last - slots:
             self._gone(slot)
         self._last = slots
-        self._working |= slots
+        self.working |= slots
         with self._lock:
             self.lent.clear()
             self._written.clear()
@@ -162,7 +164,7 @@ class SlotHost:
         self.left[slot], self.left_rows[slot] = dict(states), left_rows
         self.tenants[slot] = EndedSlot(slot, version)
         self.copies.drop(slot)
-        self._working.discard(slot)
+        self.working.discard(slot)
 
     def lend(self, stay: Stay, state: UnitState) -> None:
         """A unit has left without its keys: they are here for whoever asks."""
@@ -240,7 +242,7 @@ class SlotHost:
                 left = self.left.get(slot, {})
                 for unit in units:
                     left.pop(unit, None)
-                if not left and slot not in self._working:  # it may be back, and this word late
+                if not left and slot not in self.working:  # it may be back, and this word late
                     self._gone(slot)
             case KeysDropped(stays):
                 with self._lock:
@@ -266,3 +268,14 @@ def host_for(config: JobConfig) -> SlotHost:
     if config.stage not in _hosts:
         _hosts[config.stage] = SlotHost(config)
     return _hosts[config.stage]
+
+
+def await_takers(within_s: float) -> bool:
+    """Wait, for so long at the most, until others have what slots left or lent here; gives whether they have.
+
+    It is not awaited if the batch of a slot is not over here: its task has failed, and so has the query.
+    """
+    hosts = [*_hosts.values()]
+    if any(host.working for host in hosts):
+        return False
+    return wait_until(lambda: not any(host.left or host.lent for host in hosts), within_s, LOOK_S)

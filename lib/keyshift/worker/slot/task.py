@@ -53,6 +53,7 @@ class SlotTask:
     deadline: float = field(default=0.0, init=False)  # by the monotonic clock, once the input has ended
     _ended: bool = field(default=False, init=False)  # the core knows that the batch is over
     _progress: tuple[Any, ...] = field(default=(), init=False)  # since then: what changes while something comes or goes
+    _waits: bool = field(default=False, init=False)  # it has waited for that long, and others were told
 
     @property
     def slot(self) -> int:
@@ -145,16 +146,21 @@ class SlotTask:
             progress = len(core.machine.expected), core.queued_bytes, *moved_at
             writing = self.snapshots.busy or self.shared.markers.pending
             settled = self._ended and core.settled and not writing and not self.output.holds
-            if progress != self._progress or writing or settled:  # the store has deadlines of its own
+            moves = progress != self._progress or writing or settled  # the store has deadlines of its own
+            if moves:
                 self._progress, self.deadline = progress, time.monotonic() + self.shared.config.deadline_s
-            return settled
+        if moves and self._waits:
+            self._waits = False
+            self.shared.coordination.withdraw(nodes.WAITING[self.slot])
+        return settled
 
     def wait(self) -> list[pa.RecordBatch]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
         time.sleep(0.002)
+        late = bool(self.deadline) and time.monotonic() > self.deadline and not self._others_read()
         with self.effects.turn() as core:
             self._raise_trouble()
-            if self.deadline and time.monotonic() > self.deadline:
+            if late:
                 wanted = core.machine.wanted[:5]
                 waits = f"state of units {wanted} is elsewhere" if wanted else "a step, rows or results wait for others"
                 raise MigrationFailed(
@@ -164,6 +170,23 @@ class SlotTask:
             with self.measures.working():
                 self.intake.go_on()
                 return self._emit()
+
+    def _others_read(self) -> bool:
+        """Whether another process still has rows of this stage: what this slot waits for may be behind them. Its
+        deadline begins anew then.
+
+        Others are told that this process has no more rows, whose slots come to the end of them together. So of two
+        slots that wait for each other, the second one knows.
+        """
+        coordination, address = self.shared.coordination, self.shared.host.server.address
+        if not self._waits:
+            self._waits = True
+            coordination.register(nodes.WAITING[self.slot], address)
+        reading = {*coordination.read_below(nodes.ADDRESSES).values()}
+        reading -= {*coordination.read_below(nodes.WAITING).values()}
+        if reading:
+            self.deadline = time.monotonic() + self.shared.config.deadline_s
+        return bool(reading)
 
     def _emit(self) -> list[pa.RecordBatch]:
         results, now = self.shared.core.take_results(), now_us()

@@ -86,19 +86,24 @@ class Arrivals:
 
     # -- units that the slot owns when it opens, and whose state is elsewhere ------------------------------------------
     #
-    # All of them are fetched at once, in the background: Spark ends a Python process a minute after its last task, and
-    # with it what was left there. A call that fails is repeated. Raises ServiceUnavailable if nothing has come for the
+    # All of them are fetched at once, in the background: a process for which Spark has no more use stays for a while
+    # only (``daemon.STAYS_S``). A call that fails is repeated. Raises ServiceUnavailable if nothing has come for the
     # deadline.
 
     def pull(self, units: Sequence[int], address: str) -> None:
         """From the process at ``address``, which held the slot in the batch before."""
         slot, clients = self._shared.slot, self._shared.clients
 
-        def get(some: list[int]) -> None:
-            clients.pull(address, slot, some, self._came)
-            with contextlib.suppress(ServiceUnavailable):  # what was not told keeps its memory there, no more
+        def tell() -> None:
+            with contextlib.suppress(ServiceUnavailable):  # what was not told keeps its memory there for a while
                 clients.tell(address, Taken(slot, tuple(self._here)))
 
+        def get(some: list[int]) -> None:
+            clients.pull(address, slot, some, self._came)
+            tell()
+
+        if not units:  # or that process would wait for whoever fetches nothing
+            tell()
         most = max(PULL_GROUPS * self._shared.config.bins, len(units) // PULL_CALLS)
         self._fetch(f"slot {slot} from {address}", units, get, most)
 

@@ -17,7 +17,8 @@ from small_slots import BEGIN_US
 
 from keyshift.clock import now_us
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
-from keyshift.model.keys import Mode, Move, Step
+from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, Version
+from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime import computation
 from keyshift.state.memory import MemoryStore
 from keyshift.state.redis_server import RemoteSettings, served
@@ -26,10 +27,11 @@ from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import OfStep, Opened, Shipment, Taken, Wanted
+from keyshift.worker.flight.messages import KeysDropped, OfStep, Opened, Shipment, Taken, Wanted
 from keyshift.worker.slot import answers, intake, opening
+from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
-from keyshift.worker.slot.host import EndedSlot
+from keyshift.worker.slot.host import EndedSlot, await_takers
 from keyshift.worker.state import arrivals
 from keyshift.workloads.windowcount.operator import IDLE, WINDOW
 from waits import until
@@ -136,6 +138,52 @@ def test_a_process_that_does_not_hear_that_state_was_taken_closes_the_store_a_ba
     assert not closed and 0 in host.left, "now it is being fetched"
     host.begin([1])
     assert closed == [store] and 0 not in host.left
+
+
+@pytest.fixture
+def ending(make, monkeypatch):
+    """A job, and a process of it that ends as soon as nobody has to fetch anything from there."""
+    job = make(slots=2, routers=1)
+    host = job.process()
+    monkeypatch.setattr(slot_host, "_hosts", {job.config.stage: host})
+    monkeypatch.setattr(slot_host, "LOOK_S", 0.01)
+    return job, host
+
+
+def test_a_process_that_spark_has_left_stays_until_the_next_holder_has_its_state(ending):
+    job, first = ending
+    assert await_takers(DEADLINE_S), "nothing was left there"
+    job.end(job.begun(first, job.keys_of(0)))
+    assert not await_takers(0.0), "nobody comes"
+    found = []
+    staying = threading.Thread(target=lambda: found.append((await_takers(DEADLINE_S), dict(first.left))))
+    staying.start()
+    job.begun()
+    staying.join(DEADLINE_S)
+    assert found == [(True, {})]
+
+
+def test_it_does_not_stay_for_a_slot_that_has_no_state(ending):
+    job, first = ending
+    job.nodes.publish(nodes.ASSIGNMENT, PublishAssignment(Assignment(Version(1), (SlotId(0),) * 4)))
+    job.end(job.settled(first, slot=1))
+    assert first.left == {1: {}}
+    job.settled(slot=1)
+    until(lambda: await_takers(0.0))
+
+
+def test_it_stays_for_keys_of_units_that_have_left_unless_its_task_has_failed_and_so_the_query(ending, monkeypatch):
+    _, host = ending
+    host.begin([0])
+    host.lent[3, 7] = state({1: 1})
+    monkeypatch.setattr(slot_host, "wait_until", lambda done, *_: done() or pytest.fail("it stays"))
+    assert not await_takers(DEADLINE_S)
+    host.seal(0, 1, {})
+    host.message(Taken(0, ()))
+    with pytest.raises(pytest.fail.Exception):
+        await_takers(DEADLINE_S)
+    host.message(KeysDropped(((3, 7),)))
+    assert await_takers(DEADLINE_S)
 
 
 def test_copies_are_made_of_units_that_come_from_another_process(make, monkeypatch):

@@ -12,6 +12,7 @@ from keyshift.model.errors import Damaged, MigrationFailed, ProtocolViolation, S
 from keyshift.model.keys import Move, Step
 from keyshift.runtime.slot import SlotCore
 from keyshift.state.memory import MemoryState
+from keyshift.wire import nodes
 from keyshift.worker.flight.messages import OfStep, Shipment, Wanted
 from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
@@ -64,6 +65,52 @@ def test_behind_its_input_a_slot_waits_as_long_as_something_comes_or_goes(job, s
 def test_a_slot_that_has_all_its_state_does_not_say_that_some_is_elsewhere(slot):
     slot.deadline = time.monotonic() - 1
     with pytest.raises(MigrationFailed, match="over, a step, rows or results wait for others, and nothing"):
+        slot.wait()
+
+
+def over(slot):
+    """Its deadline is, behind its rows."""
+    slot.deadline = time.monotonic() - 1
+
+
+def test_behind_its_rows_a_slot_waits_for_one_that_has_more_but_not_for_one_that_waits_for_it(job, slot):
+    """A barrier may be behind the rows of that one, and so the state that this one waits for."""
+    other = job.opened(1, job.process())
+    over(slot)
+    assert slot.wait() == [] and slot.deadline > time.monotonic()
+    over(other)
+    with pytest.raises(MigrationFailed, match="slot 1: the batch is over"):
+        other.wait()
+
+
+def test_a_slot_behind_its_rows_waits_for_one_to_which_something_has_come_since(job, slot):
+    other = job.opened(1, job.process())
+    job.publish(2, Step((Move(2, 1, 0),)))
+    job.barrier(slot, 2)
+    assert not slot.settled()
+    over(slot)
+    slot.wait()
+    slot.shared.host.server.moved_at += 1
+    assert not slot.settled()
+    over(other)
+    assert other.wait() == []
+
+
+def test_a_slot_behind_its_rows_does_not_wait_for_one_whose_batch_is_over(job, slot):
+    other = job.opened(1, job.process())
+    over(slot)
+    slot.wait()
+    job.end(slot)
+    assert not job.nodes.children(nodes.WAITING)
+    over(other)
+    with pytest.raises(MigrationFailed):
+        other.wait()
+
+
+def test_a_slot_behind_its_rows_does_not_wait_for_one_of_its_own_process_which_has_no_more_either(job, slot):
+    job.opened(1, slot.shared.host)
+    over(slot)
+    with pytest.raises(MigrationFailed):
         slot.wait()
 
 
