@@ -166,6 +166,13 @@ def test_notebook_is_valid_without_outputs_and_with_readable_parameters(path):
     assert parameter_problems(path) == []
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_have_no_links_to_files(path):
+    """JupyterLab does not reach what is outside of its root, and the HTML of an execution is elsewhere."""
+    words = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    assert re.findall(r"\]\((?!https?:|#)[^)]*\)", words) == []
+
+
 def notebook(tmp_path: Path, *cells: nbformat.NotebookNode) -> Path:
     path = tmp_path / "made.ipynb"
     made = nbformat.v4.new_notebook(cells=list(cells))

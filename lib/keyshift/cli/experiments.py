@@ -140,7 +140,7 @@ def batch(
 ) -> None:
     """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed.
 
-    With --all, every notebook that has a set of a kind. A report has all verdicts, conclusions, figures (not in
+    With --all, every notebook that has a set of a kind. A report has all verdicts, conclusions, notes, figures (not in
     Markdown), and what is missing.
     """
     if bool(files) == bool(every):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 import ipywidgets as widgets
 from IPython.display import Image, display
@@ -30,6 +30,8 @@ class Explorer:
     Shows the job of this name at once if it runs, else how it ended. Raises BadInput for an unknown workload or
     strategy.
     """
+
+    _watching: ClassVar[dict[str, "Explorer"]] = {}  # by job: a cell that runs again makes another page
 
     def __init__(self, job: WatchedJob, values: Mapping[str, Any]) -> None:
         workloads.get(values["workload"])  # in words that a list of choices does not have
@@ -136,7 +138,8 @@ class Explorer:
         self.say(self.job.how())
 
     def _watch(self) -> None:
-        """Starts a thread that looks until the job has ended, wherever it is stopped."""
+        """Starts a thread that looks until the job has ended, wherever it is stopped, or another page looks at it."""
+        self._watching[self.job.name] = self
         if not self._looking:
             self._looking = True
             threading.Thread(target=self._look_on, daemon=True).start()
@@ -145,7 +148,7 @@ class Explorer:
         history = self.job.history
         figure = LiveFigure(history)
         try:
-            while self.job.runs:
+            while self._watching[self.job.name] is self and self.job.runs:
                 if self.job.history is not history:  # another one was started since the last look
                     history = self.job.history
                     figure = LiveFigure(history)
@@ -157,6 +160,8 @@ class Explorer:
             pass
         finally:
             self._looking = False
+        if self._watching[self.job.name] is not self:
+            return
         if not self._busy.locked():  # nobody here has stopped it
             self.say(self.job.how())
         self._enable()

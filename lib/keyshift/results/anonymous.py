@@ -13,7 +13,7 @@ from functools import cache
 from ipaddress import IPv6Address
 from typing import Any
 
-_NO_SOURCE = r"(?<!\.py)(?<!\.java)(?<!\.scala)"  # whose line is no port
+_NO_SOURCE = r"(?<!\.py)(?<!\.pyx)(?<!\.pxi)(?<!\.java)(?<!\.scala)"  # whose line is no port
 _NAME = r"[\w.+@~-]+"
 _QUOTE = r"(?:\\?[\"']|&quot;|&#39;)"
 _CREDENTIAL = r"password|passwd|secret|token|authorization|(?:access|api)[_.-]?key"
@@ -40,11 +40,13 @@ _RULES: tuple[_Rule, ...] = (
     (rf"(\bredis{_QUOTE}?\s*[=:]\s*{_QUOTE})[^\s\"'&\\]+", r"\1<address>"),
     (rf"\bredis(?:{_CELLS}(?:[\w.:-]+|<\w+>))+", lambda found: re.sub(r"[A-Za-z][\w.-]*:\d+", "<address>", found[0])),
     (r"\bip(?:-\d{1,3}){4}(?:\.[\w-]+)*\b", "<address>"),
-    (r"\b[\w-]+(?:\.[\w-]+)*\.(?:internal|local|localdomain|lan)\b", "<address>"),
+    # A package, a class in it, or a call is none.
+    (r"\b[\w-]+(?:\.[\w-]+)*\.(?:internal|local|localdomain|lan)\b(?!\.\w|\(\))", "<address>"),
 )
 # In prose. A parameter may say 4000 events/s of the source ``control`` like this.
 _BARE_NAME = (rf"\b[A-Za-z][\w-]*{_NO_SOURCE}:\d{{4,5}}\b", "<address>")
 _BEGIN_OF_PATH = re.compile(r"(?:file:)?[/~]|[A-Za-z]:\\")
+_SLICE = re.compile(r"\d{0,2}::\d{0,4}")  # in Python: [::-1], [1::2]; an address like that names no machine
 _IPV6 = r"\[?(?<![\w:])((?:[0-9a-fA-F]{0,4}:){2,}[0-9a-fA-F]{0,4})(?![\w:])\]?(?::\d+)?"
 _DATA = r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+"  # an image: what looks like a path in it is none
 _COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal, in the tracebacks of notebooks
@@ -105,6 +107,8 @@ def _replaced(text: str, rules: Iterable[_Rule]) -> str:
 
 
 def _without_address(found: re.Match[str]) -> str:
+    if _SLICE.fullmatch(found[1]):
+        return found[0]
     try:  # a time of day looks like one, nearly
         IPv6Address(found[1])
     except ValueError:

@@ -142,12 +142,15 @@ def prepare(file: Path, folder: Path, name: str = "") -> PreparedBatch:
     of another kind, and sets that are the same.
     """
     batch = load_batch(file, name)
-    notebook = _find(batch.notebook, [file.parent, folder])
     grid = math.prod(len(values) for values in batch.grid.values()) if batch.grid else 0
     count = max(1, grid + len(batch.points)) * batch.repetitions
     if count > MAX_EXECUTIONS:
         raise BadInput(f"{file.name}: {count} executions; at most {MAX_EXECUTIONS}: shorten grid or repetitions")
-    sets = notebooks.checked_parameters(notebook, *batch.sets())
+    try:
+        notebook = _find(batch.notebook, [file.parent, folder])
+        sets = notebooks.checked_parameters(notebook, *batch.sets())
+    except BadInput as refused:
+        raise BadInput(f"{file.name}: {refused}") from None
     names = list(dict.fromkeys(name for values in sets for name in values))
     code = _code(notebook)
     executions: dict[str, NotebookExecution] = {}

@@ -1,4 +1,4 @@
-"""What came of batches, as one file that opens anywhere: verdicts, conclusions, every figure, and what is missing."""
+"""What came of batches, as one file that opens anywhere: verdicts, conclusions, notes, figures, and what is missing."""
 
 import html
 import re
@@ -12,6 +12,7 @@ from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 from keyshift.results.files import Files
 from keyshift.results.pages import page
 from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, counted, words
+from keyshift.studies.notebook import MIME
 
 NOT_RUN = "not run"
 STATUSES = ("ok", "bad", "failed", NOT_RUN)
@@ -22,8 +23,8 @@ _TAG = re.compile(r"<(?=[\w/!?])")  # the begin of one, which Markdown leaves to
 def batch_report(
     title: str, batches: Sequence[tuple[PreparedBatch, Done]], records: Files, markdown: bool = False
 ) -> str:
-    """The page of ``batches``, in this order. Figures and conclusions come from the executed notebooks in ``records``.
-    In HTML, or in Markdown without figures.
+    """The page of ``batches``, in this order. Figures, conclusions and notes come from the executed notebooks in
+    ``records``. In HTML, or in Markdown without figures.
 
     Texts and parameters have passed ``anonymous``: others read it. Raises ServiceUnavailable.
     """
@@ -99,7 +100,7 @@ def _execution(prepared: PreparedBatch, execution: NotebookExecution, done: Done
 
 
 def _shown(notebook: str) -> dict[str, list[str]]:
-    """Figures of an executed notebook, in base 64, and the lines of its conclusions."""
+    """Figures of an executed notebook, in base 64, the lines of its conclusions, and the notes of its runs."""
     figures, said = [], []
     for cell in nbformat.reads(notebook, as_version=4).cells:
         for output in cell.get("outputs", []):
@@ -107,4 +108,7 @@ def _shown(notebook: str) -> dict[str, list[str]]:
             figures += [data["image/png"].replace("\n", "")] if "image/png" in data else []
             lines = html.unescape(data.get("text/markdown", "")).splitlines()
             said += [line[2:] for line in lines if line.startswith("- ")]
+            if MIME in data:  # of ``publish``, the last cell; some notebooks have told their notes before
+                notes = [line[2:] for line in data["text/plain"].splitlines() if line.startswith("  ")]
+                said += [note for note in dict.fromkeys(notes) if not any(line.endswith(note) for line in said)]
     return {"figures": figures, "said": said}

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from keyshift.analysis import metrics
 from keyshift.analysis.machine import with_disturbed
 from keyshift.analysis.timelines import faults
+from keyshift.experiment.parameters import DEFAULTS, declared
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.environment import open_lab
 from keyshift.lab.run import run_each, run_in_one_job
@@ -21,6 +22,7 @@ from keyshift.refusals import made
 from keyshift.results.anonymous import anonymous
 from keyshift.results.manifest import COUNTS, Manifest
 from keyshift.results.store import ResultStore
+from keyshift.state import backends
 from keyshift.studies import notebook
 
 Tables = Mapping[str, pd.DataFrame]
@@ -149,10 +151,10 @@ class Study:
 
     def effective(self) -> pd.DataFrame:
         """The parameters of every point in which points differ, and those that were not left at their defaults."""
-        columns = {name: spec.parameters() for name, spec in self.specs.items()}
-        table, default = pd.DataFrame(columns), pd.Series(make_spec({}).parameters(), dtype=object)
-        same = table.eq(default.reindex(table.index), axis=0) | table.isna()
-        return table[~same.all(axis=1)]
+        table = pd.DataFrame({name: spec.parameters() for name, spec in self.specs.items()})
+        usual = pd.DataFrame({name: _defaults(spec) for name, spec in self.specs.items()}, dtype=object)
+        left = table.eq(usual.reindex(table.index)) | table.isna()
+        return table[~left.all(axis=1) | (table.nunique(axis=1) > 1)]
 
     def versions(self) -> pd.DataFrame:
         """Of the software that the runs were made with; more than one column only if it changed meanwhile."""
@@ -177,6 +179,15 @@ class Study:
         if self.died:
             died = "; ".join(f"{name} ({why})" for name, why in self.died.items())
             raise KeyshiftError(f"{len(self.died)} of {len(self.specs)} points died: {died}")
+
+
+def _defaults(spec: RunSpec) -> dict[str, Any]:
+    """Of every parameter, with the workload and the backend of ``spec``: by its name, and by that with its part."""
+    found: dict[str, Any] = {}
+    for part, fields in declared(type(spec.workload), backends.get(spec.backend.name)).items():
+        for name, info in fields.items():
+            found[name] = found[f"{part}.{name}"] = info.get_default(call_default_factory=True)
+    return found | DEFAULTS
 
 
 def measure(

@@ -258,6 +258,18 @@ def test_a_page_that_is_opened_later_shows_the_job_that_runs(job, monkeypatch):
     assert buttons(page)["scale"].disabled and not page._looking
 
 
+def test_a_page_does_not_look_any_more_when_its_cell_has_run_again(page, job):
+    buttons(page)["start"].click()
+    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG), DEADLINE_S)
+    again = Explorer(WatchedJob(), VALUES)
+    again.show()
+    assert wait_until(lambda: not page._looking, DEADLINE_S)
+    assert wait_until(lambda: bytes(again._picture.value).startswith(PNG), DEADLINE_S)
+    job.stop()
+    assert wait_until(lambda: "no job explore runs" in again._said.value, DEADLINE_S)
+    assert page._said.value == "job explore runs: keycount, fluid"
+
+
 def test_what_is_refused_is_said_in_one_line(page, job, monkeypatch):
     press = buttons(page)
     press["start"].click()

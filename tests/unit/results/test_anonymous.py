@@ -18,6 +18,7 @@ from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
         ("connect to [fe80::1ff:fe23:4567:890a]:9092 failed", "connect to <address> failed"),
         ("MinIO at kafka-0.kafka.svc:19092, localhost:9000", "MinIO at <address>, <address>"),
         ("slots 0 on ip-10-0-0-3.ec2.internal", "slots 0 on <address>"),
+        ("slots 0 on node-3.lab.internal, 1 on ada.local.", "slots 0 on <address>, 1 on <address>."),
         ("Spark's log is /home/ada/.keyshift/spark.log", "Spark's log is <path>"),
         ("File '/usr/lib/python3/x.py', line 3", "File '<path>', line 3"),
         ("at file:/tmp/a/b.jar(/opt/x y)", "at <path>(<path> y)"),
@@ -51,7 +52,9 @@ def test_addresses_paths_and_credentials_go(text, expected):
         "<td>1</td></tr> https://www.w3.org/2000/svg text/html",
         "key 17 of unit 3; keys: 500; a token of 5",
         "numpy/core and data/moving.txt",
-        "at Executor.scala:1234, slot_task.py:1023",
+        "at Executor.scala:1234, slot_task.py:1023, index.pyx:1234, table_class_helper.pxi:7081",
+        "org.apache.spark.internal.Logging, jdk.internal.reflect.Method, spark.local.dir, threading.local()",
+        "found[::-1], rows[1::2], rows[::16]",
     ],
 )
 def test_other_texts_stay_as_they_are(text):

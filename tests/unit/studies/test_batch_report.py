@@ -18,6 +18,7 @@ from keyshift.studies import batch
 from keyshift.studies import batch_report as report
 from keyshift.studies.batch import ended, files_of
 from keyshift.studies.batch_report import batch_report
+from keyshift.studies.notebook import MIME
 
 PNG = base64.b64encode(b"a picture").decode()
 
@@ -92,6 +93,14 @@ def test_in_markdown_it_has_the_same_lines_without_figures(folder):
         "\n### skew=0.25\n\nok: 1 ok, 0.0 min\n\n- with 0.25 < 1\n- at &lt;path>\n"
         "\n### skew=0.5\n\nbad: 1 bad, 0.0 min; OSError: &lt;path>: 1 < 2\n\n- with 0.5 < 1\n- at &lt;path>\n"
     )
+
+
+def test_notes_of_runs_are_told_once_also_if_the_notebook_tells_them():
+    notes = "1: verdict ok\n  the clock was set\n  at <path>\n2: verdict ok\n  the clock was set\nof each:\n  full"
+    shown = ({"text/markdown": "- **fluid**: at &lt;path&gt;\n"}, {MIME: [{"run_id": "1"}], "text/plain": notes})
+    outputs = [nbformat.v4.new_output("display_data", data=data) for data in shown]
+    copy = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("publish()", outputs=outputs)])
+    assert report._shown(nbformat.writes(copy))["said"] == ["**fluid**: at <path>", "the clock was set", "full"]
 
 
 def test_a_page_is_of_itself_alone(page):

@@ -223,6 +223,21 @@ def test_events_without_work_say_nothing_of_the_limit_of_a_slot():
     assert len(told[0]) + 1 == len(told[1])
 
 
+def test_points_of_meces_with_settings_have_bins_and_steps_of_the_notebook_or_their_own():
+    settings = {"never back": {"fetch_back": 0}, "few": {"bins": 4}, "small steps": {"bins": 8, "size": 2, "cap": 4}}
+    points = {name: {"strategy": "meces", "settings": own} for name, own in settings.items()}
+    specs = asked("meces/01_on_demand", bins=[32, 64], strategies={"plain": "meces"} | points).specs
+    found = [(point.bins, point.size, point.cap, point.mode.fetch_back) for point in (spec.point() for spec in specs)]
+    cuts = [(32, 32, 256), (64, 64, 512)]
+    assert found == [*((*cut, 2) for cut in cuts), *((*cut, 0) for cut in cuts), (4, 4, 32, 2), (8, 2, 4, 2)]
+
+
+@pytest.mark.parametrize("notebook", ["compare/05_engines", "failures/01_faults", "replication/03_moves"])
+def test_words_of_notes_that_a_browser_would_take_for_tags_are_seen(notebook):
+    study = SimpleNamespace(runs={"fluid": [(SimpleNamespace(notes=["away: <address>"]), {})]})
+    assert execute(notebook, "run.notes", study=study)["notes"] == ["- **fluid**: away: &lt;address>"]
+
+
 def test_a_query_may_have_parameters_of_its_own():
     own = {"q1": {"seconds": 30}, "q8": {"window_ms": 9000, "seconds": 40}}
     specs = asked("nexmark/01_queries", queries=["q1", "q5", "q8"], of_query=own).specs

@@ -246,6 +246,15 @@ def test_effective_parameters_are_those_that_differ_from_the_defaults_or_among_p
     assert list(table.loc["strategy"]) == ["fluid", "lazy"]
 
 
+def test_what_a_workload_and_a_backend_have_of_their_own_is_left_at_its_default_too(lab):
+    points = {"words": {"workload": "wordcount"}, "bids": {"workload": "nexmark"}, "q8": {"workload": "nexmark"}}
+    points["q8"] |= {"query": "q8", "backend": "rocksdb"}
+    study = measure(points)
+    for name, own in (("words", {"workload"}), ("bids", {"workload"}), ("q8", {"workload", "backend", "query"})):
+        assert set(Study({}, {name: study.specs[name]}).effective().index) == own
+    assert set(study.effective().index) == {"workload", "backend", "query", "window_ms"}, "which differ"
+
+
 def test_versions_are_one_column_unless_they_changed_meanwhile(lab):
     assert measure(named(["fluid", "lazy"])).versions().to_dict() == {"version 1": {"keyshift": "1"}}
     table = measure(named(["matched", "meces"])).versions()

@@ -69,8 +69,9 @@ class History:
         """A row per sample: its numbers, by name, and ``moved``, how many units have changed their slot since the one
         before.
         """
-        numbers = pd.DataFrame([sample[:-1] for sample in self.samples], columns=list(StatusSample._fields[:-1]))
-        owners = [np.concatenate([[], *sample.owners.values()]) for sample in self.samples]
+        samples = list(self.samples)  # a thread that watches the job adds to them
+        numbers = pd.DataFrame([sample[:-1] for sample in samples], columns=list(StatusSample._fields[:-1]))
+        owners = [np.concatenate([[], *sample.owners.values()]) for sample in samples]
         moved = [0, *(int((now != then).sum()) for then, now in pairwise(owners))]
         return numbers.assign(moved=moved[: len(numbers)])
 
@@ -206,7 +207,7 @@ class _Timelines:
 
     def show(self, history: History, begin: float, end: float) -> None:
         """What was seen from ``begin`` to ``end``."""
-        samples = [sample for sample in history.samples if sample.at_s >= begin - 1]
+        samples = [sample for sample in list(history.samples) if sample.at_s >= begin - 1]
         numbers = np.array([sample[:-1] for sample in samples], float).reshape(-1, len(StatusSample._fields) - 1)
         for name, line in self._lines.items():
             line.set_data(numbers[:, 0], numbers[:, StatusSample._fields.index(name)])

@@ -7,6 +7,7 @@ share one, line and marker tell them apart.
 import io
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
@@ -23,6 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 LEGEND_COLUMNS = 3
+_ALONE = RLock()  # settings of figures are those of all threads
 
 
 class Style(NamedTuple):
@@ -138,21 +140,22 @@ def shown(value: Hashable) -> str:
 @contextmanager
 def theme() -> Iterator[None]:
     """A context in which figures are made in the project's style; others are left alone."""
-    with mpl.rc_context(
-        {
-            **sns.axes_style("whitegrid"),
-            **sns.plotting_context("notebook", font_scale=0.85),
-            "axes.edgecolor": "#888888",
-            "grid.color": "#E6E6E6",
-            "savefig.dpi": 150,
-            "svg.hashsalt": "keyshift",  # the same figure gives the same bytes
-        }
-    ):
-        yield
-        interactive = mpl.is_interactive()
-    # The first figure loads a notebook's backend, which turns this on; were it turned off again with the rest of the
-    # context, the notebook would show no figure but that first one.
-    mpl.interactive(interactive)
+    with _ALONE:
+        with mpl.rc_context(
+            {
+                **sns.axes_style("whitegrid"),
+                **sns.plotting_context("notebook", font_scale=0.85),
+                "axes.edgecolor": "#888888",
+                "grid.color": "#E6E6E6",
+                "savefig.dpi": 150,
+                "svg.hashsalt": "keyshift",  # the same figure gives the same bytes
+            }
+        ):
+            yield
+            interactive = mpl.is_interactive()
+        # The first figure loads a notebook's backend, which turns this on; were it turned off again with the rest of
+        # the context, the notebook would show no figure but that first one.
+        mpl.interactive(interactive)
 
 
 def png(figure: Figure) -> bytes:

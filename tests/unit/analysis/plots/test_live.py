@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from keyshift.analysis.plots.live import History, LiveFigure, exploration, exploration_sentences, owned
+from keyshift.analysis.plots.live import History, LiveFigure, StatusSample, exploration, exploration_sentences, owned
 
 
 def status(at_s, owners, p99_ms=10.0, waiting=0, provisioned=3):
@@ -75,6 +75,20 @@ def test_the_last_figure_has_the_slot_of_each_unit_over_time_and_what_was_asked(
     assert [text.get_text() for text in owners.texts] == ["scale 3", "kill"]
     [mesh] = owners.collections
     assert mesh.get_array().reshape(3, 5).tolist() == [[0, 0, 0, 2, 2], [0, 0, 2, 2, 2], [1] * 5]
+
+
+def test_what_is_seen_while_something_is_made_of_it_comes_too_late_and_does_no_harm(history):
+    class Meanwhile(StatusSample):
+        """Who reads something of it finds that another look has come."""
+
+        def __getattribute__(self, name):
+            history.add(status(6.0, [2, 2, 1]))
+            return super().__getattribute__(name)
+
+    history.samples[0] = Meanwhile(*history.samples[0])
+    assert len(history.table()) == 5
+    assert len(history.samples) == 6
+    assert exploration(history).axes[0].lines[0].get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_each_slot_has_a_colour_of_its_own_though_the_job_has_fewer_by_now(history):

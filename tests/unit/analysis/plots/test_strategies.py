@@ -1,6 +1,7 @@
 """Figures draw what they are given, in the styles of the strategies, and nothing covers anything else."""
 
 from itertools import combinations
+from threading import Event, Thread
 
 import matplotlib
 import numpy as np
@@ -190,5 +191,24 @@ def test_nothing_to_draw_is_drawn_empty_or_refused(migration):
 def test_the_theme_leaves_other_figures_alone():
     before = dict(matplotlib.rcParams)
     with style.theme():
+        assert dict(matplotlib.rcParams) != before
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_thread_that_leaves_the_theme_takes_it_from_no_other():
+    before = dict(matplotlib.rcParams)
+    inside, other_inside = Event(), Event()
+
+    def draws():
+        with style.theme():
+            inside.set()
+            other_inside.wait(0.3)  # which does not come, as only one is inside
+
+    thread = Thread(target=draws)
+    thread.start()
+    assert inside.wait(60)
+    with style.theme():
+        other_inside.set()
+        thread.join()
         assert dict(matplotlib.rcParams) != before
     assert dict(matplotlib.rcParams) == before
