@@ -40,8 +40,12 @@ _RULES: tuple[_Rule, ...] = (
     (rf"(\bredis{_QUOTE}?\s*[=:]\s*{_QUOTE})[^\s\"'&\\]+", r"\1<address>"),
     (rf"\bredis(?:{_CELLS}(?:[\w.:-]+|<\w+>))+", lambda found: re.sub(r"[A-Za-z][\w.-]*:\d+", "<address>", found[0])),
     (r"\bip(?:-\d{1,3}){4}(?:\.[\w-]+)*\b", "<address>"),
-    # A package, a class in it, or a call is none.
-    (r"\b[\w-]+(?:\.[\w-]+)*\.(?:internal|local|localdomain|lan)\b(?!\.\w|\(\))", "<address>"),
+    # A package, a setting of Spark, or a call is none.
+    (
+        r"\b(?!(?:org|com|java|jdk|scala|spark|sun)\.)(?<!\.)[\w-]+(?:\.[\w-]+)*\.(?:internal|local|localdomain|lan)"
+        r"(?:\.[\w-]+)*\b(?!\.\w|\()",
+        "<address>",
+    ),
 )
 # In prose. A parameter may say 4000 events/s of the source ``control`` like this.
 _BARE_NAME = (rf"\b[A-Za-z][\w-]*{_NO_SOURCE}:\d{{4,5}}\b", "<address>")

@@ -19,6 +19,7 @@ from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
         ("MinIO at kafka-0.kafka.svc:19092, localhost:9000", "MinIO at <address>, <address>"),
         ("slots 0 on ip-10-0-0-3.ec2.internal", "slots 0 on <address>"),
         ("slots 0 on node-3.lab.internal, 1 on ada.local.", "slots 0 on <address>, 1 on <address>."),
+        ("no answer of db.internal.example.com: 3", "no answer of <address>: 3"),
         ("Spark's log is /home/ada/.keyshift/spark.log", "Spark's log is <path>"),
         ("File '/usr/lib/python3/x.py', line 3", "File '<path>', line 3"),
         ("at file:/tmp/a/b.jar(/opt/x y)", "at <path>(<path> y)"),
