@@ -61,6 +61,7 @@ HURRY: list[tuple[Any, str, float]] = [
     (background, "LOOK_S", 0.01),
     (traffic, "LOOK_S", 0.01),
     (traffic, "SAY_S", 8.0),
+    (feed, "READY_S", 8.0),
     (feed, "ANSWER_S", 8.0),
     (topics, "SILENCE_S", 0.1),
     (topics, "ANSWER_MS", 600),

@@ -291,7 +291,7 @@ class Traffic:
         self.feed_ = SimpleNamespace(
             sent=31, due=30, before=Before(), progress=[Progress(0.0, 0, 0), Progress(1.0, 300, 300)]
         )
-        for name in ("begin", "change_rate", "end_load", "await_ready", "skip"):
+        for name in ("begin", "change_rate", "end_load", "await_ready", "skip", "await_skipped"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 
     def open(self, again=False, superseded=()):
@@ -348,6 +348,7 @@ def live_job(monkeypatch, spec, resume=None, **kept):
     several = spec.job.replicas > 1
     replicas, traffic, said = Replicas(spec) if several else None, Traffic(), []
     inner = replicas.all[0].job if several else Job(spec)
+    inner.traffic = traffic
     monkeypatch.setattr(returning, "Return", Way)
     monkeypatch.setattr(resume_points, "SavepointStore", Mock())
     monkeypatch.setattr(resume_points, "LOOK_S", 0.01)

@@ -14,7 +14,15 @@ from keyshift.registry import named_values
 def write(
     file: Annotated[Path, typer.Argument(help="Where to write it.")],
     seconds: Annotated[float, typer.Option(min=0.05, max=100_000, help="How long the exchange is open.")] = 10.0,
-    rate: Annotated[float, typer.Option(min=1, max=1e6, help="Orders and deletions per second, on average.")] = 1000.0,
+    rate: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            max=1e6,
+            help="Orders and deletions per second, on average, before those are left out whose order was executed "
+            "whole.",
+        ),
+    ] = 1000.0,
     form: Annotated[Literal["full", "short"], typer.Option(help="All columns, or eight.")] = "full",
     settings: Settings = [],  # noqa: B006 - typer wants a list
 ) -> None:

@@ -65,7 +65,8 @@ def needs_of(spec: RunSpec) -> Needs:
     replicas, backend = spec.job.replicas, backends.get(spec.backend.name)
     in_slots = others = 0
     if isinstance(workload := spec.workload, Keyed):
-        state = 0 if backend.files else workload.state_bytes
+        stages = sum(len(stage.operator().state_schema) > 0 for stage in spec.workload.stages)  # each has all keys
+        state = 0 if backend.files else stages * workload.state_bytes
         in_slots = replicas * workload.from_start * (state + INDEX_BYTES * spec.cores)
         others = 2 * workload.from_start * INDEX_BYTES  # generator and verdict
     tasks = replicas * (JOB_BYTES + TASK_BYTES * spec.cores) + spec.job.spares * JOB_BYTES

@@ -1,5 +1,6 @@
 """The load of a job: generators for each of its sources, which are told together what to do."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -25,7 +26,8 @@ from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
 
 REMEMBERED = 60  # reports of a feed, one per second
-ANSWER_S = 30.0  # for a generator to get ready, and to be done at the end of a load
+READY_S = 300.0  # for a generator to make what it draws from: slots have as long to begin, see ``traffic.SAY_S``
+ANSWER_S = 30.0  # for a generator to be done at the end of a load
 
 
 class Before(NamedTuple):
@@ -70,10 +72,17 @@ class Injector(JsonProcess):
 
 
 class Feed:
-    """All generators of a load: with each of ``configs``, the routers that read its partitions."""
+    """All generators of a load: with each of ``configs``, the routers that read its partitions.
 
-    def __init__(self, configs: Iterable[tuple[GeneratorConfig, Sequence[int]]]) -> None:
-        self.before = Before()
+    ``require_wanted`` raises if nobody waits any more for them.
+    """
+
+    def __init__(
+        self,
+        configs: Iterable[tuple[GeneratorConfig, Sequence[int]]],
+        require_wanted: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.before, self._require_wanted = Before(), require_wanted
         self.progress: deque[Progress] = deque(maxlen=REMEMBERED)  # one whenever all have told of another second
         self._lock, self._seconds = threading.Lock(), 0  # that are in ``progress``, or were
         self.injectors: list[Injector] = []
@@ -97,8 +106,11 @@ class Feed:
             each.tell(command)
 
     def skip(self, events: Sequence[int]) -> None:
-        """Leave out so many events of each router, which another process has offered; to be called before ``begin``."""
+        """Leave out so many events of each router, which another process has offered; to be called before ``begin``,
+        and to be waited for.
+        """
         for each in self.injectors:
+            each.ready = False  # until it says so again
             each.tell(SkipEvents(tuple(events[router] for router in each.routers)))
 
     def begin(self, start: float, seconds: float | None) -> None:
@@ -151,17 +163,27 @@ class Feed:
 
     def await_ready(self) -> None:
         """Wait until a first frame is in each partition. Raises ServiceUnavailable if one dies or is late."""
-        self._await("ready", lambda: all(each.ready for each in self.injectors))
+        self._await_ready(READY_S)
+
+    def await_skipped(self) -> None:
+        """Wait until they have left out what they are to, however long that takes: with a limit a job that has lasted
+        long could not be resumed any more. Raises ServiceUnavailable if one dies.
+        """
+        self._await_ready(math.inf)
+
+    def _await_ready(self, within_s: float) -> None:
+        self._await("ready", lambda: all(each.ready for each in self.injectors), within_s)
 
     def await_done(self) -> None:
         """Wait until all of the load is offered. Raises ServiceUnavailable if one dies or is late."""
-        self._await("done", lambda: self._done is not None)
+        self._await("done", lambda: self._done is not None, ANSWER_S)
 
-    def _await(self, state: str, reached: Callable[[], bool]) -> None:
+    def _await(self, state: str, reached: Callable[[], bool], within_s: float) -> None:
         def said() -> bool:
+            self._require_wanted()
             for each in self.injectors:
                 each.check()
             return reached()
 
-        if not wait_until(said, ANSWER_S):
-            raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")
+        if not wait_until(said, within_s):
+            raise ServiceUnavailable(f"the generator was not {state} within {within_s:g} s")

@@ -223,6 +223,8 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
             if isinstance(command, Stop):
                 break
             generator.obey(command, now_us())
+            if isinstance(command, SkipEvents):
+                say(Ready())  # again: no tick was sent meanwhile
             if isinstance(command, Begin) and generator.schedule:
                 begin_us = aligned(begin_us, config.frame_ms * 1000, generator.schedule.start_us)
             continue

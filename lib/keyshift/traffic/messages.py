@@ -2,10 +2,11 @@
 
 Both are told their configuration first, and say that they are ``Ready``; ``Stop`` ends them.
 
-The generator is ready behind its first frame in each partition. It is told ``SkipEvents`` at most once, then ``Begin``
-once, then, if the load has no end, ``SetRate`` any number of times, and ``EndLoad``. It says ``SoFar`` every second,
-and ``LoadDone`` when Kafka has acknowledged the last event of the load; ticks go on behind that. A stop before the end
-of the load says it, too.
+The generator is ready behind its first frame in each partition. It is told ``SkipEvents`` at most once, sends and hears
+nothing until it has left those events out, and says then that it is ready again. It is told ``Begin`` once, then, if
+the load has no end, ``SetRate`` any number of times, and ``EndLoad``. It says ``SoFar`` every second, and ``LoadDone``
+when Kafka has acknowledged the last event of the load; ticks go on behind that. A stop before the end of the load says
+it, too.
 
 The collector says what has ``Arrived`` and ``SecondDone`` every second, passes on what slots say, and says which
 replicas are ``KeepingUp`` and that some have ``Diverged``. When it is told to stop, it reads what is there by then, and

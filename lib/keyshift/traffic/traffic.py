@@ -127,7 +127,7 @@ class Traffic:
         ``epoch``: of the driver that it is for; when the feed is ready, whatever those of others offer is stale.
         """
         common = self._common | {"frame_ms": frame_ms, "epoch": epoch}
-        feed = Feed(
+        configs = (
             (
                 GeneratorConfig(
                     topic=each.topic,
@@ -142,6 +142,7 @@ class Traffic:
             )
             for each, load, partitions in self._inputs.shares(loads)
         )
+        feed = Feed(configs, lambda: self.require_wanted())  # whatever that is by then
         self._processes += feed.injectors
         return feed
 

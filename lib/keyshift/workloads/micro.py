@@ -35,9 +35,10 @@ class MicroPartition:
     """
 
     def __init__(self, workload: "Micro", router: int) -> None:
-        self._keys = workload.key_draw(router)
-        self._later = workload.model_copy(update={"skew": workload.later_skew}).key_draw(router)
+        self._keys = self._later = workload.key_draw(router)
         self._left = workload.later_events or None  # events until the later skew; None: never
+        if self._left:
+            self._later = workload.model_copy(update={"skew": workload.later_skew}).key_draw(router)
         self._groups, self._active = workload.key_groups, workload.active_groups
         self._place = np.random.default_rng((workload.seed, 2)).permutation(self._groups)
 

@@ -8,7 +8,7 @@ alone.
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,8 +55,7 @@ class TextWords:
     """The words of a file, over and over again. Every router begins at another one; see ``Partition``."""
 
     def __init__(self, workload: "WordCount", router: int) -> None:
-        words, self._numbers = read_words(workload.text)
-        self._words = pa.array(words, pa.string())
+        self._words, self._numbers = workload.words_read
         self._next = int(np.random.default_rng((workload.seed, router)).integers(len(self._numbers)))
 
     def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
@@ -71,8 +70,7 @@ class DrawnWords:
     """Words made of letters that say their number; key groups as in every keyed workload. See ``Partition``."""
 
     def __init__(self, workload: "WordCount", router: int) -> None:
-        self._words = pa.array([word(number) for number in range(workload.words)], pa.string())
-        groups = units_of(keys_of(self._words).to_numpy(), workload.key_groups)
+        self._words, groups = workload.words_made
         self._draw = KeyDraw(groups, workload.key_groups, workload.skew, (workload.seed, router))
 
     def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
@@ -240,6 +238,18 @@ class WordCount(Grouped):
     def window_us(self) -> int:
         """Length of a window; 0: none."""
         return self.window_ms * 1000
+
+    @cached_property
+    def words_read(self) -> tuple[pa.Array, npt.NDArray[np.int32]]:
+        """Of the text, once for all routers: see ``read_words``."""
+        words, numbers = read_words(self.text)
+        return pa.array(words, pa.string()), numbers
+
+    @cached_property
+    def words_made(self) -> tuple[pa.Array, npt.NDArray[np.int32]]:
+        """If there is no text, once for all routers: the words, and the key group of each."""
+        words = pa.array([word(number) for number in range(self.words)], pa.string())
+        return words, units_of(keys_of(words).to_numpy(), self.key_groups)
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -71,6 +71,13 @@ def test_state_counts_where_it_is(own_backends, given, keys_bytes, servers):
     assert (needs.keys_bytes, needs.servers) == (keys_bytes, servers)
 
 
+@pytest.mark.parametrize(("chain", "counters"), [("counter,map,counter", 2), ("map,map", 0)])
+def test_each_counter_of_a_chain_has_all_payloads_and_a_map_has_none(chain, counters):
+    given = {"workload": "chain", "chain": chain, "keys": 1000, "state_bytes": 1024}
+    in_memory, in_files = (needs_of(make_spec(given | more)) for more in ({}, {"backend": "rocksdb"}))
+    assert in_memory.slots_bytes - in_files.slots_bytes == counters * 1000 * 1024
+
+
 def test_what_a_verdict_takes_is_told_and_nothing_is_refused_for_it():
     load = {"workload": "saas", "rate": 3e6, "rates": "control:1e6", "warmup_s": 30, "seconds": 200}
     spec = make_spec(load)

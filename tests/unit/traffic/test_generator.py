@@ -15,13 +15,13 @@ from keyshift.model.frames import MOST_BYTES, Facts, decode
 from keyshift.traffic import generator as module
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, aligned, generate
 from keyshift.traffic.load import Schedule
-from keyshift.traffic.messages import Begin, EndLoad, LoadDone, SetRate, SkipEvents, Stop
+from keyshift.traffic.messages import Begin, EndLoad, LoadDone, Ready, SetRate, SkipEvents, Stop
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.writer import ON_THE_WAY_BYTES
 from keyshift.waiting import wait_until
 from keyshift.workloads import workloads
 from keyshift.workloads.event_files import event_writer
-from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.keycount import KeyCount, KeyCountPartition
 
 RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
 START_US = 1_700_000_000_000_000
@@ -231,6 +231,18 @@ def test_a_generator_goes_on_behind_the_events_of_another_one():
         keys = [np.concatenate([batch["key"] for batch, _ in broker.frames(router)]) for broker in (whole, rest)]
         assert len(keys[1]) == 500
         assert (keys[0][skipped:] == keys[1][: 500 - skipped]).all()
+
+
+def test_a_generator_is_ready_again_behind_the_events_of_another_one(monkeypatch):
+    did, commands = [], iter([SkipEvents((150, 20)), Stop()])
+    monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
+    monkeypatch.setattr(module, "say", did.append)
+    monkeypatch.setattr(module, "connect", lambda topic: Broker())
+    monkeypatch.setattr(KeyCountPartition, "take", lambda partition, times: did.append(len(times)))
+    load = {"workload": "keycount", "parameters": PARAMETERS, "rate": 1000, "frame_ms": 20}
+    told = SimpleNamespace(next=lambda timeout_s: next(commands))
+    generate(GeneratorConfig(topic=Topic("k:1", "t", 2), **load), told)
+    assert did == [Ready(), 150, 20, Ready(), LoadDone(0, 0, 0, 0.0)]
 
 
 def test_a_load_without_an_end_goes_on_until_it_is_told_to_end():

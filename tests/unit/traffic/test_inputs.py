@@ -15,6 +15,7 @@ from keyshift.traffic.load import SourceLoad
 from keyshift.traffic.messages import Begin, EndLoad, LoadDone, Ready, SetRate, SkipEvents, SoFar
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.topics import OfferedSoFar, Topic
+from keyshift.traffic.traffic import SAY_S
 from keyshift.workloads.keycount import KeyCount
 from workload_runs import with_sources
 
@@ -105,6 +106,7 @@ def test_a_load_is_over_when_all_have_offered_theirs(feed):
 
 
 def test_one_that_is_late_or_has_died_is_told_when_all_are_waited_for(feed, monkeypatch):
+    monkeypatch.setattr(module, "READY_S", 0.05)
     monkeypatch.setattr(module, "ANSWER_S", 0.05)
     *some, last = feed.injectors
     for each in some:
@@ -122,6 +124,29 @@ def test_one_that_is_late_or_has_died_is_told_when_all_are_waited_for(feed, monk
     monkeypatch.setattr(last, "check", died)
     with pytest.raises(ServiceUnavailable, match="the generator process died"):
         feed.await_ready()
+
+
+def test_generators_may_take_as_long_to_get_ready_as_slots_and_any_time_to_leave_events_out(feed, monkeypatch):
+    """A job that takes longer to start, or has lasted longer, could not be resumed otherwise."""
+    assert module.READY_S == SAY_S
+    monkeypatch.setattr(module, "READY_S", 0.0)
+    for each in feed.injectors:
+        each.say(Ready())
+    feed.await_ready()
+    feed.skip([1] * 5)
+    with pytest.raises(ServiceUnavailable, match="the generator was not ready"):
+        feed.await_ready()
+    looks = []
+
+    def look():
+        looks.append(1)
+        if len(looks) == 3:
+            for each in feed.injectors:
+                each.say(Ready())
+
+    monkeypatch.setattr(feed.injectors[0], "check", look)
+    feed.await_skipped()
+    assert len(looks) == 3
 
 
 def test_each_is_told_what_concerns_it(feed):

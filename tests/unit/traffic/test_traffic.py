@@ -14,7 +14,9 @@ from keyshift.model.records import Second
 from keyshift.traffic import traffic as module
 from keyshift.traffic.collector import ResultsFile, first_copies
 from keyshift.traffic.copies import Difference
+from keyshift.traffic.load import SourceLoad
 from keyshift.traffic.messages import Arrived, Diverged, Latencies, Ready, SecondDone
+from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
 from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount
@@ -255,6 +257,18 @@ def test_results_of_other_replicas_are_no_reason_to_wait_for_one_any_longer(traf
 
     with pytest.raises(ServiceUnavailable, match=r"slots \[0\] of replica 1 did not say 'ready' within 0.3 s"):
         traffic.await_slots({0}, SlotStarted("counter", 0), check, replica=1)
+
+
+def test_nobody_waits_for_generators_whose_job_is_not_wanted_any_more(traffic, monkeypatch):
+    def given_up():
+        raise QueryDied("given up")
+
+    monkeypatch.setattr(JsonProcess, "__init__", lambda *_: None)
+    feed = traffic.feed([SourceLoad(10.0)], 20.0)
+    traffic.require_wanted = given_up
+    for wait in (feed.await_ready, feed.await_skipped):
+        with pytest.raises(QueryDied, match="given up"):
+            wait()
 
 
 def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died_or_nobody_wants_them(traffic, collector):

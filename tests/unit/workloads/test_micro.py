@@ -3,6 +3,7 @@ import pytest
 from pydantic import ValidationError
 
 from keyshift.model.keys import units_of
+from keyshift.workloads import keyed
 from keyshift.workloads.micro import Micro
 from workload_runs import run, wrong
 
@@ -50,6 +51,15 @@ def test_behind_a_number_of_events_keys_follow_another_skew():
     weights = 1 / np.arange(1, 9) ** 2.0
     assert before == pytest.approx(np.full(8, 1 / 8), rel=0.1)
     assert after == pytest.approx(weights / weights.sum(), rel=0.15)
+
+
+def test_a_router_makes_ready_to_draw_with_another_skew_only_if_it_comes_to_that(monkeypatch):
+    made, real = [], keyed.KeyDraw
+    monkeypatch.setattr(keyed, "KeyDraw", lambda *given: made.append(given) or real(*given))
+    make().sources[0].partition(0)
+    assert len(made) == 1
+    make(later_events=5).sources[0].partition(0)
+    assert len(made) == 3
 
 
 def test_keys_that_come_uniformly_do_not_follow_another_skew_later():

@@ -62,6 +62,18 @@ def test_a_router_reads_the_whole_text_over_and_over_again():
     assert taken[: len(numbers)] == taken[len(numbers) :]
 
 
+def test_routers_share_what_their_words_are_taken_from(monkeypatch):
+    made = []
+    for name in ("read_words", "keys_of"):
+        real = getattr(wordcount, name)
+        monkeypatch.setattr(wordcount, name, lambda given, name=name, real=real: made.append(name) or real(given))
+    for workload in (make(text=str(SAMPLE)), make()):
+        [source] = workload.sources
+        for router in range(3):
+            source.partition(router)
+    assert made == ["read_words", "keys_of"]
+
+
 def test_other_numbers_have_other_words():
     made = [word(number) for number in range(20_000)]
     assert len(set(made)) == 20_000

@@ -168,8 +168,10 @@ class LiveRun:
         loop.feed = feed = traffic.feed(loads, loop.spec.run.frame_ms, epoch)
         feed.await_ready()
         offered = traffic.count_offered()
-        feed.skip(offered.events)
         feed.before = Before(sum(offered.events), offered.due)
+        loop.reporter.say(f"the generator goes past {feed.before.events:,} events that were offered before")
+        feed.skip(offered.events)
+        feed.await_skipped()  # no tick comes before, and all that was due since the beginning would come at once
         begin = time.perf_counter()
         begun_from = loop.surviving(
             lambda: self._resume(journal, offered.epochs), lambda: "snapshot, the newest that could be read,"

@@ -29,7 +29,9 @@ Order = dict[str, Any]  # an event of a tape (``ORDERS``), and how much of it is
 
 
 def write(workload: "Stock", form: str, rate: float, seconds: float) -> Iterator[str]:
-    """The lines of a tape of router 0, without their ends. ``rate``: orders and deletions per second, on average."""
+    """The lines of a tape of router 0, without their ends. ``rate``: orders and deletions per second, on average,
+    before those are left out whose order was executed whole.
+    """
     books, known = dict[str, Book](), dict[int, Order]()
     mean = rate * SLICE_US / 1e6
     random = np.random.default_rng((workload.seed, 1 << 16))  # not that of a router

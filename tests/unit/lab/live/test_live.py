@@ -406,15 +406,20 @@ def test_a_resumed_job_whose_snapshot_cannot_be_read_goes_on_from_the_one_before
 def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_change_it_any_more(
     monkeypatch, journal, take_over
 ):
-    """Behind the claim the journal, and behind the first frames of its own generator the events."""
+    """Behind the claim the journal, and behind the first frames of its own generator the events. The system goes on
+    when the generator is behind those, and ticks again.
+    """
     read = []
     given = {
         "resumed": lambda: read.append(len(read)) or replace(journal, rates={"events": 100.0 + len(read)}),
         "take_over": take_over,
+        "resume": lambda inner: inner.traffic.told.append(("resume",)),
     }
     with live_job(monkeypatch, live_spec(SMALL), **given) as job:
         told = job.traffic.told
-        assert told[0 if take_over else 1 :][:3] == [("feed", 103.0, 2), ("await_ready",), ("skip", [20, 10])]
+        known = ("feed", 103.0, 2), ("await_ready",), ("skip", [20, 10]), ("await_skipped",), ("resume",)
+        assert told[0 if take_over else 1 :][:5] == list(known)
+        assert "the generator goes past 30 events that were offered before" in job.said
         assert (("await_silence",) in told) is not take_over
         assert (job.status()["rate"], len(read)) == (103.0, 3), "for the run's id, for the claim, and behind it"
         assert job.inner.config.epochs == (((5, 1),), ((7, 1), (8, 2)))
