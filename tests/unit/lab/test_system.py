@@ -173,6 +173,17 @@ def planned(made):
     return make_steps(made.job.assignment)
 
 
+def test_how_long_a_plan_took_is_known_only_if_there_was_one(monkeypatch):
+    monkeypatch.setattr("keyshift.lab.system.of_job", lambda job, stages, **told: told)
+    made = system_of(strategy="fluid")
+    made.job.stop = made.job.savepoint = made.job.read_log = lambda: None
+    made.job.left_behind = set
+    made.system.stop()
+    assert made.system.final_state()["planned_s"] is None
+    assert planned(made)
+    assert made.system.final_state()["planned_s"] > 0
+
+
 def moved_over_copies(made, steps):
     """Of the units that move, those whose copies were ordered last, at their destinations."""
     return {(move.unit, move.destination) for step in steps for move in step.moves} & {

@@ -307,7 +307,7 @@ class EndedJob:
         tables: Mapping[str, pa.Table],
         events: pd.DataFrame,
         offered: Mapping[str, Any],
-        planned_s: float,
+        planned_s: float | None,
         copied: CopiedAhead,
         beside: int,
         pushed: bool,

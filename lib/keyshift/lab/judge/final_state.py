@@ -70,7 +70,7 @@ class FinalState:
     revoked: Collection[int]
     notes: Sequence[str]  # a line for each migration that did not go as planned, and each death
     measured_at: float = 0.0  # seconds since the epoch
-    planned_s: float = 0.0  # how long the first plan took
+    planned_s: float | None = None  # how long the first plan took, if there was one
     copied: CopiedAhead = NOTHING_COPIED
     snapshots: Sequence[SnapshotRecord] = ()
     cuts: Mapping[str, "FinalState"] | None = None  # the same at each snapshot by name, if they are to be judged
