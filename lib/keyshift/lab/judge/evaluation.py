@@ -101,8 +101,19 @@ class EndedJob:
         ]
         self.events, self._frames = traffic.offered(before=(final.offsets or None) if overloaded else None)
         self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
+        self._offered_per_event = int(self._frames_read["events"].sum()) / max(1, len(self.events))
         if overloaded and not final.offsets:
             self.events = _processed(workload, self.events, self._results)
+
+    @property
+    def _frames_read(self) -> pd.DataFrame:
+        """Those that ``events`` are from, as they are read."""
+        frames, offsets = self._frames, self.final.offsets
+        return frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded and offsets else frames
+
+    def offered_for(self, events: pd.DataFrame) -> int:
+        """How many events of the sources there were for these, which routers have made of them: fewer, or more."""
+        return round(len(events) * self._offered_per_event)
 
     def verdict(self) -> Verdict:
         """Of the whole job. If replicas have had different assignments, first copies are from slots of all of them: one
@@ -233,11 +244,9 @@ class EndedJob:
     def unprocessed(self) -> int:
         """Events that were offered and not processed."""
         assert self.feed.offered is not None
-        frames, offsets = self._frames, self.final.offsets
-        if self._overloaded and not offsets:
-            return self.feed.offered - len(self.events)
-        processed = frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded else frames
-        return self.feed.offered - int(processed["events"].sum())
+        if self._overloaded and not self.final.offsets:
+            return self.feed.offered - self.offered_for(self.events)
+        return self.feed.offered - int(self._frames_read["events"].sum())
 
     def tables(
         self, span: Span, numbers: Mapping[str, int] | None = None, scalings: Sequence[Scaling] = ()

@@ -8,10 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from keyshift.clock import SECOND_US
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge import evaluation
 from keyshift.lab.judge.evaluation import NEVER_DIED, EndedJob, Span, bytes_beside
-from keyshift.lab.judge.final_state import FinalState, StageEnd
+from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd
 from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.lab.scripts import series
+from keyshift.lab.scripts.series import Lap
 from keyshift.model.keys import Assignment
 from keyshift.model.records import Measured, SnapshotRecord
 from keyshift.peers.counting import CountedByResults
@@ -27,21 +31,26 @@ TAKEN = [SnapshotRecord(1, 2, {"counter": 3}, {"counter": 4}, name) for name in 
 
 @pytest.fixture
 def ended(monkeypatch):
-    """A good run, as its verdict is to be made; gives it what is found at each snapshot, None if none is judged."""
+    """A good run, as its verdict is to be made; gives it what is found at each snapshot, None if none is judged. Of
+    ``made_of`` events of the source routers make one.
+    """
 
-    def make(cuts, kind=KeyCount, kept=slice(None), **more):
+    def make(cuts, kind=KeyCount, kept=slice(None), made_of=1, **more):
         monkeypatch.setattr(evaluation, "judged_cuts", lambda *given: cuts or {})
         workload = kind(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
         run = run_sequentially(workload, [Assignment.contiguous(8, 2)])
-        frames = run.frames.assign(events=len(run.events) // len(run.frames))
+        total = made_of * len(run.events)
+        frames = run.frames.assign(events=total // len(run.frames))
         results = run.results.iloc[kept].assign(replica=0, slot_turn=0, attempt=0, first=True)
-        traffic = SimpleNamespace(
-            offered=lambda before: (run.events, frames), results=lambda: results, seconds=[], differences=[]
-        )
+
+        def offered(before):
+            return run.events[run.events["offset"] < run.events["router"].map(before or {0: 10, 1: 10})], frames
+
+        traffic = SimpleNamespace(offered=offered, results=lambda: results, seconds=[], differences=[])
         stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
         offsets = more.pop("offsets", {0: 10, 1: 10})
         final = FinalState(offsets, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
-        return EndedJob(workload, traffic, SimpleNamespace(offered=len(run.events)), final, [], **more)
+        return EndedJob(workload, traffic, SimpleNamespace(offered=total), final, [], **more)
 
     return make
 
@@ -82,6 +91,21 @@ def test_of_an_overloaded_job_that_tells_no_offsets_what_it_has_answered_is_judg
     assert all_came.verdict().ok and all_came.unprocessed == 0
     gave_up_nothing = ended(None, CountedByResults, slice(offered // 2), offsets={})
     assert gave_up_nothing.verdict().lost == offered - offered // 2, "it was silent while some were missing"
+
+
+def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offered(ended):
+    whole = ended(None, CountedByResults, made_of=3)
+    made = len(whole.events)
+    given_up = ended(None, CountedByResults, slice(made // 2), made_of=3, offsets={}, overloaded=True)
+    assert (whole.unprocessed, given_up.unprocessed) == (0, 3 * (made - made // 2))
+    half = Span(0.0, 0.0, whole.events["t"].median() / SECOND_US, 0.0)
+    lap = Lap(make_spec({"keys": 50}), half, 0.0, {}, CopiedAhead(), 0, [])
+    load = series._evaluation(whole, lap, None).facts["load"]
+    assert (load.events, load.planned, load.due) == (3 * load.due, 3 * load.due, half.of(whole.events["t"]).sum())
+    assert 0 < load.due < made
+    stopped = ended(None, offsets={0: 5, 1: 5}, made_of=3, overloaded=True)
+    processed = len(stopped.events)
+    assert (stopped.unprocessed, stopped.offered_for(stopped.events)) == (3 * (made - processed), 3 * processed)
 
 
 def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_difference(ended, monkeypatch):
