@@ -253,7 +253,8 @@ class EndedJob:
     ) -> dict[str, pa.Table]:
         """By name, with the trigger of ``span`` as 0. Of the whole job; with ``numbers``, of what happened in ``span``.
 
-        ``numbers``: of the migration in it, by stage. What slots measure is of the whole job, and is left out then.
+        ``numbers``: of the migration in it, by stage, which is number 0 in tables. What slots measure is of the whole
+        job, and is left out then.
         """
         stages, trigger_us = self.final.stages, round(span.trigger * SECOND_US)
         results, samples, seconds = self._results, self._samples, list(self._seconds)
@@ -268,7 +269,7 @@ class EndedJob:
             seconds = [second for second in seconds if span.covers(second.second)]
             records = [[each for each in some if span.covers(each.published_us / SECOND_US)] for some in records]
             chosen = [numbers.get(stage.name) for stage in stages]
-            decisions = [[d for d in some if d[0] == n] for some, n in zip(decisions, chosen, strict=True)]
+            decisions = [[(0, d) for at, d in some if at == n] for some, n in zip(decisions, chosen, strict=True)]
             snapshots = [each for each in snapshots if span.covers(each.begun_us / SECOND_US)]
             measures = []
         counted = results[~results["version"].isin(list(self.final.revoked))]

@@ -16,9 +16,10 @@ from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd
 from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.lab.scripts import series
 from keyshift.lab.scripts.series import Lap
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, UnitId
 from keyshift.model.records import Measured, SnapshotRecord
 from keyshift.peers.counting import CountedByResults
+from keyshift.planner import Decision
 from keyshift.results.verdict import Judgement, Ownership
 from keyshift.traffic.copies import Difference, Incarnation
 from keyshift.traffic.messages import Diverged
@@ -106,6 +107,14 @@ def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offere
     stopped = ended(None, offsets={0: 5, 1: 5}, made_of=3, overloaded=True)
     processed = len(stopped.events)
     assert (stopped.unprocessed, stopped.offered_for(stopped.events)) == (3 * (made - processed), 3 * processed)
+
+
+def test_the_migration_of_a_lap_is_the_first_one_of_its_run(ended):
+    run = ended(None)
+    decided = [(number, Decision(UnitId(number), 0, "first")) for number in (3, 4, 5)]
+    run.final = replace(run.final, stages=[replace(run.final.stages[0], decisions=decided)])
+    found = run.tables(Span(0, 0, 1, 0), {"counter": 4})["decisions"]
+    assert (found["migration"].to_pylist(), found["unit"].to_pylist()) == ([0], [4])
 
 
 def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_difference(ended, monkeypatch):
