@@ -327,14 +327,15 @@ class EndedJob:
         """
         unit_bytes = {number: stage.unit_bytes for number, stage in enumerate(self.final.stages)}
         moved, decided = (tables[name].to_pandas() for name in ("migration", "decisions"))
-        whole = pushed and copied.bytes_copied is None
+        whole = pushed and not copied.ordered
         begin_s, end_s = span.start - span.trigger, span.end - span.trigger
         due = int(due_in(self.workload.stages, events).sum())
         return {
             "planned_s": planned_s,
             "bytes_minimum": from_records.bytes_minimum(moved, decided, unit_bytes, whole),
             "bytes_beside": beside,
-            **copied._asdict(),
+            "bytes_copied": copied.bytes_copied,
+            "replicate_s": copied.replicate_s,
             "since_s": span.measured - span.trigger,
             "load": Offered(begin_s=begin_s, end_s=end_s, due=due, **offered),
         }

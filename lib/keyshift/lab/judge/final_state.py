@@ -39,10 +39,13 @@ class StageEnd:
 
 
 class CopiedAhead(NamedTuple):
-    """``bytes_copied`` ahead of migrations, and ``replicate_s``, until copies were close; None if there were none."""
+    """``bytes_copied`` ahead of migrations, and ``replicate_s``, until copies were close; None if nobody has told of
+    any. ``ordered``: whether there were copies, whose attempt may have ended.
+    """
 
     bytes_copied: int | None = None
     replicate_s: float | None = None
+    ordered: bool = False
 
 
 NOTHING_COPIED = CopiedAhead()

@@ -42,11 +42,14 @@ class Proposal:
 
 @dataclass
 class PlansPast:
-    """The plans until now: all that another process needs of them. ``to_move``: units, None if nobody has planned."""
+    """The plans until now: all that another process needs of them. ``to_move``: units, None if nobody has planned.
+    ``copied``: whether copies were ordered, in whatever attempt.
+    """
 
     requested: int = 0  # migrations
     decisions: list[tuple[int, Decision]] = field(default_factory=list)  # with the numbers of their migrations
     to_move: set[int] | None = None
+    copied: bool = False
 
 
 class Copied(NamedTuple):
@@ -159,7 +162,7 @@ class StagePlans:
     def end_copies(self) -> None:
         """None are kept for what comes now."""
         self.led.ask.end_copies()
-        self.replicate_s, self._copied = None, []
+        self.replicate_s, self._copied, self.past.copied = None, [], False
 
     def status(self, unit_bytes: Mapping[int, int] | None) -> StageStatus:
         """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
@@ -215,7 +218,7 @@ class StagePlans:
     def _copy(self, number: int, copies: tuple[Move, ...], point: Strategy) -> None:
         job = self._spec.job
         if copies:
-            self._copied_for = number
+            self._copied_for, self.past.copied = number, True
             if answers := self.led.ask.copied_by_now():  # by now those of the migration before are, or never will be
                 self._copied.append(_copied(answers))
             self.led.ask.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")

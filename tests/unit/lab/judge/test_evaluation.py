@@ -16,8 +16,8 @@ from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd
 from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.lab.scripts import series
 from keyshift.lab.scripts.series import Lap
-from keyshift.model.keys import Assignment, UnitId
-from keyshift.model.records import Measured, SnapshotRecord
+from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
+from keyshift.model.records import Measured, SnapshotRecord, StepRecord, UnitLeft, UnitsLeft
 from keyshift.peers.counting import CountedByResults
 from keyshift.planner import Decision
 from keyshift.results.verdict import Judgement, Ownership
@@ -107,6 +107,40 @@ def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offere
     stopped = ended(None, offsets={0: 5, 1: 5}, made_of=3, overloaded=True)
     processed = len(stopped.events)
     assert (stopped.unprocessed, stopped.offered_for(stopped.events)) == (3 * (made - processed), 3 * processed)
+
+
+@pytest.fixture
+def facts_of(ended, monkeypatch):
+    """What ``evaluation`` says beside its tables of a run with these records of one migration."""
+
+    def make(*records, begins=(1,), **of_job):
+        monkeypatch.setattr(evaluation, "judged", lambda *given: GOOD)
+        run, decided = ended(None), (0, Decision(UnitId(0), 0, "first"))
+        told = {
+            "records": records,
+            "begins": begins,
+            "decisions": [decided],
+            "unit_bytes": dict.fromkeys(range(8), 100),
+        }
+        run.final = replace(run.final, stages=[replace(run.final.stages[0], **told)], **of_job)
+        run.feed.took_s, run.feed.planned = 1.0, run.feed.offered
+        return run.evaluation(Span(0, 0, 1, 0), [], str).facts
+
+    return make
+
+
+PUSH = Mode()
+
+
+def moved(mode=PUSH, outcome="complete"):
+    """A step in which slot 0 has sent 7 bytes of unit 0."""
+    released = {0: UnitsLeft((UnitLeft(0, 7, 3, 4),))}
+    return StepRecord(2, Step((Move(0, 0, 1),), mode), 1, 2, 2, 5, outcome, released)
+
+
+def test_what_had_to_move_is_all_that_a_unit_has_if_copies_were_ordered_in_whatever_attempt(facts_of):
+    assert facts_of(moved())["bytes_minimum"] == 7
+    assert facts_of(moved(), copied=CopiedAhead(ordered=True))["bytes_minimum"] == 100, "their attempt has ended"
 
 
 def test_the_migration_of_a_lap_is_the_first_one_of_its_run(ended):
