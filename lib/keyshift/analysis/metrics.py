@@ -303,7 +303,7 @@ def summarise(
     planned_s: float | None = None,
     replicate_s: float | None = None,
     bytes_minimum: int | None = None,
-    bytes_beside: int = 0,
+    bytes_beside: int | None = 0,
     bytes_copied: int | None = None,
     copy_bytes_per_s: float | None = None,
     fewer_replicas_s: float | None = None,
@@ -311,8 +311,8 @@ def summarise(
     """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
 
     ``since_s``: the end of the warm-up (negative). ``decisions``: of its migrations, for ``completion_s``.
-    ``bytes_beside``: sent beside those of its rows. ``copy_bytes_per_s``: measured bandwidth of a bare copy, for
-    ``floor_s``. ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
+    ``bytes_beside``: sent beside those of its rows, None if not known. ``copy_bytes_per_s``: measured bandwidth of a
+    bare copy, for ``floor_s``. ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
     """
     need(migration, ["drained_s"], "summarise")
     p50, p99 = before(latency, since_s)
@@ -334,7 +334,7 @@ def summarise(
         "completion_s": completion_s(migration, decisions),
         "phases": phases(migration, planned_s, replicate_s),
         "recover_s": recovered,
-        "bytes_moved": None if sent is None else sent + bytes_beside,
+        "bytes_moved": None if sent is None or bytes_beside is None else sent + bytes_beside,
         "bytes_copied": bytes_copied,
         "bytes_minimum": bytes_minimum,
         "units_moved": int(migration["installed_s"].notna().sum()),

@@ -179,7 +179,8 @@ class Summary(_Record):
     )
     bytes_moved: Count = Field(
         description="bytes of state sent because of the migration: whole units or their deltas, each time that they "
-        "were sent, and keys one by one; null if a source has not told"
+        "were sent, and keys one by one; null if a source has not told, or the attempt has ended in which keys went "
+        "one by one, or units were lent"
     )
     bytes_copied: Count = Field(
         default=None,

@@ -242,6 +242,8 @@ def test_what_was_sent_is_not_known_if_a_source_died_before_it_told():
     silent = TWO_STEPS.assign(bytes=[10, 0, 10], sent_s=[1.9, NAN, 4.6])
     given = latency((0.5, 10)), silent, NO_METRICS
     assert metrics.summarise(*given, load=LOAD, since_s=-4, bytes_beside=5)["bytes_moved"] is None
+    whole = latency((0.5, 10)), TWO_STEPS, NO_METRICS
+    assert metrics.summarise(*whole, load=LOAD, since_s=-4, bytes_beside=None)["bytes_moved"] is None
     assert metrics.bytes_sent(silent.assign(switched_s=[1.0, NAN, 4.0])) == 20, "without a switch nothing is sent"
 
 

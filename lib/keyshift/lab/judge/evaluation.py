@@ -10,8 +10,9 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.analysis.metrics import FAULT, Offered
+from keyshift.analysis.tables import BY_KEY
 from keyshift.clock import SECOND_US
-from keyshift.lab.judge.final_state import CopiedAhead, FinalState, judged, judged_cuts
+from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd, judged, judged_cuts
 from keyshift.lab.machine.sampler import Sample
 from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
@@ -297,7 +298,8 @@ class EndedJob:
         nothing = from_records.nothing_moved(to_move, tables["migration"].to_pandas())
         for line in nothing:
             say(line)
-        told = final.planned_s, final.copied, bytes_beside(measures), pushed
+        beside = None if any(map(_sent_beside_in_the_past, stages)) else bytes_beside(measures)
+        told = final.planned_s, final.copied, beside, pushed
         offered = {
             "took_s": feed.took_s,
             "events": feed.offered or 0,
@@ -319,11 +321,11 @@ class EndedJob:
         offered: Mapping[str, Any],
         planned_s: float | None,
         copied: CopiedAhead,
-        beside: int,
+        beside: int | None,
         pushed: bool,
     ) -> dict[str, Any]:
         """What ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``. ``events``: those that results
-        have to be about; ``offered``: the rest of ``Offered``. ``beside``: see ``bytes_beside``.
+        have to be about; ``offered``: the rest of ``Offered``. ``beside``: see ``bytes_beside``; None if not known.
         """
         unit_bytes = {number: stage.unit_bytes for number, stage in enumerate(self.final.stages)}
         moved, decided = (tables[name].to_pandas() for name in ("migration", "decisions"))
@@ -351,6 +353,18 @@ def fewer_s(strength: Sequence[tuple[float, int]], replicas: int, span: Span) ->
 def bytes_beside(measures: Iterable[Mapping[int, Measured]]) -> int:
     """That were sent key by key, and of units that were lent. ``measures``: of each stage, what each slot measured."""
     return sum(m.fetched_bytes + m.written_bytes + m.lent_bytes for each in measures for m in each.values())
+
+
+def _sent_beside_in_the_past(stage: StageEnd) -> bool:
+    """Whether a step of an attempt that has ended may have sent some of that: slots count from the beginning of theirs.
+    A replica that came back begins under the version of the step before.
+    """
+    switched = (
+        record.step.mode
+        for record in stage.records
+        if record.version <= stage.begins[-1] and record.outcome not in ("cancelled", "rolled back")
+    )
+    return any(mode.transfer in BY_KEY or mode.fetch_back for mode in switched)
 
 
 def _as_manifest(

@@ -143,6 +143,24 @@ def test_what_had_to_move_is_all_that_a_unit_has_if_copies_were_ordered_in_whate
     assert facts_of(moved(), copied=CopiedAhead(ordered=True))["bytes_minimum"] == 100, "their attempt has ended"
 
 
+@pytest.mark.parametrize(
+    ("mode", "known"),
+    [
+        (PUSH, True),
+        (Mode(transfer="fetch"), True),
+        (Mode(transfer="fetch", fetch_back=1), False),
+        (Mode(transfer="access"), False),
+        (Mode(transfer="remote"), False),
+    ],
+)
+def test_what_was_sent_beside_units_is_not_known_of_an_attempt_that_has_ended(facts_of, mode, known):
+    begins = [(1,), (1, 2), (1, 3)]  # with this attempt; behind it, of a replica that came back; behind it
+    found = [facts_of(moved(mode), begins=each)["bytes_beside"] for each in begins]
+    assert found == ([0] * 3 if known else [0, None, None])
+    cancelled = facts_of(moved(mode, "cancelled"), begins=(1, 2))
+    assert cancelled["bytes_beside"] == 0, "it comes again, in this attempt"
+
+
 def test_the_migration_of_a_lap_is_the_first_one_of_its_run(ended):
     run = ended(None)
     decided = [(number, Decision(UnitId(number), 0, "first")) for number in (3, 4, 5)]
