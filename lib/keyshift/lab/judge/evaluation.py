@@ -275,12 +275,13 @@ class EndedJob:
             measures = []
         counted = results[~results["version"].isin(list(self.final.revoked))]
         samples = [*samples, *from_records.fired(counted)]
+        measured_at, of = self.final.measured_at, self.final.replica
         return {
             "latency": from_records.latency_table(
                 results, trigger_us, first_only=bool(self.final.revoked or self.final.repeats), stage=len(stages) - 1
             ),
-            "metrics": from_records.metrics_table(samples, measures, self.final.measured_at, seconds, trigger_us),
-            "migration": from_records.migration_table(records, trigger_us),
+            "metrics": from_records.metrics_table(samples, measures, measured_at, seconds, trigger_us, of),
+            "migration": from_records.migration_table(records, trigger_us, of),
             "decisions": from_records.decisions_table(decisions),
             "scaling": from_records.scaling_table(scalings, span.trigger),
             "snapshots": from_records.snapshots_table(

@@ -81,6 +81,7 @@ class FinalState:
     stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
     replicas: Mapping[int, "FinalState"] = field(default_factory=dict)  # of those that lived to the end, if there are
+    replica: int = 0  # ... and that whose stages these are
     began: Mapping[int, Sequence[Incarnation]] = field(default_factory=dict)  # of all of them
     judged: int | None = None  # of replicas that moved one after the other, that whose results are; None: first copies
     # When (microseconds since the epoch) it went on from a checkpoint, and gave once more what came behind that.

@@ -138,6 +138,14 @@ def moved(mode=PUSH, outcome="complete"):
     return StepRecord(2, Step((Move(0, 0, 1),), mode), 1, 2, 2, 5, outcome, released)
 
 
+def test_tables_say_whose_moves_and_measures_they_have(ended):
+    run = ended(None)
+    stage = replace(run.final.stages[0], records=[moved()], measures={0: Measured()})
+    run.final = replace(run.final, stages=[stage], replica=1)
+    tables = run.tables(Span(0, 0, 1, 0))
+    assert set(tables["migration"]["replica"].to_pylist()) == set(tables["metrics"]["replica"].to_pylist()) == {1}
+
+
 def test_what_had_to_move_is_all_that_a_unit_has_if_copies_were_ordered_in_whatever_attempt(facts_of):
     assert facts_of(moved())["bytes_minimum"] == 7
     assert facts_of(moved(), copied=CopiedAhead(ordered=True))["bytes_minimum"] == 100, "their attempt has ended"
