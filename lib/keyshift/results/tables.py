@@ -113,7 +113,11 @@ _COLUMNS: dict[str, list[pa.Field]] = {
             "worth", pa.float64(), "part of the capacity promised by more slots that came when it was tried, 0 to 1"
         ),
         column("backlog", pa.float64(), "events offered and not answered"),
-        column("missed_s", pa.float64(), "seconds whose P99 was above the objective slo_ms"),
+        column(
+            "missed_s",
+            pa.float64(),
+            "seconds whose P99 was above the objective slo_ms, or without any result while some were due",
+        ),
         column("stay_cost", pa.float64(), "of staying, until the horizon, with what missed seconds cost"),
         column("move_cost", pa.float64(), "of moving, until the horizon, with what missed seconds cost"),
         column("migration_s", pa.float64(), "how long the migration is expected to take"),
