@@ -297,40 +297,35 @@ def summarise(
     migration: pd.DataFrame,
     metrics: pd.DataFrame,
     *,
-    decisions: pd.DataFrame | None = None,
+    load: Offered,
     since_s: float,
+    decisions: pd.DataFrame | None = None,
     planned_s: float | None = None,
     replicate_s: float | None = None,
     bytes_minimum: int | None = None,
-    bytes_beside: int = 0,
+    bytes_beside: int | None = 0,
     bytes_copied: int | None = None,
     copy_bytes_per_s: float | None = None,
     fewer_replicas_s: float | None = None,
-    load: Offered | None = None,
 ) -> dict[str, Any]:
     """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
 
     ``since_s``: the end of the warm-up (negative). ``decisions``: of its migrations, for ``completion_s``.
-    ``bytes_beside``: sent beside those of its rows. ``copy_bytes_per_s``: measured bandwidth of a bare copy, for
-    ``floor_s``. ``load``: for ``pace``; without it, ``events`` and ``rate_per_s`` are those of results: a workload with
-    other than one result per event has to set it. ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
+    ``bytes_beside``: sent beside those of its rows, None if not known. ``copy_bytes_per_s``: measured bandwidth of a
+    bare copy, for ``floor_s``. ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
     """
     need(migration, ["drained_s"], "summarise")
     p50, p99 = before(latency, since_s)
     seconds = per_second(latency)
-    loaded_s = float(latency["created_s"].max()) if load is None else load.end_s
     end = migration[["installed_s", "drained_s"]].max().max()
-    end = max(float(end) if isfinite(end) else 0.0, _last_fault_s(metrics, loaded_s), 0.0)
+    end = max(float(end) if isfinite(end) else 0.0, _last_fault_s(metrics, load.end_s), 0.0)
     recovered = None if p99 is None else recover_s(seconds, objective_ms(p99), end)
     until = None if recovered is None else max(recovered, ceil(end))
-    events = len(latency) if load is None else load.events
-    span = float(latency["created_s"].max() - latency["created_s"].min()) if len(latency) else 0.0
     sent = bytes_sent(migration)
-    lasted = span if load is None else load.end_s - load.begin_s
     return {
         "measured_from_s": since_s,
-        "events": events,
-        "rate_per_s": events / lasted if lasted else None,
+        "events": load.events,
+        "rate_per_s": load.events / (load.end_s - load.begin_s),
         "p50_ms": p50,
         "p99_ms": p99,
         "spike_ms": spike_ms(seconds, until),
@@ -339,7 +334,7 @@ def summarise(
         "completion_s": completion_s(migration, decisions),
         "phases": phases(migration, planned_s, replicate_s),
         "recover_s": recovered,
-        "bytes_moved": None if sent is None else sent + bytes_beside,
+        "bytes_moved": None if sent is None or bytes_beside is None else sent + bytes_beside,
         "bytes_copied": bytes_copied,
         "bytes_minimum": bytes_minimum,
         "units_moved": int(migration["installed_s"].notna().sum()),
@@ -347,7 +342,7 @@ def summarise(
         "floor_s": bytes_minimum / copy_bytes_per_s if bytes_minimum is not None and copy_bytes_per_s else None,
         "peak_rss_mib": peak(metrics, "rss_mib"),
         "fewer_replicas_s": fewer_replicas_s,
-        **({} if load is None else pace(latency, load)),
+        **pace(latency, load),
     }
 
 

@@ -369,7 +369,7 @@ class KeyshiftJob:
                 for name, plans in self.plans.of.items()
             },
             measured_at=self._measured_at,
-            planned_s=max(plans.planned_s or 0.0 for plans in self.plans.of.values()),
+            planned_s=max((s for plans in self.plans.of.values() if (s := plans.planned_s) is not None), default=None),
             copied=self._copied,
             struck=self._job.faults.struck,
         )

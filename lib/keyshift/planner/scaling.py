@@ -32,7 +32,7 @@ class Look:
     at_s: float
     offered_per_s: float
     backlog: float  # events offered and not answered, now
-    missed_s: float  # seconds in which P99 was over the objective
+    missed_s: float  # seconds in which P99 was over the objective, or nothing came of what was due
     stages: tuple[StageLook, ...]  # in the order of the events' way
     migrating: bool = False  # now
     migrated_at_s: float | None = None  # when the last migration ended, if one did

@@ -27,6 +27,7 @@ OF_A_SLOT = (
     *("fetched_bytes", "fetched_keys", "written_bytes", "copied_bytes", "lent_bytes"),
 )
 SHARES = (50, 99)  # in percent: the quantiles of a stage's latency
+OF_A_REPLICA = "replica "  # and its number: the instance of what all processes of a replica do
 
 
 def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stage: int = 0) -> pa.Table:
@@ -56,26 +57,28 @@ def metrics_table(
     measured_at: float,
     seconds: Iterable[Second],
     trigger_us: int,
+    replica: int = 0,
 ) -> pa.Table:
-    """``samples``: time, metric, instance, value. ``measures``: of each stage, what each slot measured until
-    ``measured_at``.
+    """``samples``: time, metric, instance, value. ``measures``: of each stage, what each slot of the ``replica``
+    measured until ``measured_at``.
     ``seconds``: what the collector said of each. Times in seconds since the epoch.
     """
     rows: list[dict[str, Any]] = []
 
-    def add(at_s: float, metric: str, instance: str, value: float, stage: int = NO_STAGE) -> None:
-        t_s = at_s - trigger_us / SECOND_US
-        rows.append({"t_s": t_s, "metric": metric, "instance": instance, "value": float(value), "stage": stage})
+    def add(at_s: float, metric: str, instance: str, value: float, stage: int = NO_STAGE, of: int = 0) -> None:
+        row = {"t_s": at_s - trigger_us / SECOND_US, "metric": metric, "instance": instance, "value": float(value)}
+        rows.append(row | {"stage": stage, "replica": of})
 
-    for sample in samples:
-        add(*sample)
+    for at_s, metric, instance, value in samples:
+        of = int(instance.removeprefix(OF_A_REPLICA)) if instance.startswith(OF_A_REPLICA) else 0
+        add(at_s, metric, instance, value, of=of)
     for stage, slots in enumerate(measures):
         for slot, measured in slots.items():
             for name in OF_A_SLOT:
-                add(measured_at, name, f"slot-{slot}", getattr(measured, name), stage)
+                add(measured_at, name, f"slot-{slot}", getattr(measured, name), stage, replica)
         counts = latencies(slots)
         for share in SHARES:
-            add(measured_at, f"latency_p{share}_ms", "slots", quantile(counts, share / 100), stage)
+            add(measured_at, f"latency_p{share}_ms", "slots", quantile(counts, share / 100), stage, replica)
     for each in seconds:
         add(each.second, "throughput_per_s", "collector", each.results)
     return _of_rows("metrics", rows)
@@ -120,10 +123,10 @@ def stage_latencies(stages: Mapping[str, Mapping[int, Measured]]) -> list[str]:
     return [f"latency at each stage, from an event's due time to its result there, P50 and P99: {', '.join(words)}"]
 
 
-def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) -> pa.Table:
+def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int, replica: int = 0) -> pa.Table:
     """One row for each unit that a step was to move, in the order of the steps and of the moves of each.
 
-    ``records``: of each stage. Steps are numbered through all stages, as they were begun.
+    ``records``: of each stage, of the ``replica``. Steps are numbered through all stages, as they were begun.
     """
 
     def since(us: float | None) -> float:
@@ -151,6 +154,7 @@ def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) ->
                     "installed_s": since(came.installed_us if came else None),
                     "drained_s": since(installed.drained_us if installed else None),
                     "stage": stage,
+                    "replica": replica,
                 }
             )
     return _of_rows("migration", rows)
@@ -197,9 +201,8 @@ def snapshots_table(
 
 
 def _of_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The table ``name`` of the one query that there is, from rows that have a value for each column."""
-    columns = [column for column in TABLES[name].names if column != "replica"]
-    return make_table(name, {column: [row[column] for row in rows] for column in columns})
+    """The table ``name``, from rows that have a value for each column."""
+    return make_table(name, {column: [row[column] for row in rows] for column in TABLES[name].names})
 
 
 def moved_units(migration: pd.DataFrame) -> set[int]:

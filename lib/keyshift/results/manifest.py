@@ -179,12 +179,13 @@ class Summary(_Record):
     )
     bytes_moved: Count = Field(
         description="bytes of state sent because of the migration: whole units or their deltas, each time that they "
-        "were sent, and keys one by one; null if a source has not told"
+        "were sent, and keys one by one; null if a source has not told, or the attempt has ended in which keys went "
+        "one by one, or units were lent"
     )
     bytes_copied: Count = Field(
         default=None,
-        description="bytes of state sent before the migration to make copies, until they were close; null if nothing "
-        "was copied",
+        description="bytes of state sent before the migration to make copies, until they were close, but for those "
+        "that were made last in an attempt that has ended; null if there are no others",
     )
     bytes_minimum: Count = Field(
         description="bytes of state of the units that moved: as it was sent if units move whole and nothing was copied "

@@ -27,11 +27,13 @@ _STAGE = column(
     pa.int16(),
     f"place of the keyed stage in the run's stages, from 0; {NO_STAGE}: of a process that belongs to none",
 )
-_REPLICA = column(
-    "replica",
-    pa.int16(),
-    "number among the jobs that process the same input, from 0: of a result, whose copy came first",
-)
+
+
+def _replica(what: str) -> pa.Field:
+    return column("replica", pa.int16(), f"number among the jobs that process the same input, from 0: {what}")
+
+
+_REPLICA = _replica("of a result, whose copy came first")
 PLACE = {field.name: field.type for field in (_STAGE, _REPLICA)}
 
 # Times are seconds relative to the trigger of the migration, negative before it. Unknown times are NaN.
@@ -65,7 +67,7 @@ _COLUMNS: dict[str, list[pa.Field]] = {
         column("instance", pa.string(), "of which process, slot or task; of a fault, what happened"),
         column("value", pa.float64(), "in the unit of the metric"),
         _STAGE,
-        _REPLICA,
+        _replica("that was measured; 0, too, of what is not of one alone"),
     ],
     "migration": [
         column("step", pa.int32(), "of the run, from 0"),
@@ -85,7 +87,7 @@ _COLUMNS: dict[str, list[pa.Field]] = {
         column("installed_s", pa.float64(), "the state is in place"),
         column("drained_s", pa.float64(), "the records queued meanwhile are processed, the unit runs as usual"),
         _STAGE,
-        _REPLICA,
+        _replica("whose move it is; the others move, too"),
     ],
     # In the order in which decisions were made.
     "decisions": [
@@ -111,7 +113,11 @@ _COLUMNS: dict[str, list[pa.Field]] = {
             "worth", pa.float64(), "part of the capacity promised by more slots that came when it was tried, 0 to 1"
         ),
         column("backlog", pa.float64(), "events offered and not answered"),
-        column("missed_s", pa.float64(), "seconds whose P99 was above the objective slo_ms"),
+        column(
+            "missed_s",
+            pa.float64(),
+            "seconds whose P99 was above the objective slo_ms, or without any result while some were due",
+        ),
         column("stay_cost", pa.float64(), "of staying, until the horizon, with what missed seconds cost"),
         column("move_cost", pa.float64(), "of moving, until the horizon, with what missed seconds cost"),
         column("migration_s", pa.float64(), "how long the migration is expected to take"),

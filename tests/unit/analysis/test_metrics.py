@@ -27,6 +27,7 @@ def migration(*rows: tuple[float, ...]) -> pd.DataFrame:
 
 NO_MIGRATION = migration()
 NO_METRICS = pd.DataFrame({"t_s": [], "metric": [], "instance": [], "value": []})
+LOAD = metrics.Offered(begin_s=-5.0, end_s=10.0, took_s=15.0, events=150, unprocessed=0, due=150)
 TWO_STEPS = migration(
     (0, 1.0, 1.5, 2.0, 2.25, 2.5),
     (0, 1.0, 1.25, 3.0, 3.5, 3.75),
@@ -202,21 +203,20 @@ def test_a_missing_column_is_named():
 def test_a_run_is_summarised():
     rows = [(t / 10, 10.0) for t in range(-50, 100)] + [(0.5, 800.0), (3.5, 300.0), (20.0, 10.0)]
     memory = pd.DataFrame({"t_s": [0.0], "metric": "rss_mib", "instance": "a", "value": 64.0})
-    found = metrics.summarise(
-        latency(*rows), TWO_STEPS, memory, since_s=-4, bytes_minimum=20, copy_bytes_per_s=10, planned_s=0.5
-    )
+    given = {"since_s": -4, "bytes_minimum": 20, "copy_bytes_per_s": 10, "planned_s": 0.5}
+    found = metrics.summarise(latency(*rows), TWO_STEPS, memory, load=LOAD._replace(end_s=20.0, events=250), **given)
     assert (found["p50_ms"], found["p99_ms"]) == (10, 10)
     assert found["spike_ms"] == pytest.approx(np.percentile([10] * 10 + [800], 99))
     assert (found["recover_s"], found["completion_s"]) == (4.0, 4.0)
     assert found["silence_ms"] == pytest.approx(10_100)  # between the results of the events at 9.9 and 20
     assert (found["bytes_moved"], found["units_moved"], found["steps"], found["floor_s"]) == (30, 3, 2, 2.0)
-    assert (found["events"], found["rate_per_s"], found["peak_rss_mib"]) == (153, pytest.approx(153 / 25), 64)
+    assert (found["events"], found["rate_per_s"], found["peak_rss_mib"]) == (250, 10.0, 64)
 
 
 def test_a_spike_below_the_objective_is_still_the_spike_of_the_migration():
     bump, later = [(3.0 + i / 100, 40.0) for i in range(100)], [(8.0 + i / 100, 45.0) for i in range(100)]
     rows = [(t / 10, 10.0) for t in range(-50, 100)]
-    found = metrics.summarise(latency(*rows, *bump, *later), TWO_STEPS, NO_METRICS, since_s=-4)
+    found = metrics.summarise(latency(*rows, *bump, *later), TWO_STEPS, NO_METRICS, load=LOAD, since_s=-4)
     assert (found["recover_s"], found["spike_ms"]) == (0.0, 40.0)
 
 
@@ -227,29 +227,33 @@ def fault(*moments_s: float) -> pd.DataFrame:
 @pytest.mark.parametrize("moved", [NO_MIGRATION, migration((0, 0.1, 0.2, 0.3, 0.4, 0.5))], ids=["still", "moved"])
 def test_a_fault_behind_three_quiet_seconds_is_in_spike_and_recovery(moved):
     rows = [(t / 10, 2000.0 if 40 <= t < 60 else 10.0) for t in range(-50, 100)]
-    load = metrics.Offered(begin_s=-5.0, end_s=10.0, took_s=15.0, events=150, unprocessed=0, due=150)
-    for given in ({}, {"load": load}):
-        found = metrics.summarise(latency(*rows), moved, fault(1.0, 4.0), since_s=-4, **given)
-        assert (found["spike_ms"], found["recover_s"]) == (2000.0, 6.0)
-        later = metrics.summarise(latency(*rows), moved, fault(1.0, 4.0, 10.5), since_s=-4, **given)
-        assert (later["spike_ms"], later["recover_s"]) == (2000.0, 6.0), "a fault behind the load hits no event of it"
-        unseen = metrics.summarise(latency(*rows), moved, fault(8.0), since_s=-4, **given)
-        assert (unseen["spike_ms"], unseen["recover_s"]) == (2000.0, None), "the run ends first"
-        before = metrics.summarise(latency(*rows), moved, fault(-2.0), since_s=-4, **given)
-        assert before["recover_s"] == 0.0
+    given = {"load": LOAD, "since_s": -4}
+    found = metrics.summarise(latency(*rows), moved, fault(1.0, 4.0), **given)
+    assert (found["spike_ms"], found["recover_s"]) == (2000.0, 6.0)
+    later = metrics.summarise(latency(*rows), moved, fault(1.0, 4.0, 10.5), **given)
+    assert (later["spike_ms"], later["recover_s"]) == (2000.0, 6.0), "a fault behind the load hits no event of it"
+    unseen = metrics.summarise(latency(*rows), moved, fault(8.0), **given)
+    assert (unseen["spike_ms"], unseen["recover_s"]) == (2000.0, None), "the run ends first"
+    before = metrics.summarise(latency(*rows), moved, fault(-2.0), **given)
+    assert before["recover_s"] == 0.0
 
 
 def test_what_was_sent_is_not_known_if_a_source_died_before_it_told():
     silent = TWO_STEPS.assign(bytes=[10, 0, 10], sent_s=[1.9, NAN, 4.6])
     given = latency((0.5, 10)), silent, NO_METRICS
-    assert metrics.summarise(*given, since_s=-4, bytes_beside=5)["bytes_moved"] is None
+    assert metrics.summarise(*given, load=LOAD, since_s=-4, bytes_beside=5)["bytes_moved"] is None
+    whole = latency((0.5, 10)), TWO_STEPS, NO_METRICS
+    assert metrics.summarise(*whole, load=LOAD, since_s=-4, bytes_beside=None)["bytes_moved"] is None
     assert metrics.bytes_sent(silent.assign(switched_s=[1.0, NAN, 4.0])) == 20, "without a switch nothing is sent"
 
 
 def test_what_was_not_measured_is_none_not_zero():
-    found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, since_s=-4)
+    nothing = LOAD._replace(events=0, due=0)
+    found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, load=nothing, since_s=-4)
     unknown = {name for name, value in found.items() if value is None}
-    assert unknown == set(found) - {"measured_from_s", "events", "phases", "bytes_moved", "units_moved", "steps"}
+    known = {"measured_from_s", "events", "phases", "bytes_moved", "units_moved", "steps"}
+    known |= {"rate_per_s", "offered_per_s", "results_due", "backlog", "unprocessed", "overloaded"}
+    assert unknown == set(found) - known
     assert set(found["phases"].values()) == {None}
 
 
@@ -304,7 +308,6 @@ def test_units_that_are_written_and_read_again_where_they_are_belong_to_the_migr
 
 def test_a_summary_has_the_completion_without_pauses():
     columns = {"aligned_s": TWICE["switched_s"], "received_s": TWICE["installed_s"]}
-    found = metrics.summarise(
-        latency((0.5, 10)), TWICE.assign(**columns), NO_METRICS, decisions=PLANNED_TWICE, since_s=-4
-    )
+    given = {"load": LOAD, "since_s": -4, "decisions": PLANNED_TWICE}
+    found = metrics.summarise(latency((0.5, 10)), TWICE.assign(**columns), NO_METRICS, **given)
     assert found["completion_s"] == 3.0

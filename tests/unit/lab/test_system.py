@@ -8,6 +8,7 @@ from keyshift.driver.step_log import StepLog
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
+from keyshift.lab.judge.final_state import NOTHING_COPIED, CopiedAhead
 from keyshift.lab.system import KeyshiftJob, job_config, missed_faults
 from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.keys import Assignment, Move, Step
@@ -156,7 +157,17 @@ def test_the_copies_of_all_migrations_are_counted(kept):
     assert len(made.job.copied) == 2
     assert made.system.plans.copied().bytes_copied == 2 * 10
     made.system.plans.end_copies()
-    assert made.system.plans.copied().bytes_copied is None, "those of the next lap count from the beginning"
+    assert made.system.plans.copied() == NOTHING_COPIED, "those of the next lap count from the beginning"
+
+
+def test_that_copies_were_ordered_is_known_when_they_have_ended_with_their_attempt_and_in_another_process():
+    made, other = (system_of(strategy="replicated") for _ in range(2))
+    made.system.announce(made.spec.changes[0])
+    made.job.copied.clear()
+    assert made.system.plans.copied() == CopiedAhead(None, None, ordered=True)
+    assert other.system.plans.copied() == NOTHING_COPIED
+    other.system.failover.take(made.system.failover.plans())
+    assert other.system.plans.copied().ordered
 
 
 @pytest.mark.parametrize(
@@ -190,6 +201,17 @@ def planned(made):
     made.system.request(made.spec.changes[0])
     make_steps, _ = made.job.requests[-1]
     return make_steps(made.job.assignment)
+
+
+def test_how_long_a_plan_took_is_known_only_if_there_was_one(monkeypatch):
+    monkeypatch.setattr("keyshift.lab.system.of_job", lambda job, stages, **told: told)
+    made = system_of(strategy="fluid")
+    made.job.stop = made.job.savepoint = made.job.read_log = lambda: None
+    made.job.left_behind = set
+    made.system.stop()
+    assert made.system.final_state()["planned_s"] is None
+    assert planned(made)
+    assert made.system.final_state()["planned_s"] > 0
 
 
 def moved_over_copies(made, steps):

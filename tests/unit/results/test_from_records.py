@@ -110,8 +110,9 @@ def test_steps_of_several_stages_are_numbered_as_they_were_begun():
         [StepRecord(2, step((3, 0, 1)), 5), StepRecord(3, step((4, 0, 1)), 9)],
         [StepRecord(2, step((3, 1, 0)), 7)],
     ]
-    table = migration_table(records, TRIGGER_US).to_pandas()
+    table = migration_table(records, TRIGGER_US, 2).to_pandas()
     assert table[["step", "unit", "stage"]].to_numpy().tolist() == [[0, 3, 0], [1, 3, 1], [2, 4, 0]]
+    assert set(table["replica"]) == {2}
 
 
 def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():
@@ -165,6 +166,17 @@ def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
     assert table.iloc[-1].tolist()[:4] == [1.0, "throughput_per_s", "collector", 40.0]
     assert table.iloc[-1]["stage"] == -1
     assert len(metrics_table([], [], 0.0, [], TRIGGER_US)) == 0
+
+
+def test_metrics_say_of_which_replica_they_are():
+    at_work = [(9.0, "cpu_cores", f"replica {number}", 0.5) for number in (0, 1)]
+    others = [
+        (9.0, "harness_cores", "driver", 0.5),
+        (9.0, "fault", "kill replica", 1.0),
+        (9.0, "replicas", "full", 1.0),
+    ]
+    table = metrics_table([*at_work, *others], [{3: Measured()}], 12.5, [Second(11, 40)], TRIGGER_US, 2).to_pandas()
+    assert table["replica"].tolist() == [0, 1, 0, 0, 0, *[2] * (len(OF_A_SLOT) + 2), 0]
 
 
 def test_latency_is_told_stage_by_stage_where_there_are_several():

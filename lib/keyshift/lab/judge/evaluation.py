@@ -10,8 +10,9 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.analysis.metrics import FAULT, Offered
+from keyshift.analysis.tables import BY_KEY
 from keyshift.clock import SECOND_US
-from keyshift.lab.judge.final_state import CopiedAhead, FinalState, judged, judged_cuts
+from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd, judged, judged_cuts
 from keyshift.lab.machine.sampler import Sample
 from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
@@ -101,8 +102,19 @@ class EndedJob:
         ]
         self.events, self._frames = traffic.offered(before=(final.offsets or None) if overloaded else None)
         self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
+        self._offered_per_event = int(self._frames_read["events"].sum()) / max(1, len(self.events))
         if overloaded and not final.offsets:
             self.events = _processed(workload, self.events, self._results)
+
+    @property
+    def _frames_read(self) -> pd.DataFrame:
+        """Those that ``events`` are from, as they are read."""
+        frames, offsets = self._frames, self.final.offsets
+        return frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded and offsets else frames
+
+    def offered_for(self, events: pd.DataFrame) -> int:
+        """How many events of the sources there were for these, which routers have made of them: fewer, or more."""
+        return round(len(events) * self._offered_per_event)
 
     def verdict(self) -> Verdict:
         """Of the whole job. If replicas have had different assignments, first copies are from slots of all of them: one
@@ -233,18 +245,17 @@ class EndedJob:
     def unprocessed(self) -> int:
         """Events that were offered and not processed."""
         assert self.feed.offered is not None
-        frames, offsets = self._frames, self.final.offsets
-        if self._overloaded and not offsets:
-            return self.feed.offered - len(self.events)
-        processed = frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded else frames
-        return self.feed.offered - int(processed["events"].sum())
+        if self._overloaded and not self.final.offsets:
+            return self.feed.offered - self.offered_for(self.events)
+        return self.feed.offered - int(self._frames_read["events"].sum())
 
     def tables(
         self, span: Span, numbers: Mapping[str, int] | None = None, scalings: Sequence[Scaling] = ()
     ) -> dict[str, pa.Table]:
         """By name, with the trigger of ``span`` as 0. Of the whole job; with ``numbers``, of what happened in ``span``.
 
-        ``numbers``: of the migration in it, by stage. What slots measure is of the whole job, and is left out then.
+        ``numbers``: of the migration in it, by stage, which is number 0 in tables. What slots measure is of the whole
+        job, and is left out then.
         """
         stages, trigger_us = self.final.stages, round(span.trigger * SECOND_US)
         results, samples, seconds = self._results, self._samples, list(self._seconds)
@@ -259,17 +270,18 @@ class EndedJob:
             seconds = [second for second in seconds if span.covers(second.second)]
             records = [[each for each in some if span.covers(each.published_us / SECOND_US)] for some in records]
             chosen = [numbers.get(stage.name) for stage in stages]
-            decisions = [[d for d in some if d[0] == n] for some, n in zip(decisions, chosen, strict=True)]
+            decisions = [[(0, d) for at, d in some if at == n] for some, n in zip(decisions, chosen, strict=True)]
             snapshots = [each for each in snapshots if span.covers(each.begun_us / SECOND_US)]
             measures = []
         counted = results[~results["version"].isin(list(self.final.revoked))]
         samples = [*samples, *from_records.fired(counted)]
+        measured_at, of = self.final.measured_at, self.final.replica
         return {
             "latency": from_records.latency_table(
                 results, trigger_us, first_only=bool(self.final.revoked or self.final.repeats), stage=len(stages) - 1
             ),
-            "metrics": from_records.metrics_table(samples, measures, self.final.measured_at, seconds, trigger_us),
-            "migration": from_records.migration_table(records, trigger_us),
+            "metrics": from_records.metrics_table(samples, measures, measured_at, seconds, trigger_us, of),
+            "migration": from_records.migration_table(records, trigger_us, of),
             "decisions": from_records.decisions_table(decisions),
             "scaling": from_records.scaling_table(scalings, span.trigger),
             "snapshots": from_records.snapshots_table(
@@ -287,7 +299,8 @@ class EndedJob:
         nothing = from_records.nothing_moved(to_move, tables["migration"].to_pandas())
         for line in nothing:
             say(line)
-        told = final.planned_s, final.copied, bytes_beside(measures), pushed
+        beside = None if any(map(_sent_beside_in_the_past, stages)) else bytes_beside(measures)
+        told = final.planned_s, final.copied, beside, pushed
         offered = {
             "took_s": feed.took_s,
             "events": feed.offered or 0,
@@ -307,24 +320,25 @@ class EndedJob:
         tables: Mapping[str, pa.Table],
         events: pd.DataFrame,
         offered: Mapping[str, Any],
-        planned_s: float,
+        planned_s: float | None,
         copied: CopiedAhead,
-        beside: int,
+        beside: int | None,
         pushed: bool,
     ) -> dict[str, Any]:
         """What ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``. ``events``: those that results
-        have to be about; ``offered``: the rest of ``Offered``. ``beside``: see ``bytes_beside``.
+        have to be about; ``offered``: the rest of ``Offered``. ``beside``: see ``bytes_beside``; None if not known.
         """
         unit_bytes = {number: stage.unit_bytes for number, stage in enumerate(self.final.stages)}
         moved, decided = (tables[name].to_pandas() for name in ("migration", "decisions"))
-        whole = pushed and copied.bytes_copied is None
+        whole = pushed and not copied.ordered
         begin_s, end_s = span.start - span.trigger, span.end - span.trigger
         due = int(due_in(self.workload.stages, events).sum())
         return {
             "planned_s": planned_s,
             "bytes_minimum": from_records.bytes_minimum(moved, decided, unit_bytes, whole),
             "bytes_beside": beside,
-            **copied._asdict(),
+            "bytes_copied": copied.bytes_copied,
+            "replicate_s": copied.replicate_s,
             "since_s": span.measured - span.trigger,
             "load": Offered(begin_s=begin_s, end_s=end_s, due=due, **offered),
         }
@@ -340,6 +354,18 @@ def fewer_s(strength: Sequence[tuple[float, int]], replicas: int, span: Span) ->
 def bytes_beside(measures: Iterable[Mapping[int, Measured]]) -> int:
     """That were sent key by key, and of units that were lent. ``measures``: of each stage, what each slot measured."""
     return sum(m.fetched_bytes + m.written_bytes + m.lent_bytes for each in measures for m in each.values())
+
+
+def _sent_beside_in_the_past(stage: StageEnd) -> bool:
+    """Whether a step of an attempt that has ended may have sent some of that: slots count from the beginning of theirs.
+    A replica that came back begins under the version of the step before.
+    """
+    switched = (
+        record.step.mode
+        for record in stage.records
+        if record.version <= stage.begins[-1] and record.outcome not in ("cancelled", "rolled back")
+    )
+    return any(mode.transfer in BY_KEY or mode.fetch_back for mode in switched)
 
 
 def _as_manifest(

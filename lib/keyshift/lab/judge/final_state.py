@@ -39,10 +39,13 @@ class StageEnd:
 
 
 class CopiedAhead(NamedTuple):
-    """``bytes_copied`` ahead of migrations, and ``replicate_s``, until copies were close; None if there were none."""
+    """``bytes_copied`` ahead of migrations, and ``replicate_s``, until copies were close; None if nobody has told of
+    any. ``ordered``: whether there were copies, whose attempt may have ended.
+    """
 
     bytes_copied: int | None = None
     replicate_s: float | None = None
+    ordered: bool = False
 
 
 NOTHING_COPIED = CopiedAhead()
@@ -70,7 +73,7 @@ class FinalState:
     revoked: Collection[int]
     notes: Sequence[str]  # a line for each migration that did not go as planned, and each death
     measured_at: float = 0.0  # seconds since the epoch
-    planned_s: float = 0.0  # how long the first plan took
+    planned_s: float | None = None  # how long the first plan took, if there was one
     copied: CopiedAhead = NOTHING_COPIED
     snapshots: Sequence[SnapshotRecord] = ()
     cuts: Mapping[str, "FinalState"] | None = None  # the same at each snapshot by name, if they are to be judged
@@ -78,6 +81,7 @@ class FinalState:
     stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
     replicas: Mapping[int, "FinalState"] = field(default_factory=dict)  # of those that lived to the end, if there are
+    replica: int = 0  # ... and that whose stages these are
     began: Mapping[int, Sequence[Incarnation]] = field(default_factory=dict)  # of all of them
     judged: int | None = None  # of replicas that moved one after the other, that whose results are; None: first copies
     # When (microseconds since the epoch) it went on from a checkpoint, and gave once more what came behind that.

@@ -153,6 +153,7 @@ class JobPlans:
         return CopiedAhead(
             bytes_copied=sum(each.bytes for each in copied) if copied else None,
             replicate_s=max(waited or (each.seconds for each in copied), default=None),
+            ordered=any(plans.past.copied for plans in self.of.values()),
         )
 
     def end_left_copies(self) -> None:

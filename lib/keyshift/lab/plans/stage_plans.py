@@ -43,11 +43,14 @@ class Proposal:
 
 @dataclass
 class PlansPast:
-    """The plans until now: all that another process needs of them. ``to_move``: units, None if nobody has planned."""
+    """The plans until now: all that another process needs of them. ``to_move``: units, None if nobody has planned.
+    ``copied``: whether copies were ordered, in whatever attempt.
+    """
 
     requested: int = 0  # migrations
     decisions: list[tuple[int, Decision]] = field(default_factory=list)  # with the numbers of their migrations
     to_move: set[int] | None = None
+    copied: bool = False
 
 
 class Copied(NamedTuple):
@@ -162,7 +165,7 @@ class StagePlans:
     def end_copies(self) -> None:
         """None are kept for what comes now."""
         self.led.ask.end_copies()
-        self.replicate_s, self._copied = None, []
+        self.replicate_s, self._copied, self.past.copied = None, [], False
 
     def end_left_copies(self) -> None:
         """Of a migration that is over and has left units where they were, unless copies are kept all the time: they
@@ -235,6 +238,7 @@ class StagePlans:
             with self._ordering:
                 self._copied_for, self._for_it_alone = number, point.copies == "warm_up"
                 self._count_copied()
+                self.past.copied = True
                 self.led.ask.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
 
     def _count_copied(self) -> None:

@@ -26,6 +26,7 @@ from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import Deposed
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing
+from keyshift.results.from_records import OF_A_REPLICA
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.copies import Incarnation, Standing
 from keyshift.traffic.topics import Epochs
@@ -217,7 +218,9 @@ class Replicas:
         """The names of replicas by the processes of their applications, and those of spare ones, as far as these run;
         for any thread.
         """
-        replicas = {pid: f"replica {each.number}" for each in self.all if (pid := each.application.pid) is not None}
+        replicas = {
+            pid: f"{OF_A_REPLICA}{each.number}" for each in self.all if (pid := each.application.pid) is not None
+        }
         return dict.fromkeys(self._spares.pids, "spare") | replicas
 
     def begin(self) -> None:

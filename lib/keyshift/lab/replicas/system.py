@@ -216,6 +216,7 @@ class LiveReplicas:
         return dataclasses.replace(
             furthest,
             replicas=states,
+            replica=number,
             judged=number if self._apart else None,
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,

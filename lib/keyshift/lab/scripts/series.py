@@ -185,6 +185,7 @@ def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     tables = ended.tables(span, lap.numbers)
     events = ended.events[span.of(ended.events["t"])]
     told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().phase(0).mode.transfer == "push"
-    offered = {"took_s": span.end - span.start, "events": len(events), "unprocessed": 0, "planned": len(events)}
+    number = ended.offered_for(events)
+    offered = {"took_s": span.end - span.start, "events": number, "unprocessed": 0, "planned": number}
     facts = ended.facts(span, tables, events, offered, *told)
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])

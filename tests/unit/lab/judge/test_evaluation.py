@@ -8,13 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from keyshift.clock import SECOND_US
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge import evaluation
 from keyshift.lab.judge.evaluation import NEVER_DIED, EndedJob, Span, bytes_beside
-from keyshift.lab.judge.final_state import FinalState, StageEnd
+from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd
 from keyshift.lab.judge.sequential import run_sequentially
-from keyshift.model.keys import Assignment
-from keyshift.model.records import Measured, SnapshotRecord
+from keyshift.lab.scripts import series
+from keyshift.lab.scripts.series import Lap
+from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
+from keyshift.model.records import Measured, SnapshotRecord, StepRecord, UnitLeft, UnitsLeft
 from keyshift.peers.counting import CountedByResults
+from keyshift.planner import Decision
 from keyshift.results.verdict import Judgement, Ownership
 from keyshift.traffic.copies import Difference, Incarnation
 from keyshift.traffic.messages import Diverged
@@ -27,21 +32,26 @@ TAKEN = [SnapshotRecord(1, 2, {"counter": 3}, {"counter": 4}, name) for name in 
 
 @pytest.fixture
 def ended(monkeypatch):
-    """A good run, as its verdict is to be made; gives it what is found at each snapshot, None if none is judged."""
+    """A good run, as its verdict is to be made; gives it what is found at each snapshot, None if none is judged. Of
+    ``made_of`` events of the source routers make one.
+    """
 
-    def make(cuts, kind=KeyCount, kept=slice(None), **more):
+    def make(cuts, kind=KeyCount, kept=slice(None), made_of=1, **more):
         monkeypatch.setattr(evaluation, "judged_cuts", lambda *given: cuts or {})
         workload = kind(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
         run = run_sequentially(workload, [Assignment.contiguous(8, 2)])
-        frames = run.frames.assign(events=len(run.events) // len(run.frames))
+        total = made_of * len(run.events)
+        frames = run.frames.assign(events=total // len(run.frames))
         results = run.results.iloc[kept].assign(replica=0, slot_turn=0, attempt=0, first=True)
-        traffic = SimpleNamespace(
-            offered=lambda before: (run.events, frames), results=lambda: results, seconds=[], differences=[]
-        )
+
+        def offered(before):
+            return run.events[run.events["offset"] < run.events["router"].map(before or {0: 10, 1: 10})], frames
+
+        traffic = SimpleNamespace(offered=offered, results=lambda: results, seconds=[], differences=[])
         stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
         offsets = more.pop("offsets", {0: 10, 1: 10})
         final = FinalState(offsets, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
-        return EndedJob(workload, traffic, SimpleNamespace(offered=len(run.events)), final, [], **more)
+        return EndedJob(workload, traffic, SimpleNamespace(offered=total), final, [], **more)
 
     return make
 
@@ -82,6 +92,89 @@ def test_of_an_overloaded_job_that_tells_no_offsets_what_it_has_answered_is_judg
     assert all_came.verdict().ok and all_came.unprocessed == 0
     gave_up_nothing = ended(None, CountedByResults, slice(offered // 2), offsets={})
     assert gave_up_nothing.verdict().lost == offered - offered // 2, "it was silent while some were missing"
+
+
+def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offered(ended):
+    whole = ended(None, CountedByResults, made_of=3)
+    made = len(whole.events)
+    given_up = ended(None, CountedByResults, slice(made // 2), made_of=3, offsets={}, overloaded=True)
+    assert (whole.unprocessed, given_up.unprocessed) == (0, 3 * (made - made // 2))
+    half = Span(0.0, 0.0, whole.events["t"].median() / SECOND_US, 0.0)
+    lap = Lap(make_spec({"keys": 50}), half, 0.0, {}, CopiedAhead(), 0, [])
+    load = series._evaluation(whole, lap, None).facts["load"]
+    assert (load.events, load.planned, load.due) == (3 * load.due, 3 * load.due, half.of(whole.events["t"]).sum())
+    assert 0 < load.due < made
+    stopped = ended(None, offsets={0: 5, 1: 5}, made_of=3, overloaded=True)
+    processed = len(stopped.events)
+    assert (stopped.unprocessed, stopped.offered_for(stopped.events)) == (3 * (made - processed), 3 * processed)
+
+
+@pytest.fixture
+def facts_of(ended, monkeypatch):
+    """What ``evaluation`` says beside its tables of a run with these records of one migration."""
+
+    def make(*records, begins=(1,), **of_job):
+        monkeypatch.setattr(evaluation, "judged", lambda *given: GOOD)
+        run, decided = ended(None), (0, Decision(UnitId(0), 0, "first"))
+        told = {
+            "records": records,
+            "begins": begins,
+            "decisions": [decided],
+            "unit_bytes": dict.fromkeys(range(8), 100),
+        }
+        run.final = replace(run.final, stages=[replace(run.final.stages[0], **told)], **of_job)
+        run.feed.took_s, run.feed.planned = 1.0, run.feed.offered
+        return run.evaluation(Span(0, 0, 1, 0), [], str).facts
+
+    return make
+
+
+PUSH = Mode()
+
+
+def moved(mode=PUSH, outcome="complete"):
+    """A step in which slot 0 has sent 7 bytes of unit 0."""
+    released = {0: UnitsLeft((UnitLeft(0, 7, 3, 4),))}
+    return StepRecord(2, Step((Move(0, 0, 1),), mode), 1, 2, 2, 5, outcome, released)
+
+
+def test_tables_say_whose_moves_and_measures_they_have(ended):
+    run = ended(None)
+    stage = replace(run.final.stages[0], records=[moved()], measures={0: Measured()})
+    run.final = replace(run.final, stages=[stage], replica=1)
+    tables = run.tables(Span(0, 0, 1, 0))
+    assert set(tables["migration"]["replica"].to_pylist()) == set(tables["metrics"]["replica"].to_pylist()) == {1}
+
+
+def test_what_had_to_move_is_all_that_a_unit_has_if_copies_were_ordered_in_whatever_attempt(facts_of):
+    assert facts_of(moved())["bytes_minimum"] == 7
+    assert facts_of(moved(), copied=CopiedAhead(ordered=True))["bytes_minimum"] == 100, "their attempt has ended"
+
+
+@pytest.mark.parametrize(
+    ("mode", "known"),
+    [
+        (PUSH, True),
+        (Mode(transfer="fetch"), True),
+        (Mode(transfer="fetch", fetch_back=1), False),
+        (Mode(transfer="access"), False),
+        (Mode(transfer="remote"), False),
+    ],
+)
+def test_what_was_sent_beside_units_is_not_known_of_an_attempt_that_has_ended(facts_of, mode, known):
+    begins = [(1,), (1, 2), (1, 3)]  # with this attempt; behind it, of a replica that came back; behind it
+    found = [facts_of(moved(mode), begins=each)["bytes_beside"] for each in begins]
+    assert found == ([0] * 3 if known else [0, None, None])
+    cancelled = facts_of(moved(mode, "cancelled"), begins=(1, 2))
+    assert cancelled["bytes_beside"] == 0, "it comes again, in this attempt"
+
+
+def test_the_migration_of_a_lap_is_the_first_one_of_its_run(ended):
+    run = ended(None)
+    decided = [(number, Decision(UnitId(number), 0, "first")) for number in (3, 4, 5)]
+    run.final = replace(run.final, stages=[replace(run.final.stages[0], decisions=decided)])
+    found = run.tables(Span(0, 0, 1, 0), {"counter": 4})["decisions"]
+    assert (found["migration"].to_pylist(), found["unit"].to_pylist()) == ([0], [4])
 
 
 def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_difference(ended, monkeypatch):

@@ -246,7 +246,7 @@ def test_a_fault_that_did_not_happen_is_told_and_what_was_taken_back_and_notes_s
         "a request was taken back",
         *(f"replica {number}: note of {number}" for number in range(3)),
     ]
-    assert final.offsets == {0: 9, 1: 5}, "of the one that has come furthest"
+    assert (final.replica, final.offsets) == (1, {0: 9, 1: 5}), "of the one that has come furthest"
     assert {number: state.offsets[0] for number, state in final.replicas.items()} == {0: 7, 1: 9, 2: 8}
 
 
