@@ -43,7 +43,8 @@ STORE = ("minio",)  # what who reads stored runs needs
 NODE_BYTES = {"kafka": 300 * MIB, "zookeeper": 120 * MIB}  # one of three takes 190 and 100 when it has started
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
 OURS = (
-    *("data", "conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes", folders.WORK),
+    *(f"data/{name}*" for name in SERVICES),  # beside them may be sets of parameters
+    *("conf", "logs", "pids", "jobs", "ports.json", "credentials.json", "nodes", folders.WORK),
     # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
     *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html"),
     *(f"notebooks/*-{'[0-9]' * 8}T{'[0-9]' * 6}", f"batches/*/{'[0-9a-f]' * 16}"),  # executed ones
@@ -319,6 +320,6 @@ def _wipe(home: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    for folder in (*home.glob("batches/*"), home / "batches", home / "notebooks"):
+    for folder in (*home.glob("batches/*"), home / "batches", home / "notebooks", home / "data"):
         with suppress(OSError):  # it is not there, or has something else
             folder.rmdir()

@@ -680,14 +680,14 @@ def test_a_service_that_does_not_answer_is_started_again_at_its_ports(tmp_path, 
 
 def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_has_put_there_stays(tmp_path):
     ours = [
-        *("data/minio/x", "logs/job-a.log", "jobs/a.json", "ports.json"),
+        *("data/minio/x", "data/kafka-2/x", "logs/job-a.log", "jobs/a.json", "ports.json"),
         *("spark.log", "spark-1.log", "spark-spare-0.log", "keyshift-work/spark-ab12/x"),
         *("bare_copy.json", "load-cost-2.json", "load-cost-16.json", "report-small.html", "batches/small.lock"),
         *("notebooks/00_quickstart-20260101T101112/00_quickstart.ipynb", "batches/small/0123456789abcdef/notebooks/x"),
     ]
     theirs = [
         *("notebooks/mine.ipynb", "notebooks/mine-2026/a.ipynb", "spark-notes/a", "report.html", "costs.json"),
-        *("batches/small/mine.yaml", "batches/0123456789abcdef/a"),
+        *("data/mine.yaml", "batches/small/mine.yaml", "batches/0123456789abcdef/a"),
     ]
     for name in (*ours, *theirs):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -699,8 +699,10 @@ def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_ha
     for name in theirs:
         (tmp_path / name).unlink()
     (tmp_path / ours[-1]).parent.mkdir(parents=True)
+    (tmp_path / ours[0]).parent.mkdir(parents=True)
     Stack(tmp_path).down(wipe=True)
-    assert not (tmp_path / "batches").exists(), "nothing was in it but what was ours"
+    for folder in ("batches", "data"):
+        assert not (tmp_path / folder).exists(), "nothing was in it but what was ours"
 
 
 # Who uses it
