@@ -52,9 +52,11 @@ print(*not_needed(), sep="\n")' >"$scratch/extra"
 pip uninstall --yes -r "$scratch/extra"
 python -m pip check
 
-say "notebooks, entry point, user"
-rm -rf "$prefix/notebooks"
-cp -r "$src/notebooks" "$prefix/notebooks"
+say "notebooks, sets of parameters, entry point, user"
+for folder in notebooks data; do
+  rm -rf "$prefix/$folder"
+  cp -r "$src/$folder" "$prefix/$folder"
+done
 find "$prefix/notebooks" -name .ipynb_checkpoints -prune -exec rm -rf {} +
 install -m 0755 "$src/cluster/entrypoint.sh" "$prefix/entrypoint"
 # JupyterLab of a pod asks nobody about news, as that of `keyshift lab`.

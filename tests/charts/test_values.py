@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -536,6 +537,18 @@ def test_notebooks_and_all_else_that_is_written_persist_only_if_wanted():
         for container in containers(spec["template"]):
             mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
             assert mounts["data"] == "/var/lib/keyshift"
+
+
+def test_a_new_pod_has_the_notebooks_and_sets_of_the_image_and_keeps_what_was_edited(tmp_path):
+    (begin,) = stateful("lab", "alone")["spec"]["template"]["spec"]["initContainers"]
+    image, home = tmp_path / "image", tmp_path / "home"
+    for folder in (image / "notebooks", image / "data", home / "notebooks"):
+        folder.mkdir(parents=True)
+        (folder / "made").write_text(folder.parent.name)
+    *shell, script = begin["args"]
+    subprocess.run([*shell, script.replace("/opt/keyshift", str(image))], cwd=home, check=True)
+    left = {path.relative_to(home).as_posix(): path.read_text() for path in home.rglob("*") if path.is_file()}
+    assert left == {"notebooks/made": "home", "data/made": "image"}
 
 
 def test_only_executors_reach_the_driver_and_only_driver_and_executors_reach_executors():

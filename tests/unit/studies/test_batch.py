@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -433,3 +434,13 @@ def test_a_sample_fits_its_notebook_and_is_described(file):
     made = prepare(file, ROOT / "notebooks")
     assert made.executions
     assert f"`{file.relative_to(ROOT / 'data').as_posix()}`" in (ROOT / "data" / "README.md").read_text()
+
+
+def test_the_files_that_samples_name_are_there_and_in_the_image():
+    (copied,) = re.findall(r"^for folder in (.+); do$", (ROOT / "cluster" / "install.sh").read_text(), re.MULTILINE)
+    batches = [load_batch(file) for file in (ROOT / "data").rglob("*.yaml")]
+    sets = [(Path("notebooks", made.notebook).parent, values) for made in batches for values in made.sets()]
+    values = [(folder, value) for folder, parameters in sets for value in parameters.values()]
+    named = {os.path.normpath(folder / value) for folder, value in values if str(value).startswith(".")}
+    assert named and all((ROOT / file).is_file() for file in named)
+    assert {Path(file).parts[0] for file in named} <= set(copied.split())
