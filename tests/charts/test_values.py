@@ -647,6 +647,15 @@ def test_the_image_is_set_once_for_all_and_one_chart_may_differ():
     assert {profile_files(found)[0]["spark"]["image"]} == ours
 
 
+def test_a_digest_for_all_is_not_that_of_a_chart_with_a_tag_of_its_own():
+    digest = f"sha256:{'a' * 64}"
+    sets = kinds(manifests("keyshift", "image", "--set", f"global.image.digest={digest}"), "StatefulSet")
+    images = {name: containers(each["spec"]["template"])[0]["image"] for name, each in sets.items()}
+    repository = "registry.example/lab/keyshift"
+    ours = dict.fromkeys(images, f"{repository}:0.1.0-abc@{digest}")
+    assert images == ours | {f"{RELEASE}-zookeeper": f"{repository}:0.1.0-def"}
+
+
 def test_each_service_and_the_rights_have_a_test_pod():
     tests = {
         name for name, m in kinds(manifests("keyshift"), "Pod").items() if m["metadata"]["annotations"]["helm.sh/hook"]

@@ -1,12 +1,13 @@
 {{/* What every pod of keyshift has. */}}
 
-{{/* Values of the chart win over those for all charts (global.image), those over the chart's own version. */}}
+{{/* Values of the chart win over those for all charts (global.image), those over the chart's own version. A digest is
+     that of a tag: the one for all is not that of a chart which has a tag of its own. */}}
 {{- define "common.image" -}}
 {{- $all := (.Values.global).image | default dict -}}
 {{- $own := .Values.image -}}
 {{- $repository := $own.repository | default $all.repository | default "keyshift" -}}
 {{- $tag := $own.tag | default $all.tag | default .Chart.AppVersion -}}
-{{- $digest := $own.digest | default $all.digest -}}
+{{- $digest := $own.digest | default ($own.tag | empty | ternary $all.digest "") -}}
 {{- $repository }}:{{ $tag }}{{ with $digest }}@{{ . }}{{ end -}}
 {{- end }}
 
