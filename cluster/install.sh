@@ -73,5 +73,7 @@ for tool in gcc cc go javac; do
   ! command -v "$tool" >/dev/null || { say "$tool is in the image: use a base without compilers"; exit 1; }
 done
 minio --version >&2
-PATH=$prefix/bin:$PATH python -c 'import keyshift.cli, pyspark'
+PATH=$prefix/bin:$PATH python -c 'import keyshift.cli, pyspark
+from keyshift.redis_program import redis_program
+redis_program()'
 say "done: $(du -sm "$prefix" | cut -f1) MB in $prefix"

