@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from rendering import (
@@ -745,6 +746,8 @@ WRONG = [
     ("zookeeper", None, "persistence.sice=1Gi", "sice"),
     ("zookeeper", None, "networkPolicy.enabled=maybe", "networkPolicy/enabled"),
     ("minio", None, "bucket=My_Bucket", "bucket"),
+    ("minio", None, "bucket=a..b", "bucket"),
+    ("minio", None, "persistence.size=1.5GB", "persistence/size"),
     ("minio", None, "metrics.serviceMonitor.every=5s", "every"),
     ("minio", None, "resources.requests.memory=lots", "resources/requests/memory"),
     ("lab", "alone", "spark.cores=0", "spark/cores"),
@@ -766,13 +769,39 @@ WRONG = [
 
 @pytest.mark.parametrize(("chart", "case", "setting", "named"), WRONG, ids=[w[2] for w in WRONG])
 def test_a_wrong_value_is_refused_with_its_name(chart, case, setting, named, tmp_path):
+    assert named in refusal(chart, case, *given(setting, tmp_path))
+
+
+def given(setting: str, folder: Path) -> list[str]:
+    """The arguments that give Helm one value, in a file: ``--set`` would read it in its own way."""
     path, _, value = setting.partition("=")
     values: Any = yaml.safe_load(value) if value else ""
     for key in reversed(path.split(".")):
         values = {key: values}
-    file = tmp_path / "wrong.yaml"
+    file = folder / "given.yaml"
     file.write_text(yaml.safe_dump(values))
-    assert named in refusal(chart, case, "--values", str(file))
+    return ["--values", str(file)]
+
+
+MONITORING = "{matchExpressions: [{key: team, operator: In, values: [monitoring]}]}"
+
+
+@pytest.mark.parametrize(
+    ("chart", "case", "setting"),
+    [
+        ("lab", "alone", "store.bucket=results.example"),
+        ("minio", None, "bucket=results.example"),
+        *((chart, None, "resources.limits.memory=1.5Gi") for chart in SERVICES),
+        ("lab", "alone", "resources.limits.memory=4G"),
+        *((chart, "persistent", "persistence.size=0.5Gi") for chart in KEEPING),
+        ("lab", "placed", "persistence.size=512M"),
+        *((chart, None, f"networkPolicy.extraFrom=[{{namespaceSelector: {MONITORING}}}]") for chart in SERVICES),
+        ("lab", "alone", f"networkPolicy.extraFrom=[{{podSelector: {MONITORING}}}]"),
+    ],
+)
+def test_a_value_that_kubernetes_takes_is_taken(chart, case, setting, tmp_path):
+    for manifest in manifests(chart, case, *given(setting, tmp_path)):
+        kubernetes_validate.validate(manifest, MINIMUM, strict=True)
 
 
 @pytest.mark.parametrize(
