@@ -237,6 +237,7 @@ class Coordinator:
         told = self._coordination.read(nodes.ASSIGNMENT)
         if told and told.appointment and not told.appointment.holds:  # its leader did not live to hear the answers
             publish(self._coordination, self._appointments, told, told.assignment, lambda: not self._ending.is_set())
+            self._machine.told_ms = _ms()
         return effects
 
     def _carry_out(self, effects: Iterable[protocol.Effect]) -> None:

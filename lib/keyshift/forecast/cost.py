@@ -84,9 +84,10 @@ def _alone_us(workload: Workload) -> float:
         lighter["keys"] = min(workload.keys, max(1, min(COST_KEYS, COST_BYTES // workload.state_bytes)))
     if hasattr(workload, "told_us"):
         lighter |= {"work_us": 0.0, "stage_work_us": ""}
-    update = {name: value for name, value in lighter.items() if name in type(given).model_fields}
-    with suppress(ValidationError):  # bounds of its own: then it is measured as it is
-        given = type(given)(**given.model_dump() | update)  # a copy would keep the stages it has
+    for name, value in lighter.items():
+        if name in type(given).model_fields:
+            with suppress(ValidationError):  # bounds of its own: then it is measured as it is
+                given = type(given)(**given.model_dump() | {name: value})  # a copy would keep the stages it has
     return _computation_us(given)
 
 

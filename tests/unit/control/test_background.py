@@ -235,7 +235,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
 def test_a_job_is_resumed_by_its_name_though_the_runs_of_others_begin_so(jobs, gone):
     for name in ("2026", "one"):
         jobs.write(file_of(name, gone))
-        jobs.journal(name).keep(Kept(run_id=f"2026-{name}"))
+        jobs.journal(name).keep(Kept(run_id=f"2026-{name}", sources={}))
     assert jobs.resumable("2026")[0].name == "2026"
 
 

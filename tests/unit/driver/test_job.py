@@ -11,7 +11,7 @@ from small_bucket import Bucket
 from small_job import CONFIG
 
 from keyshift import objects
-from keyshift.driver import attempt, query, questions
+from keyshift.driver import attempt, questions
 from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job
@@ -162,7 +162,7 @@ def job(monkeypatch):
         snapshotters[-1].forget = given[-1]
         return snapshotters[-1]
 
-    monkeypatch.setattr(query, "Snapshotter", snapshotter)
+    monkeypatch.setattr(module, "Snapshotter", snapshotter)
     made = Job(start_query, replace(CONFIG, deadline_s=60.0, snapshot_s=1.0), Path("nowhere"), 1.0, output)
     made.memory, made.output, made.others, made.start_query = memory, output, [], start_query
     made.queries, made.offsets, made.snapshotters = queries, offsets, snapshotters

@@ -65,12 +65,17 @@ class ManyKeys(KeyCount):
     keys: int = Field(default=9000, ge=5000)
 
 
-@pytest.mark.parametrize("own", [Plain(), ManyKeys()])
-def test_parameters_of_ones_own_stay_unless_their_meaning_is_known_and_less_is_possible(own, monkeypatch):
+@pytest.mark.parametrize(
+    ("own", "alone", "cost_us"),
+    [(Plain(), Plain(), 5.0), (ManyKeys(work_us=500), ManyKeys(work_us=0), 505.0)],
+)
+def test_parameters_of_ones_own_stay_unless_their_meaning_is_known_and_less_is_possible(
+    own, alone, cost_us, monkeypatch
+):
     measured = []
     monkeypatch.setattr(cost, "_computation_us", lambda workload: measured.append(workload) or 5.0)
-    assert event_us(own) == 5.0
-    assert measured == [own]
+    assert event_us(own) == cost_us
+    assert measured == [alone]
 
 
 @pytest.mark.parametrize(("by", "cpu_us"), [("waiting", 5.0), ("spinning", 505.0)])

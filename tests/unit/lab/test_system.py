@@ -81,7 +81,7 @@ class Job:
         if self.dies:
             raise self.dies
 
-    def measure(self, *_):
+    def measure(self, *_, **__):
         units = len(self.assignment.owner)
         records = tuple((unit, 100 if unit == 0 else 1) for unit in range(units))
         return {0: Measured(seconds=2.0, records=records)}

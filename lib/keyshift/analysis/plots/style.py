@@ -97,7 +97,7 @@ def style_of(strategy: str) -> Style:
 
 def _looks(strategy: str) -> Iterator[Style]:
     """The one that a strategy of the library has, of others one from the name; then those to take if it is taken."""
-    if (last := strategy.rpartition(", ")[2]) in _STYLES:
+    if (last := strategy.partition(" (")[0].rpartition(", ")[2]) in _STYLES:
         look = _STYLES[last] if last == strategy else _STYLES[last]._replace(label=strategy)
         yield look
         markers = dict.fromkeys((*_EXTRA_MARKERS, *(each.marker for each in _STYLES.values())))
