@@ -491,7 +491,7 @@ def two_die(seed: int, workload: str = "keycount", **pinned: Any) -> tuple[Repli
                 each._engine.query.die(RuntimeError("injected: the replica was killed"))
             for replica in replicas.all[1:]:
                 with ways.surviving(replica):
-                    wait_until(replica.job.check, LOAD_S)
+                    wait_until(replica.job.check, 60.0)
             first._await("it is over", lambda: ways.look() or not ways.under_way, lambda: replicas.chains.compared)
     return replicas, ways, told
 
