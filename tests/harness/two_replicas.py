@@ -11,9 +11,8 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from threading import Lock, Thread
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
@@ -33,9 +32,10 @@ from keyshift.clock import now_us
 from keyshift.driver.agreement import Agreement, Say
 from keyshift.driver.snapshotter import capture
 from keyshift.driver.stage_history import StageHistory
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.replicas.resume_points import ResumePoint
-from keyshift.lab.replicas.returning import Return, Returns
-from keyshift.lab.replicas.system import TOGETHER_US
+from keyshift.lab.replicas.returning import Return
+from keyshift.lab.replicas.system import TOGETHER_US, LiveReplicas
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, SlotId, Step
@@ -44,8 +44,8 @@ from keyshift.runtime.row import SAVEPOINT
 from keyshift.runtime.turn import Turn
 from keyshift.runtime.turns import TurnCore
 from keyshift.traffic.copies import Chains, Difference, Superseded
-from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
+from keyshift.wire.faults import REPLICA, parse
 from keyshift.wire.savepoint import Savepoint
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.task import SlotTask
@@ -366,10 +366,10 @@ NEAR_US = 1_000_000  # a machine that is busy makes one replica late, and then a
 
 
 class Application:
-    """Has nothing to do: the query is in this process. ``dies``: before its Spark is there."""
+    """That of a replica whose query is in this process, of ``run``. ``dies``: before its Spark is there."""
 
-    def __init__(self, dies: bool = False) -> None:
-        self._dies, self.did = dies, list[str]()
+    def __init__(self, run: Run, dies: bool = False) -> None:
+        self._run, self._dies, self.running, self.did = run, dies, True, list[str]()
 
     def await_ready(self) -> None:
         if self._dies:
@@ -379,10 +379,13 @@ class Application:
     def give_way_no_more(self) -> None:
         self.did.append("important")
 
-    def strike(self) -> None:
+    def kill(self) -> None:
         self.did.append("struck")
+        self.running = False
+        if hasattr(self._run._engine, "query"):
+            self._run._engine.query.die(RuntimeError("injected: the replica was killed"))
 
-    end = kill = strike
+    end = strike = kill
 
 
 @dataclass
@@ -395,6 +398,9 @@ class Replicas:
     following: dict[int, Run]
     fails: int = 0
     captured: int = 0
+    before_stop: list[Any] = field(default_factory=list)
+    struck: list[Any] = field(default_factory=list)
+    order: None = None
     capturing: Any = field(default_factory=Lock)
     chains: Chains = field(default_factory=lambda: Chains(2, NEAR_US))
     differences: list[Difference] = field(default_factory=list)
@@ -413,7 +419,7 @@ class Replicas:
             return capture(replica.job.config, replica.job.stages, check, f"capture-{self.captured}")
 
     def begin_next(self, replica: Any) -> None:
-        replica.application, self.fails = Application(self.fails > 0), self.fails - 1
+        replica.application, self.fails = Application(self.following[replica.number], self.fails > 0), self.fails - 1
 
     def fill_spares(self) -> None:
         """There are none."""
@@ -421,9 +427,11 @@ class Replicas:
     def say(self, doing: Any) -> None:
         """Nobody hears it."""
 
+    require = say
+
     def lead_next(self, replica: Any, saved: Savepoint, of: str, other: Any) -> None:
         following = self.following[replica.number]
-        replica.job = following._job
+        replica.job, replica.system.check = following._job, following._job.check
         _restore(following, saved, of)
         replica.job.start([stage.assignment for stage in other.job.stages], saved)
         replica.lives = True
@@ -448,8 +456,9 @@ class Replicas:
 
 def _led(number: int, run: Run) -> Any:
     """A replica."""
-    still = SimpleNamespace(plans=SimpleNamespace(busy=False))
-    return SimpleNamespace(number=number, lives=True, deaths=0, job=run._job, system=still, application=Application())
+    system = SimpleNamespace(plans=SimpleNamespace(busy=False), busy=False, owners={}, check=run._job.check)
+    given = {"job": run._job, "system": system, "application": Application(run)}
+    return SimpleNamespace(number=number, lives=True, deaths=0, **given)
 
 
 def dies_and_returns(
@@ -477,23 +486,22 @@ def dies_and_returns(
     return dead, way, replicas
 
 
-def two_die(seed: int, workload: str = "keycount", **pinned: Any) -> tuple[Replicas, Returns, list[str]]:
-    """Two of three replicas die at one moment, and come back. The first way back fails. Gives what is told, too."""
-    numbers, told = (0, 1, 2, 1, 2), list[str]()
+def two_die(seed: int, workload: str = "keycount", **pinned: Any) -> tuple[Replicas, list[int], list[str]]:
+    """Two of three replicas die at one moment, and come back. The first way back fails. Gives how many were full, each
+    time that this changed, and what is told, too.
+    """
+    numbers, told = (0, 1, 2, 0, 1), list[str]()
     with _incarnations(seed, numbers, workload, **pinned) as runs:
-        first, *others = runs[:3]
-        replicas = Replicas([_led(*each) for each in enumerate(runs[:3])], dict(zip(numbers, runs, strict=True)), 1)
-        ways = Returns(replicas, lambda: None, told.append, told, partial(nullcontext, True))
+        replicas = Replicas([_led(*each) for each in enumerate(runs[:3])], dict(enumerate(runs[3:])), 1)
+        job = LiveReplicas(make_spec({"replicas": 3, "ordering": "live_robin"}), replicas, told.append)
         with replicas.told({id(each._engine): number for each, number in zip(runs, numbers, strict=True)}):
             _begin(runs[:3])
             time.sleep(LOAD_S / 2)
-            for each in others:
-                each._engine.query.die(RuntimeError("injected: the replica was killed"))
-            for replica in replicas.all[1:]:
-                with ways.surviving(replica):
-                    wait_until(replica.job.check, 60.0)
-            first._await("it is over", lambda: ways.look() or not ways.under_way, lambda: replicas.chains.compared)
-    return replicas, ways, told
+            for fault in parse(f"kill:{REPLICA}@4, kill:{REPLICA}@4"):
+                job.hit(fault)
+            compared = lambda: replicas.chains.compared  # noqa: E731
+            runs[2]._await("all are full", lambda: job.check() or not job.returning, compared)
+    return replicas, [full for _, full in job._returns.strength], told
 
 
 class Frame(NamedTuple):
