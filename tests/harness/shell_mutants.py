@@ -140,7 +140,10 @@ def ends_when_spark_has_no_more_use_for_its_process(original, within_s):
     return False
 
 
-@mutant(daemon, "await_takers", ("wrong", *STUCK), HELD, leaves=1.0, mode=ACCESS, strategy="all_at_once")
+@mutant(
+    daemon, "await_takers", ("wrong", *STUCK), LEFT,
+    mode=Mode(transfer="access", background=False), strategy="all_at_once", flight_s=0.1, keys=120,
+)  # fmt: skip
 def ends_with_keys_that_are_lent(original, within_s):
     for host in slot_host._hosts.values():
         host.lent.clear()
