@@ -10,6 +10,7 @@ import io
 import math
 import queue
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,7 @@ from keyshift.model import frames
 from keyshift.model.markers import SlotMarker
 from keyshift.traffic.topics import positions
 from keyshift.wire.config import JobConfig, result_schema
-from keyshift.worker import tasks
+from keyshift.worker import daemon, tasks
 from keyshift.worker.slot.host import SlotHost
 from keyshift.workloads import Workload
 
@@ -120,8 +121,25 @@ class Process:
     """A Python worker; ``slot_host.host_for`` is a method here, as there are many in this process."""
 
     def __init__(self) -> None:
+        self.left = self.stays = False  # Spark has no more use for it; it does not end all the same
         self._hosts: dict[str, SlotHost] = {}
         self._lock = threading.Lock()
+
+    def values(self) -> list[SlotHost]:
+        """As of ``slot_host._hosts``."""
+        return [*self._hosts.values()]
+
+    def leave(self) -> None:
+        """Spark says goodbye to it; ``daemon.worker`` has returned then. It ends when it likes to."""
+        self.left = self.stays = True
+
+        def end() -> None:
+            HERE.process = self
+            daemon.prompt_worker(SimpleNamespace(family=socket.AF_UNIX), True)
+            self.end()
+            self.stays = False
+
+        threading.Thread(target=end, name="harness-goodbye", daemon=True).start()
 
     def host_for(self, config: JobConfig) -> SlotHost:
         with self._lock:
@@ -134,7 +152,7 @@ class Process:
 
     def end(self) -> None:
         """Nobody reaches it any more."""
-        for host in [*self._hosts.values()]:
+        for host in self.values():
             threading.Thread(target=host.close, name="harness-shutdown", daemon=True).start()
         self._hosts = {}
 
@@ -149,11 +167,14 @@ class Engine:
     batch_s: float | None  # None: a query has one batch
     moves: float  # probability that a slot finds itself in another process after a batch
     slow_s: tuple[float, ...]  # by router, of any stage: how long its rows are on their way
+    leaves: float = 0.0  # probability that Spark says goodbye to a process as soon as its slots are at their end
+    held_s: float = 0.0  # so long after the routers one process of slots comes to its rows, in the second batch
     results: list[pd.DataFrame] = field(default_factory=list)
     answered: dict[int, set[tuple[int, int, int]]] = field(default_factory=dict)  # version -> router, offset, position
     by_turn: list[tuple[int, int, int]] = field(default_factory=list)  # slot, turn, how many results of events
     markers: list[SlotMarker] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
+    left: list[Process] = field(default_factory=list)  # all from which Spark has gone
     batches: int = 0
     moved: int = 0
 
@@ -190,7 +211,7 @@ class Engine:
 
     def end(self) -> None:
         """End all processes."""
-        for process in self.processes:
+        for process in self.processes + self.left:
             process.end()
 
 
@@ -237,8 +258,11 @@ class Query:
         number, engine.batches = engine.batches, engine.batches + 1
         homes = self._homes()
         ending = threading.Event()
+        held = rng.choice(homes) if engine.held_s and number == 1 else None
+        homes_left = iter(homes)
         shuffles: list[Shuffle] = [
-            [queue.Queue(ROWS_ON_THE_WAY) for _ in range(each.processes)] for each in self._chain
+            [queue.Queue(0 if next(homes_left) is held else ROWS_ON_THE_WAY) for _ in range(each.processes)]
+            for each in self._chain
         ]
         routers = [
             self._task(f"router {n}", homes[0], n, number, lambda n=n: self._route(n, ending, shuffles[0]))
@@ -248,8 +272,12 @@ class Query:
         homes_left = iter(homes)
         for stage, each in enumerate(self._chain):
             serve = partial(self._serve, each, shuffles[stage], shuffles[stage + 1] if each.next else None)
-            named = [(n, f"slots {[*each.slots_of(n)]} of {each.stage}") for n in range(each.processes)]
-            stages.append([self._task(name, next(homes_left), n, number, partial(serve, n)) for n, name in named])
+            stages.append([])
+            for n in range(each.processes):
+                home, name = next(homes_left), f"slots {[*each.slots_of(n)]} of {each.stage}"
+                act = partial(serve, n, ending if home is held else None)
+                leaves = engine.leaves and rng.random() < engine.leaves
+                stages[-1].append(self._task(name, home, n, number, partial(self._leaving, act) if leaves else act))
         self._over.wait(None if engine.batch_s is None else engine.batch_s * (0.5 + rng.random()))
         ending.set()
         self._await(routers)
@@ -262,6 +290,7 @@ class Query:
         """The process of each task of slots. Some that had none before have ended, as Spark ends idle ones."""
         engine, tasks = self._engine, sum(each.processes for each in self._chain)
         known = engine.processes
+        known[:] = [Process() if each.left else each for each in known]
         for process in known[tasks:]:
             if engine.rng.random() < 0.3:
                 process.end()
@@ -285,6 +314,12 @@ class Query:
         thread = threading.Thread(target=run, name=f"harness {name}", daemon=True)
         thread.start()
         return thread
+
+    def _leaving(self, act: Any) -> None:
+        """It has no other task."""
+        act()
+        self._engine.left.append(HERE.process)
+        HERE.process.leave()
 
     def _await(self, threads: list[threading.Thread]) -> None:
         """Until all have ended: by themselves, or because the query is over and they were killed."""
@@ -330,8 +365,16 @@ class Query:
             yield pa.RecordBatch.from_arrays(columns, ["partition", "offset", "value"])
             self.offsets[router] += 1
 
-    def _serve(self, config: JobConfig, shuffle: Shuffle, following: Shuffle | None, number: int) -> None:
-        results = tasks.slot(config, self._engine.batch_s or math.inf)(self._rows(shuffle[number]))
+    def _serve(
+        self,
+        config: JobConfig,
+        shuffle: Shuffle,
+        following: Shuffle | None,
+        number: int,
+        held: threading.Event | None,
+    ) -> None:
+        """``held``: behind which it is, for a while, until it comes to its rows."""
+        results = tasks.slot(config, self._engine.batch_s or math.inf)(self._rows(shuffle[number], held))
         if following is None:
             for given in results:
                 of = given["partition"].to_pylist() if "partition" in given.schema.names else [number] * given.num_rows
@@ -358,8 +401,11 @@ class Query:
             for task, value in zip(*given.columns, strict=True):
                 self._put(following[task.as_py()], value.as_py())
 
-    def _rows(self, rows: "queue.Queue[bytes | None]") -> Iterator[pa.RecordBatch]:
+    def _rows(self, rows: "queue.Queue[bytes | None]", held: threading.Event | None) -> Iterator[pa.RecordBatch]:
         """As Spark's shuffle: a few rows at a time, until the routers have ended."""
+        if held:
+            held.wait()
+            self._over.wait(self._engine.held_s)
         value: bytes | None = b""
         while value is not _END:
             values = []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -50,8 +51,11 @@ from keyshift.wire import protocol_logs
 from keyshift.wire.config import JobConfig
 from keyshift.wire.nodes import ALL_ACKS, of_job
 from keyshift.wire.savepoint import SavepointStore
+from keyshift.worker import daemon
 from keyshift.worker import router as routing
+from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import opening
+from keyshift.worker.slot.task import SlotTask
 from keyshift.workloads import results_due, workloads
 
 T = TypeVar("T")
@@ -60,6 +64,7 @@ MIGRATIONS = 3
 WITHIN_S = 5.0  # beyond the deadline of a phase, for whatever has to come in the end
 LOOK_S = 0.05  # between two looks at whether the job lives
 COPY_EVERY_S, COPY_LAG_KEYS = 0.05, 1000
+MANY = 20  # processes from which Spark has gone: whether most of them end can be seen
 LAST_EVENTS = 200  # of the protocol, that are shown of a bad run
 TICK_S = 0.02  # a thread sleeps again and again, to see how late it wakes
 
@@ -114,6 +119,7 @@ def run(seed: int, **pinned: Any) -> Outcome:
         _installed(ensemble, bucket, failures, fate),
         order.installed(),
         _counted(TurnCore, "deliver", outcome.seen, "turns"),
+        _counted(SlotTask, "_others_read", outcome.seen, "late behind their rows"),
     ):
         Run(outcome, ensemble, bucket, fate).go()
         for client in failures.clients:
@@ -150,6 +156,9 @@ def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fat
             (objects, "Minio", lambda *_, **__: bucket),
             (opening, "host_for", lambda config: HERE.process.host_for(config)),
             (protocol_logs, "to_lines", lambda events: ""),  # the outcome has them
+            (daemon, "worker", lambda sock, authenticated: 1),  # ends with Spark's goodbye
+            (slot_host, "_hosts", SimpleNamespace(values=lambda: HERE.process.values())),
+            (slot_host, "LOOK_S", LOOK_S),
         ):
             patches.enter_context(patch.object(where, name, instead))
         yield
@@ -208,7 +217,8 @@ class Run:
         )
         self._workload = config.make_workload()
         self._topic = Topic(config.routers)
-        self._engine = Engine(self.seed, self._topic, self._workload, shape.batch_s, shape.moves, shape.slow_s)
+        given = shape.batch_s, shape.moves, shape.slow_s, shape.leaves, shape.held_s
+        self._engine = Engine(self.seed, self._topic, self._workload, *given)
         self._job = Job(self._engine.start_query, config, Path("/nowhere"), shape.batch_s, self)
         self._over, self._loading = threading.Event(), threading.Lock()
         self.load_s = LOAD_S
@@ -236,6 +246,7 @@ class Run:
             self._engine.end()
         self.outcome.log = self._job.log
         self.seen.update({"batches": self._engine.batches, "moved process": self._engine.moved})
+        self.seen["processes left"] += len(self._engine.left)
         restored = (self._job.config.restore or "").startswith(MARK)
         self.seen.update({"snapshots": len(self._job.snapshots.newest), "began from a snapshot": restored})
         self.seen.update({"leaders died": self._fate.deaths, "queries died": len(self._job.revoked) > 0})
@@ -271,7 +282,11 @@ class Run:
     def _finish(self) -> None:
         self.await_answered(fatal=False)
         most = 2 * len(self._job.stages)  # one that is late or a snapshot, and the one ahead
+        if self.shape.held_s:  # or the savepoint is late, for which that one may have rows
+            self._await("the batch of a slow process is over", lambda: self._engine.batches > 2)
         self._await("steps that are over are watched no more", lambda: self._watched() <= most, fatal=False)
+        if len(left := [*self._engine.left]) > MANY and not self.shape.fails:  # some do not hear that all was taken
+            self._await("processes end", lambda: sum(each.stays for each in left) <= len(left) // 2, fatal=False)
         self._job.savepoint()
         self._await("nothing is left behind", lambda: not any(self._look_behind().values()), fatal=False)
         self._job.read_log()
@@ -311,7 +326,7 @@ class Run:
     def _plan(self, stage: LedStage, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of a migration, and copies before them if the strategy wants some."""
         point = self.shape.point.phase(number)
-        if self._rng.random() < 0.3:
+        if self._rng.random() < 0.3 and not self.shape.held_s:
             self.seen["measured"] += len(stage.ask.measure())
         heat = [self._rng.random() for _ in current.owner]
         target, known = self._first or self._draw_target(stage, current), self._first is not None
@@ -327,7 +342,7 @@ class Run:
     def _copy(self, stage: LedStage, copies: Any, point: Any) -> None:
         if copies:
             stage.ask.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
-            if self._rng.random() < 0.5:
+            if self._rng.random() < 0.5 and not self.shape.held_s:
                 answers = stage.ask.await_copies() or {}
                 self.seen["copied"] += sum(answer.units for answer in answers.values())
 
@@ -492,7 +507,7 @@ class Run:
             self._judge_log(job.stages[0])
         for record in [record for stage in job.stages for record in stage.history.records]:
             self.seen[f"steps {record.outcome}"] += 1
-            if record.outcome in ("late", "rolled back"):
+            if record.outcome in ("late", "rolled back") and not self.shape.held_s:  # which is longer than a deadline
                 self._problem("late", f"{record.outcome}: {record.step}; {job.notes}")
         self.seen["events"] += self._offered
 

@@ -72,6 +72,8 @@ class Shape:
     slots_behind: int = 0  # of each stage behind the first; 0: as many as that has
     seconds: float = 2.0  # of load
     deadline_s: float = 30.0
+    leaves: float = 0.0  # probability that Spark says goodbye to a process as soon as its slots are at their end
+    held_s: float = 0.0  # so long after the others one process of slots comes to its rows, in the second batch
 
     @property
     def point(self) -> Strategy:
@@ -149,6 +151,7 @@ def draw(
         query=rng.choice(QUERIES),
         timed=rng.random() < 0.5,
         slots_per_process=random.Random(f"processes {seed}").choice((1, 1, 2)),
+        leaves=random.Random(f"goodbyes {seed}").choice((0.0, 0.5)),
     )
     if in_turns:  # what waits there is no reason to stop reading
         query = rng.choice([query for query in QUERIES if len(Nexmark(query=query).stages) == 1])

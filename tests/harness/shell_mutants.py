@@ -31,11 +31,13 @@ from keyshift.state.timers import Timers
 from keyshift.wire import savepoint
 from keyshift.wire.nodes import PLAN
 from keyshift.wire.savepoint import SavepointStore
+from keyshift.worker import daemon
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.order.following import Following
 from keyshift.worker.output import NextStage
 from keyshift.worker.router import RouterTask, Routing
+from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.slot.intake import LedIntake, TurnIntake
@@ -52,10 +54,12 @@ from mutation import Mutants
 CALM = {
     "moves": 0.0, "batch_s": None, "expires_s": None, "fails": 0.0, "leader_dies": 0.0, "overlaps": 0.0,
     "restarts": False, "dies_at_s": None, "deadline_s": 3.0, "zookeeper_s": 0.005, "queue_bytes": 1 << 26,
-    "store_s": 0.0, "store_fails": 0.0,
+    "store_s": 0.0, "store_fails": 0.0, "leaves": 0.0,
 }  # fmt: skip
 ROUGH = CALM | {"fails": 0.2, "flight_s": 0.02, "deadline_s": 4.0}
 SHORT_BATCHES = CALM | {"moves": 1.0, "batch_s": 0.25}
+LEFT = SHORT_BATCHES | {"leaves": 1.0}
+HELD = CALM | {"batch_s": 0.7, "held_s": 3.0, "deadline_s": 1.5, "snapshot_s": 0.0, "slots": 3, "begin_slots": 3}
 STUCK = ("late", "never", "MigrationFailed", "KeyshiftError", "QueryDied")
 LOST = ("lost", "never")
 REMOTE = Mode(transfer="remote", background=False)
@@ -128,6 +132,32 @@ def goes_on_behind_a_part_that_could_not_be_written(original, snapshots, parts):
 
 @mutant(SlotMachine, "stopping", ("wrong", "foreign"), CALM, workload="windowcount", restarts=True)
 def lets_time_pass_behind_a_savepoint(original, machine):
+    return False
+
+
+@mutant(daemon, "await_takers", STUCK, LEFT)
+def ends_when_spark_has_no_more_use_for_its_process(original, within_s):
+    return False
+
+
+@mutant(
+    daemon, "await_takers", ("wrong", *STUCK), LEFT,
+    mode=Mode(transfer="access", background=False), strategy="all_at_once", flight_s=0.1, keys=120,
+)  # fmt: skip
+def ends_with_keys_that_are_lent(original, within_s):
+    for host in slot_host._hosts.values():
+        host.lent.clear()
+    return original(within_s)
+
+
+@mutant(Arrivals, "pull", "never", LEFT, workload="keycount", slots=4, begin_slots=1)
+def does_not_say_that_it_needs_nothing(original, arrivals, units, address):
+    if units:
+        original(arrivals, units, address)
+
+
+@mutant(SlotTask, "_others_read", "QueryDied", HELD, kind="push", strategy="all_at_once")
+def does_not_wait_for_slots_that_have_rows_when_it_has_none(original, task):
     return False
 
 

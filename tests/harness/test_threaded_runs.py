@@ -18,7 +18,7 @@ HUNTED = list(mutant.by_name) if NIGHT else list(mutant.by_name)[::4]
 # What the runs have to have had, or they prove little.
 OFTEN = (
     *("batches", "copied", "logs judged", "measured", "moved process", "queries died"),
-    *("sessions expired", "snapshots judged", "steps complete"),
+    *("processes left", "sessions expired", "snapshots judged", "steps complete"),
 )
 AT_NIGHT = (*OFTEN, "leaders died", "restarts", "steps cancelled")
 
@@ -55,6 +55,16 @@ def test_so_does_one_whose_stages_have_other_numbers_of_slots(pool, slots, slots
     assert sum(outcome.seen["events"] for outcome in outcomes) > 100 * len(seeds)
     assert sum(outcome.seen["steps complete"] for outcome in outcomes) > 0
     none_is_bad(outcomes)
+
+
+def test_slots_behind_their_rows_wait_for_one_that_comes_to_its_own_behind_their_deadline(pool):
+    held = {"batch_s": 1.0, "held_s": 7.0, "deadline_s": 4.0, "leaves": 0.5, "snapshot_s": 0.0, "fails": 0.0}
+    held |= {"slots": 3, "begin_slots": 3, "restarts": False}
+    kinds = KINDS if NIGHT else KINDS[::2]
+    others = [*({"kind": kind} for kind in kinds), *({"ordering": each} for each in ("live_robin", "kazoo"))]
+    outcomes = [*chain(*[pool.run([23], **held, **each) for each in others])]
+    none_is_bad(outcomes)
+    assert sum(outcome.seen["late behind their rows"] for outcome in outcomes) > 0
 
 
 ALL_IN_TURNS = [*IN_TURNS, OF_STAGES_IN_TURNS]

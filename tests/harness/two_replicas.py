@@ -3,7 +3,7 @@
 They have batches, processes and delays of their own, and the second begins late. If it ``moves``, units do so in the
 second alone, unit by unit, in both together, or in one after the other. If it ``returns``, the second begins from what
 the first has written down while it ran.
-``dies_and_returns`` has the whole way back, with the threads that it has in a run.
+``dies_and_returns`` and ``two_die`` have the whole way back, with the threads that it has in a run.
 """
 
 import dataclasses
@@ -32,10 +32,12 @@ from keyshift.clock import now_us
 from keyshift.driver.agreement import Agreement, Say
 from keyshift.driver.snapshotter import capture
 from keyshift.driver.stage_history import StageHistory
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.replicas.resume_points import ResumePoint
 from keyshift.lab.replicas.returning import Return
-from keyshift.lab.replicas.system import TOGETHER_US
+from keyshift.lab.replicas.system import TOGETHER_US, LiveReplicas
 from keyshift.model import frames
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, SlotId, Step
 from keyshift.planner import make_plan, strategies
 from keyshift.runtime.row import SAVEPOINT
@@ -43,6 +45,7 @@ from keyshift.runtime.turn import Turn
 from keyshift.runtime.turns import TurnCore
 from keyshift.traffic.copies import Chains, Difference, Superseded
 from keyshift.wire.config import JobConfig
+from keyshift.wire.faults import REPLICA, parse
 from keyshift.wire.savepoint import Savepoint
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.task import SlotTask
@@ -311,6 +314,23 @@ def moves_and_dies(
     return first, second, replicas
 
 
+def moves_behind_one_that_stands(seed: int, deadline_s: float, stands_s: float, **pinned: Any) -> list[str]:
+    """Both move their state together, and the second one stands before it says where it would switch. Gives what has
+    become of the steps of both.
+    """
+    with _incarnations(seed, (0, 1), "keycount", deadline_s=deadline_s, **(OF_MOVES | pinned)) as runs:
+        _agree(runs, lambda: {0, 1})
+        pauses = iter([stands_s])
+        runs[1]._job.stages[-1].at_phase = lambda _, phase: time.sleep(next(pauses, 0) if phase == "switch" else 0)
+        _begin(runs)
+        _await_results(runs[0])
+        for each in runs:
+            _move(each)
+        for each in runs:
+            _await_moved(each)
+    return [record.outcome for each in runs for record in each._job.stages[-1].history.records]
+
+
 def _shape(seed: int, ordering: str, workload: str, **pinned: Any) -> Any:
     calm = {"moves": 1.0, "batch_s": 0.3, "expires_s": None, "fails": 0.0, "leader_dies": 0.0, "snapshot_s": 0.0}
     fixed = {"routers": 2, "slots": 2, "begin_slots": 2, "strategy": "all_at_once", "slow_s": (0.04, 0.01)}
@@ -346,53 +366,73 @@ NEAR_US = 1_000_000  # a machine that is busy makes one replica late, and then a
 
 
 class Application:
-    """Has nothing to do: the query is in this process."""
+    """That of a replica whose query is in this process, of ``run``. ``dies``: before its Spark is there."""
 
-    def __init__(self) -> None:
-        self.did: list[str] = []
+    def __init__(self, run: Run, dies: bool = False) -> None:
+        self._run, self._dies, self.running, self.did = run, dies, True, list[str]()
 
     def await_ready(self) -> None:
+        if self._dies:
+            raise ServiceUnavailable("injected: its Spark is gone")
         self.did.append("ready")
 
     def give_way_no_more(self) -> None:
         self.did.append("important")
 
-    def strike(self) -> None:
+    def kill(self) -> None:
         self.did.append("struck")
+        self.running = False
+        if hasattr(self._run._engine, "query"):
+            self._run._engine.query.die(RuntimeError("injected: the replica was killed"))
 
-    end = strike
+    end = strike = kill
 
 
 @dataclass
 class Replicas:
-    """What ``Return`` asks: ``lives`` writes its state down, and ``following`` is the next incarnation."""
+    """What ``Return`` asks: of ``all`` those that live write their state down; ``following``: the next incarnations, by
+    number. ``fails``: so many applications die before they are ready.
+    """
 
-    lives: Run
-    following: Run
+    all: list[Any]
+    following: dict[int, Run]
+    fails: int = 0
+    captured: int = 0
+    before_stop: list[Any] = field(default_factory=list)
+    struck: list[Any] = field(default_factory=list)
+    order: None = None
+    capturing: Any = field(default_factory=Lock)
     chains: Chains = field(default_factory=lambda: Chains(2, NEAR_US))
     differences: list[Difference] = field(default_factory=list)
 
     @property
     def living(self) -> list[Any]:
-        still = SimpleNamespace(plans=SimpleNamespace(busy=False))
-        return [SimpleNamespace(job=self.lives._job, system=still)]
+        return [each for each in self.all if each.lives]
 
     @property
     def standings(self) -> Any:
         return self.chains.standings()
 
     def capture(self, replica: Any, check: Callable[[], None]) -> Any:
-        return capture(replica.job.config, replica.job.stages, check, "capture-0")
+        with self.capturing:
+            self.captured += 1
+            return capture(replica.job.config, replica.job.stages, check, f"capture-{self.captured}")
 
     def begin_next(self, replica: Any) -> None:
-        replica.application = Application()
+        replica.application, self.fails = Application(self.following[replica.number], self.fails > 0), self.fails - 1
 
     def fill_spares(self) -> None:
         """There are none."""
 
+    def say(self, doing: Any) -> None:
+        """Nobody hears it."""
+
+    require = say
+
     def lead_next(self, replica: Any, saved: Savepoint, of: str, other: Any) -> None:
-        replica.job = self.following._job
-        _restore(self.following, saved, of)
+        following = self.following[replica.number]
+        replica.job, replica.system.check = following._job, following._job.check
+        _restore(following, saved, of)
         replica.job.start([stage.assignment for stage in other.job.stages], saved)
         replica.lives = True
 
@@ -414,6 +454,13 @@ class Replicas:
             yield
 
 
+def _led(number: int, run: Run) -> Any:
+    """A replica."""
+    system = SimpleNamespace(plans=SimpleNamespace(busy=False), busy=False, owners={}, check=run._job.check)
+    given = {"job": run._job, "system": system, "application": Application(run)}
+    return SimpleNamespace(number=number, lives=True, deaths=0, **given)
+
+
 def dies_and_returns(
     seed: int, workload: str = "keycount", kept: bool = False, **pinned: Any
 ) -> tuple[Any, Return, Replicas]:
@@ -423,7 +470,7 @@ def dies_and_returns(
     numbers = (0, 1, 1)
     with _incarnations(seed, numbers, workload, **pinned) as runs:
         first, second, third = runs
-        replicas = Replicas(first, third)
+        replicas = Replicas([_led(0, first)], {1: third})
         with replicas.told({id(each._engine): number for each, number in zip(runs, numbers, strict=True)}):
             _begin(runs[:2])
             time.sleep(LOAD_S / 2)
@@ -431,11 +478,30 @@ def dies_and_returns(
             time.sleep(LATE_S)
             second._engine.query.die(RuntimeError("injected: the replica was killed"))
             time.sleep(LOAD_S / 2)
-            dead = SimpleNamespace(number=1, lives=False, job=second._job, application=Application())
+            dead = _led(1, second)
+            dead.lives = False
             way = Return(dead, replicas, lambda: point)
             chains = replicas.chains
             first._await("it is over", lambda: way.over and chains.compared > COMPARED, lambda: chains.compared)
     return dead, way, replicas
+
+
+def two_die(seed: int, workload: str = "keycount", **pinned: Any) -> tuple[Replicas, list[int], list[str]]:
+    """Two of three replicas die at one moment, and come back. The first way back fails. Gives how many were full, each
+    time that this changed, and what is told, too.
+    """
+    numbers, told = (0, 1, 2, 0, 1), list[str]()
+    with _incarnations(seed, numbers, workload, **pinned) as runs:
+        replicas = Replicas([_led(*each) for each in enumerate(runs[:3])], dict(enumerate(runs[3:])), 1)
+        job = LiveReplicas(make_spec({"replicas": 3, "ordering": "live_robin"}), replicas, told.append)
+        with replicas.told({id(each._engine): number for each, number in zip(runs, numbers, strict=True)}):
+            _begin(runs[:3])
+            time.sleep(LOAD_S / 2)
+            for fault in parse(f"kill:{REPLICA}@4, kill:{REPLICA}@4"):
+                job.hit(fault)
+            compared = lambda: replicas.chains.compared  # noqa: E731
+            runs[2]._await("all are full", lambda: job.check() or not job.returning, compared)
+    return replicas, [full for _, full in job._returns.strength], told
 
 
 class Frame(NamedTuple):
