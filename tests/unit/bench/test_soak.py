@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import time
 from itertools import count, pairwise
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
 from keyshift.wire.faults import parse_now
+from waits import only_here
 
 GOOD = {"summary": {"verdict": "ok", "events": 5}, "examples": [], "manifest": {"notes": ["a note"]}}
 
@@ -222,8 +224,9 @@ def run(monkeypatch):
 
     def run(job, faults):
         now = [0.0]
-        monkeypatch.setattr(soak.time, "time", lambda: now[0])
-        monkeypatch.setattr(soak.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+        sleep = only_here(lambda s: now.__setitem__(0, now[0] + s), time.sleep)
+        monkeypatch.setattr(soak.time, "time", only_here(lambda: now[0], time.time))
+        monkeypatch.setattr(soak.time, "sleep", sleep)
         made = soak.Soak(job, SimpleNamespace(n=0, total=1000, update=lambda n: None), lambda: now[0])
         some = rounds(1, 45 * (len(faults) + 1), 45, 4, faults)
         try:

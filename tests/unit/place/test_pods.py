@@ -1,5 +1,6 @@
 """What is said of executors that do not come; what a real cluster says is seen in tests/cluster."""
 
+import time
 from types import SimpleNamespace as Thing
 
 import pytest
@@ -10,6 +11,7 @@ from urllib3.exceptions import HTTPError
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place import pods
 from keyshift.place.profile import SparkProfile
+from waits import only_here
 
 SPARK = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
 
@@ -29,8 +31,9 @@ def waiting(reason: str) -> list[Thing]:
 def clock(monkeypatch):
     """Time that passes only in sleep."""
     now = [0.0]
-    monkeypatch.setattr(pods.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(pods.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    sleep = only_here(lambda seconds: now.__setitem__(0, now[0] + seconds), time.sleep)
+    monkeypatch.setattr(pods.time, "monotonic", only_here(lambda: now[0], time.monotonic))
+    monkeypatch.setattr(pods.time, "sleep", sleep)
     return now
 
 
