@@ -299,9 +299,11 @@ class KeyshiftJob:
         """Whether a restart or a migration is to come or under way, or a service is away."""
         return self.plans.busy or self._job.faults.busy
 
-    def measure(self, within_s: float = math.inf) -> dict[str, dict[int, Measured]]:
-        """Asks the slots."""
-        return {stage.name: stage.ask.measure(within_s) for stage in self._job.stages}
+    def measure(
+        self, within_s: float = math.inf, progress: Callable[[], object] = lambda: None
+    ) -> dict[str, dict[int, Measured]]:
+        """Asks the slots; see ``Questions.measure``."""
+        return {stage.name: stage.ask.measure(within_s, progress) for stage in self._job.stages}
 
     def require_driver(self) -> None:
         """Raises Deposed if another process has claimed the job."""
@@ -349,8 +351,7 @@ class KeyshiftJob:
 
     def stop(self) -> None:
         """Measure, then take the last savepoint; once more after ``recover``. Neither is late while results come."""
-        asked = [(stage.name, stage.ask) for stage in self._job.stages]
-        self._measures = {name: ask.measure(progress=lambda: self._job.output.received) for name, ask in asked}
+        self._measures = self.measure(progress=lambda: self._job.output.received)
         self._measured_at = time.time()
         self._copied = self.plans.copied()
         self._job.savepoint()

@@ -12,7 +12,7 @@ from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 from keyshift.results.files import Files
 from keyshift.results.pages import page
 from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, counted, words
-from keyshift.studies.notebook import MIME
+from keyshift.studies.notebook import notes_in
 
 NOT_RUN = "not run"
 STATUSES = ("ok", "bad", "failed", NOT_RUN)
@@ -108,7 +108,6 @@ def _shown(notebook: str) -> dict[str, list[str]]:
             figures += [data["image/png"].replace("\n", "")] if "image/png" in data else []
             lines = html.unescape(data.get("text/markdown", "")).splitlines()
             said += [line[2:] for line in lines if line.startswith("- ")]
-            if MIME in data:  # of ``publish``, the last cell; some notebooks have told their notes before
-                notes = [line[2:] for line in data["text/plain"].splitlines() if line.startswith("  ")]
-                said += [note for note in dict.fromkeys(notes) if not any(line.endswith(note) for line in said)]
+            # They are in the last cell; some notebooks have told them before.
+            said += [note for note in notes_in(output) if not any(line.endswith(note) for line in said)]
     return {"figures": figures, "said": said}

@@ -41,6 +41,7 @@ END_S = 60.0  # for a cell that is interrupted
 GONE_S = 1.0
 _RENDERED = ("text/html", "text/markdown")  # outputs that a browser gets as they are
 MIME = "application/vnd.keyshift.summaries+json"
+_NOTE = "  "  # begins a line with one, in what ``publish`` shows
 
 
 class _Client(PapermillNotebookClient):  # type: ignore[misc]
@@ -96,10 +97,10 @@ def publish(manifests: list[Manifest]) -> None:
     of_each = [note for note in first if others and all(note in notes for notes in others)]
     lines = []
     for manifest in manifests:
-        own = [f"  {note}" for note in manifest.notes if note not in of_each]
+        own = [_NOTE + note for note in manifest.notes if note not in of_each]
         lines += [f"{manifest.run_id}: verdict {manifest.status}", *own]
     if of_each:
-        lines += ["of each of these runs:", *(f"  {note}" for note in of_each)]
+        lines += ["of each of these runs:", *(_NOTE + note for note in of_each)]
     display({MIME: rows, "text/plain": "\n".join(lines)}, raw=True)
 
 
@@ -111,6 +112,13 @@ def summaries(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
         for output in cell.get("outputs", [])
         for row in output.get("data", {}).get(MIME, [])
     ]
+
+
+def notes_in(output: Mapping[str, Any]) -> list[str]:
+    """The notes that ``publish`` left in an output of a cell, each once; none if it is another one's."""
+    data = output.get("data", {})
+    lines = data["text/plain"].splitlines() if MIME in data else []
+    return list(dict.fromkeys(line.removeprefix(_NOTE) for line in lines if line.startswith(_NOTE)))
 
 
 @dataclass(frozen=True, slots=True)

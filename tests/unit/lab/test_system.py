@@ -411,7 +411,7 @@ def test_a_stop_waits_for_what_slots_have_measured_as_long_as_results_come(monke
     made, seen = system_of(), []
     made.job.output, made.job.left_behind = SimpleNamespace(received=7), set
     made.job.savepoint = made.job.read_log = lambda: None
-    monkeypatch.setattr(made.job, "measure", lambda progress: seen.append(progress()) or {})
+    monkeypatch.setattr(made.job, "measure", lambda within_s, progress: seen.append(progress()) or {})
     made.system.stop()
     assert seen == [7]
 

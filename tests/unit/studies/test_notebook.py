@@ -21,7 +21,7 @@ from keyshift.studies.notebook import MIME, checked_parameters, execute, shareab
 from keyshift.waiting import wait_until
 
 PNG = base64.b64encode(bytes(range(256)) * 30).decode()
-WHERE = "/home/ada/work/keyshift"
+WHERE = "/home/ada/src/keyshift"
 
 
 @pytest.fixture

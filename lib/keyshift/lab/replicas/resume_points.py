@@ -6,11 +6,10 @@ written down: so all replicas have this one assignment behind this turn of a slo
 replica is on its way back: that has enough to do.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 from keyshift.clock import SECOND_US, now_us
@@ -170,7 +169,7 @@ class ResumePoints:
     def _clear(self) -> None:
         """What slots of replicas have acknowledged of steps goes: another process has it from the journal."""
         for replica in self._replicas.living:
-            with contextlib.suppress(ServiceUnavailable):  # it has just died, or it goes the next time
+            with suppress(ServiceUnavailable):  # it has just died, or it goes the next time
                 for stage in replica.job.stages:
                     if (log := stage.log) is not None:
                         clear_acknowledgements(stage, log, log.told)

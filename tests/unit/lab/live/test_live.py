@@ -494,7 +494,7 @@ def test_what_another_process_needs_is_kept_while_the_last_results_come(monkeypa
 
 
 def test_a_slot_that_does_not_answer_is_no_reason_to_end(job):
-    def hang(within_s):
+    def hang(within_s, progress):
         raise MigrationFailed(f"measure: 3 did not answer within {within_s:g} s")
 
     job.counter.measure = hang
