@@ -210,8 +210,11 @@ class Engine:
                 self.markers += [facts.said] if facts.said else []
 
     def end(self) -> None:
-        """End all processes."""
+        """End all processes; those that Spark has left stay for nobody any more."""
         for process in self.processes + self.left:
+            for host in process.values():
+                host.left.clear()
+                host.lent.clear()
             process.end()
 
 

@@ -1,12 +1,11 @@
 """Waiting ends with the first true answer, with the deadline, or with an error; progress puts the deadline off."""
 
-from types import SimpleNamespace
-
 import pytest
 import tenacity
 
 from keyshift import waiting
 from keyshift.waiting import wait_until
+from waits import Clock
 
 
 def test_the_first_true_answer_ends_the_wait_and_is_given_back():
@@ -17,17 +16,9 @@ def test_the_first_true_answer_ends_the_wait_and_is_given_back():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time, which passes only while somebody sleeps."""
-
-    class Clock:
-        now = 0.0
-
-        def sleep(self, seconds):
-            self.now += seconds
-
     clock = Clock()
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(tenacity.nap, "time", clock)
+    for module in (waiting, tenacity.nap):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 

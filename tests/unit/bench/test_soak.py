@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import time
 from itertools import count, pairwise
 from types import SimpleNamespace
 
@@ -20,7 +19,7 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
 from keyshift.wire.faults import parse_now
-from waits import only_here
+from waits import Clock
 
 GOOD = {"summary": {"verdict": "ok", "events": 5}, "examples": [], "manifest": {"notes": ["a note"]}}
 
@@ -223,11 +222,9 @@ def run(monkeypatch):
     """All rounds, at once."""
 
     def run(job, faults):
-        now = [0.0]
-        sleep = only_here(lambda s: now.__setitem__(0, now[0] + s), time.sleep)
-        monkeypatch.setattr(soak.time, "time", only_here(lambda: now[0], time.time))
-        monkeypatch.setattr(soak.time, "sleep", sleep)
-        made = soak.Soak(job, SimpleNamespace(n=0, total=1000, update=lambda n: None), lambda: now[0])
+        clock = Clock()
+        monkeypatch.setattr(soak, "time", clock)
+        made = soak.Soak(job, SimpleNamespace(n=0, total=1000, update=lambda n: None), clock.time)
         some = rounds(1, 45 * (len(faults) + 1), 45, 4, faults)
         try:
             made.run(some, 300)

@@ -24,6 +24,7 @@ from keyshift.traffic.feed import Before
 from keyshift.traffic.load import SourceLoad
 from keyshift.traffic.seconds import Seconds
 from keyshift.traffic.traffic import Traffic
+from waits import Clock
 
 BEGIN = 1000.0
 
@@ -83,7 +84,7 @@ class System:
 @pytest.fixture
 def made(monkeypatch):
     """Makes a run whose load is over; its results come as ``come`` says, one number per look at the clock."""
-    clock = SimpleNamespace(now=BEGIN)
+    clock = Clock(BEGIN)
 
     def make(**values):
         spec = make_spec(values)
@@ -94,16 +95,13 @@ def made(monkeypatch):
         run.clock, run.come, run.began_at = clock, (lambda s: 0), BEGIN - spec.run.warmup_s
         run.feed = SimpleNamespace(due=10_000)
 
-        def sleep(seconds):
+        def pass_by(seconds):
             clock.now += seconds
             traffic.received = run.come(clock.now - BEGIN)
 
-        def now():
-            return clock.now
-
-        fake = SimpleNamespace(time=now, monotonic=now, perf_counter=now, sleep=sleep)
+        clock.pass_by = pass_by
         for module in (backlog, run_loop, scenario, waiting, tenacity.nap):
-            monkeypatch.setattr(module, "time", fake)
+            monkeypatch.setattr(module, "time", clock)
         run.backlog.begin(run.feed)
         return run
 

@@ -1,17 +1,18 @@
 """What is said of executors that do not come; what a real cluster says is seen in tests/cluster."""
 
-import time
 from types import SimpleNamespace as Thing
 
 import pytest
+import tenacity.nap
 from kubernetes import config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from keyshift import waiting
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place import pods
 from keyshift.place.profile import SparkProfile
-from waits import only_here
+from waits import Clock
 
 SPARK = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
 
@@ -23,18 +24,17 @@ def pod(name: str, **status: object) -> Thing:
     )
 
 
-def waiting(reason: str) -> list[Thing]:
+def not_started(reason: str) -> list[Thing]:
     return [Thing(state=Thing(waiting=Thing(reason=reason, message=f"{reason} it is"), terminated=None))]
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Time that passes only in sleep."""
-    now = [0.0]
-    sleep = only_here(lambda seconds: now.__setitem__(0, now[0] + seconds), time.sleep)
-    monkeypatch.setattr(pods.time, "monotonic", only_here(lambda: now[0], time.monotonic))
-    monkeypatch.setattr(pods.time, "sleep", sleep)
-    return now
+    clock = Clock()
+    for module in (pods, waiting, tenacity.nap):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_executors_that_come_are_waited_for_and_progress_is_told(cluster, clock)
         pod("exec-1", conditions=[Thing(type="PodScheduled", status="False", reason="Full", message="no CPU")])
     )
     said = []
-    made.await_executors("app", lambda: min(2, int(clock[0] // 20)), said.append)
+    made.await_executors("app", lambda: min(2, int(clock.now // 20)), said.append)
     assert said[0] == "executors: 0 of 2 after 10 s; Full: no CPU"
     assert "1 of 2" in said[-1]
 
@@ -61,10 +61,10 @@ def test_executors_that_come_are_waited_for_and_progress_is_told(cluster, clock)
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"])
 def test_a_pod_that_cannot_start_is_quoted_after_some_seconds(cluster, clock, reason):
     made, found = cluster
-    found.append(pod("exec-1", container_statuses=waiting(reason)))
+    found.append(pod("exec-1", container_statuses=not_started(reason)))
     with pytest.raises(ServiceUnavailable, match=f"executor pod exec-1 does not start: {reason}: {reason} it is"):
         made.await_executors("app", lambda: 0, lambda line: None)
-    assert clock[0] < 60
+    assert clock.now < 60
 
 
 def test_an_executor_that_ended_is_quoted_with_its_exit_code(cluster, clock):
@@ -85,23 +85,23 @@ def test_a_pod_that_is_kept_after_its_end_is_no_trouble_while_another_one_starts
     made, _ = cluster
     kept = ended("exec-1")
     kept.metadata.labels = {"spark-exec-inactive": "true"}
-    monkeypatch.setattr(made, "_core", Api(kept, pod("exec-2", container_statuses=waiting("ContainerCreating"))))
-    made.await_executors("app", lambda: 2 * (clock[0] > 100), lambda line: None)
+    monkeypatch.setattr(made, "_core", Api(kept, pod("exec-2", container_statuses=not_started("ContainerCreating"))))
+    made.await_executors("app", lambda: 2 * (clock.now > 100), lambda line: None)
 
 
 def test_executors_that_end_one_after_the_other_are_given_up_long_before_time_is_up(cluster, monkeypatch, clock):
     """Spark puts another one in the place of each, for ever."""
     made, _ = cluster
-    monkeypatch.setattr(made, "executors", lambda _: {(name := f"exec-{clock[0] // 5:g}"): ended(name)})
+    monkeypatch.setattr(made, "executors", lambda _: {(name := f"exec-{clock.now // 5:g}"): ended(name)})
     with pytest.raises(ServiceUnavailable, match=r"5 executor pods did not start; exec-4: it ended with exit code 1"):
         made.await_executors("app", lambda: 0, lambda line: None)
-    assert clock[0] < 60
+    assert clock.now < 60
 
 
 def test_a_container_that_is_only_being_made_is_no_trouble(cluster, clock):
     made, found = cluster
-    found.append(pod("exec-1", container_statuses=waiting("ContainerCreating")))
-    made.await_executors("app", lambda: 2 * (clock[0] > 100), lambda line: None)
+    found.append(pod("exec-1", container_statuses=not_started("ContainerCreating")))
+    made.await_executors("app", lambda: 2 * (clock.now > 100), lambda line: None)
 
 
 def test_executors_that_never_come_are_given_up_with_the_last_word_of_a_pod(cluster, clock):
@@ -125,7 +125,7 @@ def test_of_executors_that_say_nothing_it_is_told_how_many_were_made(cluster, mo
     made, _ = cluster
 
     def found(*_, **__):
-        starting = {"container_statuses": waiting("ContainerCreating")} if clock[0] < 5 else {}
+        starting = {"container_statuses": not_started("ContainerCreating")} if clock.now < 5 else {}
         return Thing(items=[pod(f"exec-{number}", **starting) for number in range(there)])
 
     monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=found))
@@ -142,7 +142,7 @@ def test_an_api_server_that_does_not_answer_is_asked_again_until_time_is_up(clus
         raise error
 
     monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=silent))
-    made.await_executors("app", lambda: 2 * (clock[0] > 15), said.append)
+    made.await_executors("app", lambda: 2 * (clock.now > 15), said.append)
     [line] = said
     assert line.startswith("executors: 0 of 2 after 10 s; the Kubernetes API server https://127.0.0.1:1 ")
     with pytest.raises(ServiceUnavailable, match="0 of 2 executors came within 300 s: the Kubernetes API server"):

@@ -13,6 +13,7 @@ from keyshift.model.errors import RunsElsewhere
 from keyshift.traffic import topics
 from keyshift.traffic.topics import Topic
 from keyshift.workloads.windowcount import WindowCount
+from waits import Clock
 
 WORKLOAD = WindowCount()
 [SOURCE], [STAGE] = WORKLOAD.sources, WORKLOAD.stages
@@ -93,25 +94,22 @@ def test_frames_without_a_result_have_no_time(offered):
 
 
 def test_a_topic_is_silent_when_several_frames_have_not_come_however_long_they_are(monkeypatch):
-    clock = SimpleNamespace(now=0.0, every_s=math.inf)
+    clock, every_s = Clock(), [math.inf]
 
     class Consumer:
         def __init__(self, **settings):
             pass
 
         def end_offsets(self, parts):
-            return dict.fromkeys(parts, clock.now // clock.every_s)
+            return dict.fromkeys(parts, clock.now // every_s[0])
 
         def close(self):
             pass
 
-    def sleep(seconds):
-        clock.now += seconds
-
-    monkeypatch.setattr(topics, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    monkeypatch.setattr(topics, "time", clock)
     monkeypatch.setattr(topics, "KafkaConsumer", Consumer)
     TOPIC.await_silence(10_000.0)
-    clock.every_s = 10.0
+    every_s[0] = 10.0
     with pytest.raises(RunsElsewhere, match="somebody still writes into topic 't'"):
         TOPIC.await_silence(10_000.0)
 

@@ -1,7 +1,6 @@
 """What the router's task says to each slot, without Spark and ZooKeeper."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from keyshift.wire.spark_rows import answered as batch_of
 from keyshift.worker import router as routing
 from keyshift.worker import tasks
 from keyshift.worker.router import RouterTask
-from waits import until
+from waits import Clock, until
 
 SLOTS, FRAME_US, BEGIN_US = 3, 20_000, 1_000_000_000_000
 CONFIG = replace(CONFIG, slots=SLOTS)
@@ -204,8 +203,7 @@ def test_a_router_that_would_not_hear_of_a_switch_ends(said):
 
 def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch):
     """Slots may be waiting for its end: another router has ended without switching, and says nothing any more."""
-    clock = SimpleNamespace(now=0.0)
-    clock.monotonic, clock.sleep = lambda: clock.now, lambda seconds: setattr(clock, "now", clock.now + seconds)
+    clock = Clock()
     monkeypatch.setattr(tasks, "time", clock)
 
     class Full:

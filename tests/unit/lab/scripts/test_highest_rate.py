@@ -1,7 +1,6 @@
 """How the highest rate is found: which rates are tried, what counts as sustained, and what a job is told meanwhile."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +22,7 @@ from keyshift.lab.scripts.highest_rate import (
 )
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Second
+from waits import Clock
 
 
 def climb(limit, start, bisections, tries=1):
@@ -132,20 +132,20 @@ def searched(monkeypatch):
     """Searches the highest rate of a job that takes ``most`` events/s."""
 
     def search(most, **values):
-        clock = SimpleNamespace(now=1000.0)
+        clock = Clock(1000.0)
         job, found = Job(clock, most), RateSearch(bisections=2)
         spec = make_spec({"trigger": "none", "rate": 1000, "seconds": 4, "trigger_s": 0, "warmup_s": 1, **values})
         run = RunLoop(spec, job, job, Reporter(lambda line: None), lambda: None, found.script)
         run.feed, run.began_at = job, clock.now
 
-        def sleep(seconds):
+        def pass_by(seconds):
             before, clock.now = clock.now, clock.now + seconds
             for _ in range(int(before), int(clock.now)):
                 job.pass_second()
 
-        fake = SimpleNamespace(time=lambda: clock.now, monotonic=lambda: clock.now, sleep=sleep)
+        clock.pass_by = pass_by
         for module in (highest_rate, run_loop):
-            monkeypatch.setattr(module, "time", fake)
+            monkeypatch.setattr(module, "time", clock)
         run._follow()
         job.expected_s = expected_s(spec, 2)
         return found, job

@@ -6,7 +6,6 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -34,7 +33,7 @@ from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.host import EndedSlot, await_takers
 from keyshift.worker.state import arrivals
 from keyshift.workloads.windowcount.operator import IDLE, WINDOW
-from waits import until
+from waits import Clock, until
 
 KEYS = range(8)
 ONE_SLOT = {"slots": 1, "routers": 1}
@@ -214,8 +213,7 @@ def test_a_process_that_is_gone_with_the_state_ends_the_query(make):
 @pytest.fixture
 def clock_of_task(monkeypatch):
     """By which it measures its deadline: passes only while the task waits, however slow the machine is."""
-    clock = SimpleNamespace(now=0.0)
-    clock.monotonic, clock.sleep = lambda: clock.now, lambda s: setattr(clock, "now", clock.now + s)
+    clock = Clock()
     monkeypatch.setattr(slot_task, "time", clock)
     return clock
 
