@@ -10,11 +10,14 @@ import pytest
 import yaml
 
 from keyshift.place.profile import REPLICA_LABEL
+from keyshift.waiting import wait_until
 
 from .conftest import DRIVER, RELEASE
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 REPLICATED = ("replicas=2", "ordering=live_robin", "rate=1000", "seconds=30", "keys=4000")
+# A load that a part of two cores carries: a migration waits for what is queued.
+LIVE = ("rate=300", "frame_ms=100", "keys=4000", "state_bytes=256", "key_groups=32", "snapshot_s=2", "deadline_s=120")
 SMALL = ["--set", "rate=2000", "--set", "seconds=14", "--set", "trigger_s=4", "--set", "keys=10000"]
 
 
@@ -69,14 +72,15 @@ def test_state_moves_between_pods_and_the_oracle_agrees(cluster):
     assert cluster.without_executors()
 
 
-@pytest.mark.parametrize("backend", ["remote", "hybrid"])
-def test_state_in_the_redis_server_of_the_release_moves_by_reference(cluster, backend):
+@pytest.mark.parametrize("backend", ["rocksdb", "remote", "hybrid"])
+def test_state_on_disks_of_executors_or_in_the_redis_server_of_the_release_moves(cluster, backend):
     row = summary(cluster.keyshift("run", *SMALL, "--set", "to_slots=4", "--set", f"backend={backend}"))
     assert row["verdict"] == "ok"
     assert row["units_moved"] > 0
-    asked = "import os, redis; print(redis.Redis(password=os.environ['KEYSHIFT_REDIS_PASSWORD']).dbsize())"
-    left = cluster.kubectl("exec", f"{RELEASE}-redis-0", "--", "python", "-c", asked, check=True)
-    assert left.stdout.strip() == "0", "of the run nothing is left"
+    if backend != "rocksdb":
+        asked = "import os, redis; print(redis.Redis(password=os.environ['KEYSHIFT_REDIS_PASSWORD']).dbsize())"
+        left = cluster.kubectl("exec", f"{RELEASE}-redis-0", "--", "python", "-c", asked, check=True)
+        assert left.stdout.strip() == "0", "of the run nothing is left"
 
 
 def test_the_quickstart_runs_in_the_pod_of_jupyter(cluster):
@@ -90,9 +94,9 @@ def test_the_quickstart_runs_in_the_pod_of_jupyter(cluster):
     assert {"00_quickstart.ipynb", "00_quickstart.html", "migration.parquet"} <= set(newest["files"])
 
 
-def test_a_job_whose_executor_is_deleted_in_the_middle_of_a_migration_recovers(cluster):
+def test_a_job_whose_executor_is_deleted_in_the_middle_of_a_migration_goes_on_from_its_snapshot(cluster):
     command = ["kubectl", "-n", cluster.namespace, "exec", DRIVER, "-c", "jupyter", "--", "keyshift", "run"]
-    settings = ["rate=1000", "seconds=24", "trigger_s=4", "keys=10000"]
+    settings = ["rate=1000", "seconds=24", "trigger_s=4", "keys=10000", "snapshot_s=2"]
     for setting in settings:
         command += ["--set", setting]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -112,7 +116,37 @@ def test_a_job_whose_executor_is_deleted_in_the_middle_of_a_migration_recovers(c
     assert len(before) == 2
     assert row["verdict"] == "ok"
     assert row["lost"] == row["duplicated"] == 0
-    assert "the query died" in notes(cluster, row["run_id"])
+    told = notes(cluster, row["run_id"])
+    assert "the query died" in told and "everything since its snapshot was done again" in told
+
+
+def test_a_live_job_is_scaled_and_another_process_goes_on_with_it_from_its_snapshot(cluster):
+    """The first process is killed when state is about to move once more."""
+
+    def told(*arguments: str) -> dict:
+        return summary(cluster.keyshift(*arguments))
+
+    def end(signal: str, **how) -> None:
+        """The process of the job, in its pod."""
+        found = ("pkill", f"-{signal}", "-f", "keyshift.control.process")
+        cluster.kubectl("exec", DRIVER, "-c", "jupyter", "--", *found, **how)
+
+    try:
+        job = told("job", "start", *(part for setting in LIVE for part in ("--set", setting)), "--json")
+        assert told("job", "scale", "--slots", "4")["outcome"] == "complete"
+        before = told("job", "status", "--json")["snapshots"]
+        assert wait_until(lambda: told("job", "status", "--json")["snapshots"] > before + 1, 200)
+        told("job", "scale", "--slots", "3", "--no-wait")
+        end("KILL", check=True)
+        assert told("resume", job["job"], "--json")["run"] == job["run"]
+        row = told("job", "stop")
+    finally:
+        end("TERM")  # if the test has failed: others need the room
+        alone = cluster.without_executors()
+    assert (row["verdict"], row["run_id"]) == ("ok", job["run"])
+    assert row["units_moved"] >= 16
+    assert "another one went on with it; everything since its snapshot" in notes(cluster, job["run"])
+    assert alone, "the executors of the killed process go, too"
 
 
 def replicated(cluster, path: str, *settings: str):
