@@ -161,6 +161,12 @@ def test_settings_that_each_point_has_of_its_own_are_refused(notebook, settings,
         asked(notebook, settings=settings)
 
 
+@pytest.mark.parametrize("notebook", ["01_domains_and_bins", "02_overhead"])
+def test_several_processes_may_offer_the_load_of_megaphone(notebook):
+    specs = asked(f"megaphone/{notebook}", routers=16, injectors=8).specs
+    assert {(spec.routers, spec.loads[0].injectors) for spec in specs} == {(16, 8)}
+
+
 @pytest.mark.parametrize("notebook", ["02_autoscaling", "03_mappers_and_counters", "04_parallelism"])
 def test_slots_that_are_counted_have_the_same_work(notebook):
     assert {spec.workload.skew for spec in asked(f"hybrid/{notebook}").specs} == {0.0}
