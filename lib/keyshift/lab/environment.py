@@ -6,19 +6,21 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from keyshift.driver.spark import require_no_spark
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
+from keyshift.folders import state_folder
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.machine.load_cost import cost_spec
+from keyshift.lab.machine.auto_load import cores_of
+from keyshift.lab.machine.load_cost import cost_spec, kept
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.ordering import orderings
-from keyshift.place.needs import Resources, require_needs
+from keyshift.place.needs import Resources, needs_of, require_needs, size
 from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
@@ -138,7 +140,8 @@ def open_lab(
 def require_possible_here(
     specs: Sequence[RunSpec], profile: str | None = None, also: Sequence[str] = (), lasts_s: float | None = None
 ) -> Profile:
-    """The profile, in which each of ``specs`` can run. Whatever starts a run asks this before it starts anything.
+    """The profile, in which each of ``specs`` can run. Whatever starts a run asks this before it starts anything. What
+    is too much for this machine without being refused is told.
 
     ``also``, ``lasts_s``: see ``Asked``.
     Raises KeyshiftError if Java is missing, the user has no name, the profile is not right, or a run does not fit into
@@ -150,7 +153,32 @@ def require_possible_here(
     require_java()
     for spec in specs:
         require_room(spec, place, machine)
+    _tell_what_is_too_much(specs, place, machine)
     return place
+
+
+def _tell_what_is_too_much(specs: Sequence[RunSpec], place: Profile, machine: Resources) -> None:
+    """Memory for a verdict; processors for the load, if it is known what one costs here."""
+    judged = max((needs_of(spec).verdict_bytes for spec in specs), default=0)
+    if judged > machine.memory:
+        _tell_once(
+            f"a verdict takes about {size(judged)} in the driver, and this machine has {size(machine.memory)}; nothing "
+            "is refused for that"
+        )
+    if place.spark.on_kubernetes or (cost := kept(state_folder())) is None:
+        return
+    cores = max((cores_of(spec, cost) for spec in specs if not spec.unsettled), default=0.0)
+    if cores > cost.machine.cpus:
+        _tell_once(
+            f"the load is expected to take {cores:.1f} of {cost.machine.cpus} processors ({cost}); lower rate or raise "
+            "frame_ms"
+        )
+
+
+@cache
+def _tell_once(line: str) -> None:
+    """In this process: who measures beside another engine asks twice."""
+    tell(line)
 
 
 def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:

@@ -8,6 +8,7 @@ from pyspark import SparkContext
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import environment as module
 from keyshift.lab.environment import NotStarted, nothing_starts, open_lab, open_services, require_possible_here
+from keyshift.lab.machine.load_cost import LoadCost
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.needs import Resources
 from keyshift.services.stack import Stack
@@ -114,6 +115,26 @@ def test_runs_with_replicas_need_no_spark_of_the_lab_and_have_to_fit_before_anyt
     with pytest.raises(BadInput, match="this machine has 1; lower replicas"), open_lab([replicated], "local"):
         pass
     assert len(opened) == before
+
+
+def test_what_this_machine_cannot_carry_is_told_once_before_it_starts_and_is_not_refused(opened, monkeypatch):
+    told, same = [], {"base_cores": 0.0, "row_ms": 0.0, "event_us": 10.0, "others": 0.0}
+    cost = LoadCost.model_construct(machine=SimpleNamespace(cpus=2), **same)
+    large = make_spec({"rate": 4e6, "warmup_s": 30.0, "seconds": 500.0})
+    monkeypatch.setattr(module, "tell", told.append)
+    monkeypatch.setattr(module, "kept", lambda home: cost)
+    monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=24 << 30, free=24 << 30))
+    module._tell_once.cache_clear()
+    require_possible_here([make_spec({}), make_spec({"rate": "auto", "frame_ms": "auto"})], "local")
+    assert told == []
+    for specs in ([make_spec({}), large], [large]):
+        with open_lab(specs, "local"):
+            assert told == [
+                "a verdict takes about 4,240.0 GiB in the driver, and this machine has 24.0 GiB; nothing is refused "
+                "for that",
+                f"the load is expected to take 40.0 of 2 processors ({cost}); lower rate or raise frame_ms",
+            ]
+    assert len(opened) == 4, "services and lab, twice"
 
 
 def test_a_spark_beside_another_one_of_this_process_is_refused_before_anything_is_opened(opened, monkeypatch):

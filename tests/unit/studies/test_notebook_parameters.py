@@ -153,12 +153,35 @@ def test_settings_of_all_runs_of_deaths_win_over_the_parameters_of_the_notebook(
         ("replication/01_deaths", {"seconds": 30.0, "rate": 200.0, "fault": "kill:slot@4"}, "fault, seconds"),
         ("replication/02_orders", {"heartbeat_ms": 20.0, "rate": 200.0}, "heartbeat_ms"),
         ("hybrid/01_backends", {"backend": "memory", "cache": False}, "backend"),
+        ("hybrid/02_autoscaling", {"slots_min": 2, "rate": 200.0, "size": 16}, "rate, slots_min"),
         ("hybrid/03_mappers_and_counters", {"stage_slots": "map:3"}, "stage_slots"),
+        ("incidents/03_dying_slot", {"snapshot_s": 2.0}, "snapshot_s"),
+        ("incidents/06_scaled_in_too_early", {"gap_s": 2.0}, "gap_s"),
+        ("incidents/09_hot_key", {"skew": 2.0}, "skew"),
+        ("replication/03_moves", {"fault": "kill:replica@4"}, "fault"),
     ],
 )
 def test_settings_that_each_point_has_of_its_own_are_refused(notebook, settings, names):
     with pytest.raises(KeyshiftError, match=f"settings: {names}: set by other parameters of this notebook"):
         asked(notebook, settings=settings)
+
+
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        *("hybrid/02_autoscaling", "replication/03_moves"),
+        *("incidents/03_dying_slot", "incidents/06_scaled_in_too_early", "incidents/09_hot_key"),
+    ],
+)
+def test_a_notebook_with_one_strategy_takes_settings_for_it(notebook):
+    specs = asked(notebook, strategy="chunked", settings={"size": 16}).specs
+    assert {(spec.strategy.name, spec.point().size) for spec in specs} == {("chunked", 16)}
+
+
+@pytest.mark.parametrize("notebook", ["01_domains_and_bins", "02_overhead"])
+def test_several_processes_may_offer_the_load_of_megaphone(notebook):
+    specs = asked(f"megaphone/{notebook}", routers=16, injectors=8).specs
+    assert {(spec.routers, spec.loads[0].injectors) for spec in specs} == {(16, 8)}
 
 
 @pytest.mark.parametrize("notebook", ["02_autoscaling", "03_mappers_and_counters", "04_parallelism"])

@@ -47,7 +47,7 @@ def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> AutoLoad:
     loads = [_chosen(spec, cost, more_us, frames) for spec, more_us in zip(specs, more, strict=True)]
     rate, frame_ms = min(_of_open("rate", specs, loads)), max(_of_open("frame_ms", specs, loads))
     cores = [
-        _cores(spec.settled(rate=rate, frame_ms=frame_ms), cost, more_us)
+        cores_of(spec.settled(rate=rate, frame_ms=frame_ms), cost, more_us)
         for spec, more_us in zip(specs, more, strict=True)
     ]
     return AutoLoad(rate, frame_ms, max(cores))
@@ -88,7 +88,8 @@ def _chosen(spec: RunSpec, cost: LoadCost, more_us: float, frames: Sequence[floa
     return AutoLoad(rate, frame_ms, 0.0)
 
 
-def _cores(spec: RunSpec, cost: LoadCost, more_us: float) -> float:
+def cores_of(spec: RunSpec, cost: LoadCost, more_us: float = 0.0) -> float:
+    """Processors that the load of ``spec`` is expected to take at its peak. ``more_us``: see ``LoadCost.cores``."""
     return cost.cores(rows_per_s(spec, spec.run.frame_ms), sum(map(_peak, spec.loads)), more_us)
 
 
