@@ -149,7 +149,7 @@ class OneByOne(Requests):
         replica = moving.replica
         if not replica.lives:
             return True
-        if replica.system.busy:
+        if replica.system.plans.busy:
             return False
         now = time.time()
         ended = moving.ended = moving.ended or now

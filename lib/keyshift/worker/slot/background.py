@@ -15,6 +15,8 @@ class Background:
     def __init__(self, slot: int) -> None:
         self._slot = slot
         self._jobs: queue.Queue[Job | None] = queue.Queue()
+        self._over = threading.Event()  # no job is done any more
+        self._over.set()
         self.error: BaseException | None = None  # the last one
 
     def put(self, job: Job) -> None:
@@ -23,6 +25,7 @@ class Background:
 
     def start(self, *works: Job) -> None:
         """Begin with the jobs, and with each of ``works`` in another thread."""
+        self._over.clear()
         for work in (self._work, *works):
             threading.Thread(target=self._beside, args=(work,), name=f"keyshift-slot-{self._slot}", daemon=True).start()
 
@@ -39,6 +42,10 @@ class Background:
         """No job comes any more."""
         self._jobs.put(None)
 
+    def await_end(self, within_s: float) -> bool:
+        """Wait, for so long at the most, until the jobs are done; gives whether they are."""
+        return self._over.wait(within_s)
+
     def _beside(self, work: Job) -> None:
         try:
             work()
@@ -46,5 +53,8 @@ class Background:
             self.failed(error)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        try:
+            while (job := self._jobs.get()) is not None:
+                job()
+        finally:
+            self._over.set()

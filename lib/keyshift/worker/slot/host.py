@@ -271,11 +271,12 @@ def host_for(config: JobConfig) -> SlotHost:
 
 
 def await_takers(within_s: float) -> bool:
-    """Wait, for so long at the most, until others have what slots left or lent here; gives whether they have.
+    """Wait, for so long at the most, until others have what slots left here; gives whether they have. Keys that were
+    lent are fetched before that, as the next batch begins when all units are whole.
 
     It is not awaited if the batch of a slot is not over here: its task has failed, and so has the query.
     """
     hosts = [*_hosts.values()]
     if any(host.working for host in hosts):
         return False
-    return wait_until(lambda: not any(host.left or host.lent for host in hosts), within_s, LOOK_S)
+    return wait_until(lambda: not any(host.left for host in hosts), within_s, LOOK_S)

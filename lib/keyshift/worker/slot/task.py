@@ -115,6 +115,7 @@ class SlotTask:
         self.output.close()
         self.effects.close()
         self.shared.coordination.close(prepare_next=True)
+        self.shared.background.await_end(self.shared.config.deadline_s)  # whoever had the slot is told what has come
         self.shared.clients.close()
         self.effects.replicator.close()
 

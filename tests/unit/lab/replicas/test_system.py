@@ -62,6 +62,7 @@ class Replica:
         self.job = SimpleNamespace(config=SimpleNamespace(attempt=0, shared="run", token="secret"), stages=stages)
         self.began, self.deaths, self.running = NEVER_DIED, 0, True
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
+        self.plans = self  # nothing else makes it busy
 
     def __getattr__(self, name):
         if name not in ("start", "check", "stop", "stop_at", "hit", "announce", "request"):

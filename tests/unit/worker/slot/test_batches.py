@@ -26,7 +26,7 @@ from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import KeysDropped, OfStep, Opened, Shipment, Taken, Wanted
+from keyshift.worker.flight.messages import OfStep, Opened, Shipment, Taken, Wanted
 from keyshift.worker.slot import answers, intake, opening
 from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
@@ -162,6 +162,21 @@ def test_a_process_that_spark_has_left_stays_until_the_next_holder_has_its_state
     assert found == [(True, {})]
 
 
+def test_it_hears_that_its_state_has_come_though_the_next_batch_ends_at_that_moment(ending, monkeypatch):
+    job, first = ending
+    job.end(job.begun(first, job.keys_of(0)))
+    disconnected, pull, close = threading.Event(), StateClients.pull, StateClients.close
+
+    def come(*what):
+        pull(*what)
+        disconnected.wait(0.3)
+
+    monkeypatch.setattr(StateClients, "pull", come)
+    monkeypatch.setattr(StateClients, "close", lambda clients: (close(clients), disconnected.set()))
+    job.end(job.begun())
+    until(lambda: not first.left)
+
+
 def test_it_does_not_stay_for_a_slot_that_has_no_state(ending):
     job, first = ending
     job.nodes.publish(nodes.ASSIGNMENT, PublishAssignment(Assignment(Version(1), (SlotId(0),) * 4)))
@@ -171,18 +186,15 @@ def test_it_does_not_stay_for_a_slot_that_has_no_state(ending):
     until(lambda: await_takers(0.0))
 
 
-def test_it_stays_for_keys_of_units_that_have_left_unless_its_task_has_failed_and_so_the_query(ending, monkeypatch):
+def test_it_does_not_stay_if_its_task_has_failed_and_so_the_query_nor_for_keys_that_nobody_asks_for_any_more(ending):
     _, host = ending
     host.begin([0])
     host.lent[3, 7] = state({1: 1})
-    monkeypatch.setattr(slot_host, "wait_until", lambda done, *_: done() or pytest.fail("it stays"))
     assert not await_takers(DEADLINE_S)
     host.seal(0, 1, {})
-    host.message(Taken(0, ()))
-    with pytest.raises(pytest.fail.Exception):
-        await_takers(DEADLINE_S)
-    host.message(KeysDropped(((3, 7),)))
-    assert await_takers(DEADLINE_S)
+    assert not await_takers(0.0)
+    host.message(Taken(0, ()))  # in the next batch, so all units were whole before
+    assert await_takers(0.0)
 
 
 def test_copies_are_made_of_units_that_come_from_another_process(make, monkeypatch):
