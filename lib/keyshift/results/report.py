@@ -30,17 +30,17 @@ def report(store: ResultStore, run_ids: Sequence[str]) -> str:
     """The HTML of these runs, in the order given. Raises BadInput for a run that is not there, or if none is given."""
     manifests = store.get_manifests(run_ids)
     runs = (_run(manifest, tables_of(store, manifest)) for manifest in manifests)
-    return _page(manifests, runs, link="#{}", together=list(_together(manifests)))
+    return _page(manifests, runs, together=list(_together(manifests)))
 
 
-def overview(manifests: Sequence[Manifest]) -> str:
-    """The index of these runs and what they show together; each run has a page of its own beside it, ``ID.html``."""
-    return _page(manifests, [], link="{}.html", together=list(_together(manifests)))
+def overview(manifests: Sequence[Manifest], links: Mapping[str, str]) -> str:
+    """The index of these runs and what they show together. ``links``: the page with the figures of each run."""
+    return _page(manifests, [], together=list(_together(manifests)), links=links)
 
 
 def page_of(manifest: Manifest, tables: Tables) -> str:
     """The page of one run, from its ``tables_of``."""
-    return _page([manifest], [_run(manifest, tables)], link="#{}", together=[])
+    return _page([manifest], [_run(manifest, tables)], together=[])
 
 
 def tables_of(store: ResultStore, manifest: Manifest) -> Tables:
@@ -48,12 +48,16 @@ def tables_of(store: ResultStore, manifest: Manifest) -> Tables:
     return store.get_tables(manifest.run_id) if manifest.summary else {}
 
 
-def _page(manifests: Sequence[Manifest], runs: Iterable[Row], link: str, together: list[Row]) -> str:
+def _page(
+    manifests: Sequence[Manifest], runs: Iterable[Row], together: list[Row], links: Mapping[str, str] | None = None
+) -> str:
+    """``links``: where the index leads to for each run; None: to its part of the same page."""
+    links = links or {manifest.run_id: f"#{manifest.run_id}" for manifest in manifests}
     return page(
         "keyshift.results",
         "report.html.jinja",
         title=f"{len(manifests)} runs" if len(manifests) > 1 else manifests[0].run_id,
-        index=[_index_row(manifest) | {"link": link.format(manifest.run_id)} for manifest in manifests],
+        index=[_index_row(manifest) | {"link": links[manifest.run_id]} for manifest in manifests],
         together=together,
         runs=runs,
     )

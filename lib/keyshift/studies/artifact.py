@@ -2,7 +2,7 @@
 
     index.html             what is here, verdicts, where the runs were made
     runs/WORKLOAD.html     all runs of a workload with their verdicts, side by side if they are comparable
-    runs/ID.html           the figures of a run, its measures, parameters and versions
+    runs/ID.html           the figures of a run, its measures, parameters and versions; see ``_in_notebooks``
     published.html         numbers of publications, ours beside them
     notebooks/             executed notebooks, and a page of each
     batches.html           if the runs are those of batches: what came of each execution, and what is missing
@@ -97,7 +97,8 @@ def pack(
 ) -> int:
     """Write the artifact of these runs into a new or empty ``folder``, whole or not at all; gives how many runs.
 
-    Without ``run_ids``: of the runs of ``batches``, or of all stored ones. ``meanings``: see ``export_runs``.
+    Without ``run_ids``: of the runs of ``batches``, or of all stored ones. Runs that are named have a page each, all
+    others as ``_in_notebooks`` says. ``meanings``: see ``export_runs``.
     Raises BadInput for a run that is not there, if there is none, or for a folder that has files or is the current one.
     """
     folder = folder.resolve()
@@ -111,7 +112,7 @@ def pack(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside_it:
         made = Path(beside_it) / "artifact"
         made.mkdir()
-        _write(store, manifests, made, imprint, meanings, batches)
+        _write(store, manifests, made, imprint, meanings, batches, named=bool(run_ids))
         os.replace(made, folder)
     return len(manifests)
 
@@ -135,11 +136,12 @@ def _write(
     imprint: Imprint,
     meanings: Mapping[str, str] | None,
     batches: Batches | None,
+    named: bool,
 ) -> None:
-    pages = _pages_of_runs(store, manifests, folder)
-    _write_text(folder / "published.html", _published(store, manifests))
     executed = gallery.executed_notebooks(store, manifests) | (batches.notebooks() if batches else {})
     notebooks = gallery.write_gallery(executed, folder)
+    pages = _pages_of_runs(store, manifests, folder, {} if named else _in_notebooks(manifests, notebooks))
+    _write_text(folder / "published.html", _published(store, manifests))
     if batches:
         _write_text(folder / "batches.html", batch_report(f"all {batches.kind} sets", batches.ended, batches.records))
     export_runs(store, [manifest.run_id for manifest in manifests], folder / "data", meanings=meanings)
@@ -169,9 +171,23 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _pages_of_runs(store: ResultStore, manifests: Sequence[Manifest], folder: Path) -> dict[str, str]:
-    """Write a page for each run, and one for the runs of each workload; gives the paths of those, by workload."""
+def _in_notebooks(manifests: Sequence[Manifest], notebooks: Sequence[gallery.Shown]) -> dict[str, str]:
+    """The page of a notebook that has the figures of a run, for each run that needs none of its own.
+
+    To draw one takes seconds of a processor, and nobody misses it where a notebook shows the run and its verdict is ok.
+    """
+    correct = {manifest.run_id for manifest in manifests if manifest.status == "ok"}
+    return {run_id: f"../{each.page}" for each in notebooks for run_id in each.run_ids if run_id in correct}
+
+
+def _pages_of_runs(
+    store: ResultStore, every: Sequence[Manifest], folder: Path, elsewhere: Mapping[str, str]
+) -> dict[str, str]:
+    """Write a page for each run whose figures are not ``elsewhere``, and one for the runs of each workload; gives the
+    paths of those, by workload.
+    """
     (folder / "runs").mkdir()
+    manifests = [manifest for manifest in every if manifest.run_id not in elsewhere]
     workers = min(os.cpu_count() or 1, len(manifests) // SHARE)
     if workers > 1:
         # Started anew: a process that has connections and threads must not be copied. Ctrl-C is for this one alone.
@@ -181,11 +197,12 @@ def _pages_of_runs(store: ResultStore, manifests: Sequence[Manifest], folder: Pa
                 _draw(store, manifests[begin : begin + workers * SHARE], folder, pool.map)
     else:
         _draw(store, manifests, folder, map)
+    links = {manifest.run_id: f"{manifest.run_id}.html" for manifest in manifests} | dict(elsewhere)
     pages = {}
-    for workload in dict.fromkeys(manifest.workload for manifest in manifests):
-        some = [manifest for manifest in manifests if manifest.workload == workload]
+    for workload in dict.fromkeys(manifest.workload for manifest in every):
+        some = [manifest for manifest in every if manifest.workload == workload]
         pages[workload] = f"runs/{some[0].run_id.split('-')[1]}.html"  # an id has no letter that a path must not have
-        _write_text(folder / pages[workload], overview(some))
+        _write_text(folder / pages[workload], overview(some, links))
     return pages
 
 

@@ -173,6 +173,7 @@ _ONE_COPY = (
     "Theirs is of a cluster, with several replicas. Ours is on the machine of the runs: a job with one replica has the "
     "latency of the order alone, and replicas of one machine share its processors and have no network between them."
 )
+_PUBLISHED_SET = "keyshift batch data/replication/02_orders-published.yaml"
 _PASSIVE = {"ordering": "none", "snapshot_s": 30.0}
 _ACTIVE = {name: {"ordering": name, "snapshot_s": 0.0} for name in ("live_robin", "kazoo")}
 _OVER_RATE = {
@@ -199,7 +200,7 @@ CURVES = (
             measure,
             dict(zip(_OVER_HEARTBEAT, _HEARTBEATS[measure], strict=True)),
             _ONE_COPY,
-            "notebook replication/02_orders, with frame_ms=5 and values=[5.0, 10.0, 50.0, 100.0]",
+            _PUBLISHED_SET,
             _AtPoints(column, _OVER_HEARTBEAT),
         )
         for measure, column in _BEFORE.items()
@@ -211,7 +212,7 @@ CURVES = (
             measure,
             dict(zip(_OVER_RATE, _RATES[measure], strict=True)),
             _ONE_COPY,
-            "notebook replication/02_orders, with over=rate, values=[10.0, 10000.0] and snapshot_s=30",
+            _PUBLISHED_SET,
             _AtPoints(column, _OVER_RATE),
         )
         for measure, column in _BEFORE.items()

@@ -76,7 +76,7 @@ def test_each_run_has_its_figures_and_the_index_leads_to_it(page, elements):
 )
 def test_runs_of_other_loads_machines_or_versions_are_not_compared(parameters, changes, words):
     other = run(1, "matched", parameters=parameters, spike_ms=900.0).model_copy(update=changes)
-    page = overview([run(0, "fluid"), other])
+    page = overview([run(0, "fluid"), other], {each.run_id: f"{each.run_id}.html" for each in (run(0, "fluid"), other)})
     assert f"These runs differ in {words}: their figures are not compared." in page
     assert "Both runs are correct" in page
     assert "times as much" not in page and "<svg" not in page and "95 %" not in page

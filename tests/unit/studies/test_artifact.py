@@ -37,7 +37,7 @@ def notebook(run_id, title="Load"):
     return nbformat.writes(new_notebook(cells=cells)).encode()
 
 
-LOAD = notebook(run(0, "drrs").run_id)  # its cells have random names
+LOAD = notebook(run(1, "meces").run_id)  # its cells have random names
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +147,23 @@ def test_each_run_has_its_figures_and_the_verdict_of_each_is_on_the_first_page(f
     assert cells == [*("keycount", "drrs", "1", "0", "0"), *("keycount", "lazy", "0", "0", "1"),
                      *("keycount", "meces", "0", "1", "0")]  # fmt: skip
     assert "by Ada, Grace" in index and "of 3 stored runs" in index and "anew, but for the notebooks:" in index
+
+
+def test_a_run_that_a_notebook_shows_has_a_page_of_its_own_if_it_is_not_correct_or_named(tmp_path):
+    store, (shown, bad, alone) = result_store(), (run(0), run(1, status="bad"), run(2))
+    for manifest in (shown, bad, alone):
+        store.put_run(manifest, tables())
+    for manifest in (shown, bad):
+        store.put_file(manifest.run_id, "load.ipynb", notebook(manifest.run_id))
+    pack(store, [], tmp_path / "out", Imprint())
+    own = {f"{each.run_id}.html" for each in (bad, alone)}
+    assert {path.name for path in (tmp_path / "out" / "runs").iterdir()} == own | {"keycount.html"}
+    (link,) = re.findall(rf'href="(.*?)">{shown.run_id}<', (tmp_path / "out" / "runs" / "keycount.html").read_text())
+    page = (tmp_path / "out" / "runs" / link).resolve()
+    assert page.with_suffix(".ipynb").read_bytes() == store.get_file(shown.run_id, "load.ipynb")
+    test_pages_lead_to_files_of_the_folder_alone(tmp_path / "out")
+    pack(store, [shown.run_id], tmp_path / "named", Imprint())
+    assert (tmp_path / "named" / "runs" / f"{shown.run_id}.html").is_file()
 
 
 def test_an_executed_notebook_is_one_static_page_however_many_runs_it_has_made(folder):

@@ -1,13 +1,17 @@
 """Published numbers beside those of runs: which runs compare, the ratio, and the shape."""
 
 import math
+from pathlib import Path
 
 import pytest
 from small_store import row
 
 from keyshift.experiment.spec import make_spec
+from keyshift.studies.batch import prepare
+from keyshift.studies.dry_run import asked_of
 from keyshift.studies.published import BASELINES, CURVES, Curve, beside
 
+ROOT = Path(__file__).parents[3]
 HEARTBEATS = (5.0, 10.0, 50.0, 100.0)
 (OF_HEARTBEAT,) = [curve for curve in CURVES if curve.title == "P99 over the heartbeat of LiveRobin"]
 (OF_RATE,) = [curve for curve in CURVES if curve.title.startswith("P99 over the rate")]
@@ -128,6 +132,19 @@ def test_runs_made_as_the_page_says_are_those_of_the_points():
             rows = [of_run("drrs", {}, **one)] + [of_run(name, {"seed": 2}, **other) for name in BASELINES]
             (line,) = beside(curve, rows)
             assert line.points["ours"].tolist() == [0.25, 0.25, 0.25], curve.title
+
+
+@pytest.mark.usefixtures("own_definitions")  # cells of its notebook are executed
+def test_the_set_that_a_curve_names_has_all_its_points():
+    named = [curve for curve in CURVES if curve.wanted.startswith("keyshift batch ")]
+    (file,) = {curve.wanted.split()[-1] for curve in named}
+    batch = prepare(ROOT / file, ROOT / "notebooks")
+    specs = [spec for each in batch.executions for spec in asked_of(batch.notebook, each.parameters).specs]
+    rows = [row("fluid", p50_ms=1.0, p99_ms=1.0) | {"parameters": spec.parameters()} for spec in specs]
+    for curve in named:
+        (line,) = beside(curve, rows)
+        assert line.points["ours"].tolist() == [1.0] * len(curve.published), curve.title
+    assert len(named) == 4
 
 
 def test_what_has_no_replicas_is_beside_what_has_some():
