@@ -79,7 +79,7 @@ soak: $(READY) ## a job for two hours, with faults and migrations: its verdict, 
 bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes, ARGS="--set slots=4")
 	@$(BIN)/python -m bench.strategies $(ARGS)
 
-bench-peers: $(READY) ## ours beside the state of Spark and Flink, and their ways to rescale, at two rates, five times; an hour
+bench-peers: $(READY) ## ours beside the state of Spark and Flink, and their ways to rescale, at two rates, and over the events in a frame, five times; an hour and a half
 	@$(BIN)/keyshift batch data/compare/05_engines-peers.yaml $(ARGS)
 
 bench-replication: $(READY) ## 50 deaths under each of two orders, 10 without replicas: silence and its cost; two hours

@@ -67,7 +67,7 @@ _PLACES = {
     "keyshift.forecast.simulation": ("questions", "simulate"),
     "keyshift.experiment.spec": ("make_spec",),
     "keyshift.studies.highest_rate": ("measure_highest_rates",),
-    "keyshift.studies.stored_runs": ("comparable", "open_store"),
+    "keyshift.studies.stored_runs": ("comparable", "open_store", "over_rates"),
     "keyshift.studies.study": ("measure", "named", "require_free"),
     "keyshift.place.profile": ("load_profile",),
     "keyshift.planner": ("Decision", "change", "in_units", "make_plan", "settings", "strategies", "strategy"),

@@ -140,6 +140,23 @@ class _AtPoints:
 
 
 @dataclass(frozen=True)
+class _Columns:
+    """Columns of the summary, in runs of one stage and rate with the parameters ``where``."""
+
+    where: Mapping[str, Any]
+    columns: Mapping[str, str]  # by the name of the point
+
+    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
+        some = [row for row in rows if _plain(row) and self.where.items() <= row["parameters"].items()]
+        for load in _loads(some, REPETITION):
+            values: dict[str, float] = {}
+            for name, column in self.columns.items():
+                values |= _means({name: load}, column)
+            if values:
+                yield load[0], values
+
+
+@dataclass(frozen=True)
 class _Against:
     """Columns of runs of a preset, divided by those of runs of another one under the same load."""
 
@@ -186,6 +203,10 @@ _BEFORE = {"P50 (ms)": "p50_ms", "P99 (ms)": "p99_ms"}  # of events before the t
 _RATES = {"P50 (ms)": (5.9, 6.7, 8.8, 6.9, 11.9, 8.7), "P99 (ms)": (10.3, 15.6, 15.2, 21.4, 31.9, 150.3)}
 _HEARTBEATS = {"P50 (ms)": (6.7, 7.6, 13.6, 21.5), "P99 (ms)": (20.1, 21.5, 55.9, 104.4)}
 
+# Spark: its own measurement of stateful operators in real-time mode.
+_SPARK = "Spark, stateful operators in real-time mode: 1000 records/s, 5 + 5 partitions, RocksDB"
+_WINDOWS = {"P50": 103.0, "P99": 138.0}
+
 # DRRS: what its paper says it saves, as recalled from there: "-81 %" is a point at 0.19. Of a range, the middle.
 _SAVED = {"peak latency": 0.19, "average latency": 0.05, "duration": 0.205}
 _OF_MIGRATION = {"peak latency": "spike_ms", "average latency": "mean_ms", "duration": "completion_s"}
@@ -216,6 +237,16 @@ CURVES = (
             _AtPoints(column, _OVER_RATE),
         )
         for measure, column in _BEFORE.items()
+    ),
+    Curve(
+        "Spark's own state in real-time mode",
+        f"{_SPARK}; a window aggregation (P50 and P99 of transformWithState are 104 and 141 ms)",
+        "latency (ms)",
+        _WINDOWS,
+        "Ours is groupBy().agg() in Spark on the machine of the runs, without windows, with as many partitions as "
+        "they have routers and slots, and a shuffle that flushes every millisecond. Two measures are no curve.",
+        "notebook compare/05_engines, with rate=1000",
+        _Columns({"strategy": "spark_state", "rate": 1000.0}, {"P50": "p50_ms", "P99": "p99_ms"}),
     ),
     *(
         Curve(

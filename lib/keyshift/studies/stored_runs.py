@@ -1,11 +1,12 @@
 """Stored runs for a notebook that compares them: the store, and which of its runs can be compared."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
 
+from keyshift.analysis.tables import REPETITION, Row
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
 from keyshift.progress import Say, progress
@@ -44,6 +45,34 @@ def comparable(runs: pd.DataFrame, workload: str = "", like: str = "", anywhere:
 
     first, rows = alike(chosen.iloc[0]), ended.to_dict("records")
     return [_summary(row) for row in reversed(rows) if alike(row) == first]
+
+
+def over_rates(runs: pd.DataFrame, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """``rows``, of one rate, and those of stored runs that differ from one of them in rate and repetition only, under
+    the same strategy. All get a parameter more, "events in a frame": so many keyshift has in one at that rate.
+
+    ``runs``: of ``ResultStore.list_runs``, with those of ``rows``. As in ``comparable``, runs that died are left out,
+    and what was made on other machines or by other versions. Other runs at the rate of ``rows`` are, too.
+    """
+
+    def alike(row: Any) -> str:
+        return repr((sorted(fixed(row, {*REPETITION, "rate"}).items()), [row[name] for name in MADE_BY]))
+
+    given = {row["run_id"]: row["strategy"] for row in rows}
+    rates = {row["parameters"]["rate"] for row in rows}
+    ended = [(alike(row), row) for row in runs[runs["status"].isin(["ok", "bad"])].to_dict("records")]
+    names = {like: given[row["run_id"]] for like, row in ended if row["run_id"] in given}
+    others = [
+        _summary(row) | {"strategy": names[like]}
+        for like, row in reversed(ended)
+        if like in names and row["parameters"]["rate"] not in rates
+    ]
+    return [{**row, "parameters": _with_frames(row["parameters"])} for row in (*rows, *others)]
+
+
+def _with_frames(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    events = parameters["rate"] * parameters["frame_ms"] / 1000 / parameters["routers"]
+    return {**parameters, "events in a frame": max(1.0, events)}  # who has any has one
 
 
 def _summary(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -289,6 +289,8 @@ def test_a_notebook_that_has_nothing_to_draw_says_so_and_goes_on():
     for rows, drawn in (([none], False), ([none, wrong], False), ([none, known], True)):
         study = SimpleNamespace(rows=lambda rows=rows: rows)
         assert ("figure" in execute("hybrid/04_parallelism", "sweep_lines", study=study, backend="memory")) == drawn
+    rows = [row("spark_state"), row("fluid", verdict="bad")]
+    assert "figure" not in execute("compare/05_engines", "rescaled = [", rows=rows)
     of = {"slots": 2, "to_slots": 4, "keys": 9}
     bad = [run(status="bad")]
     assert "figure" not in execute("start/03_invent", "panels(timelines", compared=["fluid"], manifests=bad, **of)

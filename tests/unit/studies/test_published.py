@@ -7,6 +7,7 @@ import pytest
 from small_store import row
 
 from keyshift.experiment.spec import make_spec
+from keyshift.peers.spark_run import spark_spec
 from keyshift.studies.batch import prepare
 from keyshift.studies.dry_run import asked_of
 from keyshift.studies.published import BASELINES, CURVES, Curve, beside
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[3]
 HEARTBEATS = (5.0, 10.0, 50.0, 100.0)
 (OF_HEARTBEAT,) = [curve for curve in CURVES if curve.title == "P99 over the heartbeat of LiveRobin"]
 (OF_RATE,) = [curve for curve in CURVES if curve.title.startswith("P99 over the rate")]
+(OF_SPARK,) = [curve for curve in CURVES if curve.title == "Spark's own state in real-time mode"]
 (AGAINST_MECES,) = [curve for curve in CURVES if curve.title == "DRRS against Meces"]
 
 
@@ -145,6 +147,20 @@ def test_the_set_that_a_curve_names_has_all_its_points():
         (line,) = beside(curve, rows)
         assert line.points["ours"].tolist() == [1.0] * len(curve.published), curve.title
     assert len(named) == 4
+
+
+def test_spark_s_own_state_is_beside_spark_s_numbers_at_the_rate_of_those():
+    runs = [
+        row(strategy, p50_ms=p50_ms, p99_ms=2 * p50_ms) | {"parameters": spark_spec(strategy, given).parameters()}
+        for strategy, given, p50_ms in (
+            ("spark_state", {"rate": 1000, "skew": 0}, 10.0),
+            ("spark_state", {"rate": 1000, "skew": 0, "seed": 2}, 20.0),
+            ("spark_state", {"rate": 2000, "skew": 0}, 99.0),
+            ("spark_restart", {"rate": 1000, "skew": 0, "to_slots": 4}, 99.0),
+        )
+    ]
+    (line,) = beside(OF_SPARK, runs)
+    assert line.points[["point", "published", "ours"]].values.tolist() == [["P50", 103.0, 15.0], ["P99", 138.0, 30.0]]
 
 
 def test_what_has_no_replicas_is_beside_what_has_some():

@@ -4,7 +4,7 @@ import pytest
 from small_store import OTHER_MACHINE, result_store, run, tables
 
 from keyshift.model.errors import BadInput
-from keyshift.studies.stored_runs import comparable
+from keyshift.studies.stored_runs import comparable, over_rates
 
 
 @pytest.fixture
@@ -68,3 +68,21 @@ def test_a_run_can_be_named_that_the_others_are_like(runs):
 def test_without_a_run_there_is_nothing_to_compare(runs):
     assert comparable(runs, workload="nexmark") == []
     assert comparable(runs[:0]) == []
+
+
+def test_runs_are_beside_stored_ones_that_differ_in_the_rate_alone():
+    def made(number, strategy="fluid", **parameters):
+        shape = {"frame_ms": 20.0, "routers": 2, "strategy": strategy}
+        return run(number, strategy, parameters=shape | parameters)
+
+    store = result_store()
+    ours = made(0, rate=100.0)
+    others = [made(1, rate=500.0), made(2, rate=50.0), made(3, rate=100.0), made(4, rate=500.0, routers=1)]
+    others += [made(5, "matched", rate=500.0), made(6, rate=500.0).model_copy(update={"machine": OTHER_MACHINE})]
+    for each in (ours, *others):
+        store.put_run(each, tables())
+    rows = over_rates(store.list_runs(), [ours.summary.model_dump(mode="json") | {"strategy": "as we call it"}])
+    found = [(row["run_id"], row["strategy"], row["parameters"]["events in a frame"]) for row in rows]
+    expected = [(ours, 1.0), (others[0], 5.0), (others[1], 1.0)]
+    assert found == [(each.run_id, "as we call it", events) for each, events in expected]
+    assert len(over_rates(store.list_runs()[:0], rows)) == 3, "a store that does not know them"

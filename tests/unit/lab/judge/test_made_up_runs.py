@@ -111,6 +111,7 @@ def unmeasured(monkeypatch):
     monkeypatch.setitem(vars(suite), "measure", made_up)
     monkeypatch.setitem(vars(suite), "measure_beside_engines", made_up_beside_engines)
     monkeypatch.setitem(vars(suite), "measure_beside_plain", made_up_beside_plain)
+    monkeypatch.setitem(vars(suite), "open_store", lambda profile: contextlib.nullcontext(small_store.result_store()))
     with mpl.rc_context({"backend": "agg"}):
         yield
     plt.close("all")
