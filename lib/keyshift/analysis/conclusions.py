@@ -9,10 +9,9 @@ import pandas as pd
 from keyshift.analysis.machine import FULL, ROBBED
 from keyshift.analysis.metrics import HOLD_S
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import Point, Row, on_front, owners_only, points, ratio, tradeoffs
+from keyshift.analysis.tables import TIE, Point, Row, on_front, owners_only, points, ratio, shared, tradeoffs
 
-TIE = 1.1  # what is closer is called equal
-ONCE = 2.0  # likewise of single runs: ten equal ones had spikes of 36 to 73 ms (docs/performance.md)
+ONCE = 2.0  # as TIE, of single runs: ten equal ones had spikes of 36 to 73 ms (docs/performance.md)
 FRAMES = 2  # silences of up to so many frames are there at any time
 
 
@@ -39,12 +38,31 @@ def sentences(summaries: Sequence[Row]) -> list[str]:
 
 
 def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
-    """What ``tradeoffs`` shows, in sentences: whom nobody beats, what lies how far above the floor, what stays."""
+    """What ``tradeoffs`` shows, in sentences: whom nobody beats, what lies how far above the floor, what stays.
+
+    As in ``plots.strategies.pareto``, nobody beats another one whose floor differs.
+    """
     frame = tradeoffs(summaries)
     known = frame.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     if known.empty:
         return ["No strategy has both a spike and a completion to compare."]
-    seen, equal = known[known["recovered"]], tie(*known["runs"])
+    equal = tie(*known["runs"])
+    if shared(known["floor_s"]):
+        said = [*_unbeaten(known, equal), *_fastest(known, equal)]
+    else:
+        said = ["By their floors these move different amounts of state: they are not compared in spike and completion."]
+    staying = list(known[known["stays"]]["label"])
+    if staying:
+        said.append(
+            f"{enumerated(staying)}: completion is the change of owner only; state follows later, or stays where it "
+            "was."
+        )
+    return said
+
+
+def _unbeaten(known: pd.DataFrame, equal: float) -> list[str]:
+    """Whom nobody beats in both spike and completion, and who is not compared. ``equal``: a factor."""
+    seen = known[known["recovered"]]
     unbeaten = on_front(seen, equal)
     front, others = (seen[chosen] for chosen in (unbeaten, ~unbeaten))
     said = []
@@ -59,23 +77,22 @@ def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
         said.append(
             f"{enumerated(unseen)}: not compared in both, as the load ended before all runs were seen to recover."
         )
-    whole = known[~known["stays"]].dropna(subset="floor_s")
-    if len(whole):
-        fastest = whole[whole["completion_s"] <= equal * whole["completion_s"].min()]
-        many, took = len(fastest) > 1, _span(_s, fastest["completion_s"].min(), fastest["completion_s"].max())
-        if fastest["runs"].max() > 1:
-            took += " (medians of their runs)" if many else " (the median of its runs)"
-        said.append(
-            f"Of what moves everything {enumerated(list(fastest['label']))} {'complete' if many else 'completes'} "
-            f"first, in {took}; the floor, a bare copy of the same bytes, is {_s(fastest['floor_s'].iloc[0])}."
-        )
-    staying = list(known[known["stays"]]["label"])
-    if staying:
-        said.append(
-            f"{enumerated(staying)}: completion is the change of owner only; state follows later, or stays where it "
-            "was."
-        )
     return said
+
+
+def _fastest(known: pd.DataFrame, equal: float) -> list[str]:
+    """Of those that move everything, who completes first, and how far above the floor."""
+    whole = known[~known["stays"]].dropna(subset="floor_s")
+    if whole.empty:
+        return []
+    fastest = whole[whole["completion_s"] <= equal * whole["completion_s"].min()]
+    many, took = len(fastest) > 1, _span(_s, fastest["completion_s"].min(), fastest["completion_s"].max())
+    if fastest["runs"].max() > 1:
+        took += " (medians of their runs)" if many else " (the median of its runs)"
+    return [
+        f"Of what moves everything {enumerated(list(fastest['label']))} {'complete' if many else 'completes'} "
+        f"first, in {took}; the floor, a bare copy of the same bytes, is {_s(fastest['floor_s'].iloc[0])}."
+    ]
 
 
 def _traded(front: pd.DataFrame, equal: float) -> str:

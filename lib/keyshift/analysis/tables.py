@@ -21,6 +21,7 @@ NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "re
 # Parameters in which repetitions of one point may differ: they are another number, or say who chose the load.
 REPETITION = {"seed", "repetition", "repetitions", "auto"}
 MIB = 2**20
+TIE = 1.1  # what is closer is called equal
 BY_KEY = ("access", "remote")  # transfers with which a unit moves without its keys
 SHARED = ("remote", "hybrid")  # backends that all slots reach: a unit moves by its name
 # What these presets set of transfer and gate, as a run says only what was changed of its preset.
@@ -210,6 +211,11 @@ def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
     no_worse = (one <= tie * other).all(axis=2)  # [i, j]: i is as good as j in both; NaN never is
     better = no_worse & (tie * one < other).any(axis=2)
     return np.asarray(~np.isnan(both).any(axis=1) & ~better.any(axis=0))
+
+
+def shared(values: "pd.Series[float]") -> bool:
+    """Whether all that are known are about the same."""
+    return not values.max() > TIE * values.min()
 
 
 def _tradeoff(point: Point) -> dict[str, Any]:
