@@ -9,7 +9,7 @@ import pandas as pd
 from keyshift.analysis.machine import FULL, ROBBED
 from keyshift.analysis.metrics import HOLD_S
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import TIE, Point, Row, on_front, owners_only, points, ratio, shared, tradeoffs
+from keyshift.analysis.tables import TIE, Point, Row, on_front, points, ratio, shared, tradeoffs, why_early
 
 ONCE = 2.0  # as TIE, of single runs: ten equal ones had spikes of 36 to 73 ms (docs/performance.md)
 FRAMES = 2  # silences of up to so many frames are there at any time
@@ -81,8 +81,8 @@ def _unbeaten(known: pd.DataFrame, equal: float) -> list[str]:
 
 
 def _fastest(known: pd.DataFrame, equal: float) -> list[str]:
-    """Of those that move everything, who completes first, and how far above the floor."""
-    whole = known[~known["stays"]].dropna(subset="floor_s")
+    """Of those that move everything behind the request, who completes first, and how far above the floor."""
+    whole = known[~(known["stays"] | known["copied"])].dropna(subset="floor_s")
     if whole.empty:
         return []
     fastest = whole[whole["completion_s"] <= equal * whole["completion_s"].min()]
@@ -125,6 +125,10 @@ def rescaling_sentences(tables: Mapping[str, pd.DataFrame], names: Sequence[str]
                 text = f"{enumerated([*first])} {verbs[len(first) > 1]}{best}"
                 said.append(f"{migration}: {text} {_span(show, low, max(first.values()))}.")
     return said
+
+
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def enumerated(names: list[str]) -> str:
@@ -226,8 +230,8 @@ def _about(group: list[Point]) -> list[str]:
         hit,
         lambda row: row.get("completion_s"),
         one="{best} completed in {low}{of_best}.",
-        several="{best} completed first, in {low}{of_best}; {worst} took {high}: {times}.",
-        same="All took about the same time to complete, {span}.",
+        several="{best} completed first, in {low}{of_best}; {worst} took {high}{of_worst}: {times}.",
+        same="All took about the same time to complete, {span}{of_all}.",
         show=_s,
     )
     unfinished = [point.label for point in hit if point.lacks("completion_s", moves)]
@@ -324,11 +328,23 @@ def _compare(
             worst=worst.label,
             high=("at least " if worst.label in unseen else "") + show(high),
             span=_span(show, low, high),
-            of_best=" (the change of owner only)" if owners_only(best.rows[0]) else "",
+            of_best=_in_brackets(why_early(best.rows)),
+            of_worst=_in_brackets(why_early(worst.rows)),
+            of_all=_in_brackets(_all_early([point for point, _ in known])),
             worst_spike=worst_spike,
             times=_contrast(best, worst, measure, much),
         )
     ]
+
+
+def _all_early(group: Sequence[Point]) -> str:
+    """What ``why_early`` says, of which points if not of all; nothing if of none."""
+    early: dict[str, list[str]] = {}
+    for point in group:
+        early.setdefault(why_early(point.rows), []).append(point.label)
+    if len(early) == 1:
+        return next(iter(early))
+    return "; ".join(f"{enumerated(names)}: {why}" for why, names in early.items() if why)
 
 
 def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None], word: str) -> str:

@@ -120,6 +120,29 @@ def test_of_one_that_only_changes_owners_it_is_said_that_it_completed_no_more():
     assert "lazy completed first, in 100 ms (the change of owner only); fluid took 3.0 s: 30 times as long." in said
 
 
+def test_who_completes_by_a_change_of_owner_or_has_copied_before_is_named_with_that_wherever_it_stands():
+    lazy, copied = row("lazy", completion_s=0.1), row("replicated", completion_s=0.15, bytes_copied=3 * 2**20)
+    stop = row("stop_restart", bytes_copied=0)
+    for rows, words in (
+        ([lazy, stop], "lazy completed first, in 100 ms (the change of owner only); stop_restart took 3.0 s: 30"),
+        (
+            [copied, stop],
+            "replicated completed first, in 150 ms (copies were made before); stop_restart took 3.0 s: 20",
+        ),
+        (
+            [row("fluid", completion_s=0.01), lazy],
+            "fluid completed first, in 10 ms; lazy took 100 ms (the change of owner",
+        ),
+        ([lazy, lazy | {"strategy": "hybrid"}], "the same time to complete, 100 ms (the change of owner only)."),
+        (
+            [lazy, copied, row("fluid", completion_s=0.18)],
+            "complete, 100 ms to 180 ms (lazy: the change of owner only; replicated: copies were made before).",
+        ),
+        ([stop], "stop_restart completed in 3.0 s."),
+    ):
+        assert any(words in sentence for sentence in sentences(rows)), words
+
+
 def test_one_strategy_is_described_without_comparison():
     said = sentences([row("fluid")])
     assert "fluid completed in 3.0 s." in said

@@ -116,6 +116,15 @@ def test_of_migrations_of_different_amounts_of_state_nobody_beats_another_one():
     ]
 
 
+def test_who_has_copied_before_does_not_complete_first_of_what_moves_everything():
+    rows = [row("all_at_once", 600, 0.5), row("replicated", 30, 0.1, bytes_copied=9 * MIB)]
+    assert tables.tradeoffs(rows)["copied"].tolist() == [False, True]
+    assert tradeoff_sentences(rows)[1:] == [
+        "Of what moves everything all_at_once completes first, in 500 ms; the floor, a bare copy of the same bytes, is "
+        "250 ms."
+    ]
+
+
 def test_two_that_nobody_beats_are_a_matter_of_price():
     said = tradeoff_sentences([row("fluid", 30, 4.0, floor_s=None), row("all_at_once", 600, 0.5, floor_s=None)])
     assert said == ["all_at_once and fluid: each pays for a lower spike with a later completion."]
