@@ -105,26 +105,43 @@ def _traded(front: pd.DataFrame, equal: float) -> str:
     return "each pays for a lower spike with a later completion"
 
 
-def rescaling_sentences(tables: Mapping[str, pd.DataFrame], names: Sequence[str]) -> list[str]:
-    """Who was done first with each migration, and who had the lowest spike. ``tables`` and ``names``: see
-    ``rescaling_figure``; of points all of whose runs are correct.
+def rescaling_sentences(
+    tables: Mapping[str, pd.DataFrame], names: Sequence[str], rows: Sequence[Row] = ()
+) -> list[str]:
+    """Who was done first with each migration, and who had the lowest spike; with them all whose difference may be
+    chance (Welch, 95 %). A point of which a run does not know a completion or a spike is not compared.
+
+    ``tables`` and ``names``: see ``rescaling_figure``; of points all of whose runs are correct. ``rows``: summary rows
+    of the runs, named by their points, for ``why_early``.
     """
-    by = {name: table.groupby("number")[["completion_s", "spike_ms"]] for name, table in tables.items()}
-    means, runs = {name: one.mean() for name, one in by.items()}, {name: one.size() for name, one in by.items()}
+    early = {name: name + _in_brackets(why_early([row for row in rows if row["strategy"] == name])) for name in tables}
+    plain = {name: name for name in tables}
     said = []
     for number, migration in enumerate(names):
-        for column, show, verbs, best in (
-            ("completion_s", _s, ("was done", "were done"), " first, in"),
-            ("spike_ms", _ms, ("had", "had"), " the lowest spike,"),
+        runs = {
+            name: table.loc[table["number"] == number, ["completion_s", "spike_ms"]] for name, table in tables.items()
+        }
+        known = {name: costs for name, costs in runs.items() if len(costs) and not costs.isna().to_numpy().any()}
+        for column, show, called, verbs, best in (
+            ("completion_s", _s, early, ("was done", "were done"), " first, in"),
+            ("spike_ms", _ms, plain, ("had", "had"), " the lowest spike,"),
         ):
-            known = {name: float(mean[column].get(number, nan)) for name, mean in means.items()}
-            known = {name: value for name, value in known.items() if isfinite(value)}
-            if len(known) > 1:
-                low, equal = min(known.values()), tie(*(runs[name][number] for name in known))
-                first = {name: value for name, value in known.items() if value <= equal * low}
-                text = f"{enumerated([*first])} {verbs[len(first) > 1]}{best}"
-                said.append(f"{migration}: {text} {_span(show, low, max(first.values()))}.")
+            values = {name: costs[column].tolist() for name, costs in known.items()}
+            if len(values) > 1:
+                first = _least(values)
+                text = f"{enumerated([called[name] for name in first])} {verbs[len(first) > 1]}{best}"
+                said.append(f"{migration}: {text} {_span(show, min(first.values()), max(first.values()))}.")
+        if unknown := [name for name in runs if name not in known]:
+            said.append(f"{migration}: {enumerated(unknown)}: not compared, as a completion or a spike is not known.")
     return said
+
+
+def _least(values: Mapping[str, list[float]]) -> dict[str, float]:
+    """The means of those with the least, and of all who may be as good."""
+    means = {name: sum(of_runs) / len(of_runs) for name, of_runs in values.items()}
+    best = min(means, key=means.__getitem__)
+    most = means[best] * tie(*map(len, values.values()))
+    return {name: mean for name, mean in means.items() if mean <= most or differ(values[best], values[name]) is False}
 
 
 def _in_brackets(text: str) -> str:
@@ -132,7 +149,9 @@ def _in_brackets(text: str) -> str:
 
 
 def enumerated(names: list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``; there must be one."""
+    """``a``, ``a and b``, ``a, b and c``; ``a; b, with c`` if a name has a comma itself. There must be one."""
+    if any("," in name for name in names):
+        return "; ".join(names)
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
