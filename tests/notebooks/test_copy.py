@@ -71,11 +71,11 @@ def test_verdicts_and_notes_of_the_runs_are_what_a_reader_sees_last(monkeypatch)
     summary = SimpleNamespace(model_dump=lambda mode: {"run_id": "1-fluid"})
     fine = SimpleNamespace(run_id="1-fluid", status="ok", summary=summary, notes=[])
     late = SimpleNamespace(run_id="2-lazy", status="bad", summary=summary, notes=["the query died", "late"])
-    notebook.publish([fine, late])
+    notebook.publish({"one": [fine], "two": [late]})
     assert shown == [
         {
             MIME: [{"run_id": "1-fluid"}] * 2,
-            "text/plain": "1-fluid: verdict ok\n2-lazy: verdict bad\n  the query died\n  late",
+            "text/plain": "one, 1-fluid: verdict ok\ntwo, 2-lazy: verdict bad\n  the query died\n  late",
         }
     ]
 
@@ -84,9 +84,10 @@ def test_a_note_that_all_runs_have_is_there_once(monkeypatch):
     shown = []
     monkeypatch.setattr(notebook, "display", lambda data, raw: shown.append(data["text/plain"]))
     for notes in ({"1-fluid": ["of one job", "late"], "2-lazy": ["of one job"]}, {"1-fluid": ["of one job"]}, {}):
-        notebook.publish([SimpleNamespace(run_id=i, status="ok", summary=None, notes=n) for i, n in notes.items()])
+        runs = {i: SimpleNamespace(run_id=i, status="ok", summary=None, notes=n) for i, n in notes.items()}
+        notebook.publish({f"of {i[2:]}": [run] for i, run in runs.items()})
     assert shown == [
-        "1-fluid: verdict ok\n  late\n2-lazy: verdict ok\nof each of these runs:\n  of one job",
-        "1-fluid: verdict ok\n  of one job",
+        "of fluid, 1-fluid: verdict ok\n  late\nof lazy, 2-lazy: verdict ok\nof each of these runs:\n  of one job",
+        "of fluid, 1-fluid: verdict ok\n  of one job",
         "",
     ]

@@ -9,10 +9,9 @@ import pandas as pd
 from keyshift.analysis.machine import FULL, ROBBED
 from keyshift.analysis.metrics import HOLD_S
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import Point, Row, on_front, owners_only, points, ratio, tradeoffs
+from keyshift.analysis.tables import TIE, Point, Row, on_front, points, ratio, shared, tradeoffs, why_early
 
-TIE = 1.1  # what is closer is called equal
-ONCE = 2.0  # likewise of single runs: ten equal ones had spikes of 36 to 73 ms (docs/performance.md)
+ONCE = 2.0  # as TIE, of single runs: ten equal ones had spikes of 36 to 73 ms (docs/performance.md)
 FRAMES = 2  # silences of up to so many frames are there at any time
 
 
@@ -39,12 +38,31 @@ def sentences(summaries: Sequence[Row]) -> list[str]:
 
 
 def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
-    """What ``tradeoffs`` shows, in sentences: whom nobody beats, what lies how far above the floor, what stays."""
+    """What ``tradeoffs`` shows, in sentences: whom nobody beats, what lies how far above the floor, what stays.
+
+    As in ``plots.strategies.pareto``, nobody beats another one whose floor differs.
+    """
     frame = tradeoffs(summaries)
     known = frame.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     if known.empty:
         return ["No strategy has both a spike and a completion to compare."]
-    seen, equal = known[known["recovered"]], tie(*known["runs"])
+    equal = tie(*known["runs"])
+    if shared(known["floor_s"]):
+        said = [*_unbeaten(known, equal), *_fastest(known, equal)]
+    else:
+        said = ["By their floors these move different amounts of state: they are not compared in spike and completion."]
+    staying = list(known[known["stays"]]["label"])
+    if staying:
+        said.append(
+            f"{enumerated(staying)}: completion is the change of owner only; state follows later, or stays where it "
+            "was."
+        )
+    return said
+
+
+def _unbeaten(known: pd.DataFrame, equal: float) -> list[str]:
+    """Whom nobody beats in both spike and completion, and who is not compared. ``equal``: a factor."""
+    seen = known[known["recovered"]]
     unbeaten = on_front(seen, equal)
     front, others = (seen[chosen] for chosen in (unbeaten, ~unbeaten))
     said = []
@@ -59,23 +77,22 @@ def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
         said.append(
             f"{enumerated(unseen)}: not compared in both, as the load ended before all runs were seen to recover."
         )
-    whole = known[~known["stays"]].dropna(subset="floor_s")
-    if len(whole):
-        fastest = whole[whole["completion_s"] <= equal * whole["completion_s"].min()]
-        many, took = len(fastest) > 1, _span(_s, fastest["completion_s"].min(), fastest["completion_s"].max())
-        if fastest["runs"].max() > 1:
-            took += " (medians of their runs)" if many else " (the median of its runs)"
-        said.append(
-            f"Of what moves everything {enumerated(list(fastest['label']))} {'complete' if many else 'completes'} "
-            f"first, in {took}; the floor, a bare copy of the same bytes, is {_s(fastest['floor_s'].iloc[0])}."
-        )
-    staying = list(known[known["stays"]]["label"])
-    if staying:
-        said.append(
-            f"{enumerated(staying)}: completion is the change of owner only; state follows later, or stays where it "
-            "was."
-        )
     return said
+
+
+def _fastest(known: pd.DataFrame, equal: float) -> list[str]:
+    """Of those that move everything behind the request, who completes first, and how far above the floor."""
+    whole = known[~(known["stays"] | known["copied"])].dropna(subset="floor_s")
+    if whole.empty:
+        return []
+    fastest = whole[whole["completion_s"] <= equal * whole["completion_s"].min()]
+    many, took = len(fastest) > 1, _span(_s, fastest["completion_s"].min(), fastest["completion_s"].max())
+    if fastest["runs"].max() > 1:
+        took += " (medians of their runs)" if many else " (the median of its runs)"
+    return [
+        f"Of what moves everything {enumerated(list(fastest['label']))} {'complete' if many else 'completes'} "
+        f"first, in {took}; the floor, a bare copy of the same bytes, is {_s(fastest['floor_s'].iloc[0])}."
+    ]
 
 
 def _traded(front: pd.DataFrame, equal: float) -> str:
@@ -88,30 +105,53 @@ def _traded(front: pd.DataFrame, equal: float) -> str:
     return "each pays for a lower spike with a later completion"
 
 
-def rescaling_sentences(tables: Mapping[str, pd.DataFrame], names: Sequence[str]) -> list[str]:
-    """Who was done first with each migration, and who had the lowest spike. ``tables`` and ``names``: see
-    ``rescaling_figure``; of points all of whose runs are correct.
+def rescaling_sentences(
+    tables: Mapping[str, pd.DataFrame], names: Sequence[str], rows: Sequence[Row] = ()
+) -> list[str]:
+    """Who was done first with each migration, and who had the lowest spike; with them all whose difference may be
+    chance (Welch, 95 %). A point of which a run does not know a completion or a spike is not compared.
+
+    ``tables`` and ``names``: see ``rescaling_figure``; of points all of whose runs are correct. ``rows``: summary rows
+    of the runs, named by their points, for ``why_early``.
     """
-    by = {name: table.groupby("number")[["completion_s", "spike_ms"]] for name, table in tables.items()}
-    means, runs = {name: one.mean() for name, one in by.items()}, {name: one.size() for name, one in by.items()}
+    early = {name: name + _in_brackets(why_early([row for row in rows if row["strategy"] == name])) for name in tables}
+    plain = {name: name for name in tables}
     said = []
     for number, migration in enumerate(names):
-        for column, show, verbs, best in (
-            ("completion_s", _s, ("was done", "were done"), " first, in"),
-            ("spike_ms", _ms, ("had", "had"), " the lowest spike,"),
+        runs = {
+            name: table.loc[table["number"] == number, ["completion_s", "spike_ms"]] for name, table in tables.items()
+        }
+        known = {name: costs for name, costs in runs.items() if len(costs) and not costs.isna().to_numpy().any()}
+        for column, show, called, verbs, best in (
+            ("completion_s", _s, early, ("was done", "were done"), " first, in"),
+            ("spike_ms", _ms, plain, ("had", "had"), " the lowest spike,"),
         ):
-            known = {name: float(mean[column].get(number, nan)) for name, mean in means.items()}
-            known = {name: value for name, value in known.items() if isfinite(value)}
-            if len(known) > 1:
-                low, equal = min(known.values()), tie(*(runs[name][number] for name in known))
-                first = {name: value for name, value in known.items() if value <= equal * low}
-                text = f"{enumerated([*first])} {verbs[len(first) > 1]}{best}"
-                said.append(f"{migration}: {text} {_span(show, low, max(first.values()))}.")
+            values = {name: costs[column].tolist() for name, costs in known.items()}
+            if len(values) > 1:
+                first = _least(values)
+                text = f"{enumerated([called[name] for name in first])} {verbs[len(first) > 1]}{best}"
+                said.append(f"{migration}: {text} {_span(show, min(first.values()), max(first.values()))}.")
+        if unknown := [name for name in runs if name not in known]:
+            said.append(f"{migration}: {enumerated(unknown)}: not compared, as a completion or a spike is not known.")
     return said
 
 
+def _least(values: Mapping[str, list[float]]) -> dict[str, float]:
+    """The means of those with the least, and of all who may be as good."""
+    means = {name: sum(of_runs) / len(of_runs) for name, of_runs in values.items()}
+    best = min(means, key=means.__getitem__)
+    most = means[best] * tie(*map(len, values.values()))
+    return {name: mean for name, mean in means.items() if mean <= most or differ(values[best], values[name]) is False}
+
+
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
+
+
 def enumerated(names: list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``; there must be one."""
+    """``a``, ``a and b``, ``a, b and c``; ``a; b, with c`` if a name has a comma itself. There must be one."""
+    if any("," in name for name in names):
+        return "; ".join(names)
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -209,8 +249,8 @@ def _about(group: list[Point]) -> list[str]:
         hit,
         lambda row: row.get("completion_s"),
         one="{best} completed in {low}{of_best}.",
-        several="{best} completed first, in {low}{of_best}; {worst} took {high}: {times}.",
-        same="All took about the same time to complete, {span}.",
+        several="{best} completed first, in {low}{of_best}; {worst} took {high}{of_worst}: {times}.",
+        same="All took about the same time to complete, {span}{of_all}.",
         show=_s,
     )
     unfinished = [point.label for point in hit if point.lacks("completion_s", moves)]
@@ -307,11 +347,23 @@ def _compare(
             worst=worst.label,
             high=("at least " if worst.label in unseen else "") + show(high),
             span=_span(show, low, high),
-            of_best=" (the change of owner only)" if owners_only(best.rows[0]) else "",
+            of_best=_in_brackets(why_early(best.rows)),
+            of_worst=_in_brackets(why_early(worst.rows)),
+            of_all=_in_brackets(_all_early([point for point, _ in known])),
             worst_spike=worst_spike,
             times=_contrast(best, worst, measure, much),
         )
     ]
+
+
+def _all_early(group: Sequence[Point]) -> str:
+    """What ``why_early`` says, of which points if not of all; nothing if of none."""
+    early: dict[str, list[str]] = {}
+    for point in group:
+        early.setdefault(why_early(point.rows), []).append(point.label)
+    if len(early) == 1:
+        return next(iter(early))
+    return "; ".join(f"{enumerated(names)}: {why}" for why, names in early.items() if why)
 
 
 def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None], word: str) -> str:

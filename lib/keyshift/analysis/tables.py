@@ -21,6 +21,7 @@ NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "re
 # Parameters in which repetitions of one point may differ: they are another number, or say who chose the load.
 REPETITION = {"seed", "repetition", "repetitions", "auto"}
 MIB = 2**20
+TIE = 1.1  # what is closer is called equal
 BY_KEY = ("access", "remote")  # transfers with which a unit moves without its keys
 SHARED = ("remote", "hybrid")  # backends that all slots reach: a unit moves by its name
 # What these presets set of transfer and gate, as a run says only what was changed of its preset.
@@ -36,6 +37,18 @@ def owners_only(row: Row) -> bool:
     own = _OF_PRESETS.get(given.get("strategy", row["strategy"]), {})
     transfer, gate = (given.get(name) or own.get(name) for name in ("transfer", "gate"))
     return gate != "query" and (transfer in BY_KEY or given.get("backend") in SHARED)  # a savepoint has all state
+
+
+def copied_before(rows: Iterable[Row]) -> bool:
+    """Whether any of the runs has sent copies of state before its migration, which then had less to send."""
+    return any(measured(rows, _field("bytes_copied")))
+
+
+def why_early(rows: Sequence[Row]) -> str:
+    """Why a point with these runs may complete early without being fast; nothing if all state moves meanwhile."""
+    if rows and owners_only(rows[0]):
+        return "the change of owner only"
+    return "copies were made before" if copied_before(rows) else ""
 
 
 def phase_name(phase: str) -> str:
@@ -187,16 +200,17 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
 
     Columns: label, strategy, runs, verdict ("ok" or "bad"), spike_ms and completion_s (medians over the runs), their
     ranges in spike_low_ms, spike_high_ms, completion_low_s and completion_high_s, p99_before_ms and floor_s (medians),
-    stays (see ``owners_only``), recovered (all runs were seen to: else the spike may not be over), front (correct and
-    recovered, and nobody who is so is better in one and not worse in the other). A spike or completion is NaN if a run
-    does not know it or is not correct. Raises BadInput for runs of several workloads.
+    stays (see ``owners_only``), copied (see ``copied_before``), recovered (all runs were seen to: else the spike may
+    not be over), front (correct and recovered, and nobody who is so is better in one and not worse in the other). A
+    spike or completion is NaN if a run does not know it or is not correct. Raises BadInput for runs of several
+    workloads.
     """
     grouped = points(summaries)
     if len(grouped) > 1:
         raise BadInput(f"tradeoffs: runs of the workloads {', '.join(grouped)} cannot be compared; give those of one")
     rows = [_tradeoff(point) for group in grouped.values() for point in group]
-    names = ["label", "strategy", "runs", "verdict", "stays", "recovered", "p99_before_ms", "floor_s", *_SPREAD]
-    frame = pd.DataFrame(rows, columns=names)
+    names = ["label", "strategy", "runs", "verdict", "stays", "copied", "recovered", "p99_before_ms", "floor_s"]
+    frame = pd.DataFrame(rows, columns=[*names, *_SPREAD])
     return frame.assign(front=on_front(frame[["spike_ms", "completion_s"]].where(frame["recovered"])))
 
 
@@ -212,10 +226,15 @@ def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
     return np.asarray(~np.isnan(both).any(axis=1) & ~better.any(axis=0))
 
 
+def shared(values: "pd.Series[float]") -> bool:
+    """Whether all that are known are about the same."""
+    return not values.max() > TIE * values.min()
+
+
 def _tradeoff(point: Point) -> dict[str, Any]:
     row: dict[str, Any] = {"label": point.label, "strategy": point.rows[0]["strategy"], "runs": len(point.rows)}
     row |= {"verdict": "bad" if point.bad else "ok", "stays": owners_only(point.rows[0])}
-    row["recovered"] = point.recovered(lambda _: True)
+    row |= {"copied": copied_before(point.rows), "recovered": point.recovered(lambda _: True)}
     for column, name in (("p99_before_ms", "p99_ms"), ("floor_s", "floor_s")):
         row[column] = middle(point.values(_field(name)))
     for name, unit in (("spike", "ms"), ("completion", "s")):

@@ -8,6 +8,7 @@ from typing import Any
 
 import nbformat
 
+from keyshift.analysis.conclusions import enumerated
 from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 from keyshift.results.files import Files
 from keyshift.results.pages import page
@@ -109,5 +110,7 @@ def _shown(notebook: str) -> dict[str, list[str]]:
             lines = html.unescape(data.get("text/markdown", "")).splitlines()
             said += [line[2:] for line in lines if line.startswith("- ")]
             # They are in the last cell; some notebooks have told them before.
-            said += [note for note in notes_in(output) if not any(line.endswith(note) for line in said)]
+            for note, points in notes_in(output).items():
+                if not any(line.endswith(note) for line in said):
+                    said.append(f"**{enumerated(points)}**: {note}")
     return {"figures": figures, "said": said}

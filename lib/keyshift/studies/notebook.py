@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,6 +42,7 @@ GONE_S = 1.0
 _RENDERED = ("text/html", "text/markdown")  # outputs that a browser gets as they are
 MIME = "application/vnd.keyshift.summaries+json"
 _NOTE = "  "  # begins a line with one, in what ``publish`` shows
+_VERDICT, _OF_EACH = ": verdict ", "of each of these runs:"  # in the line before: of a run, and of all
 
 
 class _Client(PapermillNotebookClient):  # type: ignore[misc]
@@ -87,20 +88,23 @@ class _Engine(Engine):  # type: ignore[misc]
 papermill_engines.register("keyshift", _Engine)
 
 
-def publish(manifests: list[Manifest]) -> None:
+def publish(points: Mapping[str, Sequence[Manifest]]) -> None:
     """The last cell of a notebook: leaves one tidy row per run in the cell's output, for readers without a store.
 
-    A reader of the notebook sees the verdict of each run, and its notes; a note that all of several runs have, once.
+    ``points``: the runs of each point, by its name. A reader of the notebook sees the verdict of each run, and its
+    notes; a note that all of several runs have, once.
     """
+    manifests = [manifest for some in points.values() for manifest in some]
     rows = [manifest.summary.model_dump(mode="json") for manifest in manifests if manifest.summary]
     first, *others = [manifest.notes for manifest in manifests] or [[]]
     of_each = [note for note in first if others and all(note in notes for notes in others)]
     lines = []
-    for manifest in manifests:
-        own = [_NOTE + note for note in manifest.notes if note not in of_each]
-        lines += [f"{manifest.run_id}: verdict {manifest.status}", *own]
+    for point, some in points.items():
+        for manifest in some:
+            own = [_NOTE + note for note in manifest.notes if note not in of_each]
+            lines += [f"{point}, {manifest.run_id}{_VERDICT}{manifest.status}", *own]
     if of_each:
-        lines += ["of each of these runs:", *(_NOTE + note for note in of_each)]
+        lines += [_OF_EACH, *(_NOTE + note for note in of_each)]
     display({MIME: rows, "text/plain": "\n".join(lines)}, raw=True)
 
 
@@ -114,11 +118,22 @@ def summaries(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
     ]
 
 
-def notes_in(output: Mapping[str, Any]) -> list[str]:
-    """The notes that ``publish`` left in an output of a cell, each once; none if it is another one's."""
-    data = output.get("data", {})
-    lines = data["text/plain"].splitlines() if MIME in data else []
-    return list(dict.fromkeys(line.removeprefix(_NOTE) for line in lines if line.startswith(_NOTE)))
+def notes_in(output: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The notes that ``publish`` left in an output of a cell, with the points that have them, or the runs if they were
+    left without points; none if it is another one's.
+    """
+    data, of = output.get("data", {}), ""
+    found: dict[str, list[str]] = {}
+    for line in data["text/plain"].splitlines() if MIME in data else []:
+        if line.startswith(_NOTE):
+            points = found.setdefault(line.removeprefix(_NOTE), [])
+            points += [of] if of not in points else []
+        elif line == _OF_EACH:
+            of = "all runs"
+        elif _VERDICT in line:
+            point, _, run_id = line.rpartition(_VERDICT)[0].rpartition(", ")
+            of = point or run_id
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,17 +168,21 @@ class Study:
         if not self.manifests:
             raise KeyshiftError(f"all points died: {'; '.join(self.died.values())}")
         if not self.good():
-            notebook.publish(self.manifests)
+            _publish(self.runs)
             raise KeyshiftError(
                 f"none of the runs is correct, so no figure can be drawn: {', '.join(m.run_id for m in self.manifests)}"
             )
 
     def publish(self) -> None:
         """The last cell: see ``notebook.publish``. Raises KeyshiftError if points died, after the others are there."""
-        notebook.publish(self.manifests)
+        _publish(self.runs)
         if self.died:
             died = "; ".join(f"{name} ({why})" for name, why in self.died.items())
             raise KeyshiftError(f"{len(self.died)} of {len(self.specs)} points died: {died}")
+
+
+def _publish(runs: Mapping[str, Sequence[tuple[Manifest, Tables]]]) -> None:
+    notebook.publish({name: [manifest for manifest, _ in some] for name, some in runs.items()})
 
 
 def _defaults(spec: RunSpec) -> dict[str, Any]:

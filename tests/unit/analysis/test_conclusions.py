@@ -120,6 +120,29 @@ def test_of_one_that_only_changes_owners_it_is_said_that_it_completed_no_more():
     assert "lazy completed first, in 100 ms (the change of owner only); fluid took 3.0 s: 30 times as long." in said
 
 
+def test_who_completes_by_a_change_of_owner_or_has_copied_before_is_named_with_that_wherever_it_stands():
+    lazy, copied = row("lazy", completion_s=0.1), row("replicated", completion_s=0.15, bytes_copied=3 * 2**20)
+    stop = row("stop_restart", bytes_copied=0)
+    for rows, words in (
+        ([lazy, stop], "lazy completed first, in 100 ms (the change of owner only); stop_restart took 3.0 s: 30"),
+        (
+            [copied, stop],
+            "replicated completed first, in 150 ms (copies were made before); stop_restart took 3.0 s: 20",
+        ),
+        (
+            [row("fluid", completion_s=0.01), lazy],
+            "fluid completed first, in 10 ms; lazy took 100 ms (the change of owner",
+        ),
+        ([lazy, lazy | {"strategy": "hybrid"}], "the same time to complete, 100 ms (the change of owner only)."),
+        (
+            [lazy, copied, row("fluid", completion_s=0.18)],
+            "complete, 100 ms to 180 ms (lazy: the change of owner only; replicated: copies were made before).",
+        ),
+        ([stop], "stop_restart completed in 3.0 s."),
+    ):
+        assert any(words in sentence for sentence in sentences(rows)), words
+
+
 def test_one_strategy_is_described_without_comparison():
     said = sentences([row("fluid")])
     assert "fluid completed in 3.0 s." in said
@@ -271,10 +294,12 @@ def test_workloads_are_not_compared_with_each_other():
     assert not any("times as" in sentence for sentence in said)
 
 
-def test_of_each_migration_all_are_named_that_were_about_as_good_as_the_best():
-    def costs(*of_runs):
-        return pd.DataFrame(of_runs, columns=["number", "completion_s", "spike_ms"])
+def costs(*of_runs):
+    """Of migrations, as ``rescalings`` has them."""
+    return pd.DataFrame(of_runs, columns=["number", "completion_s", "spike_ms"])
 
+
+def test_of_each_migration_all_are_named_that_were_about_as_good_as_the_best():
     tables = {
         "fluid": costs((0, 1.001, 20.0), (1, 4.0, 20.0), (2, NAN, 30.0)),
         "matched": costs((0, 1.0, 60.0), (1, 1.0, 20.1), (1, 2.0, 20.1), (2, NAN, NAN)),
@@ -284,5 +309,28 @@ def test_of_each_migration_all_are_named_that_were_about_as_good_as_the_best():
         "2 → 4: fluid had the lowest spike, 20 ms.",
         "4 → 3: matched was done first, in 1.5 s.",
         "4 → 3: fluid and matched had the lowest spike, 20 ms.",
+        "3 → 5: fluid and matched: not compared, as a completion or a spike is not known.",
     ]
     assert rescaling_sentences({}, ["2 → 4"]) == []
+
+
+def test_in_a_migration_who_may_be_as_good_is_named_with_the_best_and_who_did_not_always_complete_is_not():
+    tables = {
+        "fluid": costs((0, 1.0, 20.0), (0, 1.2, 21.0), (0, 2.0, 22.0)),
+        "matched": costs((0, 1.1, 60.0), (0, 1.9, 61.0), (0, 2.2, 62.0)),
+        "lazy": costs((0, 0.1, 20.0), (0, NAN, 20.0), (0, NAN, 20.0)),
+    }
+    assert rescaling_sentences(tables, ["2 → 4"]) == [
+        "2 → 4: fluid and matched were done first, in 1.4 s to 1.7 s.",
+        "2 → 4: fluid had the lowest spike, 21 ms.",
+        "2 → 4: lazy: not compared, as a completion or a spike is not known.",
+    ]
+
+
+def test_in_a_migration_it_is_said_who_had_copied_before_and_names_with_commas_are_told_apart():
+    tables = {"chunks of 1": costs((0, 1.0, 20.0)), "chunks of 4, copied": costs((0, 1.5, 20.0))}
+    rows = [row("chunks of 1"), row("chunks of 4, copied", bytes_copied=1)]
+    assert rescaling_sentences(tables, ["2 → 4"], rows) == [
+        "2 → 4: chunks of 1; chunks of 4, copied (copies were made before) were done first, in 1.0 s to 1.5 s.",
+        "2 → 4: chunks of 1; chunks of 4, copied had the lowest spike, 20 ms.",
+    ]

@@ -95,12 +95,23 @@ def test_in_markdown_it_has_the_same_lines_without_figures(folder):
     )
 
 
-def test_notes_of_runs_are_told_once_also_if_the_notebook_tells_them():
-    notes = "1: verdict ok\n  the clock was set\n  at <path>\n2: verdict ok\n  the clock was set\nof each:\n  full"
+def test_notes_are_told_once_with_those_who_have_them_also_if_the_notebook_tells_them():
+    notes = "\n".join(
+        [
+            *("lazy, 4 slots, 1: verdict ok", "  the clock was set", "  at <path>", "lazy, 4 slots, 2: verdict ok"),
+            *("  the clock was set", "fluid, 3: verdict bad", "  the clock was set", "4: verdict ok", "  late"),
+            *("of each of these runs:", "  full"),
+        ]
+    )
     shown = ({"text/markdown": "- **fluid**: at &lt;path&gt;\n"}, {MIME: [{"run_id": "1"}], "text/plain": notes})
     outputs = [nbformat.v4.new_output("display_data", data=data) for data in shown]
     copy = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("publish()", outputs=outputs)])
-    assert report._shown(nbformat.writes(copy))["said"] == ["**fluid**: at <path>", "the clock was set", "full"]
+    assert report._shown(nbformat.writes(copy))["said"] == [
+        "**fluid**: at <path>",
+        "**lazy, 4 slots; fluid**: the clock was set",
+        "**4**: late",
+        "**all runs**: full",
+    ]
 
 
 def test_a_page_is_of_itself_alone(page):

@@ -120,11 +120,15 @@ def test_a_point_one_of_whose_runs_is_bad_is_not_compared(lab, monkeypatch):
 
 def test_runs_that_are_all_bad_are_published_before_it_is_said_that_there_is_nothing_to_show(lab, monkeypatch):
     told = []
-    monkeypatch.setattr(studies.notebook, "publish", told.extend)
+    monkeypatch.setattr(studies.notebook, "publish", told.append)
     lab.bad = {"fluid", "lazy"}
     with pytest.raises(KeyshiftError, match=r"none of the runs is correct, .*: run-1, run-2"):
         measure(named(["fluid", "lazy"]))
-    assert [manifest.run_id for manifest in told] == ["run-1", "run-2"]
+    (points,) = told
+    assert {name: [run.run_id for run in some] for name, some in points.items()} == {
+        "fluid": ["run-1"],
+        "lazy": ["run-2"],
+    }
 
 
 def test_what_is_measured_is_without_the_warm_up(lab):
@@ -141,7 +145,7 @@ def test_a_point_of_which_one_repetition_dies_has_the_others(lab, monkeypatch):
 
 def test_who_waits_for_a_study_is_told_where_the_log_of_a_death_is(lab, monkeypatch):
     """Copies of the notebook are made without it."""
-    monkeypatch.setattr(studies.notebook, "publish", lambda manifests: None)
+    monkeypatch.setattr(studies.notebook, "publish", lambda points: None)
     monkeypatch.setattr(lab, "run", _dies_once(lab.run))
     study = measure(named(["fluid"]), {"repetitions": 3})
     with pytest.raises(KeyshiftError, match=f"1 of 1 points died: fluid .{DEATH}"):
@@ -169,7 +173,7 @@ def _dies_once(run):
 
 
 def test_a_point_that_dies_does_not_stop_the_others_and_is_named_at_the_end(lab, monkeypatch):
-    monkeypatch.setattr(studies.notebook, "publish", lambda manifests: None)
+    monkeypatch.setattr(studies.notebook, "publish", lambda points: None)
     lab.dies = {"fluid"}
     study = measure(named(["fluid", "lazy"]))
     assert study.verdicts()["verdict"].to_dict() == {"lazy": "ok", "fluid": "died: fluid died"}

@@ -15,7 +15,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from keyshift.analysis.conclusions import TIE
 from keyshift.analysis.metrics import MOMENTS, need
 from keyshift.analysis.plots.style import (
     LEGEND_COLUMNS,
@@ -29,6 +28,7 @@ from keyshift.analysis.plots.style import (
     style_of,
     styles,
 )
+from keyshift.analysis.tables import shared
 from keyshift.model.errors import BadInput
 
 PHASE_COLOURS = {  # light to dark in the order they happen, so that they also read in grey
@@ -125,11 +125,11 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
         ("floor_s", ax.axvline, "--", "floor, a bare copy: {:.2g} s"),
     ):
         value = drawn[column].median()
-        if pd.notna(value) and _shared(drawn[column]):
+        if pd.notna(value) and shared(drawn[column]):
             style: dict[str, Any] = {"color": "#444444", "linestyle": dashes, "linewidth": 1.2}
             line(value, zorder=1, **style)
             signs.append(legend_line(text.format(value), **style))
-    if len(front) > 1 and _shared(drawn["floor_s"]):
+    if len(front) > 1 and shared(drawn["floor_s"]):
         ribbon: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.5, "linewidth": 6, "solid_capstyle": "round"}
         ax.plot(front["completion_s"], front["spike_ms"], zorder=1, **ribbon)
         signs.append(legend_line("nobody is better in both", **ribbon))
@@ -146,11 +146,6 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
     heading(ax, "What a migration costs")
     ax.legend(handles=signs, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
     return ax
-
-
-def _shared(values: "pd.Series[float]") -> bool:
-    """Whether all that are known are about the same."""
-    return not values.max() > TIE * values.min()
 
 
 def _cost(ax: Axes, row: dict[Hashable, Any], how: Style) -> Line2D:
