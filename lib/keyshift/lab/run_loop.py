@@ -71,7 +71,7 @@ class RunLoop:
         self.open: Callable[[], Feed] = self.open_new
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
-        self.pods: Callable[[], Iterable[PodUsed]] = tuple  # what executors that are pods have used by now
+        self.pods: Callable[[], Iterable[tuple[str, PodUsed]]] = tuple  # what executors that are pods have used by now
         self.parts: Callable[[], Mapping[int, str]] = dict  # names of what the job consists of, see ``Sampler``
         self.services: Callable[[], Mapping[int, str]] = dict  # processes of ours beside the job, with their names
         self.cut_faults_short: Callable[[], None] = lambda: None  # those beside the run, see ``BesideRun``

@@ -27,7 +27,7 @@ OF_A_SLOT = (
     *("fetched_bytes", "fetched_keys", "written_bytes", "copied_bytes", "lent_bytes"),
 )
 SHARES = (50, 99)  # in percent: the quantiles of a stage's latency
-OF_A_REPLICA = "replica "  # and its number: the instance of what all processes of a replica do
+OF_A_REPLICA = "replica "  # and its number: the instance of what all processes of a replica do; a pod of it: ", pod 1"
 
 
 def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stage: int = 0) -> pa.Table:
@@ -70,7 +70,8 @@ def metrics_table(
         rows.append(row | {"stage": stage, "replica": of})
 
     for at_s, metric, instance, value in samples:
-        of = int(instance.removeprefix(OF_A_REPLICA)) if instance.startswith(OF_A_REPLICA) else 0
+        number = instance.removeprefix(OF_A_REPLICA).partition(",")[0]
+        of = int(number) if instance.startswith(OF_A_REPLICA) else 0
         add(at_s, metric, instance, value, of=of)
     for stage, slots in enumerate(measures):
         for slot, measured in slots.items():

@@ -81,6 +81,12 @@ class Ports:
             write_whole(self._file, json.dumps(saved | chosen, indent=1))
             return chosen
 
+    def forget(self, service: Service) -> None:
+        """Those of the service: they are chosen next time as if it had never been started."""
+        with self._choosing:
+            others = {name: port for name, port in self.saved().items() if name not in service.ports}
+            write_whole(self._file, json.dumps(others, indent=1))
+
 
 class EmbeddedService:
     """``service`` as a process that outlives us, on some of ``ports``."""
@@ -150,6 +156,8 @@ class EmbeddedService:
             lost = self.process is None and not all(map(is_free, ports.values()))
             if not lost:  # else somebody took one between our choice and its start: another stack that starts as well
                 break
+            if self.node.alone:
+                self._ports.forget(service)  # who has that one has those behind it, also if nobody listens there yet
         if problem:
             raise ServiceUnavailable(
                 f"{service.title} did not start: {problem}. Last lines of {service.log}:\n{processes.tail(service.log)}"

@@ -9,7 +9,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.final_state import NOTHING_COPIED, CopiedAhead
-from keyshift.lab.system import KeyshiftJob, job_config, missed_faults
+from keyshift.lab.system import KeyshiftJob, job_config, missed_faults, used_by_pods
 from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.notes import Activity, Doing, Note
@@ -435,6 +435,18 @@ def test_faults_that_did_not_happen_are_noted():
     assert line.endswith("cut:flight@transfer did not happen"), "it may have been refused"
     made.job.faults.busy = True
     assert made.system.busy, "a service is away"
+
+
+def test_what_a_pod_of_a_replica_used_is_told_behind_its_name():
+    config = job_config(make_spec({}), "run", ENDPOINTS, None)
+
+    def job(config):
+        participant = SimpleNamespace(read_below=lambda folder: {0: f"what {config.job} used"})
+        return SimpleNamespace(config=config, stages=[SimpleNamespace(participant=participant)])
+
+    assert used_by_pods(lambda: [job(config)]) == [("", "what run used")]
+    replica = config.of_replica(1)
+    assert used_by_pods(lambda: [job(replica)]) == [("replica 1", f"what {replica.job} used")]
 
 
 def test_a_balance_is_planned_from_what_was_measured():

@@ -169,14 +169,14 @@ def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
 
 
 def test_metrics_say_of_which_replica_they_are():
-    at_work = [(9.0, "cpu_cores", f"replica {number}", 0.5) for number in (0, 1)]
+    at_work = [(9.0, "cpu_cores", instance, 0.5) for instance in ("replica 0", "replica 1", "replica 1, pod 3")]
     others = [
         (9.0, "harness_cores", "driver", 0.5),
         (9.0, "fault", "kill replica", 1.0),
         (9.0, "replicas", "full", 1.0),
     ]
     table = metrics_table([*at_work, *others], [{3: Measured()}], 12.5, [Second(11, 40)], TRIGGER_US, 2).to_pandas()
-    assert table["replica"].tolist() == [0, 1, 0, 0, 0, *[2] * (len(OF_A_SLOT) + 2), 0]
+    assert table["replica"].tolist() == [0, 1, 1, 0, 0, 0, *[2] * (len(OF_A_SLOT) + 2), 0]
 
 
 def test_latency_is_told_stage_by_stage_where_there_are_several():

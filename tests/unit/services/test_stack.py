@@ -598,7 +598,7 @@ class Listener(Service):
     """A process that listens, and ends where it may not."""
 
     name, title, deadline_s = "listener", "Listener", DEADLINE_S
-    default_ports: ClassVar = {"zookeeper": 19992}
+    default_ports: ClassVar = {"zookeeper": 19992, "kafka_relay": 19993}  # nobody listens at the second
 
     def __init__(self, home: Path, rivals: Sequence[socket.socket] = (), node: Member = ALONE) -> None:
         super().__init__(home, node=node)
@@ -633,6 +633,7 @@ def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path, 
         assert not listener.rivals
         assert ours not in {rival.getsockname()[1] for rival in rivals}
         assert processes.listens(service.process, ours)
+        assert service.used_ports() == [ours, ours + 1], "the next one is whose the first is"
         assert sum("is taken" in line for line in said) == times
 
 

@@ -79,14 +79,14 @@ class Sampler:
     ``around``: the processes that are not the job's, here or elsewhere, with their names; what is below one of them
     goes with it, but for this process. Of them only CPU is sampled. What else is ``processes.apart`` counts as others.
     Memory is resident memory: pages that forked workers share are counted in each of them. ``pods``: what executors
-    that are pods have used, by now; several may speak of one. ``parts``: of a job that has some, such as replicas, by
-    the process below which all processes of the part are.
+    that are pods have used, by now, behind the name of their part; several may speak of one. ``parts``: of a job that
+    has some, such as replicas, by the process below which all processes of the part are.
     """
 
     def __init__(
         self,
         around: Callable[[], Mapping[int, str]],
-        pods: Callable[[], Iterable[PodUsed]] = lambda: (),
+        pods: Callable[[], Iterable[tuple[str, PodUsed]]] = lambda: (),
         parts: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
         self._around, self._pods, self._parts = around, pods, parts
@@ -180,14 +180,16 @@ class Sampler:
                 yield from _over_network(kind, total)
 
     def _of_pods(self) -> Iterator[tuple[str, str, float]]:
-        newest: dict[str, PodUsed] = {}
-        for told in self._pods():
+        newest, parts = dict[str, PodUsed](), dict[str, str]()
+        for part, told in self._pods():
+            parts[told.host] = part
             newest[told.host] = max(newest.get(told.host, told), told, key=lambda each: each.at_us)
         for host, now in newest.items():
             before, first = self._used.setdefault(host, now), self._first.setdefault(host, now)
             if (passed_s := (now.at_us - before.at_us) / SECOND_US) <= 0:
                 continue
-            self._used[host], name = now, f"pod {[*self._first].index(host) + 1}"
+            self._used[host], pod = now, f"pod {[*self._first].index(host) + 1}"
+            name = f"{parts[host]}, {pod}" if parts[host] else pod
             yield "cpu_cores", name, (now.cpu_s - before.cpu_s) / passed_s
             yield "rss_mib", name, now.memory_bytes / 2**20
             total = Bytes(now.sent_bytes - first.sent_bytes, now.received_bytes - first.received_bytes)

@@ -9,9 +9,10 @@ way back.
 import dataclasses
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from keyshift.clock import now_us
+from keyshift.driver.agreement import Member
 from keyshift.driver.job_faults import first_slot_host
 from keyshift.experiment.replicas import ends_one, moves_apart
 from keyshift.experiment.scenario import Change
@@ -35,6 +36,7 @@ from keyshift.traffic.topics import Epochs
 from keyshift.wire.faults import EXECUTOR, FOLLOWER, REPLICA, Fault
 
 TOGETHER_US = 1_000_000  # in which all routers of all replicas answer an appointment
+DIES_WITHIN_S = 10.0  # of a fault that ends its query; later, nobody was there to be hit, as between two batches
 
 
 class LiveReplicas:
@@ -47,6 +49,7 @@ class LiveReplicas:
         self._spec, self._replicas, self._say = spec, replicas, say
         self._notes: list[str] = []
         self._told = 0  # differences
+        self._hit: dict[Member, float] = {}  # whose query ends a moment later: when, by the monotonic clock
         self.measured_of: int | None = None  # see ``LiveSystem``
         self.begun_from = "beginning"  # ``snapshot``, if another process has begun from one
 
@@ -146,8 +149,8 @@ class LiveReplicas:
     @property
     def returning(self) -> bool:
         """See ``LiveSystem``: also before anybody has noticed that one has died."""
-        unnoticed = any(not replica.application.running for replica in self._replicas.living)
-        return unnoticed or self._returns.to_come
+        living = self._replicas.living
+        return len(_answering(living, self._hit)) < len(living) or self._returns.to_come
 
     @property
     def busy(self) -> bool:
@@ -162,7 +165,7 @@ class LiveReplicas:
         Raises BadInput if it cannot happen here, or nobody would be left: nothing could go on with the job.
         """
         self._replicas.require(fault)
-        left = [replica for replica in self._replicas.living if replica.application.running]
+        left = _answering(self._replicas.living, self._hit)
         if ends_one(fault) and len(left) < 2:
             raise BadInput(
                 f"fault = {fault}: {len(left)} of replicas = {len(self._replicas.all)} lives, and none would be left; "
@@ -179,6 +182,8 @@ class LiveReplicas:
             first.application.pause(fault.seconds)
         else:
             first.application.kill()
+        if ends_one(fault) and fault.who not in (REPLICA, FOLLOWER):  # these have no process any more
+            self._hit[_member(first)] = time.monotonic()
         self._replicas.struck.append((at, fault))
 
     def note(self, line: str) -> None:
@@ -250,6 +255,17 @@ class LiveReplicas:
     def require_driver(self) -> None:
         """Raises Deposed if another process has claimed one of the jobs."""
         self._replicas.require_driver()
+
+
+def _answering(living: Iterable[LedReplica], hit: Mapping[Member, float]) -> list[LedReplica]:
+    """Those that have not died, and are not about to."""
+    before = time.monotonic() - DIES_WITHIN_S
+    return [each for each in living if each.application.running and hit.get(_member(each), -math.inf) <= before]
+
+
+def _member(replica: LedReplica) -> Member:
+    """The replica as it is now: when it comes back, it is another one."""
+    return replica.number, replica.job.config.attempt
 
 
 def _moving(replicas: Replicas) -> LedReplica:

@@ -181,12 +181,12 @@ def of_the_job(rows):
 
 
 def test_of_pods_what_they_used_since_they_told_last_is_sampled_once_whoever_of_their_slots_tells_it():
-    other = PodUsed("10.0.0.1", 1_000_000, 1.0, 9 << 20, 0, 0)
-    told = [PodUsed("10.0.0.2", 1_000_000, 5.0, 3 << 20, 1 << 20, 0), other]
+    other = "", PodUsed("10.0.0.1", 1_000_000, 1.0, 9 << 20, 0, 0)
+    told = [("", PodUsed("10.0.0.2", 1_000_000, 5.0, 3 << 20, 1 << 20, 0)), other]
     sampler = Sampler(dict, lambda: told)
     assert list(sampler._of_pods()) == [], "since when is not known"
-    told[0] = PodUsed("10.0.0.2", 3_000_000, 6.0, 4 << 20, 3 << 20, 6 << 20)
-    told.append(PodUsed("10.0.0.2", 2_000_000, 5.5, 4 << 20, 0, 0))  # another slot of it, which is late
+    told[0] = "", PodUsed("10.0.0.2", 3_000_000, 6.0, 4 << 20, 3 << 20, 6 << 20)
+    told.append(("", PodUsed("10.0.0.2", 2_000_000, 5.5, 4 << 20, 0, 0)))  # another slot of it, which is late
     assert list(sampler._of_pods()) == [
         ("cpu_cores", "pod 1", 0.5),
         ("rss_mib", "pod 1", 4.0),
@@ -194,8 +194,10 @@ def test_of_pods_what_they_used_since_they_told_last_is_sampled_once_whoever_of_
         ("received_mib", "pod 1", 6.0),
     ]
     assert list(sampler._of_pods()) == [], "nobody has told anything new"
-    told[:] = [PodUsed("10.0.0.2", 5_000_000, 6.0, 4 << 20, 4 << 20, 6 << 20)]
+    told[:] = [("", PodUsed("10.0.0.2", 5_000_000, 6.0, 4 << 20, 4 << 20, 6 << 20))]
     assert ("sent_mib", "pod 1", 3.0) in sampler._of_pods(), "since it was seen first"
+    told[:] = [("replica 1", PodUsed("10.0.0.1", 3_000_000, 2.0, 9 << 20, 0, 0))]
+    assert ("cpu_cores", "replica 1, pod 2", 0.5) in sampler._of_pods()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.evaluation import NEVER_DIED
 from keyshift.lab.judge.final_state import FinalState
-from keyshift.lab.replicas import requests, returning
+from keyshift.lab.replicas import requests, returning, system
 from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.notes import Note
@@ -236,6 +236,24 @@ def test_two_deaths_at_one_moment_are_those_of_two_replicas(made, fault, orderin
         job.system.hit(each)
     job.system.check()
     assert [each.lives for each in job.every] == lives
+
+
+def test_who_was_hit_and_dies_a_moment_later_is_not_hit_again_and_counts_as_dead(made, monkeypatch):
+    job = made(ordering="kazoo")
+    slot, follower = parse("kill:slot@4, kill:follower@4.2")
+    for _ in range(2):
+        job.system.hit(slot)
+    assert [each.did for each in job.every] == [[("hit", slot)], [("hit", slot)], []]
+    assert job.system.returning and all(each.running for each in job.every)
+    for fault in (slot, follower):
+        with pytest.raises(BadInput, match="1 of replicas = 3 lives, and none would be left"):
+            job.system.hit(fault)
+    with monkeypatch.context() as later:
+        later.setattr(system, "DIES_WITHIN_S", 0.0)
+        assert not job.system.returning, "there was nobody to be hit"
+    job.every[0].job.config.attempt += 1  # it has come back
+    job.system.hit(follower)
+    assert [each.killed for each in job.every] == [0, 0, 1]
 
 
 def test_a_fault_that_did_not_happen_is_told_and_what_was_taken_back_and_notes_say_of_which_replica_they_are(made):

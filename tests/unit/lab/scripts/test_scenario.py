@@ -3,10 +3,12 @@
 import pytest
 from small_live import Job, Traffic, without_waiting
 
+from keyshift.experiment.scenario import Migrate, ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.controls import JobControls
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.scripts import scenario
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, ServiceUnavailable
@@ -49,3 +51,13 @@ def test_a_fault_that_cannot_happen_any_more_leaves_a_note_and_not_a_run_that_di
     system.hit, system.stop, system.final_state = refuse, lambda: None, lambda: None
     RunLoop(spec, system, Traffic(), Reporter(lambda line: None), lambda: None, scenario_script).execute()
     assert "`restart:minio@0.5` was refused: not now" in map(str, job.notes)
+
+
+def test_what_takes_back_the_migration_under_way_is_one_itself_while_only_a_service_is_away():
+    spec = make_spec(SMALL | {"strategy": "fluid"})
+    job, change = Job(spec), Migrate(ScaleTo(3), cancels=True)
+    system = KeyshiftJob(spec, job)
+    job.faults.busy = True
+    for requested in (1, 0):
+        scenario._carry_out(change, system, None)
+        assert len(job.stages[0].requests) == requested
