@@ -434,7 +434,7 @@ class Run:
         self, what: str, there: Callable[[], bool], progress: Callable[[], Any] = lambda: None, fatal: bool = True
     ) -> None:
         """The deadline begins anew while what ``progress`` gives changes."""
-        within_s = self.shape.deadline_s + WITHIN_S
+        within_s = self.shape.deadline_s + self.shape.held_s + WITHIN_S
         seen, deadline = None, time.monotonic() + within_s
         while not there():
             self._job.check()

@@ -63,7 +63,7 @@ def test_a_place_that_is_paused_goes_on_when_it_wakes_and_one_that_is_dead_never
     thread.join(0.1)
     assert not done
     place.wake()
-    thread.join(5)
+    thread.join(60)
     assert done == ["minio put"]
     place.kill()
     with pytest.raises(DriverDied):
@@ -87,14 +87,14 @@ def test_a_thread_is_of_the_place_of_who_starts_it_and_ends_quietly_with_it():
         seen.append(here())
         inner = threading.Thread(target=lambda: seen.append(here()))
         inner.start()
-        inner.join(5)
+        inner.join(60)
         place.kill()
         call(place)
 
     with threads_inherit(), at(place):
         thread = threading.Thread(target=act)
         thread.start()
-        thread.join(5)
+        thread.join(60)
     assert seen == [place, place] and here() is None
     assert len(place.threads) == 2 and not any(thread.is_alive() for thread in place.threads)
 

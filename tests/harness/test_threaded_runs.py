@@ -58,7 +58,7 @@ def test_so_does_one_whose_stages_have_other_numbers_of_slots(pool, slots, slots
 
 
 def test_slots_behind_their_rows_wait_for_one_that_comes_to_its_own_behind_their_deadline(pool):
-    held = {"batch_s": 1.0, "held_s": 7.0, "deadline_s": 4.0, "leaves": 0.5, "snapshot_s": 0.0, "fails": 0.0}
+    held = {"batch_s": 1.0, "held_s": 11.0, "deadline_s": 8.0, "leaves": 0.5, "snapshot_s": 0.0, "fails": 0.0}
     held |= {"slots": 3, "begin_slots": 3, "restarts": False}
     kinds = KINDS if NIGHT else KINDS[::2]
     others = [*({"kind": kind} for kind in kinds), *({"ordering": each} for each in ("live_robin", "kazoo"))]

@@ -1,6 +1,5 @@
 """Whatever becomes of their rows on the way, slots of two jobs on one input do the same things in the same order."""
 
-import math
 from collections import defaultdict
 
 import pytest
@@ -14,7 +13,6 @@ from two_replicas import (
     dies_and_returns,
     driver_dies,
     moves_and_dies,
-    moves_behind_one_that_stands,
     run,
     two_die,
 )
@@ -22,7 +20,6 @@ from two_replicas import (
 from keyshift.lab.replicas.returning import Returns
 from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.ordering import orderings
-from keyshift.protocol.coordinator import CoordinatorMachine
 from keyshift.traffic.copies import FirstCopies
 from mutation import Mutants
 from small_run import at_night
@@ -122,12 +119,6 @@ def hits_who_has_just_died(original, job, fault):
     job._replicas.living[0].application.kill()
 
 
-@mutant(CoordinatorMachine, "tick", "late")
-def counts_from_where_its_own_leader_would_switch(original, machine, now_ms):
-    machine.told_ms = -math.inf
-    return original(machine, now_ms)
-
-
 def each_came_back(replicas: Replicas) -> bool:
     """Of two that died, one at the second attempt."""
     return sorted(each.deaths for each in replicas.all) == [0, 1, 2] and len(replicas.living) == 3
@@ -143,13 +134,6 @@ def test_two_of_three_replicas_die_at_one_moment_and_come_back_though_the_first_
 def test_a_bug_in_that_is_found(name):
     with mutant.by_name[name].there():
         assert not each_came_back(two_die(1)[0])
-
-
-def test_a_replica_is_not_late_with_a_step_as_it_has_waited_for_one_that_stood():
-    stands = {"deadline_s": 4.0, "stands_s": 4.5, "slow_s": (0.5, 0.5)}
-    assert moves_behind_one_that_stands(1, **stands) == ["complete"] * 16
-    with mutant.by_name["counts_from_where_its_own_leader_would_switch"].there():
-        assert "late" in moves_behind_one_that_stands(1, **stands)
 
 
 def by_key(replica: Replica) -> dict[int, list[tuple]]:

@@ -314,23 +314,6 @@ def moves_and_dies(
     return first, second, replicas
 
 
-def moves_behind_one_that_stands(seed: int, deadline_s: float, stands_s: float, **pinned: Any) -> list[str]:
-    """Both move their state together, and the second one stands before it says where it would switch. Gives what has
-    become of the steps of both.
-    """
-    with _incarnations(seed, (0, 1), "keycount", deadline_s=deadline_s, **(OF_MOVES | pinned)) as runs:
-        _agree(runs, lambda: {0, 1})
-        pauses = iter([stands_s])
-        runs[1]._job.stages[-1].at_phase = lambda _, phase: time.sleep(next(pauses, 0) if phase == "switch" else 0)
-        _begin(runs)
-        _await_results(runs[0])
-        for each in runs:
-            _move(each)
-        for each in runs:
-            _await_moved(each)
-    return [record.outcome for each in runs for record in each._job.stages[-1].history.records]
-
-
 def _shape(seed: int, ordering: str, workload: str, **pinned: Any) -> Any:
     calm = {"moves": 1.0, "batch_s": 0.3, "expires_s": None, "fails": 0.0, "leader_dies": 0.0, "snapshot_s": 0.0}
     fixed = {"routers": 2, "slots": 2, "begin_slots": 2, "strategy": "all_at_once", "slow_s": (0.04, 0.01)}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from keyshift.wire import protocol_logs
 from shared_lab import SharedLab
 from small_run import spec
 
@@ -16,7 +17,8 @@ def fault(shared_lab: SharedLab) -> Iterator[Callable[[str], object]]:
     shared_lab.fault_file.unlink()
 
 
-def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(lab, fault):
+def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(lab, fault, monkeypatch):
+    monkeypatch.setattr(protocol_logs, "ANSWER_S", 60.0)  # every place has something to say
     fault("install_early")
     # Other faults need the routers to switch in different frames, which is up to chance here and to a seed in the
     # simulation (tests/property).

@@ -764,5 +764,5 @@ def test_nothing_of_a_job_that_has_ended_runs_on(world):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     started()
     sent(signal.SIGTERM)
-    alive = [child for child in psutil.Process().children(recursive=True) if child.status() != "zombie"]
-    assert {child.pid for child in alive} <= before
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert [child for child in left if child.status() != "zombie"] == []

@@ -255,7 +255,7 @@ def test_a_page_that_is_opened_later_shows_the_job_that_runs(job, monkeypatch):
     assert wait_until(lambda: bytes(page._picture.value).startswith(PNG), DEADLINE_S)
     job.stop()  # by somebody else
     assert wait_until(lambda: "no job explore runs" in page._said.value, DEADLINE_S)
-    assert buttons(page)["scale"].disabled and not page._looking
+    assert wait_until(lambda: buttons(page)["scale"].disabled, DEADLINE_S) and not page._looking
 
 
 def test_a_page_does_not_look_any_more_when_its_cell_has_run_again(page, job):

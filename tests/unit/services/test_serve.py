@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.redis_program import PASSWORD
 from keyshift.services import serve
+from keyshift.services.embedded import is_free
 from keyshift.services.kafka import Kafka, cluster_id
 from keyshift.services.minio import MinIO
 from keyshift.services.processes import tail
@@ -245,8 +245,7 @@ def test_a_bucket_with_an_impossible_name_and_an_address_that_is_none_are_refuse
 @contextlib.contextmanager
 def started(log: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A service on a free port of this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = next(filter(is_free, range(28_181, 29_000, 10)))  # no other process of the tests gets it by asking for any
     command = [sys.executable, "-m", "keyshift.services.serve", *arguments, "--listen", "127.0.0.1"]
     with open(log, "wb") as sink:
         server = subprocess.Popen([*command, "--port", str(port)], env=os.environ, stdout=sink, stderr=sink)

@@ -112,11 +112,11 @@ class Sampler:
 
     @property
     def rows(self) -> list[Sample]:
-        """All samples, in the order of their times."""
+        """All samples, in the order of their times; while samples are taken, those that are complete."""
         rows = [
             (at, metric, kind, value)
-            for (metric, kind), (times, values) in self._series.items()
-            for at, value in zip(times, values, strict=True)
+            for (metric, kind), (times, values) in [*self._series.items()]
+            for at, value in zip(times, values, strict=False)
         ]
         return sorted(rows)
 
