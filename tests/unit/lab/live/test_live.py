@@ -78,8 +78,8 @@ class Namesakes(KeyCount):
     to_slots: int = Field(default=3, description="of its own")
 
 
-def test_a_workload_of_ones_own_may_have_any_parameters(monkeypatch):
-    monkeypatch.setitem(workloads._entries, "namesakes", Namesakes)
+def test_a_workload_of_ones_own_may_have_any_parameters(registered):
+    registered(workloads, namesakes=Namesakes)
     own = {"workload.moves": 5, "workload.seconds": 6, "workload.recoveries": 7, "workload.to_slots": 8}
     spec = live_spec({"workload": "namesakes", "slots_max": 6} | own)
     assert spec.workload.model_dump().items() >= {"moves": 5, "seconds": 6, "recoveries": 7, "to_slots": 8}.items()
