@@ -80,7 +80,6 @@ def test_help_names_every_command(tmp_path):
         (["run", "--workload", "wordcount", "--set", 'text="a\\u0000b"'], "which has no NUL byte"),
         (["notebook", "nowhere.ipynb"], "there is no such file"),
         (["upp"], "No such command"),
-        (["job", "start", "--strategy", "fluit"], "did you mean 'fluid'"),
         (["job", "start", "--port", "70000"], "not '70000'"),
         (["job", "start", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
         (["job", "status"], "no job runs here; start one with `keyshift job start`"),
