@@ -233,7 +233,8 @@ def test_the_state_of_a_savepoint_that_nobody_goes_on_from_any_more_goes_and_wha
     made.complete.supersede(["1-old"])
     made.begin()
     until(lambda: not made.complete.superseded)
-    assert [name for name in made.store.client.objects if "/1-old/" in name] == ["savepoints/job/1-old/manifest.json"]
+    left = [name for name in [*made.store.client.objects] if "/1-old/" in name]  # others come meanwhile
+    assert left == ["savepoints/job/1-old/manifest.json"]
     made.complete.supersede(["1-old"])
     assert made.complete.superseded == [], "it is asked for with each journal"
     made.store.require_whole("2-new")
