@@ -26,11 +26,14 @@ Progress = Callable[[int], None]  # hears of so many bytes more
 class Bucket:
     """The objects of a bucket below ``prefix``, which ends in a slash or is empty; names are without it.
 
-    ``answer_s``: how long to wait for an answer; ``retries``: how often to ask again. Every method may raise
-    ServiceUnavailable, in one line that names the object; ``Refused`` if the credentials do not fit.
+    ``answer_s``: how long to wait for an answer; ``retries``: how often to ask again. ``client``: of S3, in place of
+    one of its own. Every method may raise ServiceUnavailable, in one line that names the object; ``Refused`` if the
+    credentials do not fit.
     """
 
-    def __init__(self, endpoints: Endpoints, prefix: str = "", answer_s: float = 60.0, retries: int = 2) -> None:
+    def __init__(
+        self, endpoints: Endpoints, prefix: str = "", answer_s: float = 60.0, retries: int = 2, client: Any = None
+    ) -> None:
         self._address, self._name, self._prefix = endpoints.minio, endpoints.bucket, prefix
         # The client's own pool waits five minutes and tries six times before it says that nobody is there.
         pool = urllib3.PoolManager(
@@ -44,7 +47,7 @@ class Bucket:
             ),
         )
         try:
-            self._client = Minio(
+            self._client: Minio = client or Minio(
                 endpoints.minio,
                 access_key=endpoints.access_key,
                 secret_key=endpoints.secret_key,

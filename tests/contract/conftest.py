@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import the harness's ZooKeeper, and the mutants of order machines."""
+"""Lets the tests of this folder import the harness's ZooKeeper and bucket, and the mutants of order machines."""
 
 import sys
 from pathlib import Path

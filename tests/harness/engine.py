@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from minio.error import MinioException, S3Error
+from minio.error import MinioException
 
 from keyshift.driver.snapshotter import MARK
 from keyshift.model import frames
@@ -32,6 +32,7 @@ from keyshift.wire.config import JobConfig, result_schema
 from keyshift.worker import daemon, tasks
 from keyshift.worker.slot.host import SlotHost
 from keyshift.workloads import Workload
+from memory_bucket import MemoryBucket
 
 ROWS_ON_THE_WAY = 64  # between routers and a slot: Spark's shuffle holds a few MiB
 ENDS_S = 30.0  # for tasks of a batch to end
@@ -74,16 +75,15 @@ class Topic:
         return table, all_frames
 
 
-class Bucket:
-    """As much of MinIO's client as savepoints and stored runs use.
-
+class Bucket(MemoryBucket):
+    """That of a run.
 
     A segment takes up to ``slow_s`` (seconds) to be written, and is not written with probability ``fails``: the rest of
     what a job writes has to be there, or the run has no verdict.
     """
 
     def __init__(self, seed: int = 0, slow_s: float = 0.0, fails: float = 0.0) -> None:
-        self.objects: dict[str, bytes] = {}
+        super().__init__()
         self.ever: dict[str, bytes] = {}  # what was removed, too
         self._rng, self._slow_s, self._fails = random.Random(f"bucket {seed}"), slow_s, fails
 
@@ -92,29 +92,14 @@ class Bucket:
             time.sleep(self._rng.random() ** 3 * self._slow_s)  # seldom long
             if self._rng.random() < self._fails:
                 raise MinioException(f"{name}: there is no room")
-        self.objects[name] = self.ever[name] = data.read(length)
+        self.ever[name] = content = data.read(length)
+        super().put_object(bucket, name, io.BytesIO(content), length, part_size)
 
-    def with_all(self) -> "Bucket":
+    def with_all(self) -> MemoryBucket:
         """One that has what was removed, too."""
-        other = Bucket()
+        other = MemoryBucket()
         other.objects = self.ever
         return other
-
-    def get_object(self, bucket: str, name: str, offset: int = 0, length: int = 0) -> Any:
-        if (found := self.objects.get(name)) is None:
-            raise S3Error(None, "NoSuchKey", f"{name} is not there", name, None, None)
-        data = found[offset : offset + length if length else None]
-        return SimpleNamespace(read=lambda: data, close=lambda: None, release_conn=lambda: None)
-
-    def list_objects(self, bucket: str, prefix: str, recursive: bool) -> list[Any]:
-        names = [name for name in sorted(self.objects.copy()) if name.startswith(prefix)]
-        if not recursive:  # folders end in a slash
-            cut = len(prefix)
-            names = sorted({name[: name.find("/", cut) + 1] if "/" in name[cut:] else name for name in names})
-        return [SimpleNamespace(object_name=name) for name in names]
-
-    def remove_object(self, bucket: str, name: str) -> None:
-        self.objects.pop(name, None)
 
 
 class Process:

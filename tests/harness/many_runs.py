@@ -2,13 +2,13 @@
 
 To repeat a seed, or to look for seeds that fail:
 
-    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 17   # with all that is said of retries
-    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 0-499 --fails 0.2 --kind push --workload windowcount
+    PYTHONPATH=lib:tests .venv/bin/python tests/harness/many_runs.py 17   # with all that is said of retries
+    PYTHONPATH=lib:tests .venv/bin/python tests/harness/many_runs.py 0-499 --fails 0.2 --workload windowcount
 
 The same for a live job and its drivers (``driver_run``), of some ends of lives, faults and calls only:
 
-    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 17 --driver
-    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 0-499 --driver --ends kill --does die
+    PYTHONPATH=lib:tests .venv/bin/python tests/harness/many_runs.py 17 --driver
+    PYTHONPATH=lib:tests .venv/bin/python tests/harness/many_runs.py 0-499 --driver --ends kill --does die
 """
 
 import argparse

@@ -491,8 +491,7 @@ class Run:
         final = judging.final_state(job, self._left_behind)
         for check, what in judging.problems(self._workload, topic, self._offered, results, final):
             self._problem(check, what)
-        with patch.object(objects, "Minio", lambda *_, **__: self._bucket.with_all()):
-            store = SavepointStore(job.config.endpoints, job.config.job)
+        store = SavepointStore(job.config.endpoints, job.config.job, self._bucket.with_all())
         snapshots = judging.snapshots(self._workload, topic, results, final, store)
         self.seen["snapshots judged"] += len(snapshots)
         for name, found in snapshots.items():

@@ -9,10 +9,8 @@ import judging
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from engine import Bucket
 from memory_kafka import Broker, Consumer, LoggedTopic
 
-from keyshift import objects
 from keyshift.endpoints import Endpoints
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.live.journal import journal_from_json
@@ -22,6 +20,7 @@ from keyshift.traffic import topics
 from keyshift.wire.config import result_schema
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.workloads import Workload
+from memory_bucket import MemoryBucket
 
 MANIFEST = "manifest.json"
 
@@ -38,10 +37,9 @@ class Promise:
     @property
     def store(self) -> SavepointStore:
         """With what was there when it was promised, and no other snapshot."""
-        bucket = Bucket()
+        bucket = MemoryBucket()
         bucket.objects = self.kept
-        with patch.object(objects, "Minio", lambda *_, **__: bucket):
-            return SavepointStore(Endpoints("kafka:1", "zookeeper:1", "minio:1", "a", "s"), self.run)
+        return SavepointStore(Endpoints("kafka:1", "zookeeper:1", "minio:1", "a", "s"), self.run, bucket)
 
     def needed(self) -> set[str]:
         """The names of all objects that it consists of; of its manifest only, if that is not there."""
@@ -57,7 +55,7 @@ class Promise:
         return sorted(self.needed() - self.kept.keys())
 
 
-def promised(bucket: Bucket, journal: dict[str, Any], name: str) -> Promise:
+def promised(bucket: MemoryBucket, journal: dict[str, Any], name: str) -> Promise:
     """What the snapshot of this ``name``, in ``journal``, consists of now."""
     begin, run = f"savepoints/{journal['run_id']}/", journal["run_id"]
     mine = {each: data for each, data in bucket.objects.copy().items() if each.startswith(begin)}

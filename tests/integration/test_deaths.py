@@ -13,8 +13,8 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab.reporter import Reporter
 from keyshift.model.errors import QueryDied
 from keyshift.model.notes import Activity
+from keyshift.objects import Bucket
 from keyshift.waiting import wait_until
-from keyshift.wire.savepoint import SavepointStore
 from small_run import SMALL, SMALL_LIVE, at_night, spec
 from spark_workers import workers_of
 
@@ -120,7 +120,7 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
         if not damaged:
             before, newest = job.snapshots.newest
             damaged.append((newest, before))
-            bucket = SavepointStore(job.config.endpoints, job.config.job)._bucket
+            bucket = Bucket(job.config.endpoints, f"savepoints/{job.config.job}/")
             for name in bucket.names(f"{newest.name}/"):
                 if not name.endswith("manifest.json"):
                     bucket.put(name, bytes(len(bucket.get(name))))

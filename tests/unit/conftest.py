@@ -1,5 +1,6 @@
 """Lets the tests of this folder import their helpers (``small_…``), which are beside them; gives a dead process."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
-def own_definitions(monkeypatch):
+def registered():
+    """Registers things for the time of a test: ``registered(registry, name=thing)``."""
+    with contextlib.ExitStack() as stack:
+        yield lambda registry, **things: stack.enter_context(registry.for_a_while(**things))
+
+
+@pytest.fixture
+def own_definitions(registered):
     """What a test defines, in a cell of a notebook say, is forgotten."""
     from keyshift.ordering import orderings
     from keyshift.planner import strategies
@@ -18,8 +26,7 @@ def own_definitions(monkeypatch):
     from keyshift.workloads import workloads
 
     for registry in (strategies, workloads, backends, orderings):
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-        monkeypatch.setattr(registry, "_own", set())
+        registered(registry)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pyarrow as pa
-from small_bucket import Bucket
 from small_job import CONFIG
 
 from keyshift.model import frames
@@ -17,6 +16,7 @@ from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.slot.opening import make_slot
+from memory_bucket import MemoryBucket
 from waits import until
 
 BEGIN_US = 1_000_000_000_000
@@ -28,7 +28,7 @@ class SmallJob:
     def __init__(self, monkeypatch, **config):
         self.config = replace(CONFIG, reserve_bytes=0, **config)
         self.workload = self.config.make_workload()
-        self.memory, self.bucket, self._hosts, self._tasks = Memory(), Bucket(), [], []
+        self.memory, self.bucket, self._hosts, self._tasks = Memory(), MemoryBucket(), [], []
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(opening, "Coordination", lambda _, root, secret: MemoryCoordination(self.memory, root))
         monkeypatch.setattr(opening, "SavepointStore", lambda endpoints, job: self.store(job))
@@ -47,9 +47,7 @@ class SmallJob:
         return any(watch.path == path for session in self.memory.sessions for watch in session.watches)
 
     def store(self, job=""):
-        made = SavepointStore(self.config.endpoints, job or self.config.job)
-        made._bucket._client = self.bucket
-        return made
+        return SavepointStore(self.config.endpoints, job or self.config.job, self.bucket)
 
     def process(self):
         """Another process for slots."""

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
-from small_bucket import ENDPOINTS, Bucket
+from small_bucket import ENDPOINTS
 
 from keyshift.model.records import SnapshotRecord
 from keyshift.results.files import Files
@@ -12,6 +12,7 @@ from keyshift.results.from_records import scaling_table, snapshots_table
 from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore
 from keyshift.results.tables import make_table
+from memory_bucket import MemoryBucket
 
 OTHER_MACHINE = Machine(cpus=64, memory_mib=100, system="Linux", cpu="some")  # than that of ``run``
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -27,15 +28,11 @@ def row(strategy, **values):
 
 
 def files(prefix):
-    made = Files(ENDPOINTS, prefix)
-    made.bucket._client = Bucket()
-    return made
+    return Files(ENDPOINTS, prefix, MemoryBucket())
 
 
 def result_store(client=None, prefix="runs"):
-    store = ResultStore(ENDPOINTS, prefix)
-    store._files.bucket._client = store._index._bucket._client = client or Bucket()
-    return store
+    return ResultStore(ENDPOINTS, prefix, client or MemoryBucket())
 
 
 def run(number=0, strategy="fluid", status="ok", parameters=None, notes=(), **figures):

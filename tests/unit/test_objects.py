@@ -1,6 +1,6 @@
 """What a store says becomes one line that names the object, the address and the remedy; the client is a stand-in.
 
-tests/integration has a real MinIO.
+What objects promise otherwise: tests/contract.
 """
 
 import threading
@@ -11,39 +11,23 @@ from xml.etree.ElementTree import ParseError
 import pytest
 import urllib3.util.retry
 from minio.error import InvalidResponseError
-from small_bucket import Bucket as Client
-from small_bucket import s3_error
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, ProtocolError
 
 from keyshift.endpoints import Endpoints
-from keyshift.model.errors import BadInput, Damaged, NotThere, Refused, ServiceUnavailable
+from keyshift.model.errors import BadInput, NotThere, Refused, ServiceUnavailable
 from keyshift.objects import PART_BYTES, Bucket
+from memory_bucket import MemoryBucket, s3_error
 from waits import only_here
 
 ENDPOINTS = Endpoints("", "", "store:9000", "somebody", "a-secret", bucket="results")
 
 
-def objects(client: Client, prefix: str = "runs/") -> Bucket:
-    made = Bucket(ENDPOINTS, prefix)
-    made._client = client
-    return made
-
-
-def test_objects_come_back_whole_or_in_part_under_the_names_without_the_prefix():
-    client = Client()
-    here, other = objects(client), objects(client, "batches/")
-    here.put("a/1", b"one and all")
-    here.put("a/2", bytearray(b"two"))
-    other.put("a/3", b"three")
-    assert (here.get("a/1"), here.get("a/2"), here.get("a/1", 4, 3)) == (b"one and all", b"two", b"and")
-    assert here.names() == here.names("a/") == ["a/1", "a/2"]
-    assert here.names("a/2") == ["a/2"]
-    here.remove(["a/2", "a/none", "a/1"])
-    assert list(client.objects) == ["batches/a/3"]
+def objects(client: MemoryBucket, prefix: str = "runs/") -> Bucket:
+    return Bucket(ENDPOINTS, prefix, client=client)
 
 
 def test_an_object_goes_in_one_request_unless_in_parts_is_said():
-    client = Client()
+    client = MemoryBucket()
     for name, size, in_parts in (("small", 1, False), ("large", 2 * PART_BYTES, False), ("parts", PART_BYTES, True)):
         objects(client, "").put(name, bytes(size), in_parts)
     assert client.sizes == {
@@ -81,7 +65,7 @@ UNREACHABLE = MaxRetryError(None, "/", ConnectTimeoutError("no route"))
 def test_whatever_goes_wrong_is_one_line_that_names_the_object_the_address_and_what_to_do(error, words):
     for trouble, call in CALLS.items():
         with pytest.raises(ServiceUnavailable) as told:
-            call(objects(Client(error)))
+            call(objects(MemoryBucket(error)))
         line = str(told.value)
         assert line.startswith(f"{trouble}: MinIO at store:9000 {words}")
         assert "\n" not in line and "a-secret" not in line
@@ -89,32 +73,23 @@ def test_whatever_goes_wrong_is_one_line_that_names_the_object_the_address_and_w
 
 def test_refused_credentials_and_a_missing_object_are_told_from_a_store_that_is_away():
     with pytest.raises(Refused):
-        objects(Client(s3_error("AccessDenied"))).names()
+        objects(MemoryBucket(s3_error("AccessDenied"))).names()
     with pytest.raises(
         NotThere, match="runs/a/1 cannot be read: it does not exist in bucket 'results' of MinIO at store"
     ):
-        objects(Client(s3_error("NoSuchKey"))).get("a/1")
-
-
-def test_an_object_that_ends_before_what_is_asked_for_begins_is_damaged():
-    here = objects(Client())
-    here.put("a/1", b"one")
-    assert here.get("a/1", 2, 5) == b"e"
-    for offset in (3, 9):
-        with pytest.raises(Damaged, match=r"^runs/a/1 cannot be read: it is shorter in bucket 'results' of MinIO"):
-            here.get("a/1", offset, 5)
+        objects(MemoryBucket(s3_error("NoSuchKey"))).get("a/1")
 
 
 def test_a_bucket_is_made_once_whoever_is_first():
-    client = Client()
+    client = MemoryBucket()
     assert [objects(client).make(), objects(client).make()] == [True, False]
     assert client.buckets == {"results"}
-    assert objects(Client(s3_error("BucketAlreadyOwnedByYou"))).make() is False
+    assert objects(MemoryBucket(s3_error("BucketAlreadyOwnedByYou"))).make() is False
 
 
 def test_a_name_or_an_address_that_is_none_is_bad_input():
     with pytest.raises(BadInput, match="bucket 'results': no capitals; 3 to 63 small letters"):
-        objects(Client(ValueError("no capitals"))).make()
+        objects(MemoryBucket(ValueError("no capitals"))).make()
     with pytest.raises(BadInput, match=r"MinIO address 'http://here': .*expected host:port"):
         Bucket(Endpoints("", "", "http://here", "a", "s"))
 

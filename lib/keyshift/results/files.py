@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import BadInput, NotThere
@@ -12,10 +13,13 @@ FILE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
 
 class Files:
-    """Folders below ``prefix``, each with files. Every method may raise ServiceUnavailable, in one line, in seconds."""
+    """Folders below ``prefix``, each with files. Every method may raise ServiceUnavailable, in one line, in seconds.
 
-    def __init__(self, endpoints: Endpoints, prefix: str) -> None:
-        self.bucket = Bucket(endpoints, f"{prefix.strip('/')}/")
+    ``client``: see ``Bucket``.
+    """
+
+    def __init__(self, endpoints: Endpoints, prefix: str, client: Any = None) -> None:
+        self.bucket = Bucket(endpoints, f"{prefix.strip('/')}/", client=client)
 
     def folders(self) -> list[str]:
         """All folders that hold something, sorted."""

@@ -35,11 +35,12 @@ class ResultStore:
     """Reads and writes runs. Every method may raise ServiceUnavailable, in one line, within seconds.
 
     Where a method takes a ``run_id``, the first characters of one are enough if only one run begins with them.
+    ``client``: see ``Bucket``.
     """
 
-    def __init__(self, endpoints: Endpoints, prefix: str = "runs") -> None:
-        self._files = Files(endpoints, prefix)
-        self._index = Index(Bucket(endpoints, f"{prefix.strip('/')}-index/"))
+    def __init__(self, endpoints: Endpoints, prefix: str = "runs", client: Any = None) -> None:
+        self._files = Files(endpoints, prefix, client)
+        self._index = Index(Bucket(endpoints, f"{prefix.strip('/')}-index/", client=client))
 
     # Writing
 

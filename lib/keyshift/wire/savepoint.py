@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -142,10 +142,10 @@ _MANIFESTS = TypeAdapter(SavepointManifest)
 
 
 class SavepointStore:
-    """The savepoints and snapshots of one job, below ``savepoints/JOB/`` in the bucket."""
+    """The savepoints and snapshots of one job, below ``savepoints/JOB/`` in the bucket. ``client``: see ``Bucket``."""
 
-    def __init__(self, endpoints: Endpoints, job: str) -> None:
-        self._bucket = Bucket(endpoints, f"savepoints/{job}/")
+    def __init__(self, endpoints: Endpoints, job: str, client: Any = None) -> None:
+        self._bucket = Bucket(endpoints, f"savepoints/{job}/", client=client)
 
     def write(
         self,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_bucket import Bucket
 from small_job import CONFIG
 
 from keyshift import objects
@@ -64,6 +63,7 @@ from keyshift.wire.nodes import (
     saved,
 )
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
+from memory_bucket import MemoryBucket
 
 START = Assignment.contiguous(4, 2)
 MOVED = tuple(SlotId(slot) for slot in (0, 1, 1, 1))
@@ -147,7 +147,7 @@ def job(monkeypatch):
     """A job that has started; ``job.memory`` has what goes through ZooKeeper."""
     memory, queries, offsets, snapshotters, output = Memory(), [], [], [], Output()
     memory.published, memory.left, memory.restores = [], [], RESTORES
-    bucket = Bucket()
+    bucket = MemoryBucket()
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
     for each in (module, attempt):
         monkeypatch.setattr(each, "Coordination", lambda _, root, secret, epoch=None: Participant(memory, root, epoch))
@@ -281,7 +281,7 @@ def test_whoever_asks_while_an_attempt_ends_is_told_its_newest_assignment(job, m
 
 def test_of_earlier_attempts_only_what_may_still_write_snapshots_is_waited_for(job):
     """It would come behind the removal of all that the job has left."""
-    waited, bucket = [], SavepointStore(job.config.endpoints, job.config.job)._bucket
+    waited, bucket = [], objects.Bucket(job.config.endpoints, f"savepoints/{job.config.job}/")
     for number in range(4):
         job.snapshotters[-1].writes = number == 1
         job.snapshotters[-1].join = lambda within_s, number=number: (waited.append(number), bucket.put("late", b""))
@@ -309,7 +309,7 @@ def test_what_zookeeper_has_of_attempts_before_the_last_one_goes_and_another_pro
 
 
 def test_snapshots_of_a_job_that_is_over_go_though_zookeeper_is_away(job, monkeypatch):
-    bucket = SavepointStore(job.config.endpoints, job.config.job)._bucket
+    bucket = objects.Bucket(job.config.endpoints, f"savepoints/{job.config.job}/")
     bucket.put("snapshot", b"")
     job.stop()
 

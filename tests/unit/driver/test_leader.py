@@ -385,15 +385,6 @@ def test_a_plan_that_takes_long_does_not_hold_the_coordinator():
     assert leader.assignment.owner == (1, 1, 1, 1)
 
 
-def test_a_plan_that_cannot_be_made_ends_the_lead():
-    def impossible(current):
-        raise Died
-
-    leader = coordinator(Nodes())
-    leader.request(impossible)
-    lead_until_death(leader)
-
-
 def test_requests_of_several_threads_are_made_one_after_the_other():
     nodes, seen = Nodes(), []
     nodes.goes_on()

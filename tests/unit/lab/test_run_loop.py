@@ -186,12 +186,6 @@ def test_what_the_next_migration_wants_copied_is_copied_as_soon_as_the_one_befor
     assert [at for at, _ in later] == pytest.approx([at for at, _ in announced], abs=0.3)
 
 
-def test_after_a_death_only_what_is_still_to_come_is_requested(made):
-    run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0)
-    run.system.dies = [4.0]
-    assert [(round(at), what) for at, what, *_ in play(run)] == [(2, "request"), (4, "recover"), (7, "request")]
-
-
 def test_a_system_that_the_scenario_kills_is_recovered_and_the_scenario_goes_on(made):
     run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, fault="kill:slot@3")
     calls = play(run)

@@ -40,9 +40,9 @@ def test_memory_is_that_of_all_tasks_and_of_the_keys_that_exist_in_every_process
 
 
 @pytest.fixture
-def own_backends(monkeypatch):
+def own_backends(registered):
     for name, where in (("shelf", {"files": True}), ("depot", {"server": "Depot"})):
-        monkeypatch.setitem(backends._entries, name, backends.get("memory")._replace(**where))
+        registered(backends, **{name: backends.get("memory")._replace(**where)})
 
 
 def test_each_replica_has_tasks_and_state_of_its_own():

@@ -108,8 +108,8 @@ def test_what_makes_sense_is_not_refused(overrides):
     assert settings(change(PLAIN, overrides)).items() >= overrides.items()
 
 
-def test_a_batch_of_ones_own_may_have_a_size(monkeypatch):
-    monkeypatch.setitem(batches._entries, "mine", batches.get("global"))
+def test_a_batch_of_ones_own_may_have_a_size(registered, monkeypatch):
+    registered(batches, mine=batches.get("global"))
     with pytest.raises(BadInput, match=r"size = 2: batch = mine has no size; set batch = global or per_source, or"):
         change(PLAIN, {"batch": "mine", "size": 2})
     monkeypatch.setattr(sys.modules[change.__module__], "SIZED", (*SIZED, "mine"))

@@ -179,8 +179,8 @@ def test_the_cap_is_named_where_it_is_what_holds_a_unit_up():
     ]
 
 
-def test_a_new_batch_is_one_function_and_what_it_delays_is_explained(monkeypatch):
-    monkeypatch.setitem(batches._entries, "last_first", lambda moves, strategy: ([move] for move in reversed(moves)))
+def test_a_new_batch_is_one_function_and_what_it_delays_is_explained(registered):
+    registered(batches, last_first=lambda moves, strategy: ([move] for move in reversed(moves)))
     plan = make_plan(change(strategies.get("fluid"), {"batch": "last_first"}), CURRENT, TARGET)
     assert [(d.unit, d.step, d.reason) for d in plan.decisions] == [
         (3, 0, "place 2 of 2 by id"),

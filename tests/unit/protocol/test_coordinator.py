@@ -428,27 +428,3 @@ def test_a_coordinator_that_dies_at_any_message_with_any_part_of_it_carried_out_
         if not died:
             break
     assert deaths == 3 * 17, "once per message and part"
-
-
-def test_who_takes_over_a_step_that_moves_goes_on_with_the_one_ahead():
-    machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100, slots=3)
-    assert machine.recover(9, [(8, SWAP), (9, BACK)], (), 0) == []
-    machine.acknowledged("prepared", 9, 1, 0)
-    machine.acknowledged("released", 8, 0, 0)
-    machine.acknowledged("prepared", 9, 0, 1)
-    machine.acknowledged("released", 8, 1, 1)
-    machine.acknowledged("installed", 8, 1, 1)
-    after = assignment(9, 0, 0, 1, 2)
-    assert machine.acknowledged("installed", 8, 2, 1) == [StepDone(8), PublishAssignment(after)]
-
-
-def test_who_takes_over_between_a_switch_and_the_step_ahead_publishes_that():
-    machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100, slots=3)
-    assert machine.recover(8, [(8, SWAP)], (BACK,), 0) == [publish(9, (8, SWAP), (9, BACK))]
-
-
-def test_a_switch_that_was_decided_but_not_published_is_published_by_the_next():
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
-    assert machine.recover(8, [(8, SWAP)], (), 0) == []
-    *_, last = [machine.acknowledged("prepared", 8, slot, 0) for slot in (0, 1, 2)]
-    assert last == [PublishAssignment(assignment(8, 1, 0, 1, 2))]

@@ -3,17 +3,17 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_bucket import Bucket, s3_error
 from small_store import result_store, run, tables
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.index import MOST
 from keyshift.results.manifest import new_run_id
+from memory_bucket import MemoryBucket, s3_error
 
 TABLES = tables(seconds=2, per_s=2)
 
 
-class Counting(Bucket):
+class Counting(MemoryBucket):
     """Counts the manifests that are read. ``refuses``: it writes and removes nothing below that."""
 
     def __init__(self):
@@ -137,7 +137,7 @@ def test_a_run_is_deleted_from_a_store_that_is_full_and_again_after_ctrl_c(store
     client.refuses = "runs-index/"
 
     def interrupted(bucket, name):
-        Bucket.remove_object(client, bucket, name)
+        MemoryBucket.remove_object(client, bucket, name)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -1,13 +1,13 @@
 """What a store asks of its bucket; the rest of it is tried on a real MinIO (``tests/integration/test_store.py``)."""
 
 import pytest
-from small_bucket import Bucket
 from small_store import result_store, run, tables
 
 from keyshift.model.errors import BadInput
+from memory_bucket import MemoryBucket
 
 
-class Watched(Bucket):
+class Watched(MemoryBucket):
     def __init__(self):
         super().__init__()
         self.listed = []
@@ -44,7 +44,7 @@ def test_an_unknown_run_is_looked_for_among_those_of_its_day_and_no_others(run_i
 
 @pytest.mark.parametrize("damaged", [lambda whole: whole[:-9], lambda whole: b"", lambda whole: b"PAR1" + bytes(99)])
 def test_a_damaged_table_is_told_with_its_run(damaged):
-    bucket = Bucket()
+    bucket = MemoryBucket()
     store = result_store(bucket)
     stored = store.put_run(run(), tables()).run_id
     name = f"runs/{stored}/latency.parquet"
@@ -54,7 +54,7 @@ def test_a_damaged_table_is_told_with_its_run(damaged):
     assert len(store.get_table(stored, "migration"))
 
 
-class TwoAtOnce(Bucket):
+class TwoAtOnce(MemoryBucket):
     """Another process adds a file to the run while this one writes its own."""
 
     def put_object(self, bucket, name, data, length, part_size):

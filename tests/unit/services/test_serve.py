@@ -13,8 +13,6 @@ from typing import NoReturn
 import pytest
 import redis
 import urllib3
-from small_bucket import Bucket as Client
-from small_bucket import s3_error
 from typer.testing import CliRunner
 
 from keyshift.endpoints import Endpoints
@@ -29,6 +27,7 @@ from keyshift.services.processes import tail
 from keyshift.services.service import Binding
 from keyshift.services.zookeeper import ZooKeeper
 from keyshift.waiting import wait_until
+from memory_bucket import MemoryBucket, s3_error
 
 DEADLINE_S = 60.0
 
@@ -203,26 +202,26 @@ def test_a_data_folder_that_cannot_be_made_is_named(container, monkeypatch):
         become("zookeeper", "--data", str(container / "file"), monkeypatch=monkeypatch)
 
 
-def results_of(client: Client) -> Bucket:
-    made = Bucket(Endpoints("", "", "store:9000", "somebody", "a-secret", bucket="results"))
-    made._client = client  # type: ignore[assignment]
-    return made
+def results_of(client: MemoryBucket) -> Bucket:
+    return Bucket(Endpoints("", "", "store:9000", "somebody", "a-secret", bucket="results"), client=client)
 
 
 def test_the_bucket_is_made_once_the_server_answers_and_then_left_alone():
-    client = Client(failures=[urllib3.exceptions.ProtocolError("refused"), s3_error("XMinioServerNotInitialized")])
+    client = MemoryBucket(
+        failures=[urllib3.exceptions.ProtocolError("refused"), s3_error("XMinioServerNotInitialized")]
+    )
     assert serve.await_bucket(results_of(client), DEADLINE_S) is True
     assert client.buckets == {"results"}
     assert serve.await_bucket(results_of(client), DEADLINE_S) is False
 
 
 def test_wrong_credentials_are_told_at_once_and_a_silent_server_after_the_deadline():
-    refusing = Client(failures=[s3_error("SignatureDoesNotMatch")])
+    refusing = MemoryBucket(failures=[s3_error("SignatureDoesNotMatch")])
     with pytest.raises(
         ServiceUnavailable, match=r"'results' .*store:9000 refused the credentials \(SignatureDoesNotMatch\): check"
     ):
         serve.await_bucket(results_of(refusing), DEADLINE_S)
-    silent = Client(failures=[urllib3.exceptions.ProtocolError("no route")] * 9)
+    silent = MemoryBucket(failures=[urllib3.exceptions.ProtocolError("no route")] * 9)
     with pytest.raises(
         ServiceUnavailable, match=r"'results' .*store:9000 does not answer \(ProtocolError\).*\(tried for 0 s\)"
     ):

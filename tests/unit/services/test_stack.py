@@ -376,14 +376,6 @@ def test_a_missing_or_unfit_java_is_named_with_the_versions_that_fit(tools, tmp_
         jars.require_java()
 
 
-def test_an_unfit_java_stops_up_before_anything_is_started(tools, tmp_path):
-    java(tools / "java", "1.8")
-    stack = Stack(tmp_path / "home")
-    with pytest.raises(ServiceUnavailable, match=r"Java 1\.8; install Java 17 or 21"):
-        stack.up()
-    assert not stack.running()
-
-
 # Jars
 
 

@@ -207,13 +207,6 @@ def test_again_that_was_interrupted_goes_on_with_what_was_not_executed_anew(fold
     assert [given["skew"] for given in rest.given] == [1, 2]
 
 
-def test_a_batch_of_another_name_starts_from_the_beginning(folder, bench):
-    bench.run(prepared(folder), Executor())
-    second = Executor()
-    bench.run(prepared(folder, name="other"), second)
-    assert len(second.given) == 1
-
-
 @pytest.mark.parametrize("error", ["cell 3: ValueError: no\nmore", RuntimeError("Kernel died"), OSError("no space")])
 def test_a_failure_is_recorded_and_the_rest_goes_on(folder, bench, error):
     made = prepared(folder, "grid: {skew: [0, 1, 2]}")

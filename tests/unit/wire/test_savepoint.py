@@ -55,9 +55,8 @@ def test_units_come_back_with_their_values_and_timers_wherever_they_are_in_a_seg
 
 def counted(written):
     """A store that reads what was written into another one, and its reads."""
-    store, get = store_of(), Mock(wraps=written._bucket.get)
-    store._bucket = SimpleNamespace(get=get)
-    return store, get
+    get = Mock(wraps=written.client.get_object)
+    return store_of(client=SimpleNamespace(get_object=get)), get
 
 
 def units_of(portions):
@@ -99,7 +98,9 @@ def test_what_lies_between_the_units_that_are_wanted_is_read_only_if_it_is_littl
     assert units_of(store.read(wanted)) == [[0, 1, 8]] and get.call_count == 1
     monkeypatch.setattr(savepoint, "GAP_BYTES", places[0].length)
     assert units_of(store.read(wanted)) == [[0, 1, 8]] and get.call_count == 3
-    assert sum(call.args[2] for call in get.call_args_list[1:]) == sum(places[unit].length for unit in (0, 1, 8))
+    assert sum(call.kwargs["length"] for call in get.call_args_list[1:]) == sum(
+        places[unit].length for unit in (0, 1, 8)
+    )
 
 
 def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come():
@@ -113,15 +114,15 @@ def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come():
 def test_a_slot_without_units_writes_nothing():
     store = store_of()
     assert write(store, "one", 0, []) == []
-    assert not store._bucket._client.objects
+    assert not store.client.objects
 
 
 def test_a_large_slot_writes_several_segments_and_each_unit_is_in_one(monkeypatch):
     monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 3000)
     store = store_of()
     places = write(store, "one", 2, [(unit, state(unit)) for unit in range(1, 12)])
-    assert len(store._bucket._client.objects) > 2
-    assert {f"savepoints/job/{place.segment}" for place in places} == store._bucket._client.objects.keys()
+    assert len(store.client.objects) > 2
+    assert {f"savepoints/job/{place.segment}" for place in places} == store.client.objects.keys()
     assert all(everything(restored(store, place)) == everything(state(place.unit)) for place in places)
 
 
@@ -175,10 +176,10 @@ def test_a_savepoint_without_each_unit_exactly_once_does_not_come_to_exist(of_sl
 def test_a_unit_that_is_not_as_it_was_written_is_named(where):
     store = store_of()
     places = write(store, "one", 2, [(unit, state(unit)) for unit in (1, 5)])
-    ((name, data),) = store._bucket._client.objects.items()
+    ((name, data),) = store.client.objects.items()
     spoiled = bytearray(data)
     spoiled[places[1].offset + int(places[1].length * where)] ^= 1
-    store._bucket._client.objects[name] = bytes(spoiled)
+    store.client.objects[name] = bytes(spoiled)
     with pytest.raises(ServiceUnavailable, match=r"segment one/2-\w+-0: unit 5 does not have its checksum"):
         read(store, places[1])
     assert everything(restored(store, places[0])) == everything(state(1))
@@ -196,7 +197,7 @@ def committed(**made_by):
 
 def test_a_manifest_is_read_though_it_has_the_parameters_of_its_job_as_it_had_once():
     store = committed(workload="keycount")
-    written, objects = store.manifest("one"), store._bucket._client.objects
+    written, objects = store.manifest("one"), store.client.objects
     [name] = [name for name in objects if name.endswith("manifest.json")]
     objects[name] = objects[name].replace(b'"workload"', b'"parameters":{"keys":3},"workload"')
     assert b"parameters" in objects[name] and store.manifest("one") == written
@@ -218,8 +219,8 @@ def test_a_manifest_is_read_though_it_has_the_parameters_of_its_job_as_it_had_on
 )
 def test_a_manifest_that_this_keyshift_has_not_written_is_refused_in_one_line(spoil, kind, words):
     store = committed()
-    [name] = [name for name in store._bucket._client.objects if name.endswith("manifest.json")]
-    store._bucket._client.objects[name] = spoil(store._bucket._client.objects[name])
+    [name] = [name for name in store.client.objects if name.endswith("manifest.json")]
+    store.client.objects[name] = spoil(store.client.objects[name])
     with pytest.raises(kind, match=words):
         store.places("one", "counter")
     with pytest.raises(kind, match=words):
@@ -246,7 +247,7 @@ def test_a_snapshot_of_another_workload_is_refused():
 def test_a_store_that_does_not_answer_is_named_with_what_was_wanted(error):
     store = store_of()
     (place,) = write(store, "one", 2, [(1, state(1))])
-    store._bucket._client.error = error
+    store.client.error = error
     with pytest.raises(ServiceUnavailable, match=r"savepoints/job/two/2-\w+-0 cannot be written: MinIO at m:1"):
         write(store, "two", 2, [(1, state(1))])
     with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/2-\w+-0 cannot be read: MinIO at m:1"):
@@ -256,13 +257,13 @@ def test_a_store_that_does_not_answer_is_named_with_what_was_wanted(error):
 
 
 def test_deleting_removes_the_savepoints_of_this_job_only():
-    store, other = store_of("job"), store_of("job-2")
-    other._bucket._client = store._bucket._client
+    store = store_of("job")
+    other = store_of("job-2", store.client)
     write(store, "one", 1, [(1, state(1))])
     store.commit("one", manifest({}, 0))
     other.commit("one", manifest({}, 0))
     store.delete_all()
-    assert list(store._bucket._client.objects) == ["savepoints/job-2/one/manifest.json"]
+    assert list(store.client.objects) == ["savepoints/job-2/one/manifest.json"]
 
 
 def part(unit, whole=None, changed=(), deleted=(), timers=None, number=1, follows=0):
@@ -298,13 +299,13 @@ def test_only_the_kept_snapshots_what_they_refer_to_and_newer_ones_stay():
     store.commit("snapshot-1", manifest({0: [second[0], first[1], second[1]]}, 2))
     store.commit("snapshot-2", manifest({0: [second[0], third[0], first[1], second[1]]}, 2))
     store.keep_only(["snapshot-1", "snapshot-2"], "snapshot-")
-    left = {name.removeprefix("savepoints/job/") for name in store._bucket._client.objects}
+    left = {name.removeprefix("savepoints/job/") for name in store.client.objects}
     segments = {place.segment for places in written.values() for place in places}
     assert left == segments | {"snapshot-1/manifest.json", "snapshot-2/manifest.json"}, "a part of the first is needed"
     assert everything(restored(store, *store.places("snapshot-2", "counter")[1]))[0][0] == (2, b"")
     store.commit("snapshot-4", manifest({0: [*written["snapshot-3"], part_of(written["snapshot-3"][0], 1)]}, 2))
     store.keep_only(["snapshot-4"], "snapshot-")
-    left = {name.removeprefix("savepoints/job/") for name in store._bucket._client.objects}
+    left = {name.removeprefix("savepoints/job/") for name in store.client.objects}
     assert left == {written["snapshot-3"][0].segment, written["other"][0].segment, "snapshot-4/manifest.json"}
 
 
@@ -331,7 +332,7 @@ def test_a_snapshot_in_which_a_part_does_not_follow_the_one_before_does_not_come
 def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
     store = committed()
     places = store.places("one", "counter")
-    objects, kept = store._bucket._client.objects, dict(store._bucket._client.objects)
+    objects, kept = store.client.objects, dict(store.client.objects)
     for cut in (-1, 1):  # the second before the place of the unit
         objects.update({name: content[:cut] for name, content in kept.items()})
         for look in (lambda: read(store, *places[1]), lambda: store.manifest("one")):
@@ -341,7 +342,7 @@ def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
     for look in (lambda: read(store, *places[0]), lambda: store.manifest("one")):
         with pytest.raises(NotThere):
             look()
-    store._bucket._client.error = urllib3.exceptions.HTTPError("refused")
+    store.client.error = urllib3.exceptions.HTTPError("refused")
     with pytest.raises(ServiceUnavailable) as away:
         read(store, *places[0])
     assert not isinstance(away.value, (Damaged, NotThere))
@@ -350,7 +351,7 @@ def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
 def test_a_savepoint_is_whole_if_its_manifest_and_every_unit_can_be_read():
     store = committed()
     store.require_whole("one")
-    objects = store._bucket._client.objects
+    objects = store.client.objects
     kept = dict(objects)
     assert len(kept) > 1
     for name in kept:

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from kazoo.client import KazooState
+from small_kazoo import Client
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.waiting import wait_until
@@ -12,30 +13,6 @@ from keyshift.wire.coordination import Coordination
 from keyshift.wire.session import Session
 
 DEADLINE_S = 60.0
-
-
-class Handler:
-    def __init__(self):
-        self.threads = []
-
-    def spawn(self, act):
-        self.threads.append(threading.Thread(target=act, daemon=True))
-        self.threads[-1].start()
-
-
-class Client:
-    def __init__(self):
-        self.handler, self.stopped = Handler(), False
-
-    def add_listener(self, listener):
-        pass
-
-    remove_listener = add_listener
-
-    def stop(self):
-        self.stopped = True
-
-    close = stop
 
 
 @pytest.fixture

@@ -259,13 +259,6 @@ def test_one_that_dies_again_and_again_is_left_at_that_and_the_notes_say_so(job,
     assert "replica 0 does not come back: it has begun to 0 times" in job.status()["notes"]
 
 
-def test_the_job_ends_when_the_last_one_has_died(job):
-    for replica in job.replicas.all:
-        replica.application.kill()
-    assert job.ended.wait(60)
-    assert job.state == "failed" and job.why.startswith("no replica is left: replica 0 died")
-
-
 def test_one_that_dies_while_it_is_measured_is_noticed_and_nothing_else_happens(job):
     called = []
 

@@ -196,33 +196,25 @@ def test_when_the_last_one_has_died_the_run_ends_with_all_that_was_said(made):
 
 
 @pytest.mark.parametrize(
-    ("faults", "did", "lives", "struck"),
+    ("ordering", "faults", "did", "lives", "struck"),
     [
-        ("kill:replica@steady, kill:replica@4", ("check",), [False, False, True], ["kill replica"] * 2),
-        ("kill:executor@4", "the executor at slots/0 of 0 goes", [False, True, True], ["kill executor"]),
-        ("stop:replica@4:3s", ("pause", 3.0), [True] * 3, ["stop replica"]),
+        ("live_robin", "kill:replica@steady, kill:replica@4", ("check",), [False, False, True], ["kill replica"] * 2),
+        ("live_robin", "kill:executor@4", "the executor at slots/0 of 0 goes", [False, True, True], ["kill executor"]),
+        ("live_robin", "stop:replica@4:3s", ("pause", 3.0), [True] * 3, ["stop replica"]),
+        ("kazoo", "kill:follower@steady, kill:follower@4", ("check",), [True, False, False], ["kill follower"] * 2),
     ],
-    ids=["killed", "an executor is deleted", "stopped for a while"],
+    ids=["killed", "an executor is deleted", "stopped for a while", "a follower: the one that came last"],
 )
-def test_the_first_replica_that_lives_is_hit_and_dies_unless_it_is_only_stopped(made, faults, did, lives, struck):
-    job = made(faults)
+def test_the_first_replica_that_lives_is_hit_and_dies_unless_it_is_only_stopped(
+    made, ordering, faults, did, lives, struck
+):
+    job = made(faults, ordering=ordering)
     for fault in parse(faults):
         job.system.hit(fault)
         job.system.check()
     assert job.every[0].did[0] == did and [each.lives for each in job.every] == lives
     final = job.system.final_state()
     assert [what for _, what in final.struck] == struck
-    assert not any("did not happen" in note for note in final.notes)
-
-
-def test_a_follower_is_the_replica_that_came_last(made):
-    job = made("kill:follower@steady, kill:follower@4", ordering="kazoo")
-    for fault in parse("kill:follower@steady, kill:follower@4"):
-        job.system.hit(fault)
-        job.system.check()
-    assert [each.lives for each in job.every] == [True, False, False]
-    final = job.system.final_state()
-    assert [what for _, what in final.struck] == ["kill follower"] * 2
     assert not any("did not happen" in note for note in final.notes)
 
 
