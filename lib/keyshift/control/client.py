@@ -13,13 +13,12 @@ import psutil
 
 from keyshift.control.files import JobFile
 from keyshift.experiment.commands import UNDER_WAY, Answer, Command, Migration
-from keyshift.lab.live.status import Status
+from keyshift.lab.live.status import GOES_ON, Status
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services import processes
 
 LOOK_S = 0.1
-GOES_ON = ("running", "stopping")  # states of a job whose migrations come to their end
 ANSWER_S = 120.0  # a job that recovers or restarts answers when it has
 END_S = 120.0  # for its process to stop what it has started
 

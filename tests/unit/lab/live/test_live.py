@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from keyshift.experiment.commands import Cancel, Double, InjectFault, MoveBy, Ra
 from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab import run_loop
 from keyshift.lab.live import run as live_run
+from keyshift.lab.live.status import LEADS_TO, JobLife, JobState
 from keyshift.lab.run_loop import WINDOW_S, pause_before
 from keyshift.model.errors import BadInput, Deposed, MigrationFailed, NotThere, QueryDied, RunsElsewhere
 from keyshift.model.keys import Assignment, Step
@@ -95,6 +97,30 @@ def test_a_workload_of_ones_own_may_have_any_parameters(monkeypatch):
 def test_more_slots_than_key_groups_are_refused_before_anything_starts():
     with pytest.raises(BadInput, match="slots_max = 20: more slots than key groups"):
         live_spec(SMALL | {"slots_max": 20})
+
+
+def test_a_state_leads_to_those_of_the_table_alone():
+    for before, after in product(JobState, JobState):
+        life = JobLife()
+        life.state = before
+        if after in LEADS_TO[before]:
+            life.enter(after)
+            assert life.state is after
+        else:
+            with pytest.raises(ValueError, match=f"a job that is {before} cannot be {after} next"):
+                life.enter(after)
+            assert life.state is before
+
+
+def test_a_job_enters_each_state_of_its_way(monkeypatch):
+    entered, enter = [], JobLife.enter
+    monkeypatch.setattr(JobLife, "enter", lambda life, state: (entered.append(state), enter(life, state)))
+    with live_job(monkeypatch, live_spec(SMALL)) as job:
+        assert JobState.RUNNING in entered
+        job.stop()
+    with live_job(monkeypatch, live_spec(SMALL)):
+        pass  # it is given up
+    assert entered == [JobState.RUNNING, JobState.STOPPING, JobState.ENDED, JobState.RUNNING, JobState.FAILED]
 
 
 def test_it_scales_and_says_so(job):
