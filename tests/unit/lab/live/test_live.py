@@ -205,7 +205,7 @@ def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(c
     chain.do(Cancel())
     assert wait_until(lambda: not chain.status()["migrating"], 60)
     for migration in chain.status()["migrations"]:
-        assert migration["outcome"].startswith(f"incomplete: {migration['stage']}: 1 requests for a migration were")
+        assert migration["why"].startswith(f"{migration['stage']}: 1 requests for a migration were")
 
 
 def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
@@ -260,9 +260,9 @@ def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job,
     monkeypatch.setattr(job.counter, "measure", fails)
     job.inner.go.set()
     assert wait_until(lambda: not job.status()["migrating"], 60)
-    first, second = (each["outcome"] for each in job.status()["migrations"])
-    assert first == "complete"
-    assert second.startswith("incomplete: migration 1 was dropped, no plan could be made when its turn came: measure")
+    first, second = job.status()["migrations"]
+    assert (first["outcome"], first["why"], second["outcome"]) == ("complete", None, "incomplete")
+    assert second["why"].startswith("migration 1 was dropped, no plan could be made when its turn came: measure")
     assert job.do(Scale(slots=2), wait=True)["outcome"] == "complete"
 
 
@@ -272,7 +272,8 @@ def test_what_is_taken_back_is_not_complete(job):
     job.do(Cancel())
     assert wait_until(lambda: not job.status()["migrating"], 60)
     (migration,) = job.status()["migrations"]
-    assert migration["outcome"].startswith("incomplete: 1 requests for a migration were taken back")
+    assert migration["outcome"] == "incomplete"
+    assert migration["why"].startswith("1 requests for a migration were taken back")
 
 
 @pytest.fixture
@@ -357,7 +358,7 @@ def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_
         assert wait_until(lambda: job.status()["migrations"][1]["outcome"] != "under way", 60)
         first, second = job.status()["migrations"]
         assert (first["outcome"], second["number"]) == ("complete", 1)
-        assert second["outcome"].startswith("incomplete: the job's process was gone")
+        assert second["why"].startswith("the job's process was gone")
         assert not job.status()["migrating"]
         assert (job.run_id, job.inner.calls) == (journal.run_id, ["claim", "resume"])
         assert job.do(Scale(slots=2), wait=True)["number"] == 2
