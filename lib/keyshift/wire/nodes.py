@@ -193,7 +193,7 @@ class SavepointCalled:
 
 class Location(NamedTuple):
     """Where one part of a unit's state is: a stretch of a segment, in bytes. ``number``, ``follows``: see
-    ``snapshots.Part``.
+    ``runtime.snapshots.SnapshotPart``.
     """
 
     unit: int
