@@ -15,6 +15,7 @@ from keyshift.experiment.parameters import DEFAULTS
 from keyshift.experiment.parts import JobPart
 from keyshift.lab.machine.bare_copy import CopySink, copy_s
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import UnitId
 from keyshift.model.messages import decode
 from keyshift.state import Store, UnitState, backends
 from keyshift.traffic.process import JsonProcess, say
@@ -153,7 +154,7 @@ def measure(repetitions: int) -> list[Measurement]:
 
             def push(units: Units) -> float:
                 acknowledged: Acknowledged = []
-                shipments = [Shipment(unit, state=state) for unit, state in units]
+                shipments = [Shipment(UnitId(unit), state=state) for unit, state in units]
                 begin = time.perf_counter()
                 clients.push(addresses.state, 0, "", shipments, lambda *_: None, acknowledged.extend)
                 took_ms = (time.perf_counter() - begin) * 1000

@@ -212,6 +212,7 @@ class Run:
             snapshot_s=shape.snapshot_s,
             ordering=shape.ordering,
             heartbeat_us=round(shape.heartbeat_s * 1e6),
+            session_ms=500,
             input_of=input_of,
             replica=replica,
         )

@@ -16,7 +16,14 @@ CONFIG = JobConfig(
     slots=2,
     key_groups=4,
     token="secret",
+    slots_per_process=1,
     chunk_bytes=1000,
+    queue_bytes=64 << 20,
+    deadline_s=30.0,
+    snapshot_s=0.0,
+    ordering="none",
+    heartbeat_us=20_000,
+    session_ms=500,
 )
 VALUE = CONFIG.make_stage().operator().state_schema
 

@@ -129,7 +129,7 @@ class Soak:
 def _said(before: Status, told: Status) -> str:
     new = told["migrations"][len(before["migrations"]) :]
     took = ["" if each["took_s"] is None else f" after {each['took_s']:.1f} s" for each in new]
-    said = [each["outcome"].partition(":")[0] + time for each, time in zip(new, took, strict=True)]
+    said = [each["outcome"] + time for each, time in zip(new, took, strict=True)]
     died = max(0, told["deaths"] - before["deaths"])
     return ", ".join([*(said or ["no migration"]), *([f"died {died} x"] if died else [])])
 

@@ -14,7 +14,7 @@ from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import Command
 from keyshift.experiment.live_spec import live_spec, room
-from keyshift.lab.live.status import Status
+from keyshift.lab.live.status import JobState, Status
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services.stack import Stack
@@ -61,7 +61,7 @@ class SoakJob:
     def status(self) -> Status:
         """Ask for its status. Raises KeyshiftError, with how it ended, if it does not run any more; Unanswered."""
         told = self._asked(lambda client: client.status())
-        if told["state"] == "failed":
+        if told["state"] == JobState.FAILED:
             raise KeyshiftError(f"the job has failed: {told['why']}")
         return told
 
@@ -98,7 +98,7 @@ class SoakJob:
         def over() -> bool:
             nonlocal told
             told = self.status()
-            return told["state"] == "running" and not told["migrating"] and told["results_per_s"] > 0
+            return told["state"] == JobState.RUNNING and not told["migrating"] and told["results_per_s"] > 0
 
         if not wait_until(over, RECOVER_S, LOOK_S):
             how = {name: told.get(name) for name in ("state", "phase", "migrating", "results_per_s")}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
-from keyshift.experiment.commands import Command
+from keyshift.experiment.commands import Command, outcome_said
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.progress import tell
 from keyshift.registry import named_values
@@ -94,7 +94,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
         typer.echo(f"{'stage':14} {words}")
         _print_columns(({"slot": slot, **said} for slot, said in of["of_slot"].items()), OF_A_SLOT)
     _print_columns(({"replica": number, **how} for number, how in told.get("replicas", {}).items()), OF_A_REPLICA)
-    _print_columns(told["migrations"], OF_A_MIGRATION)
+    _print_columns(({**each, "outcome": outcome_said(each)} for each in told["migrations"]), OF_A_MIGRATION)
     if told.get("autoscaler") and told["autoscaler"]["decisions"]:
         typer.echo(f"{'autoscaler':14} {told['autoscaler']['decisions'][-1]['words']}")
     for line in told.get("notes", ()):

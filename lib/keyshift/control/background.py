@@ -21,7 +21,7 @@ from keyshift.control.server import listen, url_of
 from keyshift.experiment.definitions import Parcels, define_own, own_parcels
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.environment import require_possible_here
-from keyshift.lab.live.status import Status
+from keyshift.lab.live.status import JobState, Status
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.profile import ControlProfile, located
 from keyshift.progress import Say
@@ -190,7 +190,7 @@ def _await_ready(job: JobFile, process: subprocess.Popen[bytes], log: Path, say:
             kind = BadInput if status == 2 else KeyshiftError
             raise kind(f"job {job.name} did not start: {last_line(log)} (its log is {log})")
         with contextlib.suppress(ServiceUnavailable):  # it does not listen yet
-            if (told := client.status())["state"] == "running":
+            if (told := client.status())["state"] == JobState.RUNNING:
                 return told
         time.sleep(LOOK_S)
 

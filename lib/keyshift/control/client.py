@@ -12,14 +12,13 @@ import httpx
 import psutil
 
 from keyshift.control.files import JobFile
-from keyshift.experiment.commands import UNDER_WAY, Answer, Command, Migration
-from keyshift.lab.live.status import Status
+from keyshift.experiment.commands import UNDER_WAY, Answer, Command, Migration, outcome_said
+from keyshift.lab.live.status import GOES_ON, Status
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services import processes
 
 LOOK_S = 0.1
-GOES_ON = ("running", "stopping")  # states of a job whose migrations come to their end
 ANSWER_S = 120.0  # a job that recovers or restarts answers when it has
 END_S = 120.0  # for its process to stop what it has started
 
@@ -79,7 +78,8 @@ def moved(client: Client, migration: Migration, say: Say) -> Migration:
         return ended
     if told["state"] not in GOES_ON:
         became = f"; the job has {told['state']}" + (f": {told['why']}" if told["why"] else "")
-    raise MigrationFailed(f"the migration of {ended['stage']} to {ended['slots']} slots is {ended['outcome']}{became}")
+    which_one = f"the migration of {ended['stage']} to {ended['slots']} slots"
+    raise MigrationFailed(f"{which_one} is {outcome_said(ended)}{became}")
 
 
 def followed(client: Client, over: Callable[[Status], bool], say: Say) -> Status:

@@ -15,11 +15,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.live.status import REPLICA_STATES, ReplicaStatus, ScalingStatus, StageStatus
+from keyshift.lab.live.status import REPLICA_STATES, JobState, ReplicaStatus, ScalingStatus, StageStatus
 from keyshift.model.notes import Activity
 from keyshift.traffic.messages import BUCKETS_MS
 
-STATES = ("starting", "running", "stopping", "ended", "failed")
 LABELS = ("stage", "slot")
 # Name, kind, what a slot measures by that name, and what that means.
 OF_A_SLOT = (
@@ -43,7 +42,8 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """See ``prometheus_client.registry.Collector``."""
         told = self._job.status()
-        yield StateSetMetricFamily("keyshift_job_state", "state of the job", {s: s == told["state"] for s in STATES})
+        states = {each.value: each == told["state"] for each in JobState}
+        yield StateSetMetricFamily("keyshift_job_state", "state of the job", states)
         if not told["stages"]:
             return
         yield CounterMetricFamily("keyshift_events_offered", "events sent to Kafka", told["offered"])

@@ -8,6 +8,7 @@ from typing import Protocol
 from keyshift.clock import SECOND_US, now_us
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import SlotId
 from keyshift.model.notes import Activity, Doing
 from keyshift.wire import nodes
 from keyshift.wire.faults import EXECUTOR, REPLICA, SERVICES, Fault
@@ -119,7 +120,7 @@ class JobFaults:
         elif fault.who == "coordinator":
             stage.fail(fault)
         else:
-            stage.ask.tell(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))
+            stage.ask.tell(nodes.FAULT, nodes.FaultNow(SlotId(0), fault, now_us()))
 
 
 def first_slot_host(stage: LedStage) -> str:

@@ -18,6 +18,7 @@ from keyshift.driver.step_log import StepLog, read_published
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.keys import Assignment, Step, Version
 from keyshift.model.notes import Activity, Doing
+from keyshift.model.records import StepOutcome
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.coordinator import CoordinatorMachine
 from keyshift.wire import nodes
@@ -295,7 +296,7 @@ class Coordinator:
                 log.late(effect, self._machine.deadline_ms / 1000)
                 say(Doing(Activity.ROLLED_BACK if effect.rolled_back else Activity.LATE))
 
-    def _ended(self, version: Version, outcome: str) -> None:
+    def _ended(self, version: Version, outcome: StepOutcome) -> None:
         if version in self._under_way:
             self._under_way.pop(version)()
         self.log.ended(version, outcome, now_us())

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keyshift.model.keys import Assignment, Assignments, Step, Version
-from keyshift.model.records import StepRecord, UnitsCame, UnitsLeft
+from keyshift.model.records import StepOutcome, StepRecord, UnitsCame, UnitsLeft
 from keyshift.protocol import coordinator as protocol
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
@@ -81,7 +81,7 @@ class StepLog:
         if assignment.version != self.history[-1].version:
             self.history.append(assignment)
 
-    def ended(self, version: Version, outcome: str, at_us: int) -> None:
+    def ended(self, version: Version, outcome: StepOutcome, at_us: int) -> None:
         """A step that is not known to have ended otherwise."""
         if (record := self.records.get(version)) and record.outcome == "under way":
             record.outcome, record.completed_us = outcome, at_us

@@ -7,7 +7,7 @@ their buttons are made from ``COMMANDS``: a verb of one's own is one class here.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar, final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Target = int | dict[int, int]
 T = TypeVar("T")
 LONGEST_S = 3600.0  # of a script
-UNDER_WAY = "under way"  # the outcome of a migration until it is over
+UNDER_WAY: Final = "under way"  # the outcome of a migration until it is over
 
 
 class MoveTold(TypedDict):
@@ -45,18 +45,25 @@ class Migration(TypedDict):
     """One that was requested, without its steps: as it is in a job's status and in its journal.
 
     ``requested_at`` in seconds since the epoch; ``what``: the strategy in one line; ``slots``: that are to own the
-    state; ``outcome``: ``UNDER_WAY`` until it is over.
+    state; ``outcome``: ``UNDER_WAY`` until it is over; ``why``: it is incomplete, else None.
     """
 
     number: int  # of its stage
     requested_at: float
     took_s: float | None
-    outcome: str
+    outcome: Literal["under way", "complete", "incomplete"]
+    why: str | None
     stage: str
     what: str
     slots: int
     planned_steps: int
     planned_moves: int
+
+
+def outcome_said(migration: Migration) -> str:
+    """What came of it, and why."""
+    why = migration.get("why")  # a process that has begun before this field was there does not tell it
+    return f"{migration['outcome']}: {why}" if why else migration["outcome"]
 
 
 class Requested(Migration):

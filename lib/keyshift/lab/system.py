@@ -5,11 +5,13 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
+from keyshift.experiment.parts import JobPart
 from keyshift.experiment.replicas import moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
@@ -36,6 +38,8 @@ from keyshift.workloads import Workload, parcel_of
 NEAR_US = 100_000  # beside two epochs: a replica that is not later than that keeps up
 LOOK_WITHIN_S = 10.0  # for slots to tell who only looks what they have measured: nobody else is heard meanwhile
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
+# Parameters that tasks know by the same names; those of the numbers of tasks have another meaning there.
+OF_TASKS = ({each.name for each in fields(JobConfig)} & JobPart.model_fields.keys()) - {"routers", "slots"}
 
 
 class SystemUnderTest(Protocol):
@@ -186,22 +190,16 @@ def job_config(
         hop_us=round(HOP * spec.run.frame_ms * 1000),
         key_groups=spec.workload.key_groups,
         bins=spec.workload.bins,
-        slots_per_process=spec.job.slots_per_process,
-        queue_bytes=spec.job.queue_bytes,
         backend=spec.backend.name,
         backend_settings=backend.model_dump(),
         backend_secret=backend.secret,
         token=secrets.token_urlsafe(24),
         certificate=certificate,
-        chunk_bytes=spec.job.chunk_bytes,
-        deadline_s=spec.job.deadline_s,
-        snapshot_s=spec.job.snapshot_s,
-        ordering=spec.job.ordering,
         heartbeat_us=round(spec.job.heartbeat_ms * 1000),
-        session_ms=spec.job.session_ms,
         apart=moves_apart(spec.job, spec.scenario),
         keep_snapshots=spec.run.verify == SNAPSHOTS,
         faults=tuple(fault for fault in spec.scenario.faults() if fault.phase not in ("", STEADY)),
+        **{parameter: value for parameter, value in spec.job if parameter in OF_TASKS},
     )
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId, Version
 from keyshift.model.packed import Packed
+
+StepOutcome = Literal["under way", "complete", "rolled back", "late", "cancelled"]
 
 
 class UnitLeft(NamedTuple):
@@ -98,7 +100,7 @@ class StepRecord:
     prepared_us: int | None = None
     switched_us: int | None = None
     completed_us: int | None = None
-    outcome: str = "under way"  # or complete, rolled back, late, cancelled
+    outcome: StepOutcome = "under way"
     released: dict[int, UnitsLeft] = field(default_factory=dict)
     installed: dict[int, UnitsCame] = field(default_factory=dict)
 

@@ -14,14 +14,15 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from keyshift.model.keys import Mode
+from keyshift.model.keys import Mode, UnitId, Version
 from keyshift.protocol.absent_keys import AbsentKeys
 from keyshift.runtime.operator import FrameOperator, Record, Where
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import EVENT, PROCESSING
 
 Events = TypeVar("Events")
-Stay = tuple[int, int]  # a unit, and the version with which its ownership left the place where its keys still are
+# A unit, and the version with which its ownership left the place where its keys still are.
+Stay = tuple[UnitId, Version]
 Written = tuple[Stay, list[int], list[rows.Row]]  # keys that are deleted, and those that have new values
 Changes = dict[int, int]  # key -> number of its last change
 
@@ -152,7 +153,7 @@ class KeyAccess(Generic[Events]):
             for unit, keys in self._absent.requests().items():
                 self.errands.append(Errand(self._homes[unit], "fetch", tuple(keys)))
 
-    def fetch_rest(self, unit: int) -> None:
+    def fetch_rest(self, unit: UnitId) -> None:
         """Ask for all keys that are still elsewhere, once."""
         if self._absent.fetch_rest(unit):
             home = self._homes[unit]

@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from keyshift.model.keys import NO_VERSION, Version
+from keyshift.model.keys import NO_VERSION, SlotId, UnitId, Version
 from keyshift.protocol import slot as protocol
 
 EVENTS = 1000  # that a place remembers
@@ -41,7 +41,7 @@ class ProtocolLog:
         self.place = place
         self.new: deque[LogEvent] = deque(maxlen=EVENTS)
         self.events: deque[LogEvent] = deque(maxlen=EVENTS)
-        self._sent: dict[int, tuple[Version, int]] = {}  # unit -> version and hop of what is not acknowledged
+        self._sent: dict[UnitId, tuple[Version, int]] = {}  # unit -> version and hop of what is not acknowledged
 
     def note(
         self, event: str, units: Iterable[int] = (), version: Version = NO_VERSION, hop: int = 0, other: str = ""
@@ -74,11 +74,11 @@ class ProtocolLog:
             case protocol.Skip(_, version):
                 self.note("skip", version=version)
 
-    def _note_sent(self, event: str, unit: int, version: Version, hop: int, destination: int) -> None:
+    def _note_sent(self, event: str, unit: UnitId, version: Version, hop: int, destination: SlotId) -> None:
         self._sent[unit] = version, hop
         self.note(event, [unit], version, hop, f"slot-{destination}")
 
-    def acknowledged(self, unit: int) -> None:
+    def acknowledged(self, unit: UnitId) -> None:
         """What was sent of ``unit`` last has arrived; nothing more of it is sent before."""
         self.note("acknowledged", [unit], *self._sent.pop(unit, (NO_VERSION, 0)))
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from keyshift.model.keys import Mode, Step, Version
+from keyshift.model.keys import Mode, RouterId, Step, UnitId, Version
 from keyshift.model.messages import decode
 from keyshift.protocol import slot as protocol
 from keyshift.runtime.computation import Computation
@@ -66,7 +66,7 @@ class Moved:
     ``version``. ``routed``: the slot that it comes from has sent none on under a later assignment of the next stage.
     """
 
-    unit: int
+    unit: UnitId
     version: Version
     hop: int
     left: bool
@@ -295,10 +295,10 @@ class SlotCore(Generic[Events, Result]):
 
     def arrived(
         self,
-        unit: int,
+        unit: UnitId,
         version: Version,
         hop: int,
-        routers: frozenset[int] | None,
+        routers: frozenset[RouterId] | None,
         state: UnitState,
         home: object,
         routed: int = 0,
@@ -316,17 +316,17 @@ class SlotCore(Generic[Events, Result]):
             self.results.append(Moved(unit, version, hop, False, routed))
         self._follow(effects)
 
-    def acknowledged(self, unit: int) -> None:
+    def acknowledged(self, unit: UnitId) -> None:
         """See ``SlotMachine.acknowledged``."""
         self.log.acknowledged(unit)
         self._follow(self.machine.acknowledged(unit))
 
-    def requested(self, unit: int, version: Version, router: int, hop: int) -> None:
+    def requested(self, unit: UnitId, version: Version, router: RouterId, hop: int) -> None:
         """See ``SlotMachine.requested``."""
         self.log.note("requested", [unit], version, hop)
         self._follow(self.machine.requested(unit, version, router, hop))
 
-    def opened(self, unit: int, version: Version) -> None:
+    def opened(self, unit: UnitId, version: Version) -> None:
         """See ``SlotMachine.opened``; what was said before changes nothing."""
         self.log.note("opened", [unit], version)
         if self.machine.is_lent(unit, version):

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from keyshift.model.keys import UnitId
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import Timers
 
@@ -25,7 +26,7 @@ class SnapshotPart:
     before; 0 for a whole.
     """
 
-    unit: int
+    unit: UnitId
     number: int
     follows: int
     timers: Timers
@@ -74,7 +75,8 @@ class Snapshots:
                 continue
             found = state.take(sorted(changes))
             deleted = sorted(changes - {key for key, _ in found})
-            parts.append(SnapshotPart(unit, self._number, before.number, state.timers.copy(), None, found, deleted))
+            its = UnitId(unit), self._number, before.number, state.timers.copy()
+            parts.append(SnapshotPart(*its, None, found, deleted))
             before.number = self._number
         for unit in self._written.keys() - states.keys():
             del self._written[unit]
@@ -83,7 +85,7 @@ class Snapshots:
     def _whole(self, unit: int, state: UnitState) -> SnapshotPart:
         if self._tracks:
             self._written[unit] = _Written(weakref.ref(state), self._number, state.timers.edits, len(state))
-        return SnapshotPart(unit, self._number, 0, state.timers.copy(), state.copy(), [], [])
+        return SnapshotPart(UnitId(unit), self._number, 0, state.timers.copy(), state.copy(), [], [])
 
     def forget(self, parts: list[SnapshotPart]) -> None:
         """They were not written: the next part of these units is the whole again."""

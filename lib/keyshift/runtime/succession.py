@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from keyshift.model.ids import Version
+from keyshift.model.ids import UnitId, Version
 from keyshift.runtime.row import Row
 
 
 class Change(NamedTuple):
     """The ``hop``-th change of hands of ``unit`` in the step of ``version``, in the stage before."""
 
-    unit: int
+    unit: UnitId
     version: Version
     hop: int
 

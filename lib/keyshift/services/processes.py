@@ -12,7 +12,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import psutil
 
@@ -23,6 +23,17 @@ TELL_S = 15.0  # between two lines of progress
 # Children that still run while this process does. Kept to collect them when they die, or they would stay as zombies.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 _apart: list[psutil.Process] = []
+
+
+class Identity(TypedDict):
+    """What has to be known to find a process again: ``pid``, ``created`` and ``born`` as ``living`` takes them, and its
+    ``host``; empty: this one. A pid file is one as JSON.
+    """
+
+    pid: int
+    created: float
+    born: str
+    host: str
 
 
 def run_to_end(
@@ -113,8 +124,8 @@ def find(pid_file: Path) -> psutil.Process | None:
     """The live process a pid file speaks of; see ``living``."""
     saved = _saved(pid_file)
     try:
-        return living(saved["pid"], saved["created"], saved.get("born", ""))
-    except (ValueError, KeyError, TypeError):
+        return living(saved["pid"], saved["created"], saved["born"]) if saved else None
+    except ValueError:  # no process has such a number
         return None
 
 
@@ -122,12 +133,12 @@ def elsewhere(pid_file: Path) -> str:
     """The process and the host a pid file speaks of, if that is another host, see ``abroad``, or another container with
     this one's name, where processes have other numbers; else empty.
     """
-    saved, lives = _saved(pid_file), find(pid_file) is not None
-    host = saved.get("host") or ""
-    there = f"process {saved.get('pid')} of host {host}"
-    if abroad(host, lives):
+    if (saved := _saved(pid_file)) is None:
+        return ""
+    lives, there = find(pid_file) is not None, f"process {saved['pid']} of host {saved['host']}"
+    if abroad(saved["host"], lives):
         return there
-    return f"{there}, in another container," if saved and not lives and _is_held(pid_file) else ""
+    return f"{there}, in another container," if not lives and _is_held(pid_file) else ""
 
 
 def _held(pid_file: Path) -> Path:
@@ -154,18 +165,18 @@ def abroad(host: str, lives: bool) -> bool:
     return host not in ("", platform.node()) and not lives
 
 
-def _saved(pid_file: Path) -> dict[str, Any]:
+def _saved(pid_file: Path) -> Identity | None:
+    """None if there is no pid file, or a damaged one. Older ones do not say everything."""
     try:
         saved = json.loads(pid_file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return saved if isinstance(saved, dict) else {}
+        born, host = saved.get("born") or "", saved.get("host") or ""
+        return {"pid": int(saved["pid"]), "created": float(saved["created"]), "born": born, "host": host}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
-def identity(pid: int) -> dict[str, Any]:
-    """What has to be known to find a process again: ``pid``, ``created`` and ``born`` as ``living`` takes them, and its
-    ``host``. Raises psutil.NoSuchProcess.
-    """
+def identity(pid: int) -> Identity:
+    """Of a process that runs here. Raises psutil.NoSuchProcess."""
     return {"pid": pid, "created": psutil.Process(pid).create_time(), "born": _born(pid), "host": platform.node()}
 
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -39,7 +39,9 @@ class InputTopic(NamedTuple):
 
 @dataclass(frozen=True)
 class JobConfig:
-    """One attempt of one job, a query from its start to its stop, as seen by one of its keyed stages."""
+    """One attempt of one job, a query from its start to its stop, as seen by one of its keyed stages. Parameters of the
+    job have their defaults in ``experiment.parts.JobPart``.
+    """
 
     job: str
     attempt: int
@@ -50,8 +52,9 @@ class JobConfig:
     routers: int  # of the first stage: tasks that read the input. Of others: the slots of the stage before
     slots: int  # of the keyed stage, those included that own nothing yet
     key_groups: int
+    _: KW_ONLY
     bins: int = 1
-    slots_per_process: int = 1  # and task: of Spark's tasks each has a Python worker of its own
+    slots_per_process: int  # and task: of Spark's tasks each has a Python worker of its own
     parcel: str = field(default="", repr=False)  # of a workload that the library does not have
     sources: tuple[tuple[str, int], ...] = ()  # names, and the routers of each; empty: one source has all routers
     number: int = 0  # of the stage in the chain of stages
@@ -62,20 +65,20 @@ class JobConfig:
     token: str = field(default="", repr=False)  # the job's secret: what Flight calls present, and ZooKeeper's nodes ask
     certificate: Certificate | None = None  # state travels over TLS; None: in clear
     host: str = "127.0.0.1"  # where slots of this job listen, unless their executor is a pod with an address
-    chunk_bytes: int = 4 << 20  # of state, per message
+    chunk_bytes: int  # of state, per message
     reserve_bytes: int = 32 << 20  # of memory that a slot touches at its start, for state to land in
-    queue_bytes: int = 64 << 20  # of records that wait in one slot, or in one router: more of them wait in Kafka
-    deadline_s: float = 30.0  # of every phase of a migration
+    queue_bytes: int  # of records that wait in one slot, or in one router: more of them wait in Kafka
+    deadline_s: float  # of every phase of a migration
     hop_us: int = 15_000  # a slot sends results on to the next stage so often, at most
-    snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
+    snapshot_s: float  # from one snapshot to the next; 0: none
     keep_snapshots: bool = False  # all of them, for a verdict on each; otherwise the newest ones
     tracks: bool = True  # slots note what changes behind a snapshot or a capture, for the next one
     restore: str | None = None  # the savepoint or snapshot to begin from
     restore_of: str = ""  # the job that it is of; empty: this one
     faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
-    ordering: str = "none"  # the order protocol in front of each slot
-    heartbeat_us: int = 20_000  # from one mark to the next, with an order
-    session_ms: int = 500  # of whoever leads a slot, with an order that has leaders
+    ordering: str  # the order protocol in front of each slot
+    heartbeat_us: int  # from one mark to the next, with an order
+    session_ms: int  # of whoever leads a slot, with an order that has leaders
     slots_before: int = 0  # of the stages before this one
     order_begins: tuple[int, ...] = ()  # offsets of the order log's partitions: before them another process wrote
     input_of: str = ""  # the job whose input this one reads, too, as one of its replicas; empty: its own

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 
 from keyshift.model.errors import BadInput, KeyshiftError
-from keyshift.model.keys import Step
+from keyshift.model.keys import SlotId, Step
 from keyshift.runtime.protocol_log import LogEvent
 
 MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
@@ -212,7 +212,7 @@ class FaultPoints:
     def __init__(
         self,
         faults: Sequence[Fault],
-        slot: int,
+        slot: SlotId,
         attempt: int,
         tell: Callable[[int], bool] = lambda number: True,
         told: Collection[int] = (),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
 
 from keyshift.model.frames import Facts
-from keyshift.model.keys import Move, Step, Version
+from keyshift.model.keys import Move, SlotId, Step, UnitId, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.model.messages import codec
 from keyshift.model.packed import Packed
@@ -137,7 +137,7 @@ def acks(version: Version) -> Folder[Acknowledgement]:
     return Folder(f"{ALL_ACKS.path}/{version}", _OF_PHASE)
 
 
-def ack(version: Version, phase: StepPhase, slot: int) -> Node[Acknowledgement]:
+def ack(version: Version, phase: StepPhase, slot: SlotId) -> Node[Acknowledgement]:
     """What ``slot`` says at the end of a phase."""
     return acks(version)[f"{phase}-{slot}"]
 
@@ -193,10 +193,10 @@ class SavepointCalled:
 
 class Location(NamedTuple):
     """Where one part of a unit's state is: a stretch of a segment, in bytes. ``number``, ``follows``: see
-    ``snapshots.Part``.
+    ``runtime.snapshots.SnapshotPart``.
     """
 
-    unit: int
+    unit: UnitId
     segment: str
     offset: int
     length: int
@@ -338,7 +338,7 @@ class CopiesClose:
 class FaultNow:
     """``fault`` hits ``slot`` now: what is old counts no more."""
 
-    slot: int
+    slot: SlotId
     fault: Fault
     at_us: int
 

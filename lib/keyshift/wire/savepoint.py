@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, Damaged, ProtocolViolation
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, UnitId
 from keyshift.objects import Bucket, Progress
 from keyshift.ordering import Position
 from keyshift.refusals import refusal
@@ -59,7 +59,7 @@ class Savepoint:
 class SavedUnit(NamedTuple):
     """A unit as it was written, all its parts together."""
 
-    unit: int
+    unit: UnitId
     values: list[pa.RecordBatch]
     timers: pa.RecordBatch
 
@@ -305,7 +305,7 @@ def _units(stages: Mapping[str, int]) -> str:
 
 def wholes(states: Iterable[tuple[int, UnitState]]) -> Iterator[SnapshotPart]:
     """Units and their states, each as its only part."""
-    return (SnapshotPart(unit, 1, 0, state.timers, state, [], []) for unit, state in states)
+    return (SnapshotPart(UnitId(unit), 1, 0, state.timers, state, [], []) for unit, state in states)
 
 
 def _encoded(part: SnapshotPart, schema: pa.Schema, chunk_bytes: int) -> bytes:
@@ -369,7 +369,7 @@ def _joined(unit: int, parts: Sequence[Part]) -> SavedUnit:
     for _, deleted, values in reversed(parts):
         batches += (_without(batch, seen) for batch in values)
         seen = pa.concat_arrays([seen, *(batch["key"] for batch in [*deleted, *values])]) if parts[1:] else seen
-    return SavedUnit(unit, [batch for batch in batches if batch.num_rows], timers)
+    return SavedUnit(UnitId(unit), [batch for batch in batches if batch.num_rows], timers)
 
 
 def _stream(batches: Iterable[pa.RecordBatch]) -> bytes:

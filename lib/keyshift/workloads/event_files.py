@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from keyshift.model.errors import BadInput
 from keyshift.model.frames import empty
+from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.workloads.contract import Partition, Source, Workload
 from keyshift.workloads.files import input_files, new_file
@@ -62,9 +63,7 @@ class EventFile:
         try:
             self.head = FileHead.model_validate_json(raw or b"")
         except ValidationError as error:
-            [first, *_] = error.errors()
-            where = ".".join(map(str, first["loc"]))
-            said = f"{HEAD.decode()!r} in its metadata is wrong, {where or 'all of it'}: {first['msg']}; {REMEDY}"
+            said = f"{HEAD.decode()!r} in its metadata is wrong: {refusal(error.errors(), FileHead)}; {REMEDY}"
             raise BadInput(f"events = {path!r}: {said}") from None
         leaves = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
         missing = [name for name in (*WHOSE.names, "t") if name not in leaves]

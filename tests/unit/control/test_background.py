@@ -399,7 +399,10 @@ def test_a_stop_without_a_verdict_is_not_waited_for_longer_than_is_said(monkeypa
 def told_of_moving(monkeypatch, *looks):
     """A client whose statuses have these states and outcomes, one after the other; and the migration."""
     migration = {"stage": "counter", "number": 0, "slots": 4}
-    told = [{"state": state, "why": why, "migrations": [migration | {"outcome": of}]} for state, why, of in looks]
+    told = [
+        {"state": state, "why": why, "migrations": [migration | dict(zip(("outcome", "why"), came, strict=False))]}
+        for state, why, *came in looks  # one that has begun before there was a why has it in the outcome
+    ]
     monkeypatch.setattr(client_module, "LOOK_S", 0.0)
     return mock.Mock(**{"status.side_effect": told}), migration
 
@@ -416,6 +419,7 @@ def test_a_migration_is_waited_for_while_somebody_else_stops_the_job(monkeypatch
     [
         (("failed", "it died 6 times", "under way"), "is under way; the job has failed: it died 6 times"),
         (("ended", None, "under way"), "is under way; the job has ended"),
+        (("stopping", None, "incomplete", "it was taken back"), "is incomplete: it was taken back"),
         (("stopping", None, "incomplete: it was taken back"), "is incomplete: it was taken back"),
     ],
 )

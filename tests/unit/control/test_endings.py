@@ -566,7 +566,7 @@ def _(world, monkeypatch):
     said = notes(client(), "the query was given up")
     assert wait_until(lambda: not client().status()["migrating"], WAIT_S)
     (migration,) = client().status()["migrations"]
-    assert migration["outcome"].startswith("incomplete: the query was given up")
+    assert migration["why"].startswith("the query was given up")
     assert "savepoint 0-abc of counter: slot-1 did not answer within 30 s" in said
     return said
 

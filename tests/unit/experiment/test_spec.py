@@ -25,7 +25,6 @@ from keyshift.registry import named_values
 from keyshift.state import Backend, Settings, backends
 from keyshift.state.memory import MemoryStore
 from keyshift.traffic.load import SourceLoad
-from keyshift.wire.config import JobConfig
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.windowcount import WindowCount
@@ -491,20 +490,7 @@ def test_a_backend_has_settings_of_its_own_which_every_store_gets(registered):
     registered(backends, shelf=Backend(shelf, "a shelf", Shelf))
     spec = make_spec({"backend": "shelf", "shelves": 4})
     assert spec.parameters().items() >= {"backend": "shelf", "shelves": 4}.items()
-    workload, backend = spec.workload, spec.backend
-    config = JobConfig(
-        "job",
-        0,
-        None,
-        workload.name,
-        workload.model_dump(),
-        "counter",
-        1,
-        1,
-        128,
-        backend=backend.name,
-        backend_settings=backend.settings,
-    )
+    config = job_config(spec, "job", None, None)
     config.open_store(1, config.make_stage().operator().state_schema)
     assert made == [("job/0/counter/1", 4)]
     with pytest.raises(BadInput, match="shelves = 0"):

@@ -9,13 +9,14 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.final_state import NOTHING_COPIED, CopiedAhead
-from keyshift.lab.system import KeyshiftJob, job_config, missed_faults, used_by_pods
+from keyshift.lab.system import OF_TASKS, KeyshiftJob, job_config, missed_faults, used_by_pods
 from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy, strategies
 from keyshift.planner.orders import orders
+from keyshift.wire.config import JobConfig
 from keyshift.wire.faults import parse
 from keyshift.wire.nodes import CopiesClose
 
@@ -500,6 +501,15 @@ def test_each_stage_starts_under_an_assignment_of_its_own():
     job.config = Job.config
     KeyshiftJob(spec, job).start()
     assert [set(assignment.owner) for assignment in started] == [{0}, {0, 1, 2}]
+
+
+def test_tasks_know_the_parameters_of_their_job_whose_defaults_stand_in_one_place():
+    given = {"chunk_bytes": 2048, "queue_bytes": 1 << 17, "deadline_s": 7.0, "snapshot_s": 3.0, "session_ms": 700}
+    given |= {"slots_per_process": 2, "ordering": "none"}
+    config = job_config(make_spec(given), "run", ENDPOINTS, None)
+    assert given.keys() == OF_TASKS and {name: getattr(config, name) for name in given} == given
+    with pytest.raises(TypeError, match="missing 8 required keyword-only arguments"):
+        JobConfig("run", 0, ENDPOINTS, "keycount", {}, "counter", 1, 1, 128)
 
 
 def test_a_job_that_restarts_has_only_the_slots_it_needs_now():

@@ -188,7 +188,7 @@ def test_a_process_is_found_though_the_clock_was_set(tmp_path, monkeypatch):
 )
 def test_a_damaged_pid_file_finds_nothing(tmp_path, content):
     (tmp_path / "service.json").write_text(content)
-    assert processes.find(tmp_path / "service.json") is None
+    assert processes.find(tmp_path / "service.json") is None and not processes.elsewhere(tmp_path / "service.json")
 
 
 @pytest.fixture

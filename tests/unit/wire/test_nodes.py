@@ -88,6 +88,12 @@ def test_a_value_of_another_kind_is_refused(data):
         nodes.STEPS.decode(data)
 
 
+def test_a_step_has_one_of_a_few_outcomes():
+    node, record = MESSAGES["restart"]
+    with pytest.raises(ValueError, match="outcome"):
+        node.decode(node.encode(record).replace(b"under way", b"gone"))
+
+
 def test_a_process_may_make_all_codecs_ahead():
     nodes.make_codecs()
     before = codec.cache_info().misses

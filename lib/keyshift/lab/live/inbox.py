@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+from keyshift.lab.live.status import JobState
 from keyshift.model.errors import BadInput, QueryDied, ServiceUnavailable
 
 ANSWER_S = 110.0  # for an answer: a job that recovers or restarts answers when it has
@@ -19,7 +20,7 @@ class NotRunning(BadInput):
 class Inbox:
     """``ask`` is for any thread, ``serve`` for the controlling one. ``state``, ``phase``: of the job."""
 
-    def __init__(self, state: Callable[[], str], phase: Callable[[], str]) -> None:
+    def __init__(self, state: Callable[[], JobState], phase: Callable[[], str]) -> None:
         self._state, self._phase = state, phase
         self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
 
@@ -30,7 +31,7 @@ class Inbox:
         """
         answer: Future[T] = Future()
         self._waiting.put((answer, act))
-        if self._state() != "running":
+        if self._state() is not JobState.RUNNING:
             self.refuse()
         wait([answer], within_s)
         if answer.cancel():

@@ -19,7 +19,7 @@ from keyshift.lab.controls import JobControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.journal import Keeper
 from keyshift.lab.live.run import LiveRun
-from keyshift.lab.live.status import ScalingStatus, Status
+from keyshift.lab.live.status import JobLife, JobState, ScalingStatus, Status
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.lab.scalings import Scalings
 from keyshift.model.errors import KeyshiftError
@@ -55,6 +55,7 @@ class LiveJob:
         self.ready, self.ended = threading.Event(), threading.Event()
         self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
         self.error: BaseException | None = None  # why there is none
+        self._life = JobLife()
         self._run: LiveRun | None = None
         self._unwanted = self._stop_wanted = False
         self._ended_at: float | None = None  # seconds of the wall clock
@@ -74,17 +75,18 @@ class LiveJob:
             raise
         finally:
             self._ended_at = time.time()
-            if self._run:
-                self._run.state = self.state
-                self._run.inbox.refuse()
             with contextlib.ExitStack() as stack:
                 stack.callback(self.ended.set)
                 stack.callback(self._on_end)
+                self._life.enter(JobState.FAILED if self.manifest is None else JobState.ENDED)
+                if self._run:
+                    self._run.inbox.refuse()
 
     def fail(self, error: BaseException) -> None:
         """What the job needs does not come: it never executes."""
         if self.manifest is None and self.error is None:
             self.error = error
+            self._life.enter(JobState.FAILED)
         self.ended.set()
 
     def keep(self) -> None:
@@ -93,7 +95,7 @@ class LiveJob:
             self.execute()
 
     def _script(self, loop: RunLoop) -> Script:
-        self._run = run = LiveRun(loop, self._keeper, self.ready.set)
+        self._run = run = LiveRun(loop, self._keeper, self._life, self.ready.set)
         run.loop.unwanted, run.stop_wanted = self._unwanted, self._stop_wanted  # from now on it hears that itself
         return run.script()
 
@@ -131,13 +133,9 @@ class LiveJob:
     # -- how it is ----------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> str:
-        """One of starting, running, stopping, ended and failed."""
-        if self.manifest is not None:
-            return "ended"
-        if self.error is not None:
-            return "failed"
-        return self._run.state if self._run else "starting"
+    def state(self) -> JobState:
+        """How far it is."""
+        return self._life.state
 
     @property
     def why(self) -> str | None:
@@ -153,7 +151,7 @@ class LiveJob:
         summary, verdict = (self.manifest.summary, self.manifest.verdict) if self.manifest else (None, None)
         status: Status = {
             "run_id": self.run_id,
-            "state": self.state,
+            "state": self.state.value,
             "why": self.why,
             "workload": spec.workload.name,
             "strategy": spec.strategy.name,
@@ -171,7 +169,7 @@ class LiveJob:
         status |= {
             "phase": str(run.loop.reporter.doing),
             "running_s": round((self._ended_at or time.time()) - run.loop.began_at, 1),
-            "rate": sum(run.loop.rates.values()) if self.state == "running" else 0.0,
+            "rate": sum(run.loop.rates.values()) if self.state is JobState.RUNNING else 0.0,
             "offered": run.offered,
             "results": run.loop.traffic.received,
             "results_per_s": last.results,
@@ -223,6 +221,6 @@ class LiveJob:
         return {**answer, **migration}
 
     def _running(self) -> LiveRun:
-        if self._run is None or self.state != "running":
+        if self._run is None or self.state is not JobState.RUNNING:
             raise NotRunning(f"job {self.run_id} is {self.state}, not running")
         return self._run

@@ -9,7 +9,7 @@ from keyshift.experiment.commands import Migration
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
-from keyshift.lab.live.status import OfSlot
+from keyshift.lab.live.status import JobLife, JobState, OfSlot
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
@@ -27,18 +27,17 @@ LASTS_S = 7 * 24 * 3600.0
 
 class LiveRun:
     """``loop`` is for the controlling thread; ``inbox`` and ``stop`` are for any other one. ``on_ready`` is called when
-    events go in.
+    events go in. ``life``: of the job, which it leads until that stops.
     """
 
-    def __init__(self, loop: RunLoop, keeper: Keeper, on_ready: Callable[[], None]) -> None:
+    def __init__(self, loop: RunLoop, keeper: Keeper, life: JobLife, on_ready: Callable[[], None]) -> None:
         self.loop, self.system = loop, cast(LiveSystem, loop.system)
-        self._keeper, self._on_ready = keeper, on_ready
+        self._keeper, self._life, self._on_ready = keeper, life, on_ready
         loop.open, loop.lasts_s = self._open, LASTS_S
         loop.each_second.append(self._measure)
         loop.each_look.append(self._look)
-        self.state = "starting"  # running, stopping
         self.stop_wanted = False  # remembered, whatever becomes of the query meanwhile
-        self.inbox = Inbox(lambda: self.state, lambda: str(loop.reporter.doing))
+        self.inbox = Inbox(lambda: life.state, lambda: str(loop.reporter.doing))
         self.migrations = Migrations(loop, self.system)
         self.measured: Mapping[str, Mapping[int, OfSlot]] = {}  # of each stage and slot, as it said last
         self._failover = self.system.failover
@@ -71,12 +70,12 @@ class LiveRun:
         self.migrations.settle()
         self._keep()  # before anybody hears that it runs
         self._keeper.begun()
-        self.state = "running"
+        self._life.enter(JobState.RUNNING)
         self._on_ready()
         while not self.stop_wanted:
             yield self._pause
             yield self.inbox.serve
-        self.state = "stopping"
+        self._life.enter(JobState.STOPPING)
         self.inbox.refuse()
         loop.cut_faults_short()  # else whoever stops the job would wait for what is away
 
@@ -102,7 +101,7 @@ class LiveRun:
 
     def _look(self) -> None:
         """Also while the last results come: old snapshots go then, too."""
-        if self.state != "starting":
+        if self._life.state is not JobState.STARTING:
             self.migrations.settle()
             self._keep()
 

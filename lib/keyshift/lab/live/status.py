@@ -1,10 +1,46 @@
-"""What a live job says of itself: values that JSON knows. Times in seconds, latencies in milliseconds."""
+"""The states of a live job, and what it says of itself: values that JSON knows. Times in seconds, latencies in
+milliseconds.
+"""
 
+from enum import StrEnum, auto
 from typing import Any, TypedDict
 
 from keyshift.experiment.commands import Migration
 
 OfSlot = dict[str, float | None]  # what is known of a slot, by its name; None is not known
+
+
+class JobState(StrEnum):
+    """How far a live job is. It keeps its state while it recovers."""
+
+    STARTING = auto()  # no events go in yet
+    RUNNING = auto()  # it obeys
+    STOPPING = auto()  # the load has ended: the last results come, and are judged
+    ENDED = auto()  # it has a verdict
+    FAILED = auto()  # it has ended without one
+
+
+LEADS_TO: dict[JobState, frozenset[JobState]] = {
+    JobState.STARTING: frozenset({JobState.RUNNING, JobState.FAILED}),
+    JobState.RUNNING: frozenset({JobState.STOPPING, JobState.FAILED}),
+    JobState.STOPPING: frozenset({JobState.ENDED, JobState.FAILED}),
+    JobState.ENDED: frozenset(),
+    JobState.FAILED: frozenset(),
+}
+GOES_ON = frozenset({JobState.RUNNING, JobState.STOPPING})  # its migrations come to their end
+
+
+class JobLife:
+    """The state of one job, for any thread; the controlling one changes it."""
+
+    def __init__(self) -> None:
+        self.state = JobState.STARTING
+
+    def enter(self, state: JobState) -> None:
+        """Raises ValueError, and changes nothing, if the state now does not lead there."""
+        if state not in LEADS_TO[self.state]:
+            raise ValueError(f"a job that is {self.state} cannot be {state} next")
+        self.state = state
 
 
 class StageStatus(TypedDict):
@@ -87,7 +123,7 @@ class ScalingStatus(TypedDict):
 class Status(SystemStatus, total=False):
     """Of a live job. Before events go in, ``stages`` and ``migrations`` are empty, and what is below them is missing.
 
-    ``state``: one of starting, running, stopping, ended and failed; ``why``: it has failed, in one line; ``examples``:
+    ``state``: one of ``JobState``; ``why``: it has failed, in one line; ``examples``:
     of what is wrong; ``migrations``: see ``commands.Migration``; ``rate``: events per second that all sources together
     are to offer now; 0 of a job that stops. Latencies and ``results_per_s`` are those of the last second.
     """

@@ -7,7 +7,7 @@ from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.system import LiveSystem
 
-GONE = "incomplete: the job's process was gone, and the next one had only the steps of it that were planned"
+GONE = "the job's process was gone, and the next one had only the steps of it that were planned"
 
 
 class Migrations:
@@ -26,6 +26,7 @@ class Migrations:
             requested_at=time.time(),
             took_s=None,
             outcome=UNDER_WAY,
+            why=None,
             stage=proposal.stage,
             what=proposal.point.summary,
             slots=len(set(proposal.target.owner)),
@@ -74,10 +75,11 @@ class Migrations:
             reached = self._system.plans.ended(migration["stage"], migration["number"])
         if reached is None:
             return
-        why = GONE if inherited else f"incomplete: {self._why(migration['stage'])}"
         self._targets.pop(_key(migration), None)
         migration["took_s"] = round(time.time() - migration["requested_at"], 3)
-        migration["outcome"] = "complete" if reached else why
+        if not reached:
+            migration["why"] = GONE if inherited else self._why(migration["stage"])
+        migration["outcome"] = "complete" if reached else "incomplete"
 
     def _reached(self, stage: str, target: list[int] | None) -> bool | None:
         """Whether units were there behind what the process before has left; None while that is under way."""

@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable, service_errors
+from keyshift.model.keys import UnitId
 from keyshift.model.messages import decode, encode
 from keyshift.runtime.key_access import Stay, Written
 from keyshift.runtime.row import Row
@@ -160,7 +161,7 @@ class StateClients:
         self, address: str, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]
     ) -> None:
         """Send a part of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
-        label = Label(unit, part=part, deleted=tuple(deleted))
+        label = Label(UnitId(unit), part=part, deleted=tuple(deleted))
         fragments = messages.fragments(label, batches, self._schema)
         self._put(address, TakeCopies(slot), [fragments], lambda _: None)
 
@@ -230,7 +231,7 @@ class StateClients:
     def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Shipment]], object]) -> None:
         """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
         begun = self._begun.setdefault((address, slot), {})
-        wanted = tuple(Pulled(unit, len(begun[unit][1]) if unit in begun else 0) for unit in units)
+        wanted = tuple(Pulled(UnitId(unit), len(begun[unit][1]) if unit in begun else 0) for unit in units)
         for some in messages.units(self._get(address, GiveSealed(slot, wanted)), begun):
             if some:
                 arrived([Shipment.arrived(*unit) for unit in some])

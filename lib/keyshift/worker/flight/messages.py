@@ -9,16 +9,16 @@ from pydantic import Field, PlainSerializer
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import NO_VERSION, Version
+from keyshift.model.keys import NO_VERSION, RouterId, UnitId, Version
 from keyshift.model.messages import codec, decode, encode
 from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 
 # Unit, version, keys. Many are in each request for keys: with a class each it takes half as long again to pack them.
-KeysOf = tuple[int, int, list[int]]
+KeysOf = tuple[UnitId, Version, list[int]]
 Greeting = dict[str, int]  # journeys of units that are not complete, and how many fragments have come
-Routers = Annotated[frozenset[int], PlainSerializer(sorted, return_type=list[int])]
+Routers = Annotated[frozenset[RouterId], PlainSerializer(sorted, return_type=list[int])]
 SHARED_BYTES = 1 << 18  # so much state of several units at the most is sent and installed together
 SHARED_UNITS = 512  # and so many of them: the slot works on no record while it takes them in
 _LENGTH_BYTES = 4
@@ -27,16 +27,16 @@ _LENGTH_BYTES = 4
 class Wanted(NamedTuple):
     """See ``protocol.slot.Request``."""
 
-    unit: int
+    unit: UnitId
     version: Version
-    router: int
+    router: RouterId
     hop: int
 
 
 class Opened(NamedTuple):
     """See ``protocol.slot.Open``."""
 
-    unit: int
+    unit: UnitId
     version: Version
 
 
@@ -98,7 +98,7 @@ class TakeCopies:
 class Pulled(NamedTuple):
     """A unit of which so many fragments have come."""
 
-    unit: int
+    unit: UnitId
     come: int
 
 
@@ -122,8 +122,8 @@ class GiveRows:
 class RestOf(NamedTuple):
     """The keys behind ``after`` of a unit that left with ``version``; None: all."""
 
-    unit: int
-    version: int
+    unit: UnitId
+    version: Version
     after: int | None
 
 
@@ -150,7 +150,7 @@ SomeRequest: Any = Annotated[Request, Field(discriminator="kind")]
 class Answer(NamedTuple):
     """To a unit that was sent: whether it was ``taken``, or refused."""
 
-    unit: int
+    unit: UnitId
     taken: bool
 
 
@@ -187,7 +187,7 @@ class Label:
     ``routed``: see ``runtime.slot.Moved``. ``part``: of a copy, which part this is.
     """
 
-    unit: int
+    unit: UnitId
     version: Version = NO_VERSION
     hop: int = 0
     routers: Routers | None = None

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, assert_never
 import pyarrow.flight as flight
 
 from keyshift.model import frames
-from keyshift.model.keys import Version
 from keyshift.model.messages import decode, encode
 from keyshift.state import rows
 from keyshift.wire import spark_rows
@@ -154,7 +153,7 @@ class StateServer(flight.FlightServerBase):
         """All keys that are still here of units whose ownership has left."""
         for unit, version, after in request.stays:
             values = self._holder.rest((unit, version), after)
-            yield from messages.fragments(Label(unit, Version(version)), values, self._holder.state_schema)
+            yield from messages.fragments(Label(unit, version), values, self._holder.state_schema)
 
     def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
         """A short message."""

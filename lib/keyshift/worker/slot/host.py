@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from keyshift.model.errors import KeyshiftError
-from keyshift.model.keys import Version
+from keyshift.model.keys import UnitId, Version
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
 from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
@@ -171,7 +171,7 @@ class SlotHost:
         with self._lock:
             self.lent[stay] = state
 
-    def left_behind(self) -> list[int]:
+    def left_behind(self) -> list[UnitId]:
         """Units of other slots of which keys are here."""
         with self._lock:
             return sorted({unit for unit, _ in self.lent})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from keyshift.model.keys import Assignment, Version
+from keyshift.model.keys import Assignment, SlotId, Version
 from keyshift.ordering import Position, Setting, orderings
 from keyshift.runtime.arrow import by_time
 from keyshift.runtime.row import Row
@@ -57,10 +57,10 @@ def make_slots(config: JobConfig, slots: Sequence[int]) -> Iterator[SlotTask]:
     """A batch begins in this process, with so many of its slots."""
     host_for(config).begin(slots)
     for slot in slots:
-        yield make_slot(config, slot)
+        yield make_slot(config, SlotId(slot))
 
 
-def make_slot(config: JobConfig, slot: int) -> SlotTask:
+def make_slot(config: JobConfig, slot: SlotId) -> SlotTask:
     """Take the slot over from whoever held it: this process, another one, a savepoint, or nobody."""
     host = host_for(config)
     coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from keyshift.model.keys import SlotId
 from keyshift.state import Store
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
@@ -26,7 +27,7 @@ class Shared:
     """
 
     config: JobConfig
-    slot: int
+    slot: SlotId
     core: ArrowCore
     store: Store
     host: SlotHost

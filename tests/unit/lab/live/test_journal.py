@@ -58,6 +58,7 @@ MIGRATION = Migration(
     requested_at=2.5,
     took_s=None,
     outcome="under way",
+    why=None,
     stage="counter",
     what="fluid",
     slots=4,
@@ -91,6 +92,19 @@ JOURNAL = Journal(
 def test_a_journal_is_read_as_it_was_written(journal):
     raw = json.loads(json.dumps({"format": 1} | journal_to_json(journal)))
     assert journal_from_json(raw) == journal
+
+
+@pytest.mark.parametrize(
+    ("written", "outcome", "why"),
+    [("under way", "under way", None), ("incomplete: slot-1: gone: away", "incomplete", "slot-1: gone: away")],
+)
+def test_a_journal_that_has_why_a_migration_is_incomplete_in_its_outcome_is_read_too(written, outcome, why):
+    raw = journal_to_json(JOURNAL)
+    [migration] = raw["migrations"]
+    del migration["why"]
+    migration["outcome"] = written
+    [read] = journal_from_json(raw).migrations
+    assert read == MIGRATION | {"outcome": outcome, "why": why}
 
 
 def test_a_journal_says_up_to_where_the_input_is_in_what_it_goes_on_from():

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from keyshift.experiment.commands import Cancel, Double, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab import run_loop
 from keyshift.lab.live import run as live_run
+from keyshift.lab.live.status import LEADS_TO, JobLife, JobState
 from keyshift.lab.run_loop import WINDOW_S, pause_before
 from keyshift.model.errors import BadInput, Deposed, MigrationFailed, NotThere, QueryDied, RunsElsewhere
 from keyshift.model.keys import Assignment, Step
@@ -95,6 +97,30 @@ def test_a_workload_of_ones_own_may_have_any_parameters(registered):
 def test_more_slots_than_key_groups_are_refused_before_anything_starts():
     with pytest.raises(BadInput, match="slots_max = 20: more slots than key groups"):
         live_spec(SMALL | {"slots_max": 20})
+
+
+def test_a_state_leads_to_those_of_the_table_alone():
+    for before, after in product(JobState, JobState):
+        life = JobLife()
+        life.state = before
+        if after in LEADS_TO[before]:
+            life.enter(after)
+            assert life.state is after
+        else:
+            with pytest.raises(ValueError, match=f"a job that is {before} cannot be {after} next"):
+                life.enter(after)
+            assert life.state is before
+
+
+def test_a_job_enters_each_state_of_its_way(monkeypatch):
+    entered, enter = [], JobLife.enter
+    monkeypatch.setattr(JobLife, "enter", lambda life, state: (entered.append(state), enter(life, state)))
+    with live_job(monkeypatch, live_spec(SMALL)) as job:
+        assert JobState.RUNNING in entered
+        job.stop()
+    with live_job(monkeypatch, live_spec(SMALL)):
+        pass  # it is given up
+    assert entered == [JobState.RUNNING, JobState.STOPPING, JobState.ENDED, JobState.RUNNING, JobState.FAILED]
 
 
 def test_it_scales_and_says_so(job):
@@ -179,8 +205,9 @@ def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(c
     chain.do(Cancel())
     assert wait_until(lambda: not chain.status()["migrating"], 60)
     for migration in chain.status()["migrations"]:
-        words = f"incomplete: {migration['stage']}: 1 requests for a migration were taken back"
-        assert migration["outcome"].startswith(words)
+        assert migration["outcome"] == "incomplete"
+        words = f"{migration['stage']}: 1 requests for a migration were taken back"
+        assert migration["why"].startswith(words)
 
 
 def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
@@ -235,9 +262,9 @@ def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job,
     monkeypatch.setattr(job.counter, "measure", fails)
     job.inner.go.set()
     assert wait_until(lambda: not job.status()["migrating"], 60)
-    first, second = (each["outcome"] for each in job.status()["migrations"])
-    assert first == "complete"
-    assert second.startswith("incomplete: migration 1 was dropped, no plan could be made when its turn came: measure")
+    first, second = job.status()["migrations"]
+    assert (first["outcome"], first["why"], second["outcome"]) == ("complete", None, "incomplete")
+    assert second["why"].startswith("migration 1 was dropped, no plan could be made when its turn came: measure")
     assert job.do(Scale(slots=2), wait=True)["outcome"] == "complete"
 
 
@@ -323,7 +350,7 @@ def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_
         assert wait_until(lambda: job.status()["migrations"][1]["outcome"] != "under way", 60)
         first, second = job.status()["migrations"]
         assert (first["outcome"], second["number"]) == ("complete", 1)
-        assert second["outcome"].startswith("incomplete: the job's process was gone")
+        assert second["why"].startswith("the job's process was gone")
         assert not job.status()["migrating"]
         assert (job.run_id, job.inner.calls) == (journal.run_id, ["claim", "resume"])
         assert job.do(Scale(slots=2), wait=True)["number"] == 2
