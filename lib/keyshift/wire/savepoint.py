@@ -206,7 +206,9 @@ class SavepointStore:
         for stage, saved in manifest.stages.items():
             for places in saved.places.values():
                 _require_chains(f"savepoint {savepoint}", stage, places)
-            written = Counter(unit for places in saved.places.values() for unit in {place.unit for place in places})
+            written: Counter[int] = Counter(
+                unit for places in saved.places.values() for unit in {place.unit for place in places}
+            )
             units = Counter(range(len(saved.assignment.owner)))
             if wrong := sorted((written - units) + (units - written)):
                 what = f"units {wrong[:5]} of {stage} are missing, or in it more than once"

@@ -54,7 +54,9 @@ def test_ties_are_called_ties():
 
 def test_single_runs_that_differ_as_equal_ones_do_are_called_the_same_and_repeated_ones_are_not():
     """Spikes of 36 to 73 ms were of ten equal runs."""
-    one, other = (row(name, spike_ms=ms, completion_s=s) for name, ms, s in (("fluid", 37.0, 2.0), ("lazy", 73.0, 2.6)))
+    one, other = (
+        row(name, spike_ms=ms, completion_s=s) for name, ms, s in (("fluid", 37.0, 2.0), ("meces", 73.0, 2.6))
+    )
     said = sentences([one, other])
     assert "The P99 spike is about the same everywhere, 3.6 × its value before at the most." in said
     assert "All took about the same time to complete, 2.0 s to 2.6 s." in said
