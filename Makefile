@@ -76,8 +76,10 @@ faults: $(READY) ## what fails in each phase of a migration, and what becomes of
 soak: $(READY) ## a job for two hours, with faults and migrations: its verdict, and what grows (ARGS="--hours 0.2 --seed 3")
 	@$(BIN)/python -m bench.soak $(ARGS)
 
-bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes, ARGS="--set slots=4")
-	@$(BIN)/python -m bench.strategies $(ARGS)
+# A bad verdict, or a point that died, ends it before the second line, which alone tells the aims of the other runs.
+bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (once more: ARGS=--again)
+	@$(BIN)/keyshift batch data/compare/01_compare_presets-aims.yaml $(ARGS)
+	@$(BIN)/python -m bench.aims
 
 bench-peers: $(READY) ## ours beside the state of Spark and Flink, and their ways to rescale, at two rates, and over the events in a frame, five times; an hour and a half
 	@$(BIN)/keyshift batch data/compare/05_engines-peers.yaml $(ARGS)

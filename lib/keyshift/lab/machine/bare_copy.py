@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -30,7 +30,6 @@ class Listening:
     """A process takes copies at ``address``."""
 
     address: str
-    kind: Literal["listening"] = "listening"
 
 
 class CopySink(flight.FlightServerBase):  # type: ignore[misc]
