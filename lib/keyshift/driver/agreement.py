@@ -19,8 +19,8 @@ KEPT = 100  # decisions: whoever asks for one has been there for all before
 
 
 class Agreement:
-    """Of one stage of all replicas; ``Say`` is how they use it. ``living``, for any thread: who lives now; nothing of
-    any other one writes.
+    """What all replicas agree on about one stage; they use it by ``Say``. ``living``, for any thread: who lives now;
+    nothing of any other one writes.
     """
 
     def __init__(self, living: Callable[[], Collection[Member]]) -> None:
@@ -32,12 +32,12 @@ class Agreement:
 
     @property
     def members(self) -> set[Member]:
-        """Who is waited for."""
+        """The members that are waited for."""
         return {*self._living()} - self.left
 
 
 class Say:
-    """That of one ``member`` of an ``agreement``, whom ``end`` ends. For its own thread."""
+    """The say of one ``member``, whom ``end`` ends, in an ``agreement``. For its own thread."""
 
     def __init__(self, agreement: Agreement, member: Member, end: Callable[[], object] = lambda: None) -> None:
         self._agreement, self._member, self._end = agreement, member, end
@@ -45,7 +45,7 @@ class Say:
     def decide(
         self, what: Hashable, mine: T, of_all: Callable[[Mapping[Member, T]], R], wanted: Callable[[], bool]
     ) -> R | None:
-        """What follows ``of_all`` that they say about ``what``, of which this is ``mine``. Waits for all that live.
+        """Give what follows ``of_all`` that they say of ``what``, of which this is ``mine``. Waits for all that live.
 
         None if that is not ``wanted`` any more, or nobody counts on this member any more.
         """
@@ -80,6 +80,6 @@ class Say:
 
 
 def alone() -> Say:
-    """That of a job without replicas: it decides at once, and nobody goes on without it."""
+    """The say of a job without replicas: it decides at once, and nobody goes on without it."""
     only = (0, 0)
     return Say(Agreement(lambda: [only]), only)

@@ -31,8 +31,8 @@ LOOK_S = 0.005  # between two looks for answers: ZooKeeper needs about a millise
 
 
 class Appointments:
-    """Of one attempt of the stage of ``config``, which has a watermark for each of its routers. ``agrees``: with other
-    replicas, if there are some.
+    """The appointments of one attempt of the stage of ``config``, which has a watermark for each of its routers.
+    ``agrees``: with other replicas, if there are some.
     """
 
     def __init__(self, config: JobConfig, coordination: Coordination, agrees: Say | None = None) -> None:
@@ -42,7 +42,7 @@ class Appointments:
     def make(
         self, what: str, tell: Callable[[Appointment], None], wanted: Callable[[], bool], at_us: int = 0
     ) -> int | None:
-        """``tell`` of an appointment for ``what`` until one holds, or is not ``wanted`` any more; gives its epoch.
+        """Call ``tell`` with appointments for ``what`` until one holds, or is not ``wanted`` any more; gives the epoch.
 
         ``at_us``: where it is to be, or later if a router has passed that, in microseconds since the epoch. Raises
         MigrationFailed if a router does not answer before the deadline.
@@ -65,7 +65,7 @@ class Appointments:
         return None
 
     def leave(self) -> bool:
-        """Let other replicas go on without this one, if there are some: gives that."""
+        """Let other replicas go on without this one. Gives whether there are some."""
         return self._agrees.leave()
 
     def _confirmed(self, what: str, epoch: int, wanted: Callable[[], bool]) -> bool:
@@ -88,7 +88,7 @@ class Appointments:
 
 
 def _latest(epochs: Mapping[Member, int]) -> tuple[int, Set[Member]]:
-    """And who is told of it."""
+    """The latest of ``epochs``, and who is told of it."""
     return max(epochs.values()), epochs.keys()
 
 

@@ -36,7 +36,7 @@ class Unfinished:
 
 
 class StageAttempt:
-    """When it is made, its tasks find what they need; whoever leads it first goes on with what is ``left``.
+    """When an attempt is made, its tasks find what they need; whoever leads it first goes on with what is ``left``.
 
     It leads from ``start`` to ``end``, with another coordinator if one dies, and is in ZooKeeper until ``leave``.
     ``request``, ``cancel``, ``fail`` and ``check`` are for any thread. ``say`` and ``at_phase`` (where a step begins)
@@ -85,7 +85,7 @@ class StageAttempt:
         self.participant.check()
 
     def request(self, make_steps: MakeSteps, replace: bool) -> None:
-        """See ``Coordinator.request``."""
+        """Ask for a migration; see ``Coordinator.request``."""
         with self._changing:
             self.coordinator.request(make_steps, replace)
 
@@ -95,7 +95,7 @@ class StageAttempt:
             self.coordinator.request(None)
 
     def fail(self, fault: Fault) -> None:
-        """See ``Coordinator.fail``."""
+        """Let ``fault`` hit whoever leads; see ``Coordinator.fail``."""
         if threading.current_thread() is self._leader:  # which changes who leads; one that stands keeps nobody waiting
             self.coordinator.fail(fault)
             return
@@ -119,8 +119,8 @@ class StageAttempt:
             self.coordinator.await_planner()  # which sees that the query has ended
 
     def _publish_places(self, version: Version) -> None:
-        """Where routers and slots go on in their order, which is where they stood. A savepoint that cannot be read says
-        nothing: whoever restores from it will tell.
+        """Publish where routers and slots go on in their order, which is where they stood. A savepoint that cannot be
+        read says nothing: whoever restores from it will tell.
         """
         config = self.config
         with contextlib.suppress(Damaged, NotThere):
@@ -134,7 +134,7 @@ class StageAttempt:
     # -- leading ------------------------------------------------------------------------------------------------------
 
     def _new_session(self, leads: bool) -> Coordination:
-        """``leads``: a coordinator's own, which ends with it."""
+        """Begin a session with ZooKeeper. ``leads``: a coordinator's own, which ends with it."""
         config = self.config
         return Coordination(config.endpoints.zookeeper, config.root, config.token, Epoch(config.job, config.epoch))
 
@@ -158,7 +158,7 @@ class StageAttempt:
                 self._succeed()
 
     def _succeed(self) -> None:
-        """Another one is to be elected: from now on it leads."""
+        """Let another coordinator be elected and lead from now on."""
         before = self.coordinator
         before.await_planner()  # which publishes nothing any more
         self._session.close()

@@ -12,7 +12,7 @@ KEPT = 2  # the newest, and the one before if it cannot be read
 
 @dataclass(frozen=True, slots=True)
 class CompletedSnapshot:
-    """A complete one. Results under its ``version`` and later ones come behind it. ``bytes``: that were written;
+    """A complete snapshot. Results under its ``version`` and later ones come behind it. ``bytes``: that were written;
     ``unit_bytes``: those that make the state, by stage and unit.
     """
 
@@ -24,7 +24,7 @@ class CompletedSnapshot:
 
 
 class CompletedSnapshots:
-    """Those of a job, for any thread: the ``newest`` ``KEPT``, in the order in which they were taken.
+    """The complete snapshots of a job, for any thread: the ``newest`` ``KEPT``, in the order in which they were taken.
 
     ``taken``: what is to be known of each that was ever complete in this process. ``on_disk``: how many of them there
     were when the journal that was written last was made.
@@ -42,34 +42,34 @@ class CompletedSnapshots:
 
     @property
     def last(self) -> CompletedSnapshot | None:
-        """The newest of them."""
+        """The newest snapshot, if there is one."""
         return self.newest[-1] if self.newest else None
 
     def add(self, snapshot: CompletedSnapshot, record: SnapshotRecord) -> None:
-        """It is complete."""
+        """Add a snapshot that is complete."""
         with self._changing:
             self.newest = (*self.newest, snapshot)[-KEPT:]
         self.taken.append(record)
 
     def replace(self, snapshots: Iterable[CompletedSnapshot]) -> None:
-        """Only these count from now on."""
+        """Let only these count from now on."""
         with self._changing:
             self.newest = tuple(snapshots)[-KEPT:]
 
     def for_journal(self) -> list[CompletedSnapshot]:
-        """The newest. None of them is removed from the store before ``journaled`` is told of a later journal."""
+        """Give the newest. None of them is removed from the store before ``journaled`` is told of a later journal."""
         with self._changing:
             self._told = len(self.taken)
             self._journaled = self._journaled | {snapshot.name for snapshot in self.newest}
             return list(self.newest)
 
     def journaled(self, names: Collection[str]) -> None:
-        """The journal that was made last is on disk, has these, and no other one is there."""
+        """Note that the journal that was made last is on disk and has these, and that no other one is there."""
         with self._changing:
             self._journaled, self.on_disk = set(names), self._told
 
     def supersede(self, savepoints: Iterable[str]) -> None:
-        """Nobody goes on from these savepoints any more, whatever journal is on disk."""
+        """Note that nobody goes on from these savepoints any more, whatever journal is on disk."""
         with self._changing:
             self._superseded |= set(savepoints) - self._removed
 
@@ -80,7 +80,7 @@ class CompletedSnapshots:
             return sorted(self._superseded)
 
     def removed(self, savepoint: str) -> None:
-        """The state of one of them is not there any more."""
+        """Note that the state of one of them is not there any more."""
         with self._changing:
             self._superseded.discard(savepoint)
             self._removed.add(savepoint)

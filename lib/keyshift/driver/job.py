@@ -92,17 +92,17 @@ class Job:
 
     @property
     def notes_so_far(self) -> list[Note]:
-        """``notes``, with those of the attempt under way; for any thread."""
+        """The job's ``notes``, with those of the attempt under way; for any thread."""
         return [*self.notes, *(stage.note(text) for stage in self.stages if (log := stage.log) for text in log.notes)]
 
     def note(self, text: str) -> None:
-        """About the whole job, behind the notes until now."""
+        """Add a note about the whole job, behind those until now."""
         self.notes.append(Note(text))
 
     # -- who drives it ------------------------------------------------------------------------------------------------
 
     def claim(self, first: bool = False) -> int:
-        """Be the job's driver from now on, and tell in which epoch: another process that was is deposed.
+        """Become the job's driver, and give the epoch: another process that was its driver is deposed.
 
         ``first``: there was none before. Raises JobOver, or NotThere, if the job is over.
         """
@@ -111,7 +111,7 @@ class Job:
         return self.config.epoch
 
     def require_driver(self) -> None:
-        """Raises Deposed if another process has claimed the job meanwhile."""
+        """Refuse to go on if another process has claimed the job meanwhile: Deposed."""
         with contextlib.suppress(ServiceUnavailable):  # there is none, or it was away for too long: another one asks
             return self.stages[0].participant.require_epoch()
         if self.config.epoch:
@@ -119,7 +119,7 @@ class Job:
                 participant.require_epoch()
 
     def end(self) -> None:
-        """The job is over, after ``stop``: nobody claims it any more, and what it left may go.
+        """End the job, after ``stop``: nobody claims it any more, and what it left may go.
 
         Raises Deposed if another process has claimed it.
         """
@@ -141,7 +141,7 @@ class Job:
         self._query.start(self.config, unfinished, begin.offsets if begin else None)
 
     def check(self) -> None:
-        """See ``Query.check``."""
+        """Raise what has ended the query; see ``Query.check``."""
         self._query.check()
 
     def stop(self) -> None:
@@ -149,8 +149,8 @@ class Job:
         self._query.stop()
 
     def restart(self, name: str, target: Assignment, slots: int = 0) -> None:
-        """Savepoint, stop, start anew with the stage of this ``name`` under ``target``, and as many slots as it has, at
-        least ``slots``.
+        """Take a savepoint, stop, and start anew with the stage of this ``name`` under ``target``, and as many slots as
+        it has, at least ``slots``.
 
         Every unit is written and read again, whether it moves or not: those of the stage are one step in its
         ``records``. If the new attempt dies first, ``recover`` completes that, or ``resume``: the target holds.
@@ -176,8 +176,8 @@ class Job:
         _complete_restarts(self.stages, self._say)
 
     def recover(self) -> None:
-        """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
-        it is revoked.
+        """Begin the next attempt after the death of the query, from the newest complete snapshot; what came out behind
+        that is revoked.
 
         Without one, from the savepoint that the job was started from, or else the beginning of the input; raises
         NotThere if what comes behind that is gone. A snapshot counts no more if a slot has said that it is damaged or
@@ -190,7 +190,7 @@ class Job:
         self._go_on(self._query.stop_for_the_next())
 
     def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
-        """The next attempt, from what ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
+        """Begin the next attempt, as ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
         self._called = ""  # nobody in the next one has heard of that
         snapshot = self.snapshots.last
         begin = snapshot or self._begun_from
@@ -211,8 +211,8 @@ class Job:
         _complete_restarts(self.stages, self._say)
 
     def past(self) -> Past:
-        """The way until now. What slots said of steps of this attempt is in it if there is a snapshot behind that, and
-        otherwise in ZooKeeper.
+        """Give the job's way until now. What slots said of steps of this attempt is in it if there is a snapshot behind
+        that, and otherwise in ZooKeeper.
 
         No snapshot that it has is removed before ``snapshots.journaled`` is told of a later one.
         """
@@ -251,8 +251,8 @@ class Job:
         self._go_on(left)
 
     def _give_up_unreadable(self) -> None:
-        """The newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it was
-        written. That a slot has not read its part says nothing: it may have been killed, or the store was away.
+        """Give up the newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it
+        was written. That a slot has not read its part says nothing: it may have been killed, or the store was away.
         """
         if not (snapshot := self.snapshots.last) or snapshot.name != self.config.restore:
             return
@@ -323,7 +323,7 @@ def _at_root(config: JobConfig) -> contextlib.closing[Coordination]:
 
 
 def newest_attempt(config: JobConfig) -> int:
-    """Of a job that was claimed, as ZooKeeper has it. Raises ServiceUnavailable if it has none."""
+    """The number of a claimed job's newest attempt, as ZooKeeper has it. Raises ServiceUnavailable if it has none."""
     with _at_root(config) as participant:
         participant.require_epoch()
         if attempts := _attempts(participant):
@@ -356,8 +356,8 @@ def _came(stage: LedStage) -> dict[int, tuple[UnitCame, ...]]:
 
 
 def forget_attempts(config: JobConfig) -> None:
-    """What ZooKeeper has of attempts before the last one goes, unless it is away. Whoever resumes the job asks for the
-    newest that has begun, and for restarts that no journal has.
+    """Remove what ZooKeeper has of attempts before the last one, unless it is away. Whoever resumes the job asks for
+    the newest that has begun, and for restarts that no journal has.
     """
     with contextlib.suppress(ServiceUnavailable), _at_root(config) as participant:
         for attempt in _attempts(participant):
@@ -366,7 +366,7 @@ def forget_attempts(config: JobConfig) -> None:
 
 
 def _attempts(participant: Coordination) -> list[int]:
-    """Of which there is anything; ``participant``: at the root of the job."""
+    """The attempts of which there is anything; ``participant``: at the root of the job."""
     return [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]
 
 

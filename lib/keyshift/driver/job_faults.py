@@ -22,13 +22,13 @@ class ServicesToHit(Protocol):
     executors: bool
 
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here, or not any more, ServiceUnavailable if that cannot be asked."""
+        """Refuse a fault that cannot happen here (any more): BadInput. ServiceUnavailable if that cannot be asked."""
 
     def allows(self, fault: Fault) -> bool:
         """Whether it can happen here now; if not, a note says why."""
 
     def hit(self, fault: Fault, host: str = "") -> None:
-        """Begin; does not wait. ``host``: where the executor is that is hit, see ``first_slot_host``."""
+        """Begin ``fault``, and do not wait. ``host``: where the executor is that is hit, see ``first_slot_host``."""
 
     @property
     def away(self) -> bool:
@@ -63,7 +63,7 @@ class JobFaults:
         return self._services is not None and self._services.away
 
     def listen(self) -> None:
-        """To what the slots of an attempt tell."""
+        """Listen to what the slots of an attempt tell."""
         if not self._faults or self._stages[0].config.attempt:
             return
         for stage in self._stages:
@@ -75,7 +75,7 @@ class JobFaults:
             stage.participant.watch_children(nodes.FAULTS, told)
 
     def _reached(self, stage: LedStage, phase: str) -> None:
-        """From a leader's thread."""
+        """Let the faults of ``phase`` happen; called from a leader's thread."""
         if not stage.config.attempt:
             for fault in self._faults:
                 if fault.phase == phase and not fault.local:
@@ -98,7 +98,7 @@ class JobFaults:
                     other.participant.acknowledge(nodes.FAULTS[self._faults.index(fault)], nodes.ELSEWHERE)
 
     def hit(self, fault: Fault) -> None:
-        """It happens now, a slot is the first one of the first stage. Raises BadInput if it cannot happen here."""
+        """Let ``fault`` happen now; a slot is the first one of the first stage. Raises BadInput if it cannot."""
         if self._services is not None:
             self._services.require(fault)
         with self._lock:

@@ -49,7 +49,7 @@ class _Asked:
 
 
 def _make_plan(make_steps: MakeSteps, current: Assignment, told: Callable[[Heard], None], planned: Planned) -> None:
-    """In a thread of its own; ``told`` gets what becomes of it."""
+    """Make a plan, in a thread of its own; ``told`` gets what becomes of it."""
     try:
         steps = make_steps(current)
     except BaseException as error:
@@ -100,7 +100,7 @@ class Coordinator:
 
     @property
     def assignment(self) -> Assignment:
-        """What the routers route by, or were told to."""
+        """The assignment that routers route by, or were told to."""
         return self._machine.assignment
 
     # -- from any thread ----------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Coordinator:
         self._inbox.put(lambda machine: machine.snapshot(name, _ms()))
 
     def fail(self, fault: Fault) -> None:
-        """``fault`` hits whoever leads: here and now if that is who calls."""
+        """Let ``fault`` hit whoever leads: here and now if that is who calls."""
 
         def struck(_: CoordinatorMachine) -> list[protocol.Effect]:
             self._faults.remove(fault)
@@ -152,8 +152,8 @@ class Coordinator:
         return [*(_Asked(make, False) for make in self._machine.unbegun if make not in again), *self._asked]
 
     def unfinished(self, participant: Coordination, version: Version) -> tuple[list[Step], list[MakeSteps]]:
-        """After the end of the attempt, which has come to ``version``: the steps of its plan that had not switched, and
-        the requests that had not begun. Raises ServiceUnavailable.
+        """Give, after the end of the attempt, which has come to ``version``, the steps of its plan that had not
+        switched, and the requests that had not begun. Raises ServiceUnavailable.
         """
         left, beginning = read_published(participant), self._beginning
         steps = left.to_come(version) if left else []
@@ -176,7 +176,7 @@ class Coordinator:
         self._inbox.put(lambda machine: [])
 
     def await_planner(self) -> None:
-        """Until no plan is made any more."""
+        """Wait until no plan is made any more."""
         if self._planner is not None:
             self._planner.join()
 

@@ -19,8 +19,8 @@ StartQuery = Callable[[JobConfig, Path, float, dict[int, int] | None], RunningQu
 
 
 class Query:
-    """Of ``stages``, started by ``begin``. For one controlling thread; ``check`` is for any. ``started`` is called
-    before the first row is awaited. ``begin_snapshots``: those of an attempt.
+    """The query of ``stages``, started by ``begin``. For one controlling thread; ``check`` is for any. ``started`` is
+    called before the first row is awaited. ``begin_snapshots``: those of an attempt.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Query:
         offsets: dict[int, int] | None,
         settled: Callable[[], None] = lambda: None,
     ) -> None:
-        """An attempt, until every router and slot has put a first row through.
+        """Start an attempt, and wait until every router and slot has put a first row through.
 
         ``unfinished``: the assignment of each stage, and what is left to do there. ``offsets``: where each router
         begins, None for the beginning of the input. ``settled`` is called when Spark has begun, and before the first
@@ -91,8 +91,8 @@ class Query:
             self._halt()
 
     def stop_for_the_next(self) -> list[Unfinished]:
-        """``stop``, for another attempt. Gives what is left of each stage; the version of its newest assignment is
-        never used again.
+        """Stop, for another attempt. Gives what is left of each stage; the version of its newest assignment is never
+        used again.
 
         Until the coordinators have ended, a snapshot or a step may switch. One that dies may have decided on a version,
         and not have told whether it was published.
@@ -119,7 +119,7 @@ class Query:
                 last.callback(stage.leave)
 
     def end_snapshots(self) -> None:
-        """What is not complete by now never is."""
+        """Take no more snapshots: what is not complete by now never is."""
         if self._snapshotter is not None:
             self._snapshotter.end()
             # Those that have come to their end hold connections, and a job that lasts has many attempts.
@@ -127,6 +127,6 @@ class Query:
             self._snapshotter = None
 
     def await_writers(self, within_s: float) -> None:
-        """Until no snapshot of an attempt that has ended is written any more, each for so long at the most."""
+        """Wait until no snapshot of an attempt that has ended is written any more, each for so long at the most."""
         for snapshotter in self._ended:
             snapshotter.join(within_s)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Questions:
-    """Of one attempt. ``measure`` is for any thread, all else is for one controlling thread.
+    """What is asked in one attempt. ``measure`` is for any thread, all else is for one controlling thread.
 
     Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does not answer in time, and
     ServiceUnavailable if a service is not there any more.
@@ -43,8 +43,8 @@ class Questions:
         self.attempt.participant.publish(node, value)
 
     def call_savepoint(self, name: str, at_us: int = 0, stops: bool = True) -> int:
-        """Let the routers of the first stage bring it to all slots. Of slots that work in turns it gives the epoch
-        behind which it comes; see ``Appointments.make`` for ``at_us``. ``stops``: see ``SavepointCalled``.
+        """Let the routers of the first stage bring a savepoint to all slots. Of slots that work in turns it gives the
+        epoch behind which it comes; see ``Appointments.make`` for ``at_us``. ``stops``: see ``SavepointCalled``.
         """
 
         def tell(appointment: Appointment | None = None) -> None:
@@ -73,7 +73,7 @@ class Questions:
         check: Callable[[], None] | None = None,
         within_s: float = math.inf,
     ) -> dict[str, T]:
-        """The nodes in ``folder``, as soon as all that are ``wanted`` are there.
+        """Give the nodes in ``folder``, as soon as all that are ``wanted`` are there.
 
         The deadline is for silence: it begins anew with each answer, and while what ``progress`` gives changes.
         Raises MigrationFailed after it, with ``what`` was asked and who is missing. ``check``: instead of ``alive``.
@@ -151,7 +151,7 @@ class Questions:
             return self.by_slot(answers, range(self.attempt.config.slots), "measure", progress, within_s)
 
     def left_behind(self) -> set[tuple[int, int]]:
-        """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""
+        """Give units, with slots that have keys of them which are elsewhere, too. Slots soon hear that they may go."""
         left: set[tuple[int, int]] = set()
 
         def settled() -> bool:
@@ -196,7 +196,7 @@ class Questions:
             self._copying = None
 
     def await_copies(self) -> dict[int, nodes.CopiesClose] | None:
-        """Until the copies ordered last are close; what each owner measured. None if there are none."""
+        """Wait until the copies ordered last are close. Gives what each owner measured, None if there are none."""
         if self._copying is None:
             return None
         name, copies = self._copying
@@ -205,7 +205,7 @@ class Questions:
         return self.by_slot(nodes.copied(name), owners, "copying", lambda: (read(nodes.COPYING), read(nodes.RESTORING)))
 
     def copied_by_now(self) -> dict[int, nodes.CopiesClose]:
-        """Of the copies ordered last, what those owners measured whose are close by now."""
+        """What those owners measured whose copies, of those ordered last, are close by now."""
         if self._copying is None:
             return {}
         name, _ = self._copying

@@ -31,9 +31,9 @@ class _Over(Exception):
 
 
 class Snapshotter:
-    """Of one attempt. ``completed`` gets those that are, and ``note`` one line of each that failed. ``revoked``:
-    versions whose results count for nothing. ``forget`` is called once, when a journal on disk has what was before
-    this attempt.
+    """A thread that takes the snapshots of one attempt. ``completed`` gets those that are complete, and ``note`` one
+    line of each that failed. ``revoked``: versions whose results count for nothing. ``forget`` is called once, when a
+    journal on disk has what was before this attempt.
 
     It begins at the last stage. When the routers of a stage know what is to come, the stage before begins: a slot that
     has come to the snapshot finds there what it has to say as a router.
@@ -133,7 +133,7 @@ class Snapshotter:
             self._note(f"snapshot {self._number}: {what}")
 
     def _remove_old(self) -> None:
-        """From the store."""
+        """Remove old snapshots from the store."""
         if self._over.is_set():
             return
         kept = self._completed.needed
@@ -147,13 +147,13 @@ class Snapshotter:
             self._tell(f"it is complete, and older ones stay where they are: {error}")
 
     def _await_writers(self) -> None:
-        """Until nobody writes any more what was given up."""
+        """Wait until nobody writes any more what was given up."""
         while any(not writing.over for stage in self._stages for writing in stage.ask.writers()):
             if self._over.wait(LOOK_S):
                 raise _Over
 
     def _clear(self) -> None:
-        """What was said of earlier snapshots goes: their answers, and what was acknowledged of them.
+        """Clear what was said of earlier snapshots: their answers, and what was acknowledged of them.
 
         Of steps that move something that goes when a journal on disk has it: another process would read here what its
         journal lacks.
@@ -170,7 +170,7 @@ class Snapshotter:
             self._noted = None
 
     def _begun(self, stage: LedStage, name: str) -> Version:
-        """Request it of ``stage``, and wait until its routers are told: a migration may come first, and take long.
+        """Request the snapshot of ``stage``, and wait until its routers know: a migration may come first, and be long.
 
         Gives its version there.
         """
@@ -191,7 +191,7 @@ class Snapshotter:
         return version is not None and (len(self._stages) == 1 or coordinator.assignment.version >= version)
 
     def _await_results(self, name: str) -> None:
-        """Until all that came before the snapshot has come out: it is not repeated."""
+        """Wait until all that came before the snapshot has come out: it is not repeated."""
         last = self._stages[-1]
         marker = StateWritten(last.name, name)
         slots = set(range(last.config.slots))
@@ -212,7 +212,7 @@ class Snapshotter:
 
 
 def clear_acknowledgements(stage: LedStage, log: StepLog, needless: Collection[Version]) -> None:
-    """What slots have acknowledged goes: of steps that are ``needless``, as the ``log`` has it, and of what is no step
+    """Clear what slots have acknowledged: of steps that are ``needless``, as the ``log`` has it, and of what is no step
     there. Not of what is published: one that takes over waits for it.
     """
     participant = stage.participant
@@ -227,7 +227,7 @@ def clear_acknowledgements(stage: LedStage, log: StepLog, needless: Collection[V
 
 
 def _clear_saved(stage: LedStage, mark: str) -> None:
-    """What was answered of savepoints goes whose names begin so."""
+    """Clear what was answered of savepoints whose names begin with ``mark``."""
     for name in stage.participant.children(nodes.ALL_SAVED):
         if name.startswith(mark):
             stage.participant.withdraw(nodes.saved(name))
@@ -259,12 +259,12 @@ def capture(
 
 
 def _bytes(said: Mapping[str, Saved]) -> int:
-    """So many were written."""
+    """How many bytes were written."""
     return sum(answer.bytes for answer in said.values() if isinstance(answer, SlotSaved))
 
 
 def _answers(stage: LedStage, name: str, what: str, check: Callable[[], None]) -> dict[str, Saved]:
-    """Of all that take part. Raises ServiceUnavailable if a slot has failed."""
+    """The answers of all that take part. Raises ServiceUnavailable if a slot has failed."""
     said = stage.ask.saved(name, what, check=check)
     for who, answer in sorted(said.items()):
         if isinstance(answer, SlotSaved) and answer.failed:

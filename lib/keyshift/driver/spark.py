@@ -55,7 +55,7 @@ def sockets(folder: str) -> dict[str, Any]:
 
 
 def require_sockets(folder: str) -> None:
-    """Raises BadInput if Unix domain sockets cannot be made in ``folder``; empty means that there will be none."""
+    """Refuse a ``folder`` where Unix domain sockets cannot be made: BadInput; empty means that there will be none."""
     remedy = "name another folder with spark.sockets in the profile, or none (empty) for TCP, which is slower"
     if len(os.fsencode(folder)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES:
         longest = SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
@@ -159,13 +159,13 @@ def _private() -> Iterator[None]:
 
 
 def _wanted(record: logging.LogRecord) -> bool:
-    """Not the traceback that py4j logs when a call is interrupted: the interrupt itself reaches whoever called."""
+    """Whether to log ``record``: not py4j's traceback of an interrupted call, as the interrupt reaches the caller."""
     return record.getMessage() != "KeyboardInterrupt while sending command."
 
 
 def require_no_spark() -> None:
-    """Raises BadInput if a Spark runs in this process: PySpark would give out that one again, with the settings that it
-    has, and who is done first would stop it for both. One whose JVM has gone does not run, and is forgotten.
+    """Refuse a process in which a Spark runs: BadInput. PySpark would give out that one again, with the settings that
+    it has, and who is done first would stop it for both. One whose JVM has gone does not run, and is forgotten.
     """
     jvm = getattr(SparkContext._gateway, "proc", None)
     if jvm is not None and jvm.poll() is not None:
@@ -175,19 +175,19 @@ def require_no_spark() -> None:
 
 
 def forget_jvm() -> None:
-    """The next session launches one: PySpark would go on asking the one that it has, which has ended."""
+    """Let the next session launch a JVM: PySpark would go on asking the one that it has, which has ended."""
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
 
 
 def stop_spark(spark: SparkSession | SparkContext) -> None:
-    """Also one whose JVM has died: what a run says of that is the news."""
+    """Stop Spark, also one whose JVM has died: what a run says of that is the news."""
     with contextlib.suppress(*JVM_GONE):
         spark.stop()
 
 
 def _why(error: Exception) -> str:
-    """What it says, in one line. One of Java's says first what was called. The JVM is asked for it, and may be gone."""
+    """What ``error`` says, in one line: Java's says first what was called. The JVM is asked, and may be gone."""
     try:
         lines = str(error).splitlines()
     except JVM_GONE:

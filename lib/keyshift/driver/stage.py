@@ -39,11 +39,11 @@ class LedStage:
         self.agrees: agreement.Say | None = None  # with other replicas of the job, in the next attempt
 
     def note(self, text: str) -> Note:
-        """``text`` about this stage."""
+        """Make a note of ``text`` about this stage."""
         return Note(text, self._called)
 
     def say(self, doing: Doing) -> None:
-        """From now on ``doing`` is what is done with the stage."""
+        """Tell that ``doing`` is done with the stage from now on."""
         self.doing = doing
         self._heard(doing._replace(stage=self._called))
 
@@ -107,7 +107,7 @@ class LedStage:
         self._led.cancel()
 
     def fail(self, fault: Fault) -> None:
-        """``fault`` hits its coordinator; see ``Coordinator.fail``."""
+        """Let ``fault`` hit its coordinator; see ``Coordinator.fail``."""
         self._led.fail(fault)
 
     def check(self) -> None:
@@ -157,7 +157,7 @@ class LedStage:
 
 
 def history_of(stage: LedStage) -> StageHistory:
-    """All that is known of it by now, while nothing moves in it."""
+    """All that is known of ``stage`` by now, while nothing moves in it."""
     if stage.log is not None:
         stage.log.read_acknowledgements(stage.participant)
     return stage.history.with_attempt(stage.log)

@@ -18,8 +18,8 @@ Written = Annotated[Assignments, PlainValidator(Assignments.from_json), PlainSer
 
 @dataclass
 class StageHistory:
-    """``assignments``: every version that routers were ever told to use. ``begins``: the version that each attempt
-    began with. ``records``: every step that was begun.
+    """What was written down. ``assignments``: every version that routers were ever told to use. ``begins``: the version
+    that each attempt began with. ``records``: every step that was begun.
     """
 
     assignments: Written = field(default_factory=Assignments)
@@ -27,19 +27,19 @@ class StageHistory:
     records: list[StepRecord] = field(default_factory=list)
 
     def with_attempt(self, log: StepLog | None) -> "StageHistory":
-        """With what became of the steps of another attempt, if there is one. What slots said of them is in it only if
-        the log was completed with that.
+        """The same with what became of the steps of another attempt, if there is one. What slots said of them is in it
+        only if the log was completed with that.
         """
         history, records = (log.history, list(log.records.values())) if log else (Assignments(), [])
         return StageHistory(self.assignments + history, list(self.begins), [*self.records, *records])
 
     def before_the_newest(self) -> "StageHistory":
-        """Without the newest assignment, with which another attempt is to begin."""
+        """The same without the newest assignment, with which another attempt is to begin."""
         before = [each for each in self.assignments if each.version < self.assignments[-1].version]
         return StageHistory(Assignments(before), list(self.begins), list(self.records))
 
     def cancel_behind(self, version: Version) -> None:
-        """Steps of later versions come again in the next attempt, under other ones."""
+        """Cancel steps of later versions: they come again in the next attempt, under other ones."""
         for record in self.records:
             if record.outcome == "under way" and record.version > version:
                 record.outcome = "cancelled"

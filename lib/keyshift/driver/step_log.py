@@ -12,7 +12,7 @@ from keyshift.wire.coordination import Coordination
 
 @dataclass(frozen=True)
 class Published:
-    """As the next coordinator or the next attempt finds it in ZooKeeper.
+    """What was published, as the next coordinator or the next attempt finds it in ZooKeeper.
 
     ``version``, ``steps`` and ``rest``: see ``protocol.PublishSteps``, of the ``plan`` of this name; the
     ``assignment`` that was published last.
@@ -30,7 +30,7 @@ class Published:
 
 
 def read_published(participant: Coordination, folder: str = "") -> Published | None:
-    """What is there of an attempt and a stage: in ``folder``, or at the root. None if there were no steps.
+    """Read what was published of an attempt and a stage: in ``folder``, or at the root. None if there were no steps.
 
     Raises ServiceUnavailable.
     """
@@ -49,7 +49,7 @@ def read_published(participant: Coordination, folder: str = "") -> Published | N
 
 
 class StepLog:
-    """Written by the coordinator that leads: the one that takes over goes on with it. To be read by any thread.
+    """What became of steps: the coordinator that leads writes it, the next one goes on with it, any thread may read it.
 
     ``history``: the assignments that routers were told; ``records``: of steps, by version; ``notes``: a line for each
     step that did not go as planned; ``snapshots``: the one that was begun last, and its version; ``late_snapshots``:
@@ -65,11 +65,11 @@ class StepLog:
         self.told: set[Version] = set()
 
     def assignment_of(self, version: Version) -> Assignment:
-        """That of a snapshot's ``version``, under which nothing moves; whoever has published it may have died since."""
+        """The assignment of a snapshot's ``version``, where nothing moves; whoever has published it may have died."""
         return Assignment(version, self.history.of(version).owner)
 
     def published(self, steps: Iterable[tuple[Version, Step]], at_us: int) -> None:
-        """To be called behind that: the version of what was not published is another step's when another one leads."""
+        """Note steps, which are published already: the version of any other is another step's under another leader."""
         for version, step in steps:
             if step.snapshot:
                 self.snapshots = {step.snapshot: version}
@@ -77,26 +77,26 @@ class StepLog:
                 self.records[version] = StepRecord(version, step, at_us)
 
     def switched(self, assignment: Assignment) -> None:
-        """Routers were told."""
+        """Note that routers were told."""
         if assignment.version != self.history[-1].version:
             self.history.append(assignment)
 
     def ended(self, version: Version, outcome: StepOutcome, at_us: int) -> None:
-        """A step that is not known to have ended otherwise."""
+        """Note how a step ended, unless it is known to have ended otherwise."""
         if (record := self.records.get(version)) and record.outcome == "under way":
             record.outcome, record.completed_us = outcome, at_us
 
     def snapshot_late(self, version: Version) -> None:
-        """It was given up."""
+        """Note that a snapshot was given up."""
         self.late_snapshots = {name for name, of in self.snapshots.items() if of == version}
 
     def taken_back(self, dropped: protocol.Dropped) -> None:
-        """At the end of a migration."""
+        """Note what was taken back, at the end of a migration."""
         if any(dropped):
             self.notes.append(f"{_words(dropped)} were taken back before they had begun")
 
     def late(self, late: protocol.StepLate, deadline_s: float) -> None:
-        """A step passed its deadline."""
+        """Note that a step passed its deadline."""
         self.records[late.version].outcome = "rolled back" if late.rolled_back else "late"
         outcome = "rolled back" if late.rolled_back else "goes forward: what has not moved yet waits for its state"
         also = f"; {_words(late.dropped)} behind it were dropped" if any(late.dropped) else ""

@@ -67,7 +67,7 @@ class MigrationFailed(KeyshiftError):
 def service_errors(
     errors: type[Exception] | tuple[type[Exception], ...], explain: Callable[[Any], str | KeyshiftError]
 ) -> Iterator[None]:
-    """Inside, ``errors`` of a service's client become what ``explain`` makes of them; a line: ServiceUnavailable."""
+    """Turn ``errors`` of a service's client inside into what ``explain`` makes of them; a line: ServiceUnavailable."""
     try:
         yield
     except errors as error:

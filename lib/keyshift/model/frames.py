@@ -55,8 +55,8 @@ _SCHEMA_BYTES = 8 << 10  # room for what an encoded frame has beside its record 
 
 @dataclass(frozen=True, slots=True)
 class OfTurn:
-    """Results are of the ``number``-th turn of their slot, behind which it is in ``epoch`` (of its order) and has this
-    ``chain``. ``piece``: so many frames of the turn come before this one. ``attempt``: of its job.
+    """Which turn results are of: the ``number``-th one of their slot, behind which it is in ``epoch`` (of its order)
+    and has this ``chain``. ``piece``: so many frames of the turn come before this one. ``attempt``: of its job.
     """
 
     number: int
@@ -92,7 +92,7 @@ def encode(batch: pa.RecordBatch, facts: Facts = NO_FACTS) -> bytes:
 
 
 def cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """``batch`` in pieces, in order, each of which makes a frame of at most ``MOST_BYTES``, or has a single row.
+    """Cut ``batch`` into pieces, in order, each of which makes a frame of at most ``MOST_BYTES``, or has a single row.
 
     A batch that is small enough, also one without rows, is its only piece. Nothing is copied.
     """

@@ -1,5 +1,5 @@
 """Numbers that name something, each with a type of its own: one is not taken for another. Users of units, slots and
-assignments get them from ``model.keys``; this is for who must not know those.
+assignments get them from ``model.keys``; this is for code that must not know those.
 """
 
 from typing import NewType

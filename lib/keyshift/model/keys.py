@@ -144,7 +144,7 @@ class Assignments(Sequence[Assignment]):
             self.append(each)
 
     def append(self, assignment: Assignment) -> None:
-        """The next one. Raises BadInput if it is not newer than the last, or of another number of units."""
+        """Add the next one. Raises BadInput if it is not newer than the last, or of another number of units."""
         self._add(assignment.version, assignment.version, assignment.owner)
 
     def _add(self, first: Version, last: Version, owner: tuple[SlotId, ...]) -> None:
@@ -167,7 +167,7 @@ class Assignments(Sequence[Assignment]):
         self._newest = Assignment(last, owner)
 
     def __add__(self, other: "Assignments") -> "Assignments":
-        """These and behind them the others."""
+        """Join these and, behind them, the others."""
         made = Assignments()
         made._begin, made._entries, made._newest = self._begin, list(self._entries), self._newest
         if other._newest is not None:
@@ -178,7 +178,7 @@ class Assignments(Sequence[Assignment]):
         return made
 
     def of(self, version: Version) -> Assignment:
-        """The one that counted at ``version``: the newest that is not newer. Raises BadInput if there is none."""
+        """The assignment at ``version``: the newest that is not newer. Raises BadInput if there is none."""
         if self._newest is not None and version >= self._newest.version:
             return self._newest
         found = [each for each in self if each.version <= version]
@@ -215,7 +215,7 @@ class Assignments(Sequence[Assignment]):
         return isinstance(other, Assignments) and (self._begin, self._entries) == (other._begin, other._entries)
 
     def to_json(self) -> dict[str, Any]:
-        """The owners of the first, and rows of first and last version, unit and owner of what had changed."""
+        """Give the first owners, and rows of first and last version, unit and owner of what had changed."""
         rows = [[first, last, [list(change) for change in changes]] for first, last, changes in self._entries]
         return {"begin": list(self._begin), "entries": rows}
 

@@ -42,7 +42,7 @@ Marker = SlotStarted | StateWritten | TurnTold
 
 @dataclass(frozen=True, slots=True)
 class SlotMarker:
-    """``slot`` says ``marker``. Of which ``replica`` it is, the collector knows, and not the slot."""
+    """A ``marker``, and the ``slot`` that says it. The collector knows its ``replica``, the slot does not."""
 
     slot: int
     marker: Annotated[Marker, Field(discriminator="kind")]

@@ -13,7 +13,7 @@ codec: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # made when it is
 
 
 def encode(message: Any) -> bytes:
-    """What ``decode`` reads, with the class of ``message`` or a union that has it."""
+    """Encode ``message`` as ``decode`` reads it, with its class or a union that has it."""
     return codec(type(message)).dump_json(message)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Activity(StrEnum):
-    """Of a stage, or of the whole run."""
+    """What goes on in a stage, or in the whole run."""
 
     WARMING_UP = "warming up"
     STEADY = "steady"

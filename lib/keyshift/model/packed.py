@@ -20,14 +20,14 @@ _FAST = 1  # level of zlib
 
 
 def pack(rows: Iterable[Any], columns: int) -> str:
-    """The text for ``rows`` of so many ``columns`` of integers of 64 bits; of one column: for integers."""
+    """Pack ``rows`` of so many ``columns`` of 64-bit integers into a text; with one column a row is an integer."""
     numbers = rows if columns == 1 else chain.from_iterable(rows)
     table = np.fromiter(numbers, np.int64).reshape(-1, columns).T
     return base64.b64encode(zlib.compress(np.diff(table, prepend=0).tobytes(), _FAST)).decode()
 
 
 def unpack(text: str, columns: int) -> list[list[int]]:
-    """The columns. Raises ValueError if ``text`` is none that ``pack`` gave."""
+    """Give the columns of a ``text`` from ``pack``. Raises ValueError if it is something else."""
     try:
         data = zlib.decompress(base64.b64decode(text, validate=True))
     except zlib.error as error:
@@ -38,8 +38,8 @@ def unpack(text: str, columns: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Packed:
-    """Of a field whose type is a tuple of integers (``row`` is None), or of named tuples ``row`` that have only such
-    fields: ``Annotated[tuple[Move, ...], Packed(Move)]``.
+    """The packing of a field whose type is a tuple of integers (``row`` is None), or of named tuples ``row`` that have
+    only such fields: ``Annotated[tuple[Move, ...], Packed(Move)]``.
     """
 
     row: Any = None
@@ -58,7 +58,7 @@ class Packed:
         return tuple(columns[0]) if self.row is None else tuple(map(self.row._make, zip(*columns, strict=True)))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """How pydantic reads and writes the field."""
+        """Tell pydantic how to read and write the field."""
         schema = handler(source)
         written = core_schema.wrap_serializer_function_ser_schema(self._write, schema=schema, when_used="json")
         return core_schema.no_info_wrap_validator_function(self._read, schema, serialization=written)

@@ -110,7 +110,7 @@ class StepRecord:
         return self.step.mode.gate == "query"
 
     def complete_restart(self, came: Mapping[int, tuple[UnitCame, ...]]) -> None:
-        """Every unit has come to a slot. ``came``: by slot."""
+        """Complete a restart: every unit has come to a slot. ``came``: by slot."""
         drained_us = max(unit.installed_us for of_slot in came.values() for unit in of_slot)
         self.installed = {slot: UnitsCame(of_slot, drained_us) for slot, of_slot in came.items()}
         self.completed_us, self.outcome = drained_us, "complete"

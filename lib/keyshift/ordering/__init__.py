@@ -36,7 +36,7 @@ __all__ = [
 
 
 class OrderProtocol(NamedTuple):
-    """A way to agree. ``open``: the machine of one slot, from where it stands.
+    """A way to agree on an order. ``open``: the machine of one slot, from where it stands.
 
     ``agrees``: whether replicas deliver the same turns at all. ``leads``: whether one of them leads, and the order
     comes from an order log. Otherwise it follows from the channels alone, and then the order of a unit's events does

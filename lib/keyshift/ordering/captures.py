@@ -15,14 +15,14 @@ from keyshift.runtime.row import CAPTURE, Row
 
 
 class Captures:
-    """On all ``channels`` of a slot, during one batch."""
+    """The captures on all ``channels`` of a slot, during one batch."""
 
     def __init__(self, channels: Sequence[Channel]) -> None:
         self._channels = channels
         self._come: list[deque[tuple[int, Row]]] = [deque() for _ in channels]  # each behind so many elements
 
     def come(self, row: Row) -> bool:
-        """A row is next on its channel: whether it is a capture."""
+        """Take the row that is next on its channel. Gives whether it is a capture."""
         if row.kind != CAPTURE:
             return False
         self._come[row.router].append((self._channels[row.router].elements, row))
@@ -34,7 +34,7 @@ class Captures:
         return bool(come) and come[0][0] <= _delivered(channel)
 
     def take(self) -> tuple[Row, ...]:
-        """The next one, of each channel, if all have passed one. Raises ProtocolViolation if it is not the same."""
+        """Take each channel's next capture, if all have passed one. Raises ProtocolViolation if they differ."""
         if not all(self.passed(channel) for channel in self._channels):
             return ()
         rows = tuple(come.popleft()[1] for come in self._come)
@@ -55,5 +55,5 @@ class Captures:
 
 
 def _delivered(channel: Channel) -> int:
-    """How many of the elements that have come."""
+    """How many of the elements that have come were delivered."""
     return channel.elements - len(channel.waiting)

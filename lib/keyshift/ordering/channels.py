@@ -27,7 +27,7 @@ class Element(NamedTuple):
 
 
 class Channel:
-    """The ``number``-th of a slot. ``place``: up to here elements were delivered."""
+    """The ``number``-th channel of a slot. ``place``: up to here elements were delivered."""
 
     def __init__(self, number: int, setting: Setting, place: Place) -> None:
         self.number = number
@@ -42,7 +42,7 @@ class Channel:
 
     @property
     def place(self) -> Place:
-        """Of the last element that was delivered."""
+        """The place of the last element that was delivered."""
         return Place(self.sequence, self.watermark, self.version)
 
     @property
@@ -61,7 +61,7 @@ class Channel:
         return bool(self.waiting) and self.waiting[0].row.kind in CONTROL
 
     def come(self, row: Row) -> Element | None:
-        """A row has come. Gives it if it counts and was not there before. Raises ProtocolViolation."""
+        """Take a row that has come. Gives it if it counts and was not there before. Raises ProtocolViolation."""
         kind, heartbeat = row.kind, self._setting.heartbeat_us
         if kind == BARRIER and row.version == self._came_version:
             return None  # with which each batch begins
@@ -113,7 +113,7 @@ class Channel:
             )
 
     def deliver(self) -> Row:
-        """The next element is delivered."""
+        """Deliver the next element."""
         row, self.sequence, mark = self.waiting.popleft()
         self.marks -= mark
         self.barriers -= row.kind in CONTROL

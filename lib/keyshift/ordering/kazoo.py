@@ -45,7 +45,7 @@ ASK_US = 500_000  # from one record to the next, at least, if they order nothing
 
 
 class _Lead(NamedTuple):
-    """Of a leader: its term, the record that is under way, and when it has written last, once ``propose`` has told."""
+    """A leader's term, the record that is under way, and when it has written last, once ``propose`` has told."""
 
     term: int
     record: Record | None
@@ -53,7 +53,7 @@ class _Lead(NamedTuple):
 
 
 class Kazoo(Ordering):
-    """The processing time of a turn is the leader's, and never less than before."""
+    """The machine of KaZoo. The processing time of a turn is the leader's, and never less than before."""
 
     def __init__(self, setting: Setting, position: Position) -> None:
         super().__init__(setting, position)
@@ -204,7 +204,7 @@ class Kazoo(Ordering):
         return rows
 
     def _forget(self) -> None:
-        """Records of which nothing is left."""
+        """Forget records of which nothing is left."""
         while self._open and all(
             self.channels[channel].sequence >= sequence for channel, sequence in self._open[0][1].entries
         ):

@@ -28,7 +28,7 @@ from keyshift.runtime.turn import Turn
 
 
 class LiveRobin(Ordering):
-    """The processing time of a turn is the time that its epoch ends."""
+    """The machine of LiveRobin. The processing time of a turn is the time that its epoch ends."""
 
     def take(self, ready: bool) -> Turn | None:
         """See ``Ordering.take``. Raises ProtocolViolation if one channel goes on where another has a barrier."""
@@ -61,7 +61,7 @@ class LiveRobin(Ordering):
                 return rows
 
     def _wait_for_barriers(self, standing: Channel) -> None:
-        """All channels have closed the epoch behind which ``standing`` has a barrier: it is next on each of them."""
+        """Require that no channel goes on: all have closed the epoch behind which ``standing`` has a barrier."""
         for channel in self.channels:
             if channel.waiting and not channel.stands:
                 version = standing.waiting[0].row.version

@@ -47,7 +47,7 @@ class Ordering:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def arrived(self, rows: Iterable[Row]) -> None:
-        """Rows have come. It takes all of them: whoever stops reading may wait for a mark behind what is not read.
+        """Take all rows that have come: whoever stops reading may wait for a mark behind what is not read.
 
         Raises ProtocolViolation if one cannot be there: this replica has to end.
         """
@@ -58,21 +58,21 @@ class Ordering:
                 self._came(row.router, element)
 
     def _came(self, channel: int, element: Element) -> None:
-        """An element is new."""
+        """Hear of a new element."""
 
     # -- the order log, if there is one -------------------------------------------------------------------------------
 
     def heard(self, records: Iterable[tuple[int, Record]]) -> None:
-        """Records of the order log with their offsets, in the order of the log. What was there before may come again.
+        """Take records of the order log with their offsets, in its order. What was there before may come again.
 
         Raises ProtocolViolation if one is missing: this replica has to end.
         """
 
     def elected(self, term: int) -> None:
-        """The replica leads, in ``term``: until another term begins in the log. Nobody says when that is."""
+        """Hear that the replica leads, in ``term``: until another term begins in the log. Nobody says when that is."""
 
     def propose(self, now_us: int) -> None:
-        """To be called now and then, and when something has come: a leader decides about what is here."""
+        """Let a leader decide about what is here. To be called now and then, and when something has come."""
 
     # -- what comes out -----------------------------------------------------------------------------------------------
 
@@ -81,12 +81,12 @@ class Ordering:
         raise NotImplementedError
 
     def take_effects(self) -> list[Effect]:
-        """What is to be done since the last call, in its order."""
+        """Give what is to be done since the last call, in its order."""
         effects, self._effects = self._effects, []
         return effects
 
     def save(self) -> tuple[Position, list[Row]]:
-        """Where this machine stands, and the rows that wait: behind a mark that has not come, or a barrier."""
+        """Give where this machine stands, and the rows that wait: behind a mark that has not come, or a barrier."""
         return self.position, [element.row for channel in self.channels for element in channel.waiting]
 
     @property
@@ -99,7 +99,7 @@ class Ordering:
 
     @property
     def epoch(self) -> int:
-        """The last one that was closed on all channels by what was delivered."""
+        """The last epoch that was closed on all channels by what was delivered."""
         return min(channel.closed for channel in self.channels)
 
     @property
@@ -129,7 +129,7 @@ class Ordering:
         return self.epoch * self.setting.heartbeat_us
 
     def _control(self) -> Turn:
-        """All channels stand at a barrier: these are delivered."""
+        """Deliver the barriers at which all channels stand."""
         barriers = [channel.waiting[0].row for channel in self.channels]
         kinds = {(barrier.kind, barrier.version, bytes(barrier.payload)) for barrier in barriers}
         if len(kinds) > 1:

@@ -35,7 +35,7 @@ def _as_they_are(rows: Sequence[Row]) -> Sequence[Row]:
 
 @dataclass(frozen=True)
 class Setting:
-    """Of the machine of one slot. ``channels``: how many routers send to it. Times are microseconds.
+    """The setting of the machine of one slot. ``channels``: how many routers send to it. Times are microseconds.
 
     ``later``: whether the stage is behind another one; then the offset of a row is its sender's turn, and none may be
     missing. ``merge``: gives the data rows of a turn, cut as needed, so that their events are in the order of
@@ -90,7 +90,7 @@ class Position:
 
     @classmethod
     def begin(cls, setting: Setting, version: int) -> "Position":
-        """Before anything was delivered, under the first ``version`` of the assignment."""
+        """The position before anything was delivered, under the first ``version`` of the assignment."""
         return cls((Place(NOTHING if setting.later else -1, 0, version),) * setting.channels)
 
     def under(self, version: int) -> "Position":
@@ -113,7 +113,7 @@ class Position:
 
 
 class Record(NamedTuple):
-    """In the order log: the ``number``-th decision of the leader of ``term``, at the time ``clock_us`` of that leader.
+    """A record of the order log: the ``number``-th decision of the leader of ``term``, at its time ``clock_us``.
 
     ``entries``: channels, and up to which sequence each of them is delivered, one after the other. Number 0, without
     entries, says that the term begins; another number without entries, that its leader still leads.

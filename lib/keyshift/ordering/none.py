@@ -20,7 +20,7 @@ class Unordered(Ordering):
         self._here: list[Row] = []
 
     def arrived(self, rows: Iterable[Row]) -> None:
-        """Rows have come: all of them are the core's, but for markers."""
+        """Take rows that have come: all of them are the core's, but for markers."""
         for row in rows:
             if row.kind in KINDS:
                 self._here.append(row)
@@ -35,6 +35,6 @@ class Unordered(Ordering):
         return self._rows(rows, 0, 0)
 
     def save(self) -> tuple[Position, list[Row]]:
-        """Where it stands, and what has come since the last turn."""
+        """Give where it stands, and what has come since the last turn."""
         position, _ = super().save()
         return position, list(self._here)

@@ -12,7 +12,7 @@ from keyshift.runtime.row import DATA, Row
 
 
 class TimeMerge(LiveRobin):
-    """``Setting.merge`` sorts: what a row contains is not known here."""
+    """The machine of TimeMerge. ``Setting.merge`` sorts: what a row contains is not known here."""
 
     def _ordered(self, rows: Sequence[Row]) -> Sequence[Row]:
         others = [row for row in rows if row.kind != DATA]

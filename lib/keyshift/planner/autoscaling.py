@@ -25,7 +25,7 @@ COOL_DOWN_S, COOL_DOWN_TIMES = 4.0, 2.0  # after a migration: at least so long, 
 
 @dataclass(slots=True)
 class _ScaledStage(TrueRate):
-    """And how many slots the last looks wanted."""
+    """What is remembered of the work of a stage, and how many slots the last looks wanted."""
 
     wanted: deque[int] = field(default_factory=lambda: deque(maxlen=max(LOOKS_UP, LOOKS_DOWN)))
 
@@ -62,7 +62,7 @@ class ScalingPolicy:
         self._known = [False, False]
 
     def look(self, look: Look) -> Scaling:
-        """The decision, which is to be carried out at once."""
+        """Give the decision, which is to be carried out at once."""
         passed_s, self._at_s = look.at_s - self._at_s, look.at_s
         self._relax(passed_s)
         why = self._disturbed(look)
@@ -82,7 +82,7 @@ class ScalingPolicy:
         return self._decide(look)
 
     def withdraw(self) -> None:
-        """Nothing was requested of what was decided last, so there is nothing to learn from it."""
+        """Forget what was decided last: nothing of it was requested, so there is nothing to learn from it."""
         self._move = None
         for stage in self._stages:
             stage.before = None
@@ -131,7 +131,7 @@ class ScalingPolicy:
         return move.ended_s + max(COOL_DOWN_S, min(learnt, self._goals.horizon_s))
 
     def _learn_misses(self, look: Look) -> None:
-        """The cool-down is over: what was missed because of the migration, if that can be told."""
+        """Learn, when the cool-down is over, what was missed because of the migration, if that can be told."""
         move, self._move = self._move, None
         if move is None:
             return
@@ -141,7 +141,7 @@ class ScalingPolicy:
             stage.compare(seen.slots)
 
     def _mean(self, which: int, old: float, new: float) -> float:
-        """The newest counts half; the first replaces a guess."""
+        """Average two values of a measure: the newest counts half; the first replaces a guess."""
         known, self._known[which] = self._known[which], True
         return (old + new) / 2 if known else new
 
@@ -263,7 +263,7 @@ class ScalingPolicy:
 
 
 def _late(offered: float, backlog: float) -> float:
-    """Of the backlog, what is more than always is on the way."""
+    """The part of the backlog that is more than what is always on the way."""
     return max(0.0, backlog - offered * ON_THE_WAY_S)
 
 

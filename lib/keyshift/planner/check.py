@@ -41,7 +41,7 @@ def change(strategy: Strategy, overrides: Mapping[str, Any]) -> Strategy:
 
 
 def check(strategy: Strategy) -> None:
-    """Raises BadInput, naming the value, the reason and the remedy, if ``strategy`` makes no sense."""
+    """Refuse a ``strategy`` that makes no sense: BadInput, naming the value, the reason and the remedy."""
     if not strategy.phases:
         _check_point(strategy)
     for number, phase in enumerate(strategy.phases):
@@ -63,7 +63,7 @@ def _check_point(strategy: Strategy) -> None:
 
 
 def _require(name: str, value: Any) -> None:
-    """Raises BadInput unless ``value`` is of the type of the setting ``name``; names must be known."""
+    """Refuse an unknown ``name`` of a setting, and a ``value`` that is not of its type: BadInput."""
     if name not in _KINDS:
         raise unknown("setting", name, list(_KINDS))
     kind = _KINDS[name]
@@ -80,7 +80,7 @@ def _require(name: str, value: Any) -> None:
 
 
 def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
-    """The rules, one by one. Those on a single setting come first."""
+    """Yield why ``strategy`` makes no sense, rule by rule. Those on a single setting come first."""
     order, batch, size, cap, bins = strategy.order, strategy.batch, strategy.size, strategy.cap, strategy.bins
     if size < 1:
         yield f"size = {size}: a step needs at least 1 unit"

@@ -81,7 +81,7 @@ def _made(strategy: Strategy, current: Assignment, target: Assignment, heat: Seq
 
 
 def _plain(decision: Decision) -> Decision:
-    """With integers that can be written down, as those of numpy cannot."""
+    """The ``decision`` with integers that can be written down, as those of numpy cannot."""
     step = None if decision.step is None else index(decision.step)
     return replace(decision, unit=UnitId(index(decision.unit)), step=step)
 
@@ -113,7 +113,7 @@ def _nonsense(
 
 
 def propose(strategy: Strategy, snapshot: Snapshot, log: Log) -> Iterator[Step]:
-    """Steps by the strategy's order and batch; what a strategy without ``propose`` of its own does.
+    """Yield steps by the strategy's order and batch; what a strategy without ``propose`` of its own does.
 
     Logs for each unit the step it is in and its place in the order and, the first time that a step has units of a later
     place but not this one, what it was put off for: at most two decisions per unit.
@@ -143,7 +143,7 @@ def in_units(strategy: Strategy, assignment: Assignment) -> Assignment:
 
 
 def require_units(strategy: Strategy, groups: int) -> None:
-    """Raises BadInput if the strategy cuts so many key groups into too many units."""
+    """Refuse a strategy that cuts so many key groups into too many units: BadInput."""
     units = groups * strategy.bins
     if units > MAX_UNITS:
         raise BadInput(

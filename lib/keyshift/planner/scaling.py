@@ -40,7 +40,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class StageScaling:
-    """Of one stage: it has ``slots``, this look alone wants ``wanted``, and ``target`` is decided."""
+    """What was decided of one stage: it has ``slots``, this look alone wants ``wanted``, and ``target`` is decided."""
 
     slots: int
     wanted: int

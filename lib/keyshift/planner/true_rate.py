@@ -13,7 +13,7 @@ MAPPED_S = 20.0  # likewise, what sources made of their events: their mix change
 
 @dataclass(slots=True)
 class TrueRate:
-    """Of a stage: what is remembered of its work."""
+    """What is remembered of the work of a stage."""
 
     records: float = 0.0
     busy_s: float = 0.0
@@ -27,7 +27,7 @@ class TrueRate:
         return self.records / self.busy_s if self.busy_s else math.nan
 
     def measure(self, look: StageLook) -> None:
-        """What the slots did since the look before."""
+        """Take in what the slots did since the look before."""
         if look.records <= 0 or look.busy_s <= 0:  # work without a record says nothing about records
             return
         keep = min(1.0, MEMORY_S * look.slots / self.busy_s) if self.busy_s else 0.0
@@ -37,12 +37,12 @@ class TrueRate:
             self.passes_on = look.emitted / look.records
 
     def fade(self) -> None:
-        """How fast slots are from here on is yet to be seen: what was measured counts until then, and hardly later."""
+        """Let what was measured hardly count as soon as more is: how fast slots are from here on is yet to be seen."""
         self.records *= 1e-3
         self.busy_s *= 1e-3
 
     def relax(self, seconds: float) -> None:
-        """What more slots have brought may not be so for ever."""
+        """Forget slowly what more slots have brought: it may not be so for ever."""
         self.worth += (1.0 - self.worth) * -math.expm1(-max(0.0, seconds) / RELAX_S)
 
     def capacity(self, slots: int, now: int) -> float:
@@ -51,7 +51,7 @@ class TrueRate:
         return self.true_per_s * (now + (more * self.worth if more > 0 else more))
 
     def compare(self, slots: int) -> None:
-        """After a migration: has the capacity come that was expected of it?"""
+        """Learn, after a migration, how much of the capacity has come that was expected of it."""
         (had, rate), self.before = self.before or (slots, math.nan), None
         if max(slots, had) >= TELLING * min(slots, had) and self.busy_s and rate > 0:
             came = (slots * self.true_per_s - had * rate) / (slots * rate - had * rate)
@@ -72,7 +72,7 @@ class MappedRate:
         return self.records / self.events if self.events else 1.0
 
     def measure(self, look: Look, seconds: float, full: bool) -> None:
-        """The ``seconds`` since the look before. ``full``: the first stage was at work nearly all of them.
+        """Take in the ``seconds`` since the look before. ``full``: the first stage was at work nearly all of them.
 
         The events of these records are those offered, less those that wait since. With several stages nobody knows at
         which of them these wait, and without a backlog not how many do if the stage is full: then what was known

@@ -23,7 +23,7 @@ class _Unit(Generic[Record]):
 
 
 class AbsentKeys(Generic[Record]):
-    """Of the partial units of one slot. Like the slot's machine it never sees state or what is in a record."""
+    """The absent keys of one slot's partial units. Like the slot's machine it never sees state or records' content."""
 
     def __init__(self) -> None:
         self._units: dict[int, _Unit[Record]] = {}
@@ -35,7 +35,7 @@ class AbsentKeys(Generic[Record]):
         return unit in self._units
 
     def open(self, unit: int) -> None:
-        """``unit`` has arrived without its keys."""
+        """Note that ``unit`` has arrived without its keys."""
         self._units[unit] = _Unit()
 
     def admit(self, unit: int, keys: Iterable[int]) -> set[int]:
@@ -50,19 +50,19 @@ class AbsentKeys(Generic[Record]):
         self.want(unit, key)
 
     def want(self, unit: int, key: int) -> None:
-        """``key`` is needed, whether a record waits for it or not; it is asked for, once."""
+        """Ask for ``key``, once: it is needed, whether a record waits for it or not."""
         part = self._units[unit]
         if not part.whole and key not in part.here and key not in part.asked:
             part.asked.add(key)
             self._wanted.setdefault(unit, []).append(key)
 
     def requests(self) -> dict[int, list[int]]:
-        """Keys to ask for by unit, those since the last call."""
+        """Give the keys to ask for since the last call, by unit."""
         wanted, self._wanted = self._wanted, {}
         return wanted
 
     def arrived(self, unit: int, keys: Iterable[int]) -> None:
-        """These keys are here, or are known to exist nowhere."""
+        """Note that these keys are here, or are known to exist nowhere."""
         if part := self._units.get(unit):
             self._ripe[unit] = None
             part.here.update(keys)
@@ -70,7 +70,7 @@ class AbsentKeys(Generic[Record]):
             part.whole = part.rest and not part.asked
 
     def fetch_rest(self, unit: int) -> bool:
-        """All keys that are elsewhere are to come: whether nobody has asked for them before.
+        """Note that all keys that are elsewhere are to come. Gives whether nobody has asked for them before.
 
         From now on no copy is dropped: what comes may be older than what was written back.
         """
@@ -79,7 +79,7 @@ class AbsentKeys(Generic[Record]):
         return first
 
     def arrived_whole(self, unit: int) -> None:
-        """All keys that were elsewhere are here, but for those that were asked for before and are on their way."""
+        """Note that all keys that were elsewhere are here, but for those asked for before, which are on their way."""
         part = self._units[unit]
         self._ripe[unit] = None
         part.rest, part.whole = True, not part.asked
@@ -90,7 +90,7 @@ class AbsentKeys(Generic[Record]):
         return set() if part is None or part.whole else {key for key in keys if key not in part.here}
 
     def evict(self, unit: int, keys: Iterable[int]) -> set[int]:
-        """The copies of ``keys`` are written back and not kept: which of them may be dropped (nobody waits)."""
+        """Keep no copies of ``keys``, which are written back. Gives which of them may be dropped (nobody waits)."""
         part = self._units.get(unit)
         if part is None or part.fetching:
             return set()
@@ -99,7 +99,7 @@ class AbsentKeys(Generic[Record]):
         return gone
 
     def drain(self, most: int) -> tuple[list[Record], list[int]]:
-        """Up to ``most`` records whose key is here by now, oldest first per key; and the units that are done:
+        """Give up to ``most`` records whose key is here by now, oldest first per key; and the units that are done:
         complete, with nothing waiting. They are not known here any more.
         """
         records: list[Record] = []

@@ -33,7 +33,7 @@ class PublishSteps:
 
 @dataclass(frozen=True, slots=True)
 class Appointment:
-    """Something happens behind ``epoch``, which is a place on the schedule of each router; see ``ordering``.
+    """Something that happens behind ``epoch``, which is a place on the schedule of each router; see ``ordering``.
 
     It ``holds`` when each of them has confirmed that it has not come so far. Until then none of them passes the epoch.
     """
@@ -65,7 +65,7 @@ class StepDone:
 
 
 class Dropped(NamedTuple):
-    """How much has not begun, and does not happen."""
+    """How much was taken back: it has not begun, and does not happen."""
 
     steps: int
     requests: int
@@ -98,7 +98,7 @@ class StepLate:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLate:
-    """It was given up, as some slots did not finish a phase before the deadline; the job goes on.
+    """A snapshot was given up, as some slots did not finish a phase before the deadline; the job goes on.
 
     If slots work in turns, and its switch was published, nothing else switches before all slots have come to it.
     """
@@ -171,7 +171,7 @@ class CoordinatorMachine:
         return [*([self._planning] if planning else []), *self._requests]
 
     def planned(self, steps: Iterable[Step], begin: Assignment, now_ms: float) -> list[Effect]:
-        """The plan that ``PlanNext`` was about is made, from the assignment ``begin``.
+        """Take the plan that ``PlanNext`` was about, made from the assignment ``begin``.
 
         It begins, unless its request was taken back; if the assignment has changed meanwhile, it is made anew.
         """
@@ -218,7 +218,7 @@ class CoordinatorMachine:
         return [self._publish(), *self._next(now_ms)]
 
     def acknowledged(self, phase: StepPhase, version: Version, slot: int, now_ms: float) -> list[Effect]:
-        """``slot`` finished ``phase`` of the step of ``version``. Repeated and outdated calls change nothing.
+        """Note that ``slot`` finished ``phase`` of the step of ``version``. Repeated and outdated calls change nothing.
 
         Raises ProtocolViolation if a slot moved state before the switch.
         """
@@ -231,7 +231,7 @@ class CoordinatorMachine:
         return self._go_on(meant, now_ms) if meant is self._current else []
 
     def tick(self, now_ms: float) -> list[Effect]:
-        """Time passes. A step that is late before its switch is rolled back; one that is late after it goes forward."""
+        """Let time pass. A step that is late before its switch is rolled back; one late after it goes forward."""
         current = self._current
         if current is None or current.phase == "late":
             return []
@@ -293,7 +293,7 @@ class CoordinatorMachine:
         return self._prepare(self._version, step, now_ms)
 
     def _look_ahead(self, now_ms: float) -> list[Effect]:
-        """Not beside a snapshot: no slot may have begun to prepare anything else at its barriers."""
+        """Let the next step prepare, but not beside a snapshot: at its barriers no slot may have begun with another."""
         if not self._rest or self._wanted or (self._current and self._current.step.snapshot):
             return []
         self._ahead = self._prepare_next(self._rest.pop(0), now_ms)
@@ -330,7 +330,7 @@ class CoordinatorMachine:
         return effects + following
 
     def _next(self, now_ms: float) -> list[Effect]:
-        """No step is under way: the next one begins, or a snapshot that is wanted."""
+        """Begin the next step, or a snapshot that is wanted: no step is under way."""
         effects: list[Effect] = []
         if self._migrating and not self._rest:
             self._migrating = False

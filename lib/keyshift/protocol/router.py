@@ -58,7 +58,7 @@ class RouterMachine:
         self._capture: str | None = None  # likewise, of a snapshot that is no switch
 
     def announce(self, assignment: Assignment, paused: AbstractSet[int] = NOBODY, snapshot: str = "") -> None:
-        """A new assignment, or other pauses under the same, were published; they count from the next boundary.
+        """Take a new assignment that was published, or other pauses under the same; they count from the next boundary.
 
         Older versions are ignored. ``snapshot``: what the switch is for, if it moves nothing.
         """
@@ -69,7 +69,7 @@ class RouterMachine:
             self._next_paused = paused
 
     def release(self) -> None:
-        """No slot is paused any more, from the next boundary: the step that paused some is complete."""
+        """Pause no slot any more, from the next boundary on: the step that paused some is complete."""
         self._next_paused = NOBODY
 
     def request_savepoint(self, savepoint: str) -> None:
@@ -93,7 +93,7 @@ class RouterMachine:
         return self._next is not None or not self._next_paused
 
     def boundary(self) -> list[Effect]:
-        """To be called before each frame; the barriers go to every slot before anything of that frame."""
+        """Give the barriers that go to every slot before anything of the next frame. To be called before each frame."""
         effects: list[Effect] = []
         if self.paused and self.may_resume:
             effects.append(Resume())  # a newer version is there, so the step that paused is complete

@@ -64,7 +64,7 @@ class ArrowSplit:
         self._placed = placed
 
     def __call__(self, events: pa.RecordBatch, assignment: Assignment) -> dict[int, bytes]:
-        """By slot; see ``RouterCore``."""
+        """Give each slot's part of ``events``; see ``RouterCore``."""
         if not events.num_rows:
             return {}
         units = units_of(events["key"].to_numpy(), self._key_groups, self._bins)

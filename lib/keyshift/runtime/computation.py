@@ -46,21 +46,21 @@ class Computation(Generic[Events, Result]):
         self.heat = np.zeros(units, np.int64)  # records of each unit so far
 
     def begin(self, unit: int) -> None:
-        """``unit`` is here from the beginning of the job."""
+        """Begin with ``unit``, which is here from the beginning of the job."""
         self._states[unit] = self._store.unit(unit)
         self._operator.initial(unit, self._states[unit])
         self.came(unit)
 
     def came(self, unit: int) -> None:
-        """The state of ``unit`` is here from now on."""
+        """Take note that the state of ``unit`` is here from now on."""
         self._agenda.note(unit, self._states[unit].timers)
 
     def checkpoint(self) -> None:
-        """The states are about to be written down."""
+        """Tell the store that the states are about to be written down."""
         self._store.checkpoint()
 
     def left(self, unit: int) -> None:
-        """The state of ``unit`` is not here any more."""
+        """Forget ``unit``, whose state is not here any more."""
         self._agenda.forget(unit)
 
     def process(self, events: Events, where: Where, now_us: int) -> list[Result]:
@@ -81,7 +81,7 @@ class Computation(Generic[Events, Result]):
         return [result for each in rounds for result in self._process_round(each, now_us)]
 
     def _process_round(self, records: list[Record[Events]], now_us: int) -> list[Result]:
-        """All of ``records`` at once. If time counts, each of their units meets one watermark only."""
+        """Process all of ``records`` at once. If time counts, each of their units meets one watermark only."""
         events, (*origin, met) = self._together(records)
         units = self._operator.units(events)
         np.add.at(self.heat, units, 1)
@@ -108,7 +108,7 @@ class Computation(Generic[Events, Result]):
             yield self._state_of(unit), some
 
     def _advance(self, watermarks: dict[int, int], now_us: int) -> list[Result]:
-        """These units come to their watermark, and to processing time ``now_us``: results of their timers."""
+        """Bring these units to their watermark, and to processing time ``now_us``. Gives results of their timers."""
         due: dict[Version, list[UnitState]] = {}  # the slot owns them under one of two versions
         for unit, watermark in watermarks.items():
             state = self._state_of(unit)

@@ -54,7 +54,7 @@ class Errand:
 
 
 class KeyAccess(Generic[Events]):
-    """Of one slot; false if it has no partial unit. ``errands``: those that were not given to the driver yet."""
+    """The key access of one slot; false without partial units. ``errands``: those not given to the driver yet."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class KeyAccess(Generic[Events]):
     # -- the slot asks ------------------------------------------------------------------------------------------------
 
     def open(self, home: Home) -> None:
-        """A unit has come without its keys; its state is in place."""
+        """Begin with a unit that has come without its keys; its state is in place."""
         unit = home.stay[0]
         self._absent.open(unit)
         self._homes[unit] = home
@@ -136,7 +136,7 @@ class KeyAccess(Generic[Events]):
         return bool(missing)
 
     def used(self, units: Iterable[int]) -> None:
-        """These units were worked on: what changed of keys that live elsewhere is written back."""
+        """Write back what changed in these units, which were worked on, of keys that live elsewhere."""
         for unit in units:
             home = self._homes.get(unit)
             if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changes(HOME)):
@@ -198,7 +198,7 @@ class KeyAccess(Generic[Events]):
             yield (stay, sorted(changes.keys() - {key for key, _ in found}), found), changes
 
     def written(self, stay: Stay, changes: Changes) -> None:
-        """What ``unwritten`` gave is there."""
+        """Note that what ``unwritten`` gave is at its home."""
         if (home := self._home(stay)) is None:
             return
         unit, unwritten = stay[0], self._unwritten[stay]
@@ -215,7 +215,7 @@ class KeyAccess(Generic[Events]):
         state.changes(HOME)
 
     def arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.Row]) -> bool:
-        """The answer for ``keys``: those that exist. Gives whether they live here from now on."""
+        """Take the answer for ``keys``: those that exist. Gives whether they live here from now on."""
         if (home := self._home(stay)) is None:
             return False
         self._install(home, keys, found)
@@ -226,7 +226,7 @@ class KeyAccess(Generic[Events]):
         return [(stay, self._rests[stay]) for stay in stays if stay in self._rests]
 
     def rest_arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.Row], last: bool) -> None:
-        """A slice of the rest: ``keys`` ascending."""
+        """Take a slice of the rest: ``keys`` ascending."""
         if (home := self._home(stay)) is None:
             return
         self._install(home, keys, found)
@@ -237,7 +237,7 @@ class KeyAccess(Generic[Events]):
             self._rests[stay] = keys[-1]
 
     def _home(self, stay: Stay) -> Home | None:
-        """None if that stay is over, as the unit has become whole."""
+        """The home of that stay; None if it is over, as the unit has become whole."""
         home = self._homes.get(stay[0])
         return home if home is not None and home.stay == stay else None
 

@@ -25,7 +25,7 @@ class FrameOperator(Protocol[Events, Result]):
         """Fill the state that ``unit`` has before the first event."""
 
     def events(self, payload: Any) -> Events:
-        """What a row of events brings."""
+        """The events of a row, from its ``payload``."""
 
     def units(self, events: Events) -> npt.NDArray[np.integer[Any]]:
         """The unit of each event."""
@@ -46,7 +46,7 @@ class FrameOperator(Protocol[Events, Result]):
         """Some of the events; the others are not kept in memory by them."""
 
     def together(self, parts: Sequence[Events]) -> Events:
-        """One after the other."""
+        """Join events, one after the other."""
 
     def process(self, events: Events, origin: Origin, state_of: Callable[[int], UnitState]) -> Result:
         """Results of ``events``. Their units have come to the time that the events meet."""

@@ -30,7 +30,7 @@ class LogEvent(NamedTuple):
     other: str = ""
 
     def within(self, part: str) -> "LogEvent":
-        """The same, where several have places of these names: a stage or replica, in front of both places."""
+        """The same event where several have places of these names: a stage or replica is in front of both places."""
         return self._replace(place=f"{part} {self.place}", other=self.other and f"{part} {self.other}")
 
 
@@ -46,11 +46,11 @@ class ProtocolLog:
     def note(
         self, event: str, units: Iterable[int] = (), version: Version = NO_VERSION, hop: int = 0, other: str = ""
     ) -> None:
-        """``event`` happens now."""
+        """Note that ``event`` happens now."""
         self.new.append(LogEvent(0, self.place, event, tuple(units), version, hop, other))
 
     def effect(self, effect: protocol.Effect) -> None:
-        """A consequence of what was noted last. That a unit is forgotten says no more than its acknowledgement."""
+        """Note a consequence of what was noted last. That a unit is forgotten says no more than its acknowledgement."""
         match effect:
             case protocol.Send(unit, destination, version, routers, hop):
                 event = "send" if routers is None else "lend" if routers else "return"
@@ -79,16 +79,16 @@ class ProtocolLog:
         self.note(event, [unit], version, hop, f"slot-{destination}")
 
     def acknowledged(self, unit: UnitId) -> None:
-        """What was sent of ``unit`` last has arrived; nothing more of it is sent before."""
+        """Note that what was sent of ``unit`` last has arrived; nothing more of it is sent before."""
         self.note("acknowledged", [unit], *self._sent.pop(unit, (NO_VERSION, 0)))
 
     def stamp(self, now_us: int) -> None:
-        """What was noted since the last call happened now."""
+        """Give the time ``now_us`` to what was noted since the last call."""
         self.events += (event._replace(at_us=now_us) for event in self.new)
         self.new.clear()
 
     def remember(self, events: Iterable[LogEvent]) -> None:
-        """These were the last events here before, in another process perhaps."""
+        """Take over the last events from before, perhaps of another process."""
         self.events += events
 
 

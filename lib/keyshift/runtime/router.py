@@ -56,7 +56,7 @@ class RouterCore(Generic[Events]):
         return rows + self._part(router, offset, events, time_us), reached
 
     def _barriers(self, router: int, offset: int, time_us: int) -> tuple[list[Routed], list[str]]:
-        """Those that are due now, for all slots, and what they begin."""
+        """The barriers that are due now, for all slots, and what they begin."""
         effects = self.machine.boundary()
         version, slots = self.machine.assignment.version, range(len(self._last_us))
         rows: list[Routed] = []
@@ -108,7 +108,7 @@ class RouterCore(Generic[Events]):
         return [(slot, row) for slot in range(len(self._last_us)) if slot not in paused]
 
     def resume(self) -> list[Routed]:
-        """What was kept back, in its order."""
+        """Give what was kept back, in its order."""
         kept, self._kept, self._kept_bytes = self._kept, [], 0
         return kept
 

@@ -130,12 +130,12 @@ class SlotCore(Generic[Events, Result]):
     # -- what comes out -----------------------------------------------------------------------------------------------
 
     def take_results(self) -> list[Result | Mark]:
-        """Results since the last call, in their order."""
+        """Give the results since the last call, in their order."""
         results, self.results = self.results, []
         return results
 
     def take_effects(self) -> list[Effect]:
-        """What is to be done since the last call, in its order."""
+        """Give what is to be done since the last call, in its order."""
         effects, self._effects = self._effects, []
         if self.keys.errands:
             effects += self.keys.errands
@@ -149,7 +149,7 @@ class SlotCore(Generic[Events, Result]):
 
     @property
     def waits(self) -> bool:
-        """Whether anything does: then ``drain`` is to be called now and then, whether rows come or not."""
+        """Whether anything waits: then ``drain`` is to be called now and then, whether rows come or not."""
         return bool(self.queued_bytes or self.keys)
 
     @property
@@ -163,13 +163,13 @@ class SlotCore(Generic[Events, Result]):
 
     @property
     def settled(self) -> bool:
-        """Nothing is under way or waits to go out: the state can stay here and somebody else may continue."""
+        """Whether nothing is under way or waits to go out: the state can stay here and somebody else may continue."""
         return self.machine.settled and not self.results
 
     # -- rows and time ------------------------------------------------------------------------------------------------
 
     def on_rows(self, rows: Iterable[Row], now_us: int, in_time: Callable[[], bool]) -> None:
-        """Rows of routers have come; what has waited goes first (see ``drain``)."""
+        """Work on rows of routers that have come; what has waited goes first (see ``drain``)."""
         self.drain(now_us, in_time)
         for row in rows:
             self._take(row)
@@ -187,8 +187,8 @@ class SlotCore(Generic[Events, Result]):
         return min(self.watermarks)
 
     def _pass_time(self, now_us: int) -> None:
-        """Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again, before
-        its router tells how far time has come.
+        """Let time pass, but none behind a savepoint's barrier, also if it came in the batch before: then it comes
+        again, before its router tells how far time has come.
         """
         if not self.machine.stopping and len(self._told) == len(self.watermarks):
             self.results += self.computation.timers_due(self._met, now_us)
@@ -225,14 +225,14 @@ class SlotCore(Generic[Events, Result]):
             self._take(row)
 
     def _go_on(self) -> None:
-        """What was kept back behind a snapshot, in its order."""
+        """Go on with what was kept back behind a snapshot, in its order."""
         behind, self._behind, self._behind_bytes = self._behind, [], 0
         for row in behind:
             self._take(row)
 
     def drain(self, now_us: int, in_time: Callable[[], bool]) -> None:
-        """Slices of what has waited: until ``in_time()`` says that it was long enough, and twice as much is done as
-        came since the last call, so that the queues become shorter whatever comes.
+        """Work on slices of what has waited: until ``in_time()`` says that it was long enough, and twice as much is
+        done as came since the last call, so that the queues become shorter whatever comes.
         """
         self._now_us = now_us
         if not self.waits:
@@ -259,7 +259,7 @@ class SlotCore(Generic[Events, Result]):
         self.keys.ask()
 
     def end_of_input(self) -> None:
-        """No row will come any more in this batch."""
+        """End the input: no row will come any more in this batch."""
         self.log.note("end of input")
         for row in self._succession.end():
             self._take(row)
@@ -303,8 +303,8 @@ class SlotCore(Generic[Events, Result]):
         home: object,
         routed: int = 0,
     ) -> None:
-        """The state of ``unit``, which the machine awaits; see ``SlotMachine.arrived``. ``home``: where its keys are,
-        None if it has them. ``routed``: see ``Moved``.
+        """Take the state of ``unit``, which the machine awaits; see ``SlotMachine.arrived``. ``home``: where its keys
+        are, None if it has them. ``routed``: see ``Moved``.
         """
         self.log.note("arrived", [unit], version, hop)
         effects = self.machine.arrived(unit, routers, home is not None)

@@ -46,8 +46,8 @@ class _Written:
 
 
 class Snapshots:
-    """Of one slot, as long as it stays in its process. ``tracks`` what changes for the next one; otherwise each has all
-    units as wholes: what changes for days, with none to come, would fill the memory.
+    """The snapshots of one slot, as long as it stays in its process. ``tracks`` what changes for the next one;
+    otherwise each has all units as wholes: what changes for days, with none to come, would fill the memory.
     """
 
     def __init__(self, tracks: bool = True) -> None:
@@ -88,6 +88,6 @@ class Snapshots:
         return SnapshotPart(UnitId(unit), self._number, 0, state.timers.copy(), state.copy(), [], [])
 
     def forget(self, parts: list[SnapshotPart]) -> None:
-        """They were not written: the next part of these units is the whole again."""
+        """Forget ``parts`` that were not written: the next part of these units is the whole again."""
         for part in parts:
             self._written.pop(part.unit, None)

@@ -31,7 +31,7 @@ class UnitsMoved:
 
 
 class Succession:
-    """Of one slot during one batch: the rows that wait, by router."""
+    """The rows that wait in one slot during one batch, by router."""
 
     def __init__(self) -> None:
         self._ended: set[Change] = set()  # whose beginnings have not come
@@ -46,7 +46,7 @@ class Succession:
         return True
 
     def told(self, router: int, begun: Collection[Change], ended: Collection[Change]) -> list[Row]:
-        """What ``router`` has said. Gives the rows that waited for that, in the order of each router."""
+        """Hear what ``router`` has said. Gives the rows that waited for that, in the order of each router."""
         self._ended.update(ended)
         if begun:
             self._awaited.setdefault(router, set()).update(begun)
@@ -60,7 +60,7 @@ class Succession:
         return free
 
     def end(self) -> list[Row]:
-        """Nobody says anything any more: all that waits."""
+        """Give all that waits: nobody says anything any more."""
         for awaited in self._awaited.values():
             awaited.clear()
         return self._let_go()

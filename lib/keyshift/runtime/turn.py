@@ -9,7 +9,7 @@ from keyshift.runtime.row import Row
 
 
 class Turn(NamedTuple):
-    """The ``number``-th of a slot, from 1; all replicas have the same ones. Times are microseconds.
+    """The ``number``-th turn of a slot, from 1; all replicas have the same ones. Times are microseconds.
 
     ``control``: one barrier of each channel. ``rows``: data, and ticks that tell the time; what a unit gets, it gets in
     their order. All of them meet the watermark ``met`` and the processing time ``clock``. Behind them the timers up to

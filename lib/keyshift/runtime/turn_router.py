@@ -38,7 +38,7 @@ class Due(NamedTuple):
 
 
 class TurnRouter(RouterCore[Events]):
-    """``watermark``: that it came to in the batch before, in microseconds. ``told``: what was published when it opened.
+    """One router. ``watermark``: where the batch before ended, in microseconds. ``told``: published when it opened.
 
     Where it stands then says which assignment it routes by, and what is still to come.
     """
@@ -66,11 +66,11 @@ class TurnRouter(RouterCore[Events]):
 
     @property
     def epoch(self) -> int:
-        """The last one that is closed."""
+        """The last epoch that is closed."""
         return self.watermark // self._heartbeat_us
 
     def switch(self, told: PublishAssignment) -> bool | None:
-        """See ``_keep``, of a switch."""
+        """Keep the appointment of a switch; see ``_keep``."""
         if told.appointment is None or told.assignment.version <= self.machine.newest:
             return None
         act = partial(self.machine.announce, told.assignment, snapshot=told.snapshot)
@@ -78,7 +78,7 @@ class TurnRouter(RouterCore[Events]):
         return self._keep(str(version), told.appointment, (SWITCH, version), act)
 
     def savepoint(self, name: str, appointment: Appointment, stops: bool = True) -> bool | None:
-        """See ``_keep``, of a savepoint or, if the router goes on behind it, of a capture."""
+        """Keep the appointment of a savepoint or, if the router goes on behind it, of a capture; see ``_keep``."""
         if name == self._said or self.machine.stopped_for is not None:
             return None
         return self._keep(name, appointment, (STOP if stops else CAPTURED, 0), partial(self._request, name, stops))
@@ -91,11 +91,11 @@ class TurnRouter(RouterCore[Events]):
             self.machine.request_capture(name)
 
     def take_back(self, name: str) -> None:
-        """The savepoint or capture of this ``name`` does not come: its appointment does not hold."""
+        """Take back the savepoint or capture of this ``name``: its appointment does not hold."""
         self._due.pop(name, None)
 
     def said_before(self, name: str, appointment: Appointment | None, stops: bool = True) -> None:
-        """The router opens. If it has come to what has this ``name`` in a batch before, it says so no more."""
+        """Do not say ``name`` again as the router opens, if it has come to what has this name in a batch before."""
         if appointment and appointment.holds and self.epoch >= appointment.epoch:
             self._said = name
             if stops:
@@ -104,7 +104,7 @@ class TurnRouter(RouterCore[Events]):
     def _keep(
         self, name: str, appointment: Appointment, place: tuple[int, int], act: Callable[[], None]
     ) -> bool | None:
-        """What was told of an appointment, perhaps again. Gives whether the router confirms it, None if nobody asks.
+        """Keep an appointment that was told, perhaps again. Gives whether the router confirms it, None if nobody asks.
 
         Raises ProtocolViolation if it holds and the router has passed its epoch: then nobody has asked this one.
         """
@@ -145,7 +145,7 @@ class TurnRouter(RouterCore[Events]):
         return rows, reached
 
     def _closed(self) -> list[Due]:
-        """What was appointed up to here, in the order in which it comes; it is due no more."""
+        """Take out what was appointed up to here, in the order in which it comes; it is due no more."""
         closed = {name: due for name, due in self._due.items() if due.epoch <= self.epoch}
         self._due = {name: due for name, due in self._due.items() if name not in closed}
         return sorted(closed.values(), key=lambda due: due[:3])

@@ -35,7 +35,7 @@ class Sender(NamedTuple):
 
 
 class TurnSender(TurnRouter[Events], Generic[Events, Result]):
-    """``sender``, as it begins a batch. ``together``: the events of the next stage that results of a turn make.
+    """A slot as a router. ``sender``: as it begins a batch. ``together``: makes events there of a turn's results.
 
     For the others see ``TurnRouter``.
     """

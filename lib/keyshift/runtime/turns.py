@@ -49,7 +49,7 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
         return self.machine.all_here
 
     def begin(self, versions: Sequence[int]) -> None:
-        """The version of each router in the position of the order machine, which keeps the barriers of a new batch."""
+        """Begin with each router's version in the position of the order machine, which keeps a new batch's barriers."""
         for router, version in enumerate(versions):
             self._follow(self.machine.barrier(router, Version(version)))
 

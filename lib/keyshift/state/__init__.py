@@ -59,7 +59,7 @@ class UnitState(Protocol):
         """Remember for ``who`` from now on which keys are set or deleted. Costs a little, so nobody does by default."""
 
     def untrack(self, who: str) -> None:
-        """``who`` will not ask any more; nothing happens if it has never called ``track``. What is remembered for
+        """Forget ``who``, who will not ask any more; nothing happens without ``track`` before. What is remembered for
         somebody who never asks grows with the keys.
         """
 
@@ -71,7 +71,7 @@ class UnitState(Protocol):
         """Whether other slots reach the values, too: then a unit leaves with ``hand_over``, and nothing is exported."""
 
     def hand_over(self) -> str | None:
-        """The unit leaves: nothing will be set here any more. May be called again.
+        """Let the unit leave: nothing will be set here any more. May be called again.
 
         If the state is shared, the reference for ``Store.adopt`` of the next owner: all that was set is there, and
         whatever is set here all the same reaches nobody. If it is not shared, None, and each export from now on gives
@@ -110,7 +110,7 @@ class Store(Protocol):
         """The state of ``unit`` that was handed over elsewhere; without its timers. May be called more than once."""
 
     def load(self, wanted: Iterable[tuple[UnitState, Collection[int]]], /) -> None:
-        """The operator is about to use these keys of these states; some of them may not be there.
+        """Load these keys of these states, which the operator is about to use; some of them may not be there.
 
         Called once for each frame, before its events are processed, and once more if timers fire. So a store whose
         values are elsewhere gets all of them at once, and may send what was set before in the same call. One that has
@@ -118,14 +118,14 @@ class Store(Protocol):
         """
 
     def checkpoint(self) -> None:
-        """What was set up to now is about to be exported by another thread, or to be read again after a restart.
+        """Get ready: what was set up to now is about to be exported by another thread, or read again after a restart.
 
         Raises ServiceUnavailable if values are elsewhere and not all are there any more: what was made of them since
         would be wrong, so the job goes on from before.
         """
 
     def close(self) -> None:
-        """Nobody uses the store or its states any more. A process that is killed does not get here."""
+        """Close the store: nobody uses it or its states any more. A process that is killed does not get here."""
 
 
 def _as_they_are(settings: Any, job: str, folder: Path | None) -> AbstractContextManager[Any]:

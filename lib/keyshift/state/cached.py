@@ -63,17 +63,17 @@ class Cells(ValueDict[Value | None]):
         return self.old[key] if value is _UNKNOWN else value
 
     def keep(self, key: int, value: Value | None) -> None:
-        """``value`` is what the table has."""
+        """Keep ``value``, which is what the table has."""
         dict.__setitem__(self, key, value)
 
     def forget(self, key: int) -> None:
-        """What the table has from now on is another value."""
+        """Forget what is here of ``key``: the table has another value from now on."""
         self.dirty.discard(key)
         self.pop(key, None)
         self.old.pop(key, None)
 
     def grow_old(self) -> None:
-        """What was old goes."""
+        """Let the young values grow old; what was old goes."""
         self.old = {key: self.old[key] for key in list(self.dirty) if key in self.old}  # set since they were written
         while self:
             key, value = self.popitem()
@@ -204,7 +204,7 @@ class CachedStore:
             self.table.close()
 
     def _recall(self, cells: Cells, keys: Collection[int]) -> list[int]:
-        """Old values become young; which keys are not here, or are about to go."""
+        """Make old values young. Gives which keys are not here, or are about to go."""
         if not self._keep_bytes:
             return [key for key in keys if key not in cells.dirty]
         missing = []
@@ -248,7 +248,7 @@ class CachedStore:
     def exchange(
         self, changes: list[tuple[Cells, Changes]], wanted: list[tuple[Cells, list[int]]]
     ) -> list[Sequence[bytes | None]]:
-        """With the table; what could not be written is still to be written."""
+        """Exchange with the table; what could not be written is still to be written."""
         if self._gone:
             self.table.drop([self._gone.popleft() for _ in range(len(self._gone))])
         if not changes and not wanted:
@@ -289,20 +289,20 @@ class CachedStore:
         return CachedState(cells)
 
     def cells(self, region: Any) -> Cells:
-        """Those of a region; it is dropped when nobody refers to them any more."""
+        """The cells of a region, which is dropped when nobody refers to them any more."""
         cells = Cells(self, region)
         weakref.finalize(cells, self._gone.append, region).atexit = False
         return cells
 
     def living_cells(self, region: Any) -> Cells:
-        """The same, whose values grow old."""
+        """The cells of a region, whose values grow old."""
         cells = self.cells(region)
         with self.table.lock:
             self._alive.add(cells)
         return cells
 
     def keep_as_it_is(self, cells: Cells) -> None:
-        """Values of these do not grow old any more, and are not written."""
+        """Keep the values of these cells from growing old and from being written."""
         with self.table.lock:
             self._alive.discard(cells)
 
@@ -329,5 +329,5 @@ class CachedStore:
             return cells.count
 
     def write(self, cells: Cells) -> None:
-        """All that is not written yet. Under the lock."""
+        """Write all that is not written yet. Under the lock."""
         self.exchange([(cells, self._packed(cells))] if cells.dirty else [], [])

@@ -44,8 +44,8 @@ class MemoryStore:
 
 @cache
 def _nothing(schema: pa.Schema) -> pa.Table:
-    """With the key before the columns of ``schema``. To make it takes longer than all the rest of an empty unit, and
-    its schema as much memory.
+    """A table without rows, with the key before the columns of ``schema``. To make it takes longer than all the rest of
+    an empty unit, and its schema as much memory.
     """
     return pa.schema([pa.field("key", pa.int64()), *schema]).empty_table()
 

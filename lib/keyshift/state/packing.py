@@ -38,7 +38,7 @@ _ARROW = 1 << 31  # in a length: these bytes are an Arrow batch
 
 
 class Packing:
-    """Of values of one schema. ``key``, 64 bits signed, is no part of the bytes."""
+    """The packing of values of one schema. ``key``, 64 bits signed, is no part of the bytes."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._fields = list(schema)

@@ -71,7 +71,7 @@ def unsafe(about: dict[str, Any]) -> str:
 
 
 def require(settings: RemoteSettings, here: bool) -> None:
-    """Raises BadInput or ServiceUnavailable, one line, unless a run can use the server.
+    """Refuse a server that a run cannot use: BadInput or ServiceUnavailable, one line.
 
     ``here``: slots are on this machine, so that they could reach a server that is started on it.
     """

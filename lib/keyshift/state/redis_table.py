@@ -60,7 +60,7 @@ class RedisTable(Table):
         return region
 
     def renamed(self, region: Hash) -> tuple[Hash, int]:
-        """A former owner's hash under the name of the next, and how many keys it has."""
+        """Rename a former owner's hash for its next owner. Gives it, and how many keys it has."""
         mine = Hash(f"{self._mine}:{region.origin}:{region.owners + 1}", region.origin, region.owners + 1)
         with _errors():
             pipeline = self._client.pipeline(transaction=False)
@@ -70,13 +70,13 @@ class RedisTable(Table):
         return mine, found
 
     def own(self, region: Hash, keys: int) -> None:
-        """One state more has its values there, of which there are ``keys``."""
+        """Count one state more that has its values there, of which there are ``keys``."""
         with self.lock:
             self._owned[region.name] += 1
             self._written[region.name] = keys
 
     def disown(self, region: Hash) -> None:
-        """Another slot has it by now. Under the lock."""
+        """Forget a hash that another slot has by now. Under the lock."""
         self._owned.pop(region.name, None)
         self._written.pop(region.name, None)
 
@@ -143,7 +143,7 @@ class RedisTable(Table):
             return answers
 
     def send(self) -> None:
-        """What has to go before anything else."""
+        """Send what has to go before anything else."""
         with self.lock:
             unsent, self._unsent = self._unsent, []
             if unsent:
@@ -173,7 +173,7 @@ class RedisTable(Table):
         self._client.close()
 
     def _begin(self, connection: Any) -> None:
-        """A new connection, which may be one to another server, or to one that has begun anew."""
+        """Begin with a new connection, which may be one to another server, or to one that has begun anew."""
         connection.on_connect()
         connection.send_packed_command([_INFO])
         try:
@@ -183,7 +183,7 @@ class RedisTable(Table):
             raise
 
     def _meet(self, answer: bytes) -> None:
-        """Which server it is, from what it tells about itself."""
+        """Learn which server it is, from what it tells about itself."""
         about = dict(line.split(":", 1) for line in answer.decode().splitlines() if ":" in line)
         self.server = self.server or about.get("run_id", "")
         if self.server != about.get("run_id"):
@@ -206,7 +206,7 @@ class RedisTable(Table):
                     )
 
     def _remove_older_attempts(self, slot: str) -> None:
-        """What attempts of the job that have died left behind. ``slot`` is job/attempt/stage/number, or a name."""
+        """Remove what attempts of the job left that have died. ``slot`` is job/attempt/stage/number, or a name."""
         job, _, rest = slot.partition("/")
         attempt = rest.split("/")[0]
         if attempt.isdigit() and int(attempt):

@@ -34,7 +34,7 @@ class HybridSettings(RemoteSettings):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Of a state that has been handed over: its ``region``, with so many ``keys``, on the ``server`` of this run_id."""
+    """What names a state that was handed over: its ``region``, its number of ``keys``, the run_id of its ``server``."""
 
     region: Hash
     keys: int
@@ -42,7 +42,7 @@ class Reference:
 
 
 class HandedOver(Cells):
-    """Those of a state that another slot owns by now. Raises ProtocolViolation if they are used."""
+    """The values of a state that another slot owns by now. Raises ProtocolViolation if they are used."""
 
     def __setitem__(self, key: int, value: Value | None) -> None:
         raise ProtocolViolation(f"key {key} is set in a state that has been handed over")
@@ -69,7 +69,7 @@ class RemoteState(CachedState):
         return found
 
     def hand_over(self) -> str:
-        """All is written; from now on nothing may be set. Gives what ``adopt`` takes, whenever it is called."""
+        """Write all; from now on nothing may be set. Gives what ``adopt`` takes, whenever it is called."""
         cells = self.values
         with self._redis.lock:
             self._store.write(cells)

@@ -32,7 +32,7 @@ _SIGN = 1 << 63  # turned around, so that keys are sorted as bytes, too
 
 
 class RocksSettings(Settings):
-    """Of each slot."""
+    """The settings of RocksDB in each slot."""
 
     state_folder: str = Field(
         default="", description="folder for the databases of slots; empty: in the system's folder for temporary files"
@@ -154,7 +154,7 @@ class RocksTable(Table):
 
 @contextmanager
 def served(settings: RocksSettings, job: str, folder: Path | None) -> Iterator[RocksSettings]:
-    """On this machine the databases are in a folder of the run: workers end without closing them.
+    """Put the databases into a folder of the run, if slots are on this machine: workers end without closing them.
 
     If the user names one, it is below that. Raises ServiceUnavailable if that cannot be written to.
     """
@@ -172,7 +172,7 @@ def served(settings: RocksSettings, job: str, folder: Path | None) -> Iterator[R
 
 
 def require(settings: RocksSettings, here: bool) -> None:
-    """Raises BadInput, one line, unless a run can use its folder. ``here``: slots are on this machine."""
+    """Refuse a folder that a run cannot use: BadInput, one line. ``here``: slots are on this machine."""
     if here and settings.state_folder:
         within = Path(settings.state_folder)
         try:
@@ -191,7 +191,7 @@ def _key(name: bytes) -> int:
 
 
 def _options(settings: RocksSettings) -> Any:
-    """Memory is that of the settings, and little else: blocks of filters and indexes are in the cache, too."""
+    """Options by which memory is that of the settings, and little else: filters and indexes are in the cache, too."""
     import rocksdict
 
     blocks = rocksdict.BlockBasedOptions()

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 
 class Settings(BaseModel):
-    """Nothing. A backend that has settings declares them in a subclass.
+    """No settings. A backend that has some declares them in a subclass.
 
     ``secret``: what slots need beside them, such as a password. It is in no result, no log and no ``repr``.
     """
@@ -21,7 +21,7 @@ class Settings(BaseModel):
         return self._secret
 
     def in_place(self, redis: str) -> Self:
-        """What counts where ``redis`` is the address of a Redis server for state; empty: where there is none."""
+        """The settings where ``redis`` is the address of a Redis server for state; empty: where there is none."""
         return self
 
     def with_secret(self, secret: str) -> Self:

@@ -40,7 +40,7 @@ class Table(ABC):
         return (key for key, _ in self.scan(region))
 
     def fill(self, region: Any, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:
-        """Many values come to a region where nothing is yet; from any thread."""
+        """Fill a region where nothing is yet with many values; from any thread."""
         for keys, values in parts:
             for some in slices(list(zip(keys, values, strict=True))):
                 with self.lock:  # so that what was written and how much it is are never seen apart
@@ -52,15 +52,15 @@ class Table(ABC):
 
     @abstractmethod
     def copied_region(self, region: Any) -> Any:
-        """One in which all is as it is here now. Under the lock."""
+        """A new region in which all is as it is in this one now. Under the lock."""
 
     @abstractmethod
     def drop(self, regions: list[Any]) -> None:
-        """Nobody needs these any more. Under the lock."""
+        """Drop regions that nobody needs any more. Under the lock."""
 
     def check(self) -> None:  # noqa: B027 - a table in this process has what was written
         """Raise ServiceUnavailable unless all is there that was written, and stays there."""
 
     @abstractmethod
     def close(self) -> None:
-        """Nobody uses the table any more."""
+        """Close the table: nobody uses it any more."""

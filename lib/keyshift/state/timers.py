@@ -59,7 +59,7 @@ class Timers:
         return sum(len(queue.live) for queue in self._queues.values())
 
     def reach(self, watermark: int, now_us: int = 0) -> None:
-        """The unit has come to ``watermark`` and to processing time ``now_us``, unless it was further already.
+        """Bring the unit to ``watermark`` and to processing time ``now_us``, unless it was further already.
 
         Both only grow, also when the unit moves to a slot that lags behind, or whose clock does.
         """
@@ -69,7 +69,7 @@ class Timers:
             self.clock = max(self.clock, now_us)
 
     def copy(self) -> "Timers":
-        """Others that are like these now."""
+        """Other timers that are like these now."""
         other = Timers()
         other.watermark, other.clock = self.watermark, self.clock
         for kind, queue in self._queues.items():
@@ -158,12 +158,12 @@ class Agenda:
         self._event, self._processing = _Firsts(), _Firsts()
 
     def note(self, unit: int, timers: Timers) -> None:
-        """``unit`` is here, with these timers."""
+        """Note that ``unit`` is here, with these timers."""
         self._event.note(unit, timers.next(EVENT), timers.watermark)
         self._processing.note(unit, timers.next(PROCESSING), timers.clock)
 
     def forget(self, unit: int) -> None:
-        """``unit`` is not here any more."""
+        """Forget ``unit``, which is not here any more."""
         self._event.forget(unit)
         self._processing.forget(unit)
 

@@ -57,7 +57,7 @@ _DRAIN_S = 10.0  # after stop, to read what is there by then
 
 
 class CollectorConfig(TrafficConfig):
-    """What the collector is told first: of results, whose topic has a partition for each slot."""
+    """What the collector is told first about results, whose topic has a partition for each slot."""
 
     output: Path = Field(description="parquet file to write")
     others: tuple[Topic, ...] = Field(default=(), description="of replicas 1, 2, …; ``topic`` is that of replica 0")
@@ -85,7 +85,7 @@ def _all_count(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
 
 
 def first_copies() -> Counts:
-    """Of replicas with the same assignment."""
+    """What says which rows count, of replicas with the same assignment."""
     copies = FirstCopies()
 
     def counts(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
@@ -95,7 +95,7 @@ def first_copies() -> Counts:
 
 
 def first_results(slots: int, key_groups: int, bins: int) -> Counts:
-    """Of replicas of which one moves after the other."""
+    """What says which rows count, of replicas of which one moves after the other."""
     found = FirstResults(slots)
 
     def counts(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
@@ -106,12 +106,12 @@ def first_results(slots: int, key_groups: int, bins: int) -> Counts:
 
 
 def _versions(batch: pa.RecordBatch) -> np.ndarray:
-    """Under which the events were routed whose results these are."""
+    """The versions under which the events were routed whose results these are."""
     return batch["version"].to_numpy()[batch["position"].to_numpy() >= 0]
 
 
 def _version(batch: pa.RecordBatch) -> int:
-    """Under which all events of a turn were routed."""
+    """The version under which all events of a turn were routed."""
     of_events = _versions(batch)
     return int(of_events[0]) if len(of_events) else UNKNOWN
 
@@ -186,7 +186,7 @@ class ResultsFile:
         return latencies_ms[of_event], versions[of_event], slots[of_event], arrived_us[of_event]
 
     def close(self) -> None:
-        """The file has everything. Nothing can read it before."""
+        """Complete the file. Nothing can read it before."""
         self.roll()
         if self._tables:
             self._write()

@@ -144,8 +144,8 @@ class Chains:
         self._come_to: dict[int, dict[int, int]] = {}  # by replica and slot: the epoch of the turn that it told last
 
     def told(self, replica: int, slot: int, turn: OfTurn, at_us: int = 0, version: int = UNKNOWN) -> Difference | None:
-        """A ``replica`` has this ``turn`` in ``slot``, since ``at_us``, under ``version``. Gives the first difference
-        of each replica, and no later ones: behind it everything differs.
+        """Hear that ``replica`` has this ``turn`` in ``slot``, since ``at_us``, under ``version``. Gives the first
+        difference of each replica, and no later ones: behind it everything differs.
         """
         self._come_to.setdefault(replica, {})[slot] = turn.epoch
         if turn.piece or (slot, replica) in self._differ:
@@ -174,7 +174,7 @@ class Chains:
             mine[slot] = Standing(mine[slot].since_us if slot in mine else at_us, at_us)
 
     def standings(self) -> dict[int, Standing]:
-        """Of each replica that keeps up in all slots."""
+        """The standing of each replica that keeps up in all slots."""
         return {
             replica: Standing(
                 max(each.since_us for each in mine.values()), min(each.until_us for each in mine.values())
@@ -197,7 +197,7 @@ class Chains:
 
     @staticmethod
     def _forget(known: dict[int, tuple[int, int, int, int]], order: deque[int], number: int) -> None:
-        """Only the newest are kept: a replica that has died never comes to them."""
+        """Keep only the newest: a replica that has died never comes to them."""
         order.append(number)
         if len(order) > KEPT_TURNS:
             known.pop(order.popleft(), None)

@@ -63,7 +63,7 @@ class CommandLines:
             self._lines.put(b"")
 
     def config(self, kind: type[C]) -> C:
-        """What comes first. Raises ValidationError."""
+        """Give the configuration, which comes first. Raises ValidationError."""
         config: C = decode(kind, self._lines.get())
         return config
 

@@ -90,7 +90,7 @@ class Feed:
             self.injectors.append(Injector(config, routers, self._told))
 
     def _told(self) -> None:
-        """In the thread of any of them."""
+        """Note the progress when all generators have told; in the thread of any of them."""
         with self._lock:
             if (seconds := min(each.reports for each in self.injectors)) > self._seconds:
                 self._seconds = seconds
@@ -98,7 +98,7 @@ class Feed:
 
     @property
     def sent(self) -> int:
-        """Events so far, as they said last."""
+        """Events so far, as the generators said last."""
         return sum(each.sent for each in self.injectors)
 
     def _tell(self, command: OfLoad | Stop) -> None:

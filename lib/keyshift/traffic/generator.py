@@ -41,7 +41,7 @@ TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one 
 
 
 class GeneratorConfig(TrafficConfig):
-    """What the generator is told first: of the events of a source, whose topic has a partition for each router.
+    """What the generator is told first about the events of a source, whose topic has a partition for each router.
 
     ``source``: its name; empty: the only one. ``partitions``: that are written here; empty: all.
     """
@@ -91,7 +91,7 @@ class Generator:
         return self.schedule is not None and all(self._sent[each] == self.schedule.total[each] for each in self._sent)
 
     def give_up(self, now_us: int) -> None:
-        """What is not sent ``OVERTIME_S`` after the end of the load, or after it was told to start, never is."""
+        """Give up what is not sent ``OVERTIME_S`` after the end of the load, or after it was told to start."""
         ends = self.schedule is not None and self.schedule.end_us < math.inf
         if self.schedule is not None and ends and now_us > self._last_us + OVERTIME_S * SECOND_US:
             self.schedule.total = [float(self._sent.get(each, 0)) for each in range(self._topic.partitions)]
@@ -131,7 +131,7 @@ class Generator:
             self._planned = int(sum(schedule.total[router] for router in self.routers))
 
     def send(self, router: int, frame_us: int) -> bool:
-        """Events of ``router`` that are due at ``frame_us``, or a tick. False if more of them are left for other calls.
+        """Send ``router``'s events that are due at ``frame_us``, or a tick. False if more are left for other calls.
 
         The watermark is ``frame_us`` or, if some are left, before the first of them, and only the last frame has it: no
         event is late for having been cut off. Waits until there is room on the way to Kafka. Raises ServiceUnavailable
@@ -175,8 +175,8 @@ class Generator:
         self._next_offset[router] = offset + 1
 
     def require_newest(self) -> None:
-        """Raises Deposed if the generator of a later driver writes into the topic, too; whatever one of an earlier
-        driver writes does not count.
+        """Refuse to go on if the generator of a later driver writes into the topic, too: Deposed. Whatever one of an
+        earlier driver writes does not count.
         """
         config = self._config
         while self._others and not config.lines:

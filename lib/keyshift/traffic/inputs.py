@@ -23,7 +23,7 @@ class SourceInput(NamedTuple):
 
 
 class Inputs:
-    """Of a workload, with the topic of each of its sources, in their order."""
+    """The inputs of a workload, with the topic of each of its sources, in their order."""
 
     def __init__(self, workload: Workload, topics: Sequence[Topic]) -> None:
         self.all: list[SourceInput] = []
@@ -43,8 +43,8 @@ class Inputs:
                 yield each, load, list(range(each.topic.partitions))[number::injectors]
 
     def extents(self) -> dict[int, tuple[Topic, int, int, int]]:
-        """Of each router its topic and partition; the offsets of the oldest record that is still there, and of the next
-        one.
+        """For each router its topic and partition; the offsets of the oldest record that is still there, and of the
+        next one.
         """
         return {
             each.first + partition: (each.topic, partition, *extent)
@@ -62,7 +62,7 @@ class Inputs:
         return events, frames
 
     def read_lines(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """See ``traffic.lines``, which are of one source."""
+        """All events and their records, of one source; see ``traffic.lines``."""
         [only] = self.all
         return lines.read(only.topic, only.source.schema)
 

@@ -40,7 +40,7 @@ def decode(values: Sequence[bytes], expected: pa.Schema) -> pa.RecordBatch:
 
 
 def fill(topic: Topic, keys: int) -> None:
-    """An event of ``t`` 0 for each key, in turn over the partitions. Raises ServiceUnavailable."""
+    """Write an event of ``t`` 0 for each key, in turn over the partitions. Raises ServiceUnavailable."""
     writer = Writer(topic, connect(topic), lambda partition, offset: None)
     for key in range(keys):
         writer.write(key % topic.partitions, b'{"key":%d,"t":0}' % key)

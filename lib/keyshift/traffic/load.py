@@ -12,9 +12,9 @@ from keyshift.clock import SECOND_US
 
 
 class SourceLoad(NamedTuple):
-    """``rate`` events per second, and from each of ``steps`` (seconds since the start of the load, ascending) on
-    another number of them. ``injectors``: generators that share the partitions of the source. ``file``: that the
-    events are in; empty: they are drawn.
+    """The load of a source: ``rate`` events per second, and from each of ``steps`` (seconds since the start of the
+    load, ascending) on another number of them. ``injectors``: generators that share the partitions of the source.
+    ``file``: that the events are in; empty: they are drawn.
     """
 
     rate: float
@@ -23,7 +23,7 @@ class SourceLoad(NamedTuple):
     file: str = ""
 
     def events(self, seconds: float) -> float:
-        """How many there are to be in the first ``seconds``, not rounded."""
+        """How many events there are to be in the first ``seconds``, not rounded."""
         stretches = pairwise(self.stretches(seconds))
         return sum(rate * max(0.0, min(end, seconds) - begin) for (begin, rate), (end, _) in stretches)
 
@@ -57,11 +57,11 @@ class Schedule:
         self.total = [max(0, math.ceil((whole - router) / self._routers)) for router in range(self._routers)]
 
     def end(self, at_us: int) -> None:
-        """The load is over at ``at_us``; what is due by then is still of it."""
+        """End the load at ``at_us``; what is due by then is still of it."""
         self._end(at_us, self._events(at_us - self.start_us))
 
     def change(self, at_us: int, rate: float) -> None:
-        """From ``at_us`` on events come at ``rate``, whatever was planned for later. Nothing before that changes."""
+        """Change to ``rate`` from ``at_us`` on, whatever was planned for later. Nothing before that changes."""
         passed_us = max(0, at_us - self.start_us)
         events, kept = self._events(passed_us), self._begins_us < passed_us
         self._begins_us = np.append(self._begins_us[kept], passed_us)

@@ -53,7 +53,7 @@ class SetRate:
 
 @dataclass(frozen=True, slots=True)
 class EndLoad:
-    """A load without an end is over."""
+    """End a load that has no end."""
 
     kind: Literal["end load"] = "end load"
 
@@ -108,15 +108,15 @@ BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 
 
 class Latencies(NamedTuple):
-    """Of results of a slot: the sum of their latencies in ms, and how many are within each of ``BUCKETS_MS`` and not
-    within the one before, or beyond all.
+    """Latencies of results of a slot: their sum in ms, and how many are within each of ``BUCKETS_MS`` and not within
+    the one before, or beyond all.
     """
 
     sum_ms: float
     within: tuple[int, ...]
 
     def plus(self, more: "Latencies") -> "Latencies":
-        """Of the results of both."""
+        """The latencies of the results of both."""
         within = tuple(sum(pair) for pair in zip(self.within, more.within, strict=True))
         return Latencies(self.sum_ms + more.sum_ms, within)
 

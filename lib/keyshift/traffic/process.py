@@ -129,7 +129,7 @@ class JsonProcess:
 
 
 def keep_reports_apart() -> None:
-    """In such a process: from now on standard output has what ``say`` says alone. What others write there, a workload
+    """Keep standard output, in such a process, for what ``say`` says from now on. What others write there, a workload
     or a JVM, goes where errors go.
     """
     global _reports
@@ -139,7 +139,7 @@ def keep_reports_apart() -> None:
 
 
 def say(report: object) -> None:
-    """In such a process: one message to who has started it."""
+    """Send one message from such a process to who has started it."""
     stream = _reports or sys.stdout
     stream.write(encode(report).decode() + "\n")
     stream.flush()

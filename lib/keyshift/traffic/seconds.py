@@ -11,13 +11,13 @@ _NUMBERS = len(Second._fields)
 
 
 class Seconds(Sequence[Second]):
-    """In the order in which they were told."""
+    """The seconds, in the order in which they were told."""
 
     def __init__(self) -> None:
         self._numbers = array("d")
 
     def append(self, second: Second) -> None:
-        """One more."""
+        """Add one more."""
         self._numbers.extend(math.nan if number is None else number for number in second)
 
     def __len__(self) -> int:

@@ -100,7 +100,7 @@ class Topic:
                 time.sleep(0.2)
 
     def require_partitions(self) -> None:
-        """Raises BadInput if it has another number of partitions (none at all, if it does not exist)."""
+        """Refuse a topic with another number of partitions (none at all, if it does not exist): BadInput."""
         with self._admin("looking at") as client:
             found = len(client.describe_topics([self.name])[0]["partitions"])
         if found != self.partitions:
@@ -122,7 +122,7 @@ class Topic:
             return {each.partition: (begins[each], ends[each]) for each in self.parts}
 
     def require_whole(self) -> None:
-        """Raises NotThere unless all is still there that was ever written."""
+        """Refuse a topic in which not all is still there that was ever written: NotThere."""
         for partition, (begin, _) in sorted(self.extents().items()):
             if begin:
                 raise NotThere(
@@ -163,7 +163,7 @@ class Topic:
         return [record.timestamp * 1000 for record in some if frames.row_count(record.value)]
 
     def facts(self, partition: int, offset: int, schema: pa.Schema) -> frames.Facts:
-        """Of the frame of ``schema`` that is at ``offset``. Raises ServiceUnavailable if there is none."""
+        """The facts of the frame of ``schema`` that is at ``offset``. Raises ServiceUnavailable if there is none."""
         where = TopicPartition(self.name, partition)
         with self._consumer("reading") as consumer:
             consumer.assign([where])

@@ -220,8 +220,8 @@ class Traffic:
         self._revoked |= set(versions)
 
     def require_input(self, offsets: Mapping[int, int]) -> None:
-        """Raises NotThere unless events are there up to these offsets of each router, and still from them on; 0 if it
-        has none.
+        """Make sure that events are there up to these offsets of each router, and still from them on; 0 if it has none.
+        Raises NotThere.
         """
         for router, (topic, partition, begin, end) in self._inputs.extents().items():
             needed = offsets.get(router, 0)

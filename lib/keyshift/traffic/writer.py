@@ -38,8 +38,8 @@ def connect(topic: Topic) -> Producer:
 
 
 class Writer:
-    """Records of ``topic``, in their order by partition; what is on its way to Kafka is bounded. For one thread, which
-    hears in the calls below what was written, as far as Kafka says where: ``written(partition, offset)``.
+    """A writer of records of ``topic``, in their order by partition; what is on its way to Kafka is bounded. For one
+    thread, which hears in the calls below what was written, as far as Kafka says where: ``written(partition, offset)``.
 
     All methods raise ServiceUnavailable once Kafka has not taken a record.
     """

@@ -53,7 +53,7 @@ class _Bell:
 
 
 class _Answer(AsyncResult):
-    """Kazoo forgets a request that is made while a session ends: its answer would never come."""
+    """An answer that is awaited for a limited time: kazoo forgets a request that is made while a session ends."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         if block and not self.wait(GIVE_UP_S if timeout is None else timeout):

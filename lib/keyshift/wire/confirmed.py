@@ -13,7 +13,7 @@ Write = tuple[str, bytes]  # a node, and what it is to hold
 
 
 def parents(root: str, node: str) -> list[str]:
-    """The nodes between the two, from above."""
+    """The nodes between ``root`` and ``node``, from above."""
     names = node.removeprefix(f"{root}/").split("/")[:-1]
     return [f"{root}/{'/'.join(names[: depth + 1])}" for depth in range(len(names))]
 
@@ -47,7 +47,7 @@ class ConfirmedWrites:
             self._send(node)
 
     def end(self) -> None:
-        """Nothing more will be confirmed; whoever waits need not."""
+        """End all waiting: nothing more will be confirmed."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -67,7 +67,7 @@ class ConfirmedWrites:
         answer.rawlink(partial(self._answered, node, left))
 
     def _answered(self, node: str, left: int, answer: Any) -> None:
-        """From kazoo's thread."""
+        """Take the answer to a write, from kazoo's thread."""
         error = answer.exception
         if isinstance(error, (ConnectionLoss, SessionExpiredError)):
             return  # it is sent again with the next connection

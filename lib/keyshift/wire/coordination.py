@@ -52,7 +52,7 @@ class Coordination(Session):
             raise
 
     def _renewed(self, expired: bool) -> None:
-        """What went with the session, and what may not have arrived; kazoo itself sees to the watches."""
+        """Make again what went with the session, and what may not have arrived; kazoo itself sees to the watches."""
         self._acknowledgements.repeat()
         if expired:
             try:
@@ -89,7 +89,7 @@ class Coordination(Session):
     def publish(self, node: Node[T], value: T) -> None:
         """Create or overwrite a node, behind what was acknowledged before.
 
-        Who has led publishes only until another one is elected, and after that raises ServiceUnavailable.
+        A deposed leader's writes are refused: when another one is elected, this raises ServiceUnavailable.
         """
         with self._talking():
             self._confirm()
@@ -112,7 +112,7 @@ class Coordination(Session):
             raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {GIVE_UP_S:g} s")
 
     def register(self, node: Node[T], value: T) -> None:
-        """An ephemeral node: it goes when this object is closed. Takes over what an earlier holder left."""
+        """Create an ephemeral node, which goes when this object is closed. Takes over what an earlier holder left."""
         path, data = _at(self.root, node), node.encode(value)
         with self._holding, self._talking():
             self._held[path] = data
@@ -210,7 +210,7 @@ class Coordination(Session):
     # -- driving ------------------------------------------------------------------------------------------------------
 
     def claim(self, job: str, first: bool = False) -> Epoch:
-        """Be the driver of ``job`` from now on; who was is deposed. ``first``: there was none before.
+        """Become the driver of ``job``; who was it before is deposed. ``first``: there was none before.
 
         Raises JobOver if it is over and not yet deleted, NotThere if nothing is there of it.
         """
@@ -218,13 +218,13 @@ class Coordination(Session):
             return (begun if first else claimed)(self._client, job)
 
     def require_epoch(self) -> None:
-        """Raises Deposed if this one is of a driver, and another one has claimed the job."""
+        """Refuse to go on if this one is of a driver, and another one has claimed the job: Deposed."""
         if self._epoch is not None:
             with self._talking():
                 self._epoch.require(self._client)
 
     def end_epoch(self) -> None:
-        """The job of this one's driver is over: nobody can claim it any more. Raises Deposed if it is another's."""
+        """End the job of this one's driver: nobody can claim it any more. Raises Deposed if it is another's."""
         if self._epoch is not None:
             with self._talking():
                 self._epoch.end(self._client)

@@ -51,7 +51,7 @@ class Election:
         self._client.add_listener(self._session_changed)
 
     def stand(self, elected: Callable[[int], None]) -> None:
-        """Until ``withdraw``; ``elected`` is told each term. Who has resigned or lost its session stands again."""
+        """Stand until ``withdraw``; ``elected`` is told each term. Who resigned or lost its session stands again."""
         while not self._over.is_set():
             self._stands = True
             try:
@@ -60,7 +60,7 @@ class Election:
                 self._over.wait(AGAIN_S)
 
     def keep(self) -> None:
-        """Signs of life until ``close``."""
+        """Give signs of life until ``close``."""
         while not self._closed.wait(self._sign_s):
             with contextlib.suppress(KazooException):
                 self._client.exists_async(self._root)
@@ -123,7 +123,7 @@ class Election:
 
 
 def require_session(hosts: str, session_ms: int) -> None:
-    """Raises BadInput if ZooKeeper has no sessions that are so short, ServiceUnavailable if it does not answer."""
+    """Refuse sessions that are too short for ZooKeeper: BadInput. Raises ServiceUnavailable if it does not answer."""
     granted = _granted_ms(hosts, session_ms)
     if granted > session_ms:
         raise BadInput(

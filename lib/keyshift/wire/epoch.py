@@ -17,17 +17,17 @@ from keyshift.wire.nodes import of_job
 
 
 class Epoch(NamedTuple):
-    """That of one driver."""
+    """The epoch of one driver."""
 
     job: str
     number: int
 
     def also(self, transaction: TransactionRequest) -> None:
-        """What is in ``transaction`` is done only if nobody else has claimed the job."""
+        """Let ``transaction`` be done only if nobody else has claimed the job."""
         transaction.check(_node(self.job), self.number)
 
     def require(self, client: KazooClient) -> None:
-        """Raises Deposed if another driver has claimed the job, or has ended it. What is read next is not older."""
+        """Refuse if another driver has claimed the job, or has ended it: Deposed. What is read next is not older."""
         client.retry(client.sync, _node(self.job))  # another server may be behind
         found = client.retry(client.exists, _node(self.job))
         if found is None:
@@ -39,7 +39,7 @@ class Epoch(NamedTuple):
             )
 
     def end(self, client: KazooClient) -> None:
-        """The job is over: nobody can claim it any more. Raises Deposed if it is another's."""
+        """End the job: nobody can claim it any more. Raises Deposed if it is another's."""
         try:
             client.retry(client.delete, _node(self.job), self.number)
         except NoNodeError:
@@ -49,8 +49,8 @@ class Epoch(NamedTuple):
 
 
 def claimed(client: KazooClient, job: str) -> Epoch:
-    """That of a new driver. Raises JobOver if the job is over and has left something here, and NotThere if nothing is
-    here: then it is over as well, or is in another ZooKeeper.
+    """Claim the job for a new driver. Raises JobOver if the job is over and has left something here, and NotThere if
+    nothing is here: then it is over as well, or is in another ZooKeeper.
     """
     try:
         return Epoch(job, client.retry(client.set, _node(job), b"").version)
@@ -61,7 +61,7 @@ def claimed(client: KazooClient, job: str) -> Epoch:
 
 
 def begun(client: KazooClient, job: str) -> Epoch:
-    """That of the first driver of a job."""
+    """Begin the epoch of the first driver of a job."""
     client.retry(client.ensure_path, _node(job))
     return claimed(client, job)
 

@@ -125,8 +125,8 @@ class Fault:
 
 
 def _process_of(who: str) -> int | None:
-    """Ours, that of the daemon that has forked it, or that of the executor that has started the daemon; None if there
-    is no such process any more.
+    """The process of ``who``: ours, that of the daemon that has forked it, or that of the executor that has started the
+    daemon; None if there is no such process any more.
     """
     process: psutil.Process | None = psutil.Process()
     if who in PROCESSES:
@@ -146,7 +146,7 @@ def stop(pid: int, seconds: float) -> subprocess.Popen[bytes]:
 
 
 def parse(text: str) -> list[Fault]:
-    """What ``text`` says, with commas between. Raises BadInput that names what is wrong and what there is."""
+    """Read the faults in ``text``, with commas between. Raises BadInput that names what is wrong and what there is."""
     found = [_parse(part.strip()) for part in text.split(",") if part.strip()]
     for fault in found:
         if fault.phase not in ("", STEADY) and found.count(fault) > 1:
@@ -157,7 +157,7 @@ def parse(text: str) -> list[Fault]:
 
 
 def parse_now(text: str) -> Fault:
-    """One fault, as in ``parse`` but without a phase or a time: it is to happen now. Raises BadInput as ``parse``."""
+    """Read one fault, as ``parse`` but without a phase or a time: it is to happen now. Raises BadInput as ``parse``."""
     if "@" in text:
         raise BadInput(f"fault = {text!r}: one that is asked for happens now, without @; for example {FORMS_NOW}")
     return _parse(text, now=True)
@@ -226,18 +226,18 @@ class FaultPoints:
         self._of_flight: list[Fault] = []  # that wait for state on its way
 
     def published(self, steps: Sequence[tuple[int, Step]]) -> None:
-        """What is under way."""
+        """Hear which ``steps`` are under way."""
         if self._left:
             self._steps |= dict(steps)
 
     def heard(self, events: Iterable[LogEvent]) -> None:
-        """The slot's protocol log has these; what follows from them has not been carried out."""
+        """Hear which events the slot's protocol log has; what follows from them has not been carried out."""
         for event in events:
             for phase in OF_EVENTS.get(event.event, ()):
                 self.reached(phase, event.version)
 
     def reached(self, phase: str, version: int = 0) -> None:
-        """The slot is in ``phase``, of the step of ``version`` if it belongs to one."""
+        """Hit or tell what is due as the slot is in ``phase``, of the step of ``version`` if it belongs to one."""
         for number, fault in list(self._left.items()):
             role = fault.who if fault.who in ("source", "destination", "slot") else TELLS.get(phase, "")
             if fault.phase == phase and role and self._meant(role, self._steps.get(version)):
@@ -250,7 +250,7 @@ class FaultPoints:
                     fault.strike()
 
     def sending(self, cut: Callable[[], None]) -> None:
-        """A unit is on its way, but for its end. ``cut()`` ends all connections."""
+        """Hit or tell what is due as a unit is on its way, but for its end. ``cut()`` ends all connections."""
         for fault in list(self._of_flight):
             if fault.action == "slow":
                 time.sleep(fault.seconds)

@@ -84,19 +84,19 @@ class Memory:
         return sorted({node[len(path) + 1 :].split("/")[0] for node in self.nodes if node.startswith(f"{path}/")})
 
     def forget(self, session: "MemorySession") -> None:
-        """What a session had registered goes with it, and it leads no more."""
+        """Remove what a session had registered; it leads no more."""
         for path in [path for path, node in self.nodes.items() if node.owner is session]:
             self.remove(path)
         for root in [root for root, leader in self.leaders.items() if leader is session]:
             del self.leaders[root]
 
     def require_root(self, root: str) -> None:
-        """Raises ServiceUnavailable if nobody has made it."""
+        """Refuse a ``root`` that nobody has made: ServiceUnavailable."""
         if root not in self.nodes:
             raise ServiceUnavailable(f"{root} is not there")
 
     def require_driver(self, epoch: Epoch | None) -> None:
-        """Raises Deposed if this is the epoch of a driver whose job is another's, or over."""
+        """Refuse the epoch of a driver whose job is another's, or over: Deposed."""
         if epoch is not None and self.epochs.get(epoch.job) != epoch.number:
             raise Deposed(f"job {epoch.job} is another's now")
 
@@ -119,7 +119,7 @@ class MemorySession:
             memory.sessions.append(self)
 
     def _changed(self, watch: Watch) -> None:
-        """Something has changed that is watched here; under the lock."""
+        """Note that something has changed that is watched here; under the lock."""
         self.memory.untold.append(watch)
 
     def check(self) -> None:
@@ -127,7 +127,7 @@ class MemorySession:
         self._require()
 
     def catch_up(self) -> None:
-        """Nobody is behind here."""
+        """Do nothing: nobody is behind here."""
         with self._talking():
             pass
 
@@ -155,7 +155,7 @@ class MemorySession:
 
     @contextlib.contextmanager
     def _talking(self, needed: bool = True) -> Iterator[None]:
-        """One request and its answer; what is watched is told behind that."""
+        """Make one request inside; what is watched is told behind that."""
         with self.memory.lock:
             if needed:
                 self._require()
@@ -168,7 +168,7 @@ class MemorySession:
             watch.session._look(watch)
 
     def _look(self, watch: Watch) -> None:
-        """Outside the lock."""
+        """Tell a watch what is there, outside the lock."""
         watch.tell()
 
 

@@ -31,7 +31,7 @@ Events = tuple[LogEvent, ...]  # of a protocol log
 
 @dataclass(frozen=True, slots=True)
 class Node(Generic[T]):
-    """``path``: below the root. ``kind``: of its value."""
+    """A node. ``path``: below the root. ``kind``: of its value."""
 
     path: str
     kind: type[T]
@@ -45,7 +45,7 @@ class Node(Generic[T]):
         return cast(T, codec(self.kind).validate_json(data))
 
     def below(self, folder: str) -> "Node[T]":
-        """The same, seen from further above."""
+        """The same node, seen from further above."""
         return replace(self, path=f"{folder}/{self.path}")
 
 
@@ -61,12 +61,12 @@ class Folder(Generic[T]):
         return Node(f"{self.path}/{name}", kind)
 
     def below(self, folder: str) -> "Folder[T]":
-        """The same, seen from further above."""
+        """The same folder, seen from further above."""
         return replace(self, path=f"{folder}/{self.path}")
 
 
 def make_codecs() -> None:
-    """Make those of all that travels now: a process that is forked from this one needs no time for it."""
+    """Make the codecs of all that travels now: a process that is forked from this one needs no time for it."""
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, StepRecord, PhaseDone, UnitsCame, UnitsLeft),
         *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover, Position),
@@ -77,12 +77,12 @@ def make_codecs() -> None:
 
 
 def of_slot(number: int) -> str:
-    """The name of what a slot says, where routers speak, too."""
+    """The name of a slot's node where routers have nodes, too."""
     return f"slot-{number}"
 
 
 def of_router(number: int) -> str:
-    """The name of what a router says, where slots speak, too."""
+    """The name of a router's node where slots have nodes, too."""
     return f"router-{number}"
 
 
@@ -143,7 +143,7 @@ def ack(version: Version, phase: StepPhase, slot: SlotId) -> Node[Acknowledgemen
 
 
 def phase_and_slot(name: str) -> tuple[StepPhase, int]:
-    """Of a name in ``acks``."""
+    """The phase and the slot of a name in ``acks``."""
     phase, slot = name.split("-")
     return cast(StepPhase, phase), int(slot)
 
@@ -170,7 +170,7 @@ def of_epoch(epoch: int, router: int) -> str:
 
 
 def epoch_and_router(name: str) -> tuple[int, int]:
-    """Of a name in ``confirmed``."""
+    """The epoch and the router of a name in ``confirmed``."""
     epoch, router = map(int, name.split("-"))
     return epoch, router
 
@@ -321,7 +321,7 @@ class CopiesWanted:
 
 @dataclass(frozen=True, slots=True)
 class CopiesClose:
-    """The copies of a slot are: after so many rounds, and so many bytes sent since it began, of so many units.
+    """The copies of a slot are close: after so many rounds, and so many bytes sent since it began, of so many units.
 
     It began with the order, or with one before whose copies never were close. ``keys``: had changed in the last round.
     """

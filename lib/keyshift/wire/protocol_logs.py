@@ -24,7 +24,7 @@ def answer(coordination: Coordination, request: str, log: ProtocolLog) -> None:
 
 
 def keep(coordination: Coordination, log: ProtocolLog) -> None:
-    """The task ends and hands nothing over: the job finds its log when it looks, behind those of batches before."""
+    """Keep the log of a task that ends without a handover: the job finds it, behind those of batches before."""
     if log.events:
         with contextlib.suppress(ServiceUnavailable):
             node = nodes.ENDED_LOGS[log.place]
@@ -33,7 +33,7 @@ def keep(coordination: Coordination, log: ProtocolLog) -> None:
 
 
 def report(coordination: Coordination, log: ProtocolLog) -> None:
-    """The task fails: what led to that goes into the log of its worker, and to the job. Does not wait."""
+    """Put what led to the failure of the task into the log of its worker, and tell the job. Does not wait."""
     log.stamp(now_us())
     sys.stderr.write(f"{log.place} fails; its last protocol events:\n{to_lines(list(log.events)[-SHOWN:])}")
     if log.events:

@@ -123,7 +123,7 @@ class SavepointManifest:
 
     @property
     def turns(self) -> dict[str, dict[int, int]]:
-        """The last one of each slot, by stage, if they work in turns."""
+        """The last turn of each slot, by stage, if they work in turns."""
         return {
             stage: {slot: position.turn for slot, position in saved.positions.items()}
             for stage, saved in self.stages.items()
@@ -131,7 +131,7 @@ class SavepointManifest:
 
     @property
     def unit_bytes(self) -> dict[str, dict[int, int]]:
-        """By stage and unit, of all its parts."""
+        """The bytes of each unit's parts together, by stage and unit."""
         return {
             stage: {unit: sum(place.length for place in places) for unit, places in saved.by_unit().items()}
             for stage, saved in self.stages.items()
@@ -234,7 +234,7 @@ class SavepointStore:
             raise Damaged(f"savepoint {savepoint}: its {_MANIFEST} is damaged: {refusal(error.errors())}") from None
 
     def require_of(self, savepoint: str, workload: Workload) -> None:
-        """Raises what ``manifest`` does, and BadInput if the savepoint is of other state than that of ``workload``."""
+        """Refuse a savepoint of other state than that of ``workload``: BadInput. Raises what ``manifest`` does, too."""
         found = self.manifest(savepoint)
         stages = {name: len(saved.assignment.owner) for name, saved in found.stages.items()}
         units = workload.key_groups * workload.bins
@@ -244,7 +244,7 @@ class SavepointStore:
             raise BadInput(f"savepoint {savepoint}: it is of {said}, and this job is of {wanted}")
 
     def require_whole(self, savepoint: str) -> None:
-        """Reads all of it. Raises what ``manifest`` and ``read`` do."""
+        """Read all of it. Raises what ``manifest`` and ``read`` do."""
         for stage in self.manifest(savepoint).stages.values():
             for _ in self.read(stage.by_unit()):
                 pass
@@ -274,7 +274,7 @@ class SavepointStore:
         self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
 
     def remove_state(self, savepoint: str) -> None:
-        """What it was can still be read, but not its state, to which no other one refers. Raises ServiceUnavailable."""
+        """Remove the state, to which no other one refers; what it was can still be read. Raises ServiceUnavailable."""
         names = self._bucket.names(f"{savepoint}/")
         self._bucket.remove([name for name in names if name != f"{savepoint}/{_MANIFEST}"])
 
@@ -290,7 +290,7 @@ def participants(config: JobConfig) -> set[str]:
 
 
 def _require_chains(what: str, stage: str, places: Iterable[Location]) -> None:
-    """Raises ProtocolViolation unless the first part of each unit is a whole and each one follows the one before."""
+    """Require that each unit's first part is a whole, and each follows the one before; else ProtocolViolation."""
     last: dict[int, int] = {}  # by unit
     for place in places:
         if place.follows != (before := last.get(place.unit, 0)):

@@ -22,7 +22,7 @@ class _Ahead:
         self._begun: Begun | None = None
 
     def begin(self, hosts: str, secret: str) -> None:
-        """Does not wait for the session. One for another job ends."""
+        """Begin a session, and do not wait for it. One for another job ends."""
         with self._lock:
             if self._of == (hosts, secret):
                 return
@@ -70,10 +70,10 @@ class Session:
         self._client.add_listener(self._connection_changed)
 
     def _renewed(self, expired: bool) -> None:
-        """There is a connection again. ``expired``: in another session."""
+        """Do what is due when there is a connection again. ``expired``: in another session."""
 
     def _lost(self) -> None:
-        """There will be none any more."""
+        """Do what is due when there will be no connection any more."""
 
     def check(self) -> None:
         """Raises ServiceUnavailable if ZooKeeper is gone for good. Watching and acknowledging do not tell."""
@@ -81,12 +81,12 @@ class Session:
             raise ServiceUnavailable(self._failure)
 
     def catch_up(self) -> None:
-        """What is read next is not older than what anybody has written until now: another server may be behind."""
+        """Make sure to read nothing older than what anybody has written until now: another server may be behind."""
         with self._talking():
             self._client.retry(self._client.sync, "/")
 
     def _connection_changed(self, state: str) -> None:
-        """From kazoo's thread, which must not wait."""
+        """Take note, from kazoo's thread, which must not wait."""
         if state == KazooState.CONNECTED:
             if self._timer is not None:
                 self._timer.cancel()
@@ -104,7 +104,7 @@ class Session:
             self._timer.start()
 
     def _renew(self) -> None:
-        """In a thread of its own, one at a time: what comes while it is at work is renewed in one go, behind that."""
+        """Renew in a thread of its own, one at a time: what comes meanwhile is renewed in one go, behind that."""
         while True:
             with self._renewing:
                 expired, self._to_renew = self._to_renew, None
@@ -136,7 +136,7 @@ class Session:
         return self._failure or said
 
     def _begin_next(self) -> None:
-        """That of the next participant in this process begins now."""
+        """Begin the session of the next participant in this process now."""
         _ahead.begin(self._hosts, self._secret)
 
     def _end(self) -> None:

@@ -37,7 +37,7 @@ def routed(rows: Sequence[tuple[int, bytes]], slots_per_process: int = 1) -> pa.
 
 
 def _bundles(rows: Sequence[tuple[int, bytes]], slots_per_process: int) -> Iterator[tuple[int, bytes]]:
-    """Of each task: its rows in their order. Primers are in a bundle of their own, which stands alone as they do."""
+    """The rows of each task in their order. Primers are in a bundle of their own, which stands alone as they do."""
     bundles: dict[tuple[int, bool], list[bytes]] = {}
     for slot, value in rows:
         primes = value.startswith(PRIMER_KIND)
@@ -55,7 +55,7 @@ def received(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def received_by(slots: Sequence[int], batch: pa.RecordBatch, slots_per_process: int = 1) -> dict[int, list[Row]]:
-    """The same of a task that has these ``slots``, for each of them."""
+    """The rows of a batch, as ``received`` gives them, for each of these ``slots`` of a task."""
     if slots_per_process == 1:
         return {slots[0]: list(received(batch))}
     rows: dict[int, list[Row]] = {slot: [] for slot in slots}

@@ -46,12 +46,12 @@ class GuardedWrites:
         self._term: int | None = None  # the version of ``leader`` while this session leads
 
     def keep_term(self, candidate: str, name: str) -> None:
-        """See ``begin_term``; one that was begun in this session goes on, and writes are refused when it is over."""
+        """See ``begin_term``; goes on with one that was begun in this session. Writes are refused when it is over."""
         if self._term is None:
             self._term = self.begin_term(candidate, name)
 
     def begin_term(self, candidate: str, name: str) -> int:
-        """From now on ``name`` leads, in the term that is given. Raises NoNodeError if its ``candidate`` has gone: its
+        """Let ``name`` lead from now on, and give the term. Raises NoNodeError if its ``candidate`` has gone: its
         session has expired.
         """
         return self._client.retry(self._led, candidate, name)  # type: ignore[no-any-return]
@@ -63,7 +63,7 @@ class GuardedWrites:
         return self._commit(transaction)[-1].version  # type: ignore[no-any-return]
 
     def write(self, operation: str, path: str, *data: bytes) -> None:
-        """One ``operation`` of a transaction: ``set_data``, ``create`` or ``delete``."""
+        """Do one ``operation`` of a transaction: ``set_data``, ``create`` or ``delete``."""
         transaction = self._transaction()
         if self._term is not None:
             transaction.check(self._leader, self._term)
@@ -77,7 +77,7 @@ class GuardedWrites:
         return transaction
 
     def _commit(self, transaction: TransactionRequest) -> list[Any]:
-        """All or nothing. Raises Deposed, and what kept it from being done, which kazoo hides among the results."""
+        """Do all or nothing. Raises Deposed, and what kept it from being done, which kazoo hides among the results."""
         results: list[Any] = transaction.commit()
         for result in results:
             if isinstance(result, KazooException) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
@@ -136,7 +136,7 @@ class Tree:
         _contend(NotEmptyError, self._delete_below, path)
 
     def _put(self, path: str, data: bytes) -> None:
-        """May be repeated: nobody else writes the node, or nobody who comes before in the order of terms."""
+        """Put a node. May be repeated: nobody else writes it, or nobody who comes before in the order of terms."""
         try:
             self._guarded.write("set_data", path, data)
         except NoNodeError:
@@ -232,6 +232,6 @@ class Tree:
 
 
 def _contend(refused: type[KazooException], act: Callable[..., None], *arguments: Any) -> None:
-    """``act``, again while somebody else undoes what it has done, but not for ever."""
+    """Call ``act``, again while somebody else undoes what it has done, but not for ever."""
     again = Retrying(retry=retry_if_exception_type(refused), stop=stop_after_delay(GIVE_UP_S), reraise=True)
     again(act, *arguments)

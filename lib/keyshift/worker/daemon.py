@@ -31,7 +31,7 @@ worker = daemon.worker
 
 
 def prompt_worker(sock: socket.socket, authenticated: bool) -> int:
-    """A worker whose small writes do not wait for the other side's acknowledgement, if its connection is TCP.
+    """Run a worker whose small writes do not wait for the other side's acknowledgement, if its connection is TCP.
 
     When Spark has no more use for it, it stays until others have what slots left here. Spark closes the connections of
     idle workers if no task of their executor has ended for a minute, which may be before the slowest slot comes to the
@@ -63,7 +63,7 @@ class PromptSerializer(ArrowStreamSerializer):
 
 
 def read_in_the_main_thread() -> None:
-    """Workers of a pipelined query work like others, and give away each batch of results at once.
+    """Let workers of a pipelined query work like others, and give away each batch of results at once.
 
     They would have a thread that reads ahead: one more to wake for each row. What makes such a query pipelined is the
     JVM's side, where one thread writes and another reads.

@@ -24,7 +24,7 @@ CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has c
 
 
 class SlotOutput:
-    """Of one slot during one batch; used by the task's thread alone, but for ``report`` and ``close``."""
+    """The output of one slot during one batch; used by the task's thread alone, but for ``report`` and ``close``."""
 
     def give(self, results: Results, markers: Sequence[SlotMarker], now_us: int) -> list[pa.RecordBatch]:
         """What goes out now, as Spark takes it: a batch of rows or nothing."""
@@ -35,7 +35,7 @@ class SlotOutput:
         return []
 
     def promise(self, results: Results) -> int:
-        """A unit leaves: the newest version under which results of it go on from here. Under the slot's lock.
+        """Give, as a unit leaves, the newest version under which results of it go on from here. Under the slot's lock.
 
         ``results``: that were not given yet.
         """
@@ -52,14 +52,14 @@ class SlotOutput:
         return False
 
     def report(self) -> None:
-        """The task fails."""
+        """Tell why the task fails."""
 
     def close(self) -> None:
-        """Nothing goes out any more."""
+        """Close the output: nothing goes out any more."""
 
 
 class Sink(SlotOutput):
-    """Behind the last stage: result frames and markers, for the partition of the slot.
+    """The output behind the last stage: result frames and markers, for the partition of the slot.
 
     Of a slot that works in turns, each frame is of one turn, and says of which. A turn without results is told now and
     then, if there are other replicas: of which ones follows from their numbers, so it is the same in all replicas.
@@ -93,8 +93,8 @@ class Sink(SlotOutput):
 
 
 class NextStage(Routing, SlotOutput):
-    """To the stage of ``config``. Results are gathered for ``hop_us``: each row between stages costs more than its
-    bytes do.
+    """The output to the stage of ``config``. Results are gathered for ``hop_us``: each row between stages costs more
+    than its bytes do.
 
     A snapshot's barrier may leave only where the slot's own results are cut. So an assignment that begins a snapshot
     counts from there; it is published before the stage of the slot begins the same one. If there is no cut to come any
@@ -175,7 +175,7 @@ class NextStage(Routing, SlotOutput):
         return self.moved(self._slot, self._frames, said) if said.begun or said.ended else []
 
     def _keep_no_promise(self) -> None:
-        """All results of units that have left are on their way."""
+        """Keep no promise any more: all results of units that have left are on their way."""
         with self._lock:
             self._promised, later, self._later = 0, self._later, None
             if later is not None:

@@ -58,7 +58,7 @@ class Routing:
             self._announce(told)
 
     def _announce(self, told: PublishAssignment) -> None:
-        """Under the lock."""
+        """Tell the core what is published; under the lock."""
         self._core.machine.announce(told.assignment, told.paused, told.snapshot)
 
     def _log_wanted(self, question: str) -> None:
@@ -66,18 +66,18 @@ class Routing:
             protocol_logs.answer(self.coordination, question, self._core.log)
 
     def request_savepoint(self, savepoint: str) -> None:
-        """Its barrier goes out with the next frame, and nothing after it."""
+        """Let the barrier of ``savepoint`` go out with the next frame, and nothing after it."""
         with self._lock:
             self._core.machine.request_savepoint(savepoint)
 
     def report(self) -> None:
-        """The task fails: what led to that goes into the log of its worker, and to the job."""
+        """Put what led to the failure of the task into the log of its worker, and tell the job."""
         with self._lock:
             protocol_logs.report(self.coordination, self._core.log)
 
     @property
     def watermark(self) -> int:
-        """Of the last frame."""
+        """The watermark of the last frame."""
         return self._core.watermark
 
     def routed(
@@ -94,7 +94,7 @@ class Routing:
     def _routed(
         self, router: int, offset: int, events: pa.RecordBatch, watermark: int, time_us: int | None
     ) -> tuple[list[Routed], list[str]]:
-        """Under the lock."""
+        """Rows for all slots, as ``routed`` gives them; under the lock."""
         rows, savepoints = self._core.frame(router, offset, events, watermark, time_us)
         return self._out(router, rows), savepoints
 
@@ -112,7 +112,7 @@ class Routing:
             return _packed(self._core.moved(router, offset, said))
 
     def resume(self) -> list[Routed]:
-        """What was kept back, in its order."""
+        """Give what was kept back, in its order."""
         return _packed(self._core.resume())
 
     @property
@@ -122,7 +122,7 @@ class Routing:
             return self._core.full
 
     def in_batch(self, rows: list[Routed]) -> list[pa.RecordBatch]:
-        """As Spark takes them: one batch, or none."""
+        """Rows as Spark takes them: one batch, or none."""
         return [spark_rows.routed(rows, self._slots_per_process)] if rows else []
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class RouterTask(Routing):
         return rows
 
     def hand_over(self) -> None:
-        """The batch has ended: nothing more is routed in it."""
+        """End with the batch: nothing more is routed in it."""
 
 
 def _packed(rows: list[tuple[int, Row]]) -> list[Routed]:

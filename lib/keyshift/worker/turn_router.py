@@ -60,7 +60,7 @@ class TurnRouting(Routing):
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
-        """For the task's thread: nobody else would say it."""
+        """Keep a ProtocolViolation for the task's thread: nobody else would say it."""
         try:
             yield
         except ProtocolViolation as violation:
@@ -73,12 +73,12 @@ class TurnRouting(Routing):
             self.coordination.acknowledge(nodes.confirmed(what)[name], answer)
 
     def _require_good(self) -> None:
-        """Raises ProtocolViolation; under the lock."""
+        """Raise the ProtocolViolation that was kept, if there is one; under the lock."""
         if self._violation is not None:
             raise self._violation
 
     def hand_over(self) -> None:
-        """How far this router has come: from now on that answers for it."""
+        """Leave word how far this router has come: from now on that answers for it."""
         with self._lock:
             self._ended = True
         if self._router is not None:
@@ -86,7 +86,7 @@ class TurnRouting(Routing):
 
 
 class TurnRouterTask(TurnRouting, RouterTask):
-    """Of the first stage. Which router it is it knows with its first frame."""
+    """A router of the first stage. It knows which one it is with its first frame."""
 
     def listen(self, router: int) -> None:  # noqa: D102
         super().listen(router)
@@ -121,5 +121,5 @@ class TurnRouterTask(TurnRouting, RouterTask):
 
 
 def make_router(config: JobConfig) -> RouterTask:
-    """Of the first stage of a job."""
+    """Make a router of the first stage of a job."""
     return TurnRouterTask(config) if config.in_turns else RouterTask(config)

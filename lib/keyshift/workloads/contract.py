@@ -48,7 +48,7 @@ class Operator(Protocol):
         """
 
     def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
-        """These units have come to new times, ``timers.watermark`` and ``timers.clock``: results of their timers.
+        """Give results of these units' timers: they have come to new times, ``timers.watermark`` and ``timers.clock``.
 
         Of all that are due by then, unit by unit; None if there are none. Repeating a call does nothing more.
         Columns as from ``process``, with ``position`` -1: the caller gives them router -1, offset -1 and the version

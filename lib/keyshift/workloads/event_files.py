@@ -42,7 +42,7 @@ class FileHead(BaseModel):
 
 
 def parameters_of(workload: Workload) -> dict[str, Any]:
-    """Those that the events depend on, as others may see them."""
+    """The parameters that the events depend on, as others may see them."""
     known = workload.model_dump(mode="json")
     drawn = [known if source.drawn_with is None else source.drawn_with for source in workload.sources]
     return {name: known[name] for name in known if name != "bins" and any(name in names for names in drawn)}
@@ -87,8 +87,8 @@ class EventFile:
             raise BadInput(f"events = {self._path!r}: {said}")
 
     def require(self, workload: Workload, routers: Mapping[str, int]) -> None:
-        """Raises BadInput unless the events are of ``workload`` with its parameters, and have a partition for each of
-        the ``routers`` of each source.
+        """Refuse a file whose events are not of ``workload`` with its parameters, or have no partition for each of the
+        ``routers`` of each source: BadInput.
         """
         head = self.head
         same = head.workload == workload.name
@@ -114,7 +114,7 @@ class EventFile:
             )
 
     def require_enough(self, source: str, needed: list[int]) -> None:
-        """Raises BadInput unless each partition of ``source`` has so many events as are ``needed`` of it."""
+        """Refuse a file in which a partition of ``source`` has fewer events than are ``needed`` of it: BadInput."""
         for number, count in enumerate(needed):
             there = self.events[source, number]
             self._require(
@@ -179,7 +179,7 @@ class Replayed:
 
 
 class EventWriter:
-    """Into ``out``, the events of ``sources``."""
+    """A writer of the events of ``sources`` into ``out``."""
 
     def __init__(self, out: BinaryIO, head: FileHead, sources: Sequence[Source]) -> None:
         self._sources = {source.name: source for source in sources}
@@ -188,7 +188,7 @@ class EventWriter:
         self._writer = pq.ParquetWriter(out, self._schema, compression="zstd", write_page_checksum=True)
 
     def write(self, source: str, partition: int, events: pa.RecordBatch) -> None:
-        """The next events of a partition, which a reader gets in the order in which they were written.
+        """Write the next events of a partition, which a reader gets in the order in which they were written.
 
         Raises BadInput if they are not such as the source has, or their partition is none of it.
         """

@@ -38,7 +38,7 @@ def input_files(model: Any) -> set[str]:
 
 @contextmanager
 def new_file(what: str, path: Path) -> Iterator[BinaryIO]:
-    """Nothing is left of a file that was not completed: it might pass as whole. ``what``: the file, in words.
+    """Write a new file. Nothing is left of one that is not completed: it might pass as whole. ``what``: it, in words.
 
     Raises BadInput if there is such a file, or none can be written there.
     """

@@ -170,7 +170,7 @@ class KeyCounts:
         self.keys, self._counts = np.unique(np.asarray(events, np.int64), return_counts=True)
 
     def of(self, keys: Any) -> npt.NDArray[np.int64]:
-        """Those of each of ``keys``; 0 for one that has none."""
+        """The counts of each of ``keys``; 0 for one that has none."""
         at, found = places(self.keys, np.asarray(keys, np.int64))
         return np.where(found, np.append(self._counts, 0)[at], 0)
 

@@ -59,7 +59,7 @@ class Keyed(Grouped):
         return self
 
     def _largest_unit(self) -> int:
-        """How many keys it has; of very many keys, which are not looked at one by one, it has hardly more."""
+        """How many keys the largest unit has, at most: very many keys are not looked at one by one."""
         units = self.key_groups * self.bins
         if self.keys <= _FEW_KEYS:
             return int(np.bincount(self.units_of(np.arange(self.keys)), minlength=units).max())

@@ -30,7 +30,7 @@ class ResultMaker:
         return pa.RecordBatch.from_arrays([*(events[name] for name in _NAMES), *arrays], schema=self._schema)
 
     def of_timers(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch | None:
-        """Of rows that begin with a key and the time to which its timer was set; None if there are none."""
+        """Results of rows that begin with a key and the time to which its timer was set; None if there are none."""
         if not rows:
             return None
         keys, times, *columns = zip(*rows, strict=True)
@@ -48,8 +48,8 @@ class Work:
         self._seconds, self._spins = us / 1e6, by == "spinning"
 
     def begin(self, events: int) -> Callable[[], None]:
-        """What returns when so many events have taken their time from now on, all together: a pause for each would be
-        longer than was asked.
+        """Give what returns when so many events have taken their time from now on, all together: a pause for each would
+        be longer than was asked.
         """
         until = time.perf_counter() + events * self._seconds
 

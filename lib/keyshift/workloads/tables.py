@@ -44,7 +44,7 @@ class Tables:
         self.add(**tables)
 
     def add(self, **tables: Table) -> None:
-        """More tables, or others of the same names. They must not change."""
+        """Add tables, or others in place of those of the same names. They must not change."""
         for name, table in tables.items():
             self._connection.register(name, table)
 
@@ -54,7 +54,7 @@ class Tables:
         return answer
 
     def derive(self, **statements: str) -> None:
-        """More tables, or others of the same names: the answers to these statements."""
+        """Add the answers to these statements as tables, or in place of those of the same names."""
         for name, statement in statements.items():
             self._run(f"CREATE OR REPLACE TEMP TABLE {name} AS {statement}", {})
 

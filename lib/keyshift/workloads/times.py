@@ -26,14 +26,14 @@ _HOME = ["unit", "slot"]
 
 @dataclass(frozen=True)
 class Times:
-    """``frames``: router, offset and watermark (0 says nothing) of every frame of the input. ``timers``: parts of the
-    final state, columns unit, slot and those of ``TIMER_SCHEMA``; looked at only when the final state has been read.
-    ``assignments``: every version that was in force. ``ends``: the offsets behind which the final savepoint has nothing
-    of each router; without it all frames count. ``begins``: the first assignment version of every attempt. ``lending``:
-    versions of steps that may lend units. ``lag_us``: by how much a slot's watermark may be behind that of a router's
-    last frame, since it does not get a row of every frame. ``heartbeat_us``: if slots work in turns, what they know of
-    time are multiples of this. ``stopped``: the job stands at the end, so that all timers
-    have fired which were due; otherwise, at a snapshot, those of each unit by the times that it has come to itself.
+    """What a run says of time. ``frames``: router, offset and watermark (0 says nothing) of every frame of input.
+    ``timers``: parts of the final state, columns unit, slot and those of ``TIMER_SCHEMA``; looked at only when the
+    final state has been read. ``assignments``: every version that was in force. ``ends``: the offsets behind which the
+    final savepoint has nothing of each router; without it all frames count. ``begins``: the first assignment version of
+    every attempt. ``lending``: versions of steps that may lend units. ``lag_us``: by how much a slot's watermark may be
+    behind that of a router's last frame, since it does not get a row of every frame. ``heartbeat_us``: if slots work in
+    turns, what they know of time are multiples of this. ``stopped``: the job stands at the end: all timers have fired
+    which were due; otherwise, at a snapshot, those of each unit by the times that it has come to itself.
     """
 
     frames: pd.DataFrame
@@ -94,7 +94,7 @@ class Times:
 
     @cached_property
     def _reached(self) -> dict[int, tuple[Numbers, Numbers]]:
-        """Of each router its offsets, ascending, and how far it had come before the first frame, the second, ..."""
+        """For each router its offsets, ascending, and how far it had come before the first frame, the second, ..."""
         reached, ordered = {}, self.frames.sort_values("offset")
         for router in np.unique(ordered["router"]).tolist():
             mine = ordered[ordered["router"] == router]
@@ -188,7 +188,7 @@ class Times:
 
 
 def _first_offsets(router: npt.NDArray[Any], offset: Numbers, version: Numbers) -> dict[int, tuple[Numbers, Numbers]]:
-    """Of each router the versions of its events, ascending, and its first offset under each of them or a later one."""
+    """For each router the versions of its events, ascending, and its first offset under each of them or a later one."""
     seen = pd.Series(offset).groupby([router, version]).min()
     firsts = {}
     for each in np.unique(router).tolist():

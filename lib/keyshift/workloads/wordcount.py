@@ -231,7 +231,7 @@ class WordCount(Grouped):
     @model_validator(mode="before")
     @classmethod
     def _text_has_no_skew(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Nobody knows in which key groups the words of a text are, whatever is said of drawn ones."""
+        """Set no skew for a text: nobody knows the key groups of its words, whatever is said of drawn ones."""
         return values | {"skew": 0.0} if values.get("text") else values
 
     @property
@@ -241,13 +241,13 @@ class WordCount(Grouped):
 
     @cached_property
     def words_read(self) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-        """Of the text, once for all routers: see ``read_words``."""
+        """The words of the text, read once for all routers: see ``read_words``."""
         words, numbers = read_words(self.text)
         return pa.array(words, pa.string()), numbers
 
     @cached_property
     def words_made(self) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-        """If there is no text, once for all routers: the words, and the key group of each."""
+        """The words made if there is no text, once for all routers, and the key group of each."""
         words = pa.array([word(number) for number in range(self.words)], pa.string())
         return words, units_of(keys_of(words).to_numpy(), self.key_groups)
 

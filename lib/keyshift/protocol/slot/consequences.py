@@ -23,10 +23,10 @@ from keyshift.protocol.slot.situation import ActiveStep, Situation
 
 
 class Consequences(Situation[Record]):
-    """What follows, and changes the situation; the rest is effects, for whoever drives the slot."""
+    """What follows from an event, and changes the situation; the rest is effects, for whoever drives the slot."""
 
     def _advance(self, touched: Iterable[int] = ()) -> list[Effect]:
-        """What follows from an event. Of the step's units only those ``touched`` by it may be ready to go now."""
+        """Do what follows from an event. Of the step's units only those ``touched`` by it may be ready to go now."""
         effects: list[Effect] = []
         if step := self._step:
             if not step.aligned and self._ready(step):
@@ -43,7 +43,7 @@ class Consequences(Situation[Record]):
         return effects
 
     def _capture(self) -> list[Effect]:
-        """All state is here: so is a snapshot, if every router stands there."""
+        """Capture the snapshot, if every router stands there: all state is here."""
         if (pending := self._snapshot) is None:
             return []
         effects: list[Effect] = []
@@ -58,7 +58,7 @@ class Consequences(Situation[Record]):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def prepare(self, version: Version, step: Step, before: int = 0) -> list[Effect]:
-        """A step was published that will switch with ``version``. Repeated or outdated calls change nothing.
+        """Prepare a published step that will switch with ``version``. Repeated or outdated calls change nothing.
 
         The step of version ``before`` has switched and has to end first. Any other earlier one was cancelled, if this
         slot did not hear of that. After the end of input nothing is prepared: no barrier can come any more, so the next
@@ -104,7 +104,7 @@ class Consequences(Situation[Record]):
         self._step = self._ahead = None
 
     def _report(self, step: ActiveStep) -> list[Effect]:
-        """What of the step is done here, once; then the step has ended here, and the one ahead is prepared."""
+        """Report what of the step is done here, once; then the step has ended here, and the one ahead is prepared."""
         effects: list[Effect] = []
         # A pure destination does not wait for its own last barrier: with the state here, every router has switched.
         if not step.released and not self._phases.any(NOT_RELEASED):
@@ -128,7 +128,7 @@ class Consequences(Situation[Record]):
     # -- units ---------------------------------------------------------------------------------------------------------
 
     def _hand_over(self, step: ActiveStep, unit: UnitId) -> list[Effect]:
-        """``unit`` goes to the other slot of its move, if it may go now."""
+        """Send ``unit`` to the other slot of its move, if it may go now."""
         match self._phases[unit]:
             case Phase.BORROWED if unit in step.asked:
                 return self._give_back(step, unit)
@@ -146,7 +146,7 @@ class Consequences(Situation[Record]):
         return []
 
     def _lend(self, step: ActiveStep, unit: UnitId) -> list[Effect]:
-        """Not before the router has switched whose record waits at the destination."""
+        """Lend ``unit``, but not before the router has switched whose record waits at the destination."""
         heard = frozenset(RouterId(router) for router, version in self._heard.items() if version >= step.version)
         if step.asked.get(unit) not in heard:
             return []
@@ -154,7 +154,7 @@ class Consequences(Situation[Record]):
         return [self._send(step, unit, Event.LEND, heard)]
 
     def _give_back(self, step: ActiveStep, unit: UnitId) -> list[Effect]:
-        """What was lent to us; it is asked for again if records wait for it."""
+        """Give back what was lent to us; it is asked for again if records wait for it."""
         del step.borrowed[unit], step.asked[unit]
         effects: list[Effect] = [self._send(step, unit, Event.RETURN, frozenset())]
         self._queues.open(unit)
@@ -169,7 +169,7 @@ class Consequences(Situation[Record]):
         return Send(unit, step.other[unit], step.version, routers, step.hops[unit])
 
     def _ask(self, unit: int, router: int) -> list[Effect]:
-        """The other slot of the move, once per stay of ``unit`` there."""
+        """Ask the other slot of the move, once per stay of ``unit`` there."""
         step = self._step
         if step is None or unit in step.wanted or self._phases[unit] not in AT_THE_OTHER:
             return []
@@ -177,14 +177,14 @@ class Consequences(Situation[Record]):
         return [Request(UnitId(unit), step.other[UnitId(unit)], step.version, RouterId(router), step.hops[unit])]
 
     def _complete(self, unit: UnitId) -> list[Effect]:
-        """The rest of a partial unit is asked for, once."""
+        """Ask for the rest of a partial unit, once."""
         if self._partial[unit]:
             return []
         self._partial[unit] = True
         return [Complete(unit)]
 
     def _move(self, unit: int, event: Event, otherwise: str) -> None:
-        """Raises ProtocolViolation, with the words of ``otherwise``, if the phase of ``unit`` does not allow this."""
+        """Let ``event`` happen to ``unit``. Raises ProtocolViolation, with ``otherwise``, if its phase forbids it."""
         try:
             self._phases.move(unit, event)
         except KeyError:

@@ -20,7 +20,7 @@ class InputEnd:
     frozen: bool = False
 
     def stop(self, router: int, savepoint: str) -> None:
-        """``router`` stands at ``savepoint``."""
+        """Note that ``router`` stands at ``savepoint``."""
         self.savepoint = savepoint
         self.stopped.add(router)
 
@@ -30,7 +30,7 @@ class InputEnd:
         return len(self.stopped) == self.routers
 
     def freeze(self) -> list[Freeze]:
-        """All state is here: it is written down if every router stands at a savepoint, once."""
+        """Have all state written down, as it is here, if every router stands at a savepoint; once."""
         if self.savepoint is None or not self.at_savepoint or self.frozen:
             return []
         self.frozen = True

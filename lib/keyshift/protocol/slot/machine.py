@@ -21,7 +21,7 @@ class SlotMachine(Consequences[Record]):
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def published(self, version: Version, steps: Sequence[tuple[Version, Step]]) -> list[Effect]:
-        """All ``steps`` that are under way, by version, oldest first; others up to ``version`` are not (any more).
+        """Take all ``steps`` that are under way, by version, oldest first; others up to ``version`` are not (any more).
 
         One is prepared only when the one before it has ended here.
         """
@@ -34,7 +34,7 @@ class SlotMachine(Consequences[Record]):
         return effects if before == version else effects + self.cancel(version, before)
 
     def _prepare_snapshot(self, version: Version, name: str) -> list[Effect]:
-        """All state is to be here soon, and kept as it is at the barriers of ``version``.
+        """Prepare a snapshot: all state is to be here soon, and kept as it is at the barriers of ``version``.
 
         A step before it was cancelled, if this slot did not hear of that. Nothing happens if a router has switched to
         it in a batch before: where it did, this slot cannot know.
@@ -51,8 +51,8 @@ class SlotMachine(Consequences[Record]):
         return self._advance()
 
     def cancel(self, version: Version, before: int = 0) -> list[Effect]:
-        """The step of ``version`` will not switch, nor did an earlier one whose end this slot did not hear of; but that
-        of version ``before`` did.
+        """Cancel the step of ``version``, which will not switch, nor did an earlier one whose end this slot did not
+        hear of; but that of version ``before`` did.
         """
         step = self._step
         if step is None or step.version > version:
@@ -151,7 +151,7 @@ class SlotMachine(Consequences[Record]):
         return self._waiting(router, version, units)
 
     def _waiting(self, router: int, version: Version, units: AbstractSet[int]) -> AbstractSet[int]:
-        """Of a frame when something waits or moves."""
+        """Which of a frame's ``units`` have to wait, when something waits or moves."""
         step, what = self._step, f"router {router} sent a record of unit {{}} under version {version}"
         missing = units - self.serving
         if strange := [u for u in missing if u not in self._queues and self._phases[u] not in AWAY]:
@@ -178,8 +178,8 @@ class SlotMachine(Consequences[Record]):
         return [effect for unit in self._waited_for() for effect in self._ask(unit, -1)]
 
     def drain(self, most: int) -> tuple[list[Record], list[int]]:
-        """Up to ``most`` queued records whose unit is here by now, oldest first per unit and router; and the units of
-        which none is left. The caller processes the records, and calls ``drained`` with the units then.
+        """Give up to ``most`` queued records whose unit is here by now, oldest first per unit and router; and the units
+        of which none is left. The caller processes the records, and calls ``drained`` with the units then.
         """
         step, queues = self._step, self._queues
         ready = queues.filled.keys() & self.serving
@@ -219,14 +219,14 @@ class SlotMachine(Consequences[Record]):
         return self._advance()
 
     def skip(self) -> list[Effect]:
-        """The snapshot that was published does not happen here, if there is one."""
+        """Skip the snapshot that was published, if there is one: it does not happen here."""
         if (pending := self._snapshot) is None:
             return []
         self._snapshot = None
         return [Skip(pending.name, pending.version)]
 
     def forget_snapshot(self) -> None:
-        """The batch ends with routers that stand at it, and others that do not: the next holder of the slot says so."""
+        """Forget a snapshot at which only some routers stand as the batch ends: the slot's next holder says so."""
         if self._snapshot and self._snapshot.standing:
             self._snapshot = None
 
@@ -240,7 +240,7 @@ class SlotMachine(Consequences[Record]):
         return self._advance()
 
     def end_of_input(self) -> list[Effect]:
-        """The batch is over: an implicit barrier from every router.
+        """End the batch: an implicit barrier from every router.
 
         If one router switched, the new version was published, and every router begins the next batch with it: what
         this slot processed is final. If none did, the step is forgotten here and prepared again by the next holder. So

@@ -98,7 +98,7 @@ class Phases(dict[int, Phase]):
         return any(map(self._count.__getitem__, phases))
 
     def move(self, unit: int, event: Event) -> None:
-        """``event`` happens to ``unit``. Raises KeyError, and changes nothing, if it cannot in the unit's phase."""
+        """Let ``event`` happen to ``unit``. Raises KeyError, and changes nothing, if it cannot in the unit's phase."""
         after = TRANSITIONS[self[unit]][event]
         if unit in self:
             self._count[self[unit]] -= 1

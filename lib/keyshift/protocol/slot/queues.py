@@ -9,7 +9,7 @@ Record = TypeVar("Record")
 
 
 class Queues(dict[int, deque[tuple[int, Record, int]]], Generic[Record]):
-    """By unit: records with their routers and sizes, oldest first. ``bytes``: the sizes of all of them.
+    """The records that wait, by unit, oldest first, with their routers and sizes. ``bytes``: the sizes of all of them.
 
     A unit that is expected has a queue, be it empty; any other has one as long as records are in it. ``filled``: the
     units of which records wait, in the order in which they began to.
@@ -21,16 +21,16 @@ class Queues(dict[int, deque[tuple[int, Record, int]]], Generic[Record]):
         self.filled: dict[int, None] = {}
 
     def open(self, unit: int) -> None:
-        """From now on ``unit`` has a queue."""
+        """Give ``unit`` a queue from now on."""
         self.setdefault(unit, deque())
 
     def close(self, unit: int) -> None:
-        """``unit`` is here: it has no queue any more if no record waits."""
+        """Close the queue of ``unit``, which is here, if no record waits."""
         if not self.get(unit, True):
             del self[unit]
 
     def put(self, unit: int, router: int, record: Record, size: int) -> None:
-        """``record``, of ``size`` bytes, waits behind all others of its unit."""
+        """Put ``record``, of ``size`` bytes, behind all others of its unit."""
         self.open(unit)
         self[unit].append((router, record, size))
         self.bytes += size

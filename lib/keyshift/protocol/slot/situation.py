@@ -32,8 +32,8 @@ class ActiveStep:
 
 
 class Situation(Generic[Record]):
-    """``serving``: units whose state is here. ``expected``: units that this slot owns, or will, whose state is to come.
-    ``version``: the last assignment version whose step is complete here.
+    """What a slot knows. ``serving``: units whose state is here. ``expected``: units that this slot owns, or will,
+    whose state is to come. ``version``: the last assignment version whose step is complete here.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Situation(Generic[Record]):
 
     @property
     def settled(self) -> bool:
-        """No step is active, nothing is elsewhere and nothing is queued: the slot can change its process."""
+        """Whether no step is active, nothing is elsewhere and nothing is queued: the slot can change its process."""
         return self._step is None and not self.expected and not self._queues and not self._partial
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Situation(Generic[Record]):
 
     @property
     def _blocked(self) -> bool:
-        """Gate ``slots``: from its first barrier until its own moves are made an affected slot takes nothing new."""
+        """Whether gate ``slots`` is shut: from its first barrier until its own moves are made, nothing new is taken."""
         step = self._step
         if step is None or step.mode.gate != "slots":
             return False

@@ -28,8 +28,8 @@ class TurnMachine(SlotMachine[Record]):
         return step.arriving if step and step.version not in self._heard.values() else frozenset()
 
     def version_of(self, unit: int) -> Version:
-        """That of the barriers which were delivered last: what is here then belongs here. When a step ends in a slot is
-        up to how quickly state travels.
+        """The version of the barriers that were delivered last: what is here then belongs here. When a step ends in a
+        slot is up to how quickly state travels.
         """
         return Version(max(self._heard.values()))
 
@@ -39,7 +39,7 @@ class TurnMachine(SlotMachine[Record]):
         return super().idle(unit for unit in units if unit not in later)
 
     def stands(self, unit: int) -> bool:
-        """Never: a unit leaves with the barriers of all routers, and no record is worked on between them.
+        """Say no: a unit leaves with the barriers of all routers, and no record is worked on between them.
 
         A slot without turns takes state that has come for a sign that routers have switched, and stops the time of what
         leaves.
@@ -47,5 +47,5 @@ class TurnMachine(SlotMachine[Record]):
         return False
 
     def _installed(self, step: ActiveStep) -> bool:
-        """Not before the barriers: a step that has ended says nothing of what came early."""
+        """Whether all is installed: not before the barriers, as an ended step says nothing of what came early."""
         return self._ready(step) and super()._installed(step)

@@ -148,7 +148,7 @@ SomeRequest: Any = Annotated[Request, Field(discriminator="kind")]
 
 
 class Answer(NamedTuple):
-    """To a unit that was sent: whether it was ``taken``, or refused."""
+    """The answer to a unit that was sent: whether it was ``taken``, or refused."""
 
     unit: UnitId
     taken: bool
@@ -171,7 +171,7 @@ class KeysAsked:
 
 
 class CopyPart(NamedTuple):
-    """Of a copy; every beginning has an ``epoch`` for itself."""
+    """A part of a copy; every beginning has an ``epoch`` for itself."""
 
     epoch: int
     number: int
@@ -245,7 +245,7 @@ class Shipment(Label):
 
 
 def make_codecs() -> None:
-    """Make those of all messages here now; see ``wire.nodes.make_codecs``."""
+    """Make the codecs of all messages here now; see ``wire.nodes.make_codecs``."""
     for kind in (
         *(SomeMessage, OfStep, Taken, CopiesDropped, KeysDropped),
         *(SomeRequest, TakeUnits, TakeCopies, GiveSealed, GiveRest, AnswerKeys),

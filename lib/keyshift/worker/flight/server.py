@@ -64,7 +64,7 @@ class StateServer(flight.FlightServerBase):
         self.moved_at = 0.0  # when state came last; by the monotonic clock
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Any stream; the first message names its kind."""
+        """Serve any stream; the first message names its kind."""
         request: Request = decode(SomeRequest, descriptor.command)
         if not reader.schema.equals(self._holder.state_schema):
             raise flight.FlightServerError(f"state has columns {reader.schema.names}, not those of this job")
@@ -83,8 +83,8 @@ class StateServer(flight.FlightServerBase):
                 assert_never(never)
 
     def _take(self, request: TakeUnits | TakeCopies, reader: Any, writer: Any) -> None:
-        """Units for one slot, or parts of copies for it; each is acknowledged when it is there. The first answer says
-        how many fragments of incomplete units are here (of copies none: they may have changed since).
+        """Take units for one slot, or parts of copies for it; each is acknowledged when it is there. The first answer
+        says how many fragments of incomplete units are here (of copies none: they may have changed since).
         """
         slot, copies = request.slot, isinstance(request, TakeCopies)
         begun = {} if copies else self._begun.setdefault(slot, {})
@@ -113,7 +113,7 @@ class StateServer(flight.FlightServerBase):
             writer.write_with_metadata(batch, metadata)
 
     def _answer(self, reader: Any, writer: Any) -> None:
-        """Keys of units whose ownership has left: see ``StateClients.keys``. A batch to and fro for each request."""
+        """Give keys of units whose ownership has left: see ``StateClients.keys``. A batch to and fro per request."""
         schema, holder = self._holder.state_schema, self._holder
         writer.begin(schema)
         for chunk in reader:
@@ -139,7 +139,7 @@ class StateServer(flight.FlightServerBase):
             yield from (fragment for fragment in fragments if fragment.number >= come)
 
     def _give_rows(self, slot: int, writer: Any) -> None:
-        """Rows that a slot left here at the end of a batch, some in each message."""
+        """Give the rows that a slot left here at the end of a batch, some in each message."""
         try:
             left = self._holder.sealed_rows(slot)
         except KeyError:
@@ -156,6 +156,6 @@ class StateServer(flight.FlightServerBase):
             yield from messages.fragments(Label(unit, version), values, self._holder.state_schema)
 
     def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
-        """A short message."""
+        """Take a short message."""
         self._holder.message(decode(SomeMessage, action.body.to_pybytes()))
         return iter(())

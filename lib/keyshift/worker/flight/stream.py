@@ -28,7 +28,7 @@ class Stream:
         self._try(self._writer.begin, schema)
 
     def write(self, batch: pa.RecordBatch, metadata: Any) -> bool:
-        """Whether it is on its way."""
+        """Write a chunk. Gives whether it is on its way."""
         return self._try(self._writer.write_with_metadata, batch, metadata)
 
     def done_writing(self) -> None:
@@ -65,7 +65,7 @@ class Stream:
         self._reader.cancel()
 
     def close(self) -> None:
-        """Call this when nobody reads any more, or Arrow closes it and complains."""
+        """Close the call when nobody reads any more, or Arrow closes it and complains."""
         self.end()
         with contextlib.suppress(*BROKEN):
             self._writer.close()

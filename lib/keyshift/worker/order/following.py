@@ -20,7 +20,7 @@ READ_S = 0.02  # so often a leader is asked, at the least, whether its record is
 
 
 class Following:
-    """Of ``slot`` during one batch, from this ``offset`` of the order log on. The replica stands for election when it
+    """One ``slot`` follows the order log during a batch, from ``offset`` on. The replica stands for election when it
     has read what is there, and has the rows: one that comes back would make the others wait for it.
 
     ``append``, ``resign`` and ``withdraw`` are for whoever carries out what the machine wants.
@@ -37,7 +37,7 @@ class Following:
     def works(
         self, follower: "LedIntake", turn: Callable[[], AbstractContextManager[object]]
     ) -> tuple[Callable[[], None], ...]:
-        """Each for a thread of its own, until ``close``. ``turn``: in which the ``follower`` is told."""
+        """Give the work of each thread, until ``close``. ``turn``: in which the ``follower`` is told."""
 
         def elected(term: int) -> None:
             with turn():
@@ -63,6 +63,6 @@ class Following:
             self._log.close()
 
     def close(self) -> None:
-        """The batch is over. Another replica leads at once, if this one has led."""
+        """End with the batch. Another replica leads at once, if this one has led."""
         self._over.set()
         self._election.close()

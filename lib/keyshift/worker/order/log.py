@@ -42,12 +42,12 @@ class OrderLog:
         self.next = offset
 
     def append(self, record: Record) -> None:
-        """Does not wait; what comes of that is read."""
+        """Append ``record``, and do not wait; what comes of that is read."""
         self._producer.produce(self._topic, messages.encode(record), key=self._key, partition=self._partition)
         self._producer.poll(0)
 
     def read(self, timeout_s: float) -> list[tuple[int, Record]]:
-        """Records with their offsets, as soon as there are some. Raises ServiceUnavailable if they are gone."""
+        """Read records with their offsets, as soon as there are some. Raises ServiceUnavailable if they are gone."""
         found = []
         first = self._consumer.poll(timeout_s)
         more = self._consumer.consume(MOST, 0) if first is not None else []
@@ -69,6 +69,6 @@ class OrderLog:
         return end
 
     def close(self) -> None:
-        """What was appended is on its way all the same."""
+        """Close the log; what was appended is on its way all the same."""
         self._consumer.close()
         self._producer.flush(1.0)

@@ -13,7 +13,7 @@ SOON_US = SECOND_US  # so long before this batch, a fault that was asked for may
 
 
 class SlotAnswers:
-    """From kazoo's thread, until the slot is closed: the next holder knows more."""
+    """The answers, which come from kazoo's thread, until the slot is closed: the next holder knows more."""
 
     def __init__(self, shared: Shared, effects: SlotEffects, measures: Measures) -> None:
         self._shared, self._effects, self._measures = shared, effects, measures
@@ -29,7 +29,7 @@ class SlotAnswers:
         return self._measures.so_far(core.computation.heat, core.queue_peak_bytes, sent)
 
     def listen(self) -> None:
-        """From now on."""
+        """Listen from now on."""
         coordination = self._shared.coordination
         coordination.watch(nodes.MEASURE, self._measures_wanted)
         coordination.watch(nodes.COPIES, self._copies_wanted)

@@ -30,7 +30,7 @@ class Background:
             threading.Thread(target=self._beside, args=(work,), name=f"keyshift-slot-{self._slot}", daemon=True).start()
 
     def failed(self, error: BaseException) -> None:
-        """The task fails because of this error."""
+        """Let the task fail because of this error."""
         self.error = error
 
     def check(self) -> None:
@@ -39,7 +39,7 @@ class Background:
             raise self.error
 
     def close(self) -> None:
-        """No job comes any more."""
+        """Take no job any more."""
         self._jobs.put(None)
 
     def await_end(self, within_s: float) -> bool:

@@ -41,7 +41,7 @@ def make_core(
     expected: Sequence[int],
     version: Version,
 ) -> ArrowCore:
-    """Of a slot with ``states``, units that begin ``fresh``, and ``expected`` ones, whose state is elsewhere."""
+    """Make a slot's core, of ``states``, units that begin ``fresh``, and ``expected`` ones with state elsewhere."""
     operator = ArrowOperator(stage, slot_schema(stage, shape.first), result_schema(stage), placed=not shape.first)
     kind: type[protocol.SlotMachine[Any]] = protocol.TurnMachine if shape.in_turns else protocol.SlotMachine
     machine: protocol.SlotMachine[Any] = kind(slot, shape.routers, {*states, *fresh}, expected, version)

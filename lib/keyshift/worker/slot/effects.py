@@ -24,7 +24,7 @@ from keyshift.worker.state.replicator import Replicator
 
 
 class SlotEffects:
-    """With a courier for each kind of thing that leaves. ``promise(results)``: see ``SlotOutput.promise``."""
+    """The effects, with a courier for each kind that leaves. ``promise(results)``: see ``SlotOutput.promise``."""
 
     def __init__(self, shared: Shared, snapshots: SlotSnapshots, promise: Callable[[Results], int]) -> None:
         self._shared, self._snapshots, self._promise = shared, snapshots, promise
@@ -55,7 +55,7 @@ class SlotEffects:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[ArrowCore]:
-        """The core, under the slot's lock; at the end what follows is carried out."""
+        """Give the core, under the slot's lock; at the end what follows is carried out."""
         with self._shared.lock:
             yield self._shared.core
             self._carry_out()

@@ -35,7 +35,7 @@ class Tenant(Protocol):
         """See ``SlotHost.receive``."""
 
     def message(self, message: OfStep) -> None:
-        """What another slot says."""
+        """Take what another slot says."""
 
 
 class EndedSlot:
@@ -69,7 +69,7 @@ class Copies:
         self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
 
     def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
-        """See ``SlotHost.copy``. Raises KeyshiftError for a part that does not follow the one before."""
+        """Add a part, see ``SlotHost.copy``. Raises KeyshiftError for one that does not follow the one before."""
         epoch, number = part
         with self._lock:
             if number:
@@ -94,7 +94,7 @@ class Copies:
         return copy if begun == epoch and last >= number else None
 
     def drop(self, slot: int, copies: Container[tuple[int, int]] | None = None) -> None:
-        """These ``copies`` (unit, epoch; None: all) are not needed for ``slot``."""
+        """Drop these ``copies`` (unit, epoch; None: all), which ``slot`` does not need."""
         with self._lock:
             for (of, unit), ((epoch, _), _) in [*self._copies.items()]:
                 if of == slot and (copies is None or (unit, epoch) in copies):
@@ -102,7 +102,7 @@ class Copies:
 
 
 class SlotHost:
-    """One per worker process, attempt of a job, and stage."""
+    """The host of slots, one per worker process, attempt of a job, and stage."""
 
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)
@@ -126,19 +126,19 @@ class SlotHost:
         self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
 
     def store(self, slot: int) -> Store:
-        """That of ``slot`` in this process: what it leaves here, and copies for it, outlast its batch."""
+        """The store of ``slot`` in this process: what it leaves here, and copies for it, outlast its batch."""
         if slot not in self._stores:
             self._stores[slot] = self._open_store(slot)
         return self._stores[slot]
 
     def close(self) -> None:
-        """The process works for another job now. Waits until the last of those who still ask here has given up."""
+        """Close, as the process works for another job now. Waits until all who still ask here have given up."""
         self.server.shutdown()
         for store in self._stores.values():
             store.close()
 
     def begin(self, slots: Iterable[int]) -> None:
-        """A batch begins here, with these slots. Earlier ones are over: nobody needs the keys of units that left in
+        """Begin a batch here, with these slots. Earlier ones are over: nobody needs the keys of units that left in
         them, nor what is here of slots that have been elsewhere for a whole batch.
         """
         slots = frozenset(slots)
@@ -151,15 +151,15 @@ class SlotHost:
             self._written.clear()
 
     def _gone(self, slot: int) -> None:
-        """Whoever has ``slot`` by now has all of its state."""
+        """Drop what is here of ``slot``: whoever has it by now has all of its state."""
         self.left.pop(slot, None)
         self.left_rows.pop(slot, None)
         if (store := self._stores.pop(slot, None)) is not None:
             store.close()
 
     def seal(self, slot: int, version: Version, states: dict[int, UnitState], left_rows: Sequence[Row] = ()) -> None:
-        """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it, and so do rows
-        that it has not worked on.
+        """Keep the state of ``slot``, whose batch is over at ``version``, until the next holder has it, and rows that
+        it has not worked on.
         """
         self.left[slot], self.left_rows[slot] = dict(states), left_rows
         self.tenants[slot] = EndedSlot(slot, version)
@@ -167,7 +167,7 @@ class SlotHost:
         self.working.discard(slot)
 
     def lend(self, stay: Stay, state: UnitState) -> None:
-        """A unit has left without its keys: they are here for whoever asks."""
+        """Keep the keys of a unit that has left without them, for whoever asks."""
         with self._lock:
             self.lent[stay] = state
 
@@ -179,7 +179,7 @@ class SlotHost:
     # -- for its server, in Flight's threads ---------------------------------------------------------------------------
 
     def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:
-        """The whole of these units has come for ``slot``. False for a delta over a copy that is not here."""
+        """Take these units, which have come whole for ``slot``. False for a delta over a copy that is not here."""
         return self._tenant(slot).shipments_arrived(shipments)
 
     def sealed(self, slot: int, unit: int) -> UnitState:
@@ -206,15 +206,15 @@ class SlotHost:
             yield rows.pack(self.state_schema, self.keys(stay, keys[begin : begin + SLICE_KEYS]))
 
     def forget(self, stay: Stay, keys: list[int]) -> None:
-        """These keys have come to live elsewhere."""
+        """Forget these keys, which have come to live elsewhere."""
         with self._lock:
             if (state := self.lent.get(stay)) is not None:
                 for key in keys:
                     state.delete(key)
 
     def write(self, stay: Stay, number: int, written: list[rows.Row], deleted: list[int]) -> None:
-        """Keys that were used elsewhere come back with new values, or are nowhere any more. Does nothing if a greater
-        number has come: this one was given up, and repeated with what is newer.
+        """Write keys that were used elsewhere: they come back with new values, or are nowhere any more. Does nothing if
+        a greater number has come: this one was given up, and repeated with what is newer.
         """
         with self._lock:
             if (state := self.lent.get(stay)) is not None and number > self._written.get(stay, 0):
@@ -225,13 +225,13 @@ class SlotHost:
                     state.delete(key)
 
     def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
-        """A part of a copy of ``unit`` that is kept for ``slot``; number 0 begins it anew."""
+        """Keep a part of a copy of ``unit`` for ``slot``; number 0 begins it anew."""
         if isinstance(self._tenant(slot), EndedSlot):
             raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
         self.copies.add(slot, unit, part, batches, deleted)
 
     def message(self, message: Message) -> None:
-        """What another slot says."""
+        """Take what another slot says."""
         match message:
             case OfStep(slot):
                 self._tenant(slot).message(message)

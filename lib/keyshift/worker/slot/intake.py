@@ -23,7 +23,7 @@ MOST_WAITING = 4  # times ``queue_bytes``: what an order machine may keep
 
 
 class Intake:
-    """Without an order: rows as they come."""
+    """The intake without an order: rows as they come."""
 
     def __init__(self, core: SlotCore[Any, Any], markers: Markers) -> None:
         self._core, self._markers = core, markers
@@ -31,23 +31,23 @@ class Intake:
         self.stood: dict[str, Position] = {}
 
     def begin(self, left: Iterable[Row]) -> None:
-        """The rows that the batch before has ``left``; there are none without an order."""
+        """Begin with the rows that the batch before has ``left``; there are none without an order."""
 
     def come(self, rows: Sequence[Row]) -> None:
-        """Rows of routers have come."""
+        """Take rows of routers that have come."""
         self._core.on_rows((row for row in rows if row.kind in KINDS), now_us(), slice_of_time())
         self._pass_on(rows)
 
     def go_on(self) -> None:
-        """No row has come: work on what waits."""
+        """Work on what waits: no row has come."""
         self._core.drain(now_us(), slice_of_time())
 
     def over(self) -> bool:
-        """No row will come any more in this batch: whether all that can be worked on in it was given to the core."""
+        """Whether all that can be worked on in this batch was given to the core: no row will come any more in it."""
         return True
 
     def left(self) -> tuple[Position | None, Sequence[Row]]:
-        """For the next batch: where the slot stands in the order, and the rows that were not worked on."""
+        """What is left for the next batch: where the slot stands in the order, and the rows that were not worked on."""
         return None, ()
 
     def _pass_on(self, rows: Iterable[Row]) -> None:
@@ -57,7 +57,7 @@ class Intake:
 
 
 class TurnIntake(Intake):
-    """Behind an ``order``: a slot takes all that comes, and works on a turn when all its rows and its state are here.
+    """The intake behind an ``order``: it takes all that comes, and works on a turn when its rows and state are here.
 
     What was left of the batch before comes first, even if it comes late: until then rows are kept.
     """
@@ -109,7 +109,7 @@ class TurnIntake(Intake):
 
 
 class LedIntake(TurnIntake):
-    """Behind an order that comes from a leader, who may be this replica: ``following`` tells it.
+    """The intake behind an order that comes from a leader, who may be this replica: ``following`` tells it.
 
     When the rows of a batch have come, and every barrier that all channels have was worked on, nothing more is worked
     on in it: what is not ordered by then goes to the next one. Barriers may not: those of the other slots have come in
@@ -124,7 +124,7 @@ class LedIntake(TurnIntake):
         self._following, self._over = following, False
 
     def heard(self, records: Sequence[tuple[int, Record]]) -> None:
-        """Records of the order log with their offsets; perhaps none, as time has passed."""
+        """Take records of the order log with their offsets; perhaps none, as time has passed."""
         if not self._over:
             self._order.heard(records)
             self.go_on()

@@ -31,15 +31,15 @@ class Markers:
         self._once.append(said)
 
     def freeze(self) -> None:
-        """A savepoint begins: there will be a word when it is written."""
+        """Note that a savepoint begins: there will be a word when it is written."""
         self._freezing = True
 
     def sealed(self, marker: StateWritten) -> None:
-        """The savepoint is written."""
+        """Note that the savepoint is written."""
         self._sealed, self._sealed_at = SlotMarker(self._slot, marker), 0.0
 
     def take(self) -> list[SlotMarker]:
-        """What is to be said now."""
+        """Take what is to be said now."""
         said, self._once = self._once, []
         if self._sealed and time.monotonic() >= self._sealed_at:
             said.append(self._sealed)

@@ -33,8 +33,8 @@ class Measures:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """The slot is at work inside, with one thread at a time. It is not while it waits for rows, or for whoever
-        takes what it gives out.
+        """Count the slot as at work inside, with one thread at a time. It is not while it waits for rows, or for
+        whoever takes what it gives out.
         """
         begin = time.monotonic()
         try:
@@ -43,8 +43,8 @@ class Measures:
             self._busy_s += time.monotonic() - begin
 
     def answered(self, results: Iterable[pa.RecordBatch], now_us: int) -> None:
-        """These results go out now. Of each frame the first and the last event count: they have waited for the longest
-        and for the shortest time, and to look at each would cost as much as the slot's own work.
+        """Measure results that go out now. Of each frame the first and the last event count: they have waited for the
+        longest and for the shortest time, and to look at each would cost as much as the slot's own work.
         """
         for result in results:
             if not result.num_rows:  # none of its events is due a result
@@ -55,7 +55,7 @@ class Measures:
                     self._latency[class_of((now_us - due[row].as_py()) / 1000)] += 1
 
     def so_far(self, heat: npt.NDArray[np.int64], queue_peak_bytes: int, sent: Mapping[str, int]) -> Measured:
-        """All but what is only so now.
+        """All that was measured so far, but for what is only so now.
 
         Of this batch: ``heat``, records of each unit; the longest queue; ``sent``, other counts by name.
         """

@@ -54,7 +54,7 @@ class _Found(NamedTuple):
 
 
 def make_slots(config: JobConfig, slots: Sequence[int]) -> Iterator[SlotTask]:
-    """A batch begins in this process, with so many of its slots."""
+    """Make these ``slots``, as a batch begins with them in this process."""
     host_for(config).begin(slots)
     for slot in slots:
         yield make_slot(config, SlotId(slot))
@@ -144,7 +144,7 @@ def make_slot(config: JobConfig, slot: SlotId) -> SlotTask:
 
 
 def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
-    """In the first batch of an attempt."""
+    """What there is of a slot in the first batch of an attempt."""
     owned, savepoint = assignment.units_of(slot), config.restore
     if savepoint is None:
         return _Found(assignment.version, {}, fresh=owned)
@@ -157,7 +157,7 @@ def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
 
 
 def _following(slot: int, host: SlotHost, handover: nodes.Handover) -> _Found:
-    """Behind another batch."""
+    """What there is of a slot behind another batch."""
     if handover.address == host.server.address:
         return _Found(handover.version, dict(host.left.pop(slot)), host.left_rows.pop(slot))
 
@@ -169,7 +169,7 @@ def _following(slot: int, host: SlotHost, handover: nodes.Handover) -> _Found:
 
 
 def _intake(shared: Shared, position: Position | None) -> tuple[Intake, Following | None]:
-    """``position``: where the slot stood in the order at the end of the batch before, or at a savepoint."""
+    """The intake, and what follows a leader. ``position``: in the order, after the batch before or at a savepoint."""
     config, core = shared.config, shared.core
     if not isinstance(core, TurnCore):
         return Intake(core, shared.markers), None
@@ -186,7 +186,7 @@ def _intake(shared: Shared, position: Position | None) -> tuple[Intake, Followin
 
 
 def _warm_up(shared: Shared) -> None:
-    """Everything once that is slow the first time: calls, here to ourselves, and memory that was never touched."""
+    """Do everything once that is slow the first time: calls, here to ourselves, and memory that was never touched."""
     reserve = b"\1" * shared.config.reserve_bytes
     del reserve
     own = shared.host.server.address

@@ -41,7 +41,7 @@ class Shared:
     waits: threading.Event = field(default_factory=threading.Event)
 
     def end(self) -> None:
-        """The batch is over."""
+        """Tell all parts that the batch is over."""
         self.closed.set()
         self.waits.set()
 

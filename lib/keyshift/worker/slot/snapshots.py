@@ -22,7 +22,7 @@ SAY_S = 1.0  # between two words about what is being written
 
 
 class SlotSnapshots:
-    """``places`` outlives the batch. ``stood``: see ``Intake``.
+    """The writer of a slot's snapshots and savepoints. ``places`` outlives the batch. ``stood``: see ``Intake``.
 
     One thing is written at a time. A snapshot that comes while another one is being written fails, as one does that
     cannot be written; the slot goes on, and the next one has the whole of all units that were in it. Whatever else goes
@@ -37,7 +37,7 @@ class SlotSnapshots:
         self.busy = False  # a snapshot is being written; under the slot's lock
 
     def captured(self, effect: Captured) -> None:
-        """Write it, in a thread of its own; under the slot's lock."""
+        """Write what was captured, in a thread of its own; under the slot's lock."""
         if self.busy:
             self._shared.core.snapshots.forget(effect.parts)
             self._answer(effect.snapshot, SlotSaved(failed="the one before is still being written"))
@@ -46,7 +46,7 @@ class SlotSnapshots:
         threading.Thread(target=self._write, args=(effect,), name="keyshift-snapshot", daemon=True).start()
 
     def skipped(self, snapshot: str) -> None:
-        """It does not happen here."""
+        """Answer that ``snapshot`` does not happen here."""
         why = "it did not come to all routers in one batch, state was on its way, or too much waited for it"
         self._answer(snapshot, SlotSaved(failed=why))
 
@@ -78,7 +78,7 @@ class SlotSnapshots:
                     self._shared.markers.say(StateWritten(self._shared.config.stage, effect.snapshot))
 
     def _written(self, effect: Captured, progress: Progress) -> SlotSaved:
-        """What there is to answer."""
+        """Write what was captured. Gives what there is to answer."""
         shared = self._shared
         try:
             places = self._store_parts(effect.snapshot, effect.parts, progress)

@@ -95,7 +95,7 @@ class SlotTask:
             shared.end()
 
     def report(self) -> None:
-        """The task fails: what led to that goes into the log of its worker, and to the job."""
+        """Put what led to the failure of the task into the log of its worker, and tell the job."""
         with self.shared.lock:
             protocol_logs.report(self.shared.coordination, self.shared.core.log)
         self.output.report()
@@ -137,7 +137,7 @@ class SlotTask:
             return self.shared.core.full or (in_time and self.output.full)
 
     def settled(self) -> bool:
-        """Nothing is under way: the state can stay here and somebody else may continue."""
+        """Whether nothing is under way: the state can stay here and somebody else may continue."""
         with self.effects.turn() as core:
             self._raise_trouble()
             if not self._ended and self.intake.over():
@@ -156,7 +156,7 @@ class SlotTask:
         return settled
 
     def wait(self) -> list[pa.RecordBatch]:
-        """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
+        """Wait a little for background work, without a new row; drain, and give what is to be emitted."""
         time.sleep(0.002)
         late = bool(self.deadline) and time.monotonic() > self.deadline and not self._others_read()
         with self.effects.turn() as core:
@@ -201,7 +201,7 @@ class SlotTask:
     # -- other threads ------------------------------------------------------------------------------------------------
 
     def _steps_published(self, told: nodes.PublishedSteps) -> bool:
-        """From kazoo's thread."""
+        """Take published steps, from kazoo's thread."""
         try:
             self.shared.faults.published(told.steps)
             with self.effects.turn() as core:
@@ -214,7 +214,7 @@ class SlotTask:
         return True
 
     def message(self, message: OfStep) -> None:
-        """From Flight's thread."""
+        """Take what another slot says, from Flight's thread."""
         with self.effects.turn() as core:
             for wanted in message.wanted:
                 core.requested(*wanted)
@@ -222,11 +222,11 @@ class SlotTask:
                 core.opened(*opened)
 
     def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
-        """From Flight's thread; see ``Arrivals.take``."""
+        """Take shipments, from Flight's thread; see ``Arrivals.take``."""
         return self.arrivals.take(shipments)
 
     def _go_on(self) -> None:
-        """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""
+        """Go on without rows, too: a router that another slot has stopped may keep them until this one has gone on."""
         while self.shared.waits.wait() and not self.shared.closed.wait(ASIDE_S):
             with self.effects.turn() as core, self.measures.working():
                 self.shared.waits.clear()

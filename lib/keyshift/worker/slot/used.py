@@ -21,7 +21,7 @@ _LOOPBACK = "lo"
 
 
 def used(host: str, root: Path = ROOT) -> PodUsed:
-    """By now. ``root``: of the file system. Raises OSError or KeyError where there are no such control groups."""
+    """What the pod has used by now. ``root``: of the file system. Raises OSError or KeyError without control groups."""
     groups = root / limits.GROUPS.relative_to("/")
     cpu_s = limits.numbers(groups / "cpu.stat")["usage_usec"] / 1e6
     received = sent = 0

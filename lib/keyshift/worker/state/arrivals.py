@@ -22,7 +22,7 @@ PULL_CALLS = 64  # or more of them, so that there are not more calls than that: 
 
 
 class Arrivals:
-    """``turn()``: see ``SlotEffects.turn``. ``times``: unit -> received_us, installed_us, written down here."""
+    """What arrives. ``turn()``: see ``SlotEffects.turn``. ``times``: unit -> received_us, installed_us, kept here."""
 
     def __init__(self, shared: Shared, turn: Turn, times: dict[int, tuple[int, int]]) -> None:
         self._shared, self._turn, self._times = shared, turn, times
@@ -91,7 +91,7 @@ class Arrivals:
     # deadline.
 
     def pull(self, units: Sequence[int], address: str) -> None:
-        """From the process at ``address``, which held the slot in the batch before."""
+        """Fetch units from the process at ``address``, which held the slot in the batch before."""
         slot, clients = self._shared.slot, self._shared.clients
 
         def tell() -> None:
@@ -108,7 +108,7 @@ class Arrivals:
         self._fetch(f"slot {slot} from {address}", units, get, most)
 
     def left_rows(self, address: str) -> list[Row]:
-        """The rows that the slot has not worked on in the batch before, from the process that held it."""
+        """Fetch the rows that the slot has not worked on in the batch before, from the process that held it."""
         shared, found = self._shared, list[Row]()
 
         def get() -> None:
@@ -118,7 +118,7 @@ class Arrivals:
         return found
 
     def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
-        """From a savepoint, and say so; also how far it is meanwhile, and that it is not there as it was written."""
+        """Restore units from a savepoint, and say so; also how far it is, and if it is not there as it was written."""
         begin_us, said_at, shared = now_us(), time.monotonic(), self._shared
         places: dict[int, list[Location]] = {}
 
@@ -141,7 +141,7 @@ class Arrivals:
         shared.coordination.acknowledge(RESTORED[shared.slot], Restored(came, begin_us))
 
     def _fetch(self, name: str, units: Sequence[int], get: Callable[[list[int]], None], most: int) -> None:
-        """``get`` at ``most`` so many units after others, those first that the slot waits for most."""
+        """Call ``get`` with at most ``most`` units, again and again, those first that the slot waits for most."""
         shared = self._shared
 
         def following() -> list[int]:

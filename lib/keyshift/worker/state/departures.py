@@ -20,7 +20,7 @@ Turn = Callable[[], AbstractContextManager[ArrowCore]]  # the core, for a moment
 
 
 class Departures:
-    """``sent(unit, size)``: some state of this unit is on its way."""
+    """What leaves a slot. ``sent(unit, size)``: some state of this unit is on its way."""
 
     def __init__(self, shared: Shared, addresses: Addresses, turn: Turn, sent: Callable[[int, int], None]) -> None:
         self._slot, self._clients, self._failed = shared.slot, shared.clients, shared.background.failed

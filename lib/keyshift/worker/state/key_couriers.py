@@ -13,7 +13,7 @@ from keyshift.worker.state.outbox import Courier
 
 
 class KeyCouriers:
-    """``turn()``: within it, and only there, ``keys`` are asked and told; what follows is carried out at its end."""
+    """``keys`` are asked and told within ``turn()``, and only there; what follows is carried out at its end."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class KeyCouriers:
             courier.close()
 
     def _run(self, address: str, errands: list[Errand]) -> None:
-        """May break anywhere and be called again: nothing is taken away there before it is here, and what has come or
-        gone by then is not asked for or given again.
+        """Carry out ``errands`` at ``address``. May break anywhere and be called again: nothing is taken away there
+        before it is here, and what has come or gone by then is not asked for or given again.
         """
         asked = [(*errand.home.stay, list(errand.keys)) for errand in errands if errand.what == "fetch"]
         with self._turn():
@@ -74,7 +74,7 @@ class KeyCouriers:
             self._clients.tell(address, KeysDropped(tuple(done)))
 
     def _rest_arrived(self, stay: Stay, batch: pa.RecordBatch, last: bool) -> None:
-        """A slice at a time: nobody waits long for the lock."""
+        """Take one slice of the rest at a time: nobody waits long for the lock."""
         keys = batch["key"].to_pylist()
         with self._turn():
             self._count(batch.nbytes, len(keys))

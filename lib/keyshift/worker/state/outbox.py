@@ -129,7 +129,7 @@ class Outbox:
                 self._waiting.move_to_end(unit, last=False)
 
     def acknowledged(self, unit: int) -> Shipment | None:
-        """``unit`` has arrived. Returns what was sent; None if that was known already."""
+        """Note that ``unit`` has arrived. Returns what was sent; None if that was known already."""
         with self._lock:
             return self._underway.pop(unit, None)
 

@@ -36,7 +36,7 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Rounds:
-    """Of one order. ``bytes_before``: copied until it began, for others."""
+    """The rounds of one order. ``bytes_before``: copied until it began, for others."""
 
     order: CopiesWanted
     bytes_before: int
@@ -47,7 +47,7 @@ class _Rounds:
     said_at: float = field(default_factory=time.monotonic)
 
     def ends(self, changed: int) -> bool:
-        """Another round has found so many changed keys. Whether the copies have become close by it."""
+        """Note that another round has found so many changed keys. Gives whether the copies have become close by it."""
         no_closer = self.number > 1 and changed >= self.changed  # and never will be, at this rate of changes
         was_close, self.number, self.changed = self.close, self.number + 1, changed
         self.close = was_close or (self.number > 1 and (changed <= self.order.lag_keys or no_closer))
@@ -55,7 +55,7 @@ class _Rounds:
 
     @property
     def pause_s(self) -> float:
-        """Until the next one. Before copies are close somebody waits, and gives up if nothing is said for long."""
+        """The pause before the next round. Until copies are close somebody waits, and gives up after a long silence."""
         if self.close:
             return self.order.every_s
         return 0.0 if self.number == 1 else min(self.order.every_s, SAY_S)
@@ -120,7 +120,7 @@ class Replicator:
         self._free.notify_all()
 
     def _begin_copies(self) -> bool:
-        """Of wanted units that are here by now; under the slot's lock. Whether others are still to come."""
+        """Begin copies of wanted units that are here; under the slot's lock. Gives whether others are still to come."""
         for unit in [unit for unit in self._wanted if unit in self._states]:
             holder, state = self._wanted.pop(unit), self._states[unit]
             if not state.shared:  # no copies of what others reach anyway
@@ -129,7 +129,7 @@ class Replicator:
         return not self._expected.isdisjoint(self._wanted)
 
     def shrink(self, shipment: Shipment, destination: int) -> Shipment:
-        """The unit leaves: only what changed, if its copy is where it goes; under the slot's lock."""
+        """Shrink a unit that leaves to what changed, if its copy is where it goes; under the slot's lock."""
         self._wanted.pop(shipment.unit, None)
         copy = self._copies.pop(shipment.unit, None)
         if copy is None:
@@ -147,7 +147,7 @@ class Replicator:
         self._paused = True
 
     def go_on(self) -> None:
-        """Behind ``pause``."""
+        """Look at states again, behind ``pause``."""
         with self._free:
             self._paused = False
             self._free.notify_all()
@@ -193,13 +193,13 @@ class Replicator:
                 self._failed(error)
 
     def _pause(self, rounds: _Rounds) -> None:
-        """Until the next round; another order does not wait for it."""
+        """Wait until the next round; another order does not wait for it."""
         with self._free:
             self._free.wait_for(lambda: self._closed.is_set() or self._rounds is not rounds, rounds.pause_s)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Under the slot's lock, when states may be looked at, or never again."""
+        """Hold the slot's lock, when states may be looked at, or never again."""
         with self._free:
             self._free.wait_for(lambda: self._closed.is_set() or not self._paused)
             yield

@@ -92,7 +92,7 @@ class Nexmark(Grouped):
 
     @cached_property
     def stages(self) -> tuple[KeyedStage, ...]:  # type: ignore[override]
-        """Those of the query."""
+        """The stages of the query."""
         return QUERIES[self.query](self)
 
     wrong = oracle.wrong

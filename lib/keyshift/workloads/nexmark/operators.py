@@ -106,7 +106,7 @@ Fold = Callable[[Entry | None, Sequence[Any]], tuple[Entry, Entry]]
 
 
 class FoldOperator(Operator):
-    """Behind a stage of entries: rows change the state of their key, all else passes."""
+    """An operator behind a stage of entries: rows change the state of their key, all else passes."""
 
     def __init__(
         self, fold: Fold, state_fields: Iterable[pa.Field], row_fields: Sequence[pa.Field], events: pa.Schema

@@ -110,7 +110,7 @@ def folded(
     state_fields: tuple[pa.Field, ...],
     row_fields: tuple[pa.Field, ...],
 ) -> KeyedStage:
-    """Behind a stage keyed by auction: rows with these ``fields``, keyed by the field ``by`` of the row."""
+    """A stage behind one keyed by auction: rows with these ``fields``, keyed by the field ``by`` of the row."""
     events = pa.schema([*EVENT_FIELDS, KIND, *ints("auction", *fields)])
 
     def map_(results: pa.RecordBatch) -> pa.RecordBatch:

@@ -52,5 +52,5 @@ def wrong(
 
 
 def _typed(table: pd.DataFrame, schema: pa.Schema) -> pa.Table:
-    """With its types: those of lists cannot be seen where all are empty."""
+    """The table with its types: those of lists cannot be seen where all are empty."""
     return pa.Table.from_pandas(table[schema.names], schema.remove_metadata(), preserve_index=False)

@@ -60,7 +60,7 @@ def _to_qualifier(spread: int, results: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _to_counter(employees: int, results: pa.RecordBatch) -> pa.RecordBatch:
-    """A rule, which is of no employee, is with the first one."""
+    """Events of the counter, by employee; a rule, which is of no employee, is with the first one."""
     customer, employee = (results[name].to_numpy() for name in ("customer", "employee"))
     key = pa.array(customer * employees + np.maximum(employee, 0))
     return _with_origin(TO_COUNTER, [key, *(results[name] for name in TO_COUNTER.names[1:])], results)
@@ -72,13 +72,13 @@ def _with_origin(schema: pa.Schema, columns: Sequence[pa.Array], results: pa.Rec
 
 
 def _rows(events: pa.RecordBatch, schema: pa.Schema) -> Iterable[Sequence[Any]]:
-    """Unit, and the columns of ``schema`` but for the time."""
+    """The rows of ``events``: unit, and the columns of ``schema`` but for the time."""
     names = ["unit", *(name for name in schema.names if name != "t")]
     return zip(*(events[name].to_pylist() for name in names), strict=True)
 
 
 def _learned(known: Known, alert: int, path: str, value: str) -> Known:
-    """With one event more, a rule. One of an alert that is known changes nothing else."""
+    """What is known with one event more, a rule. One of an alert that is known changes nothing else."""
     count, alerts, paths, values = known
     if alert in alerts:
         return count + 1, alerts, paths, values

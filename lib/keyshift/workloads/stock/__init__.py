@@ -77,11 +77,11 @@ class Stock(Grouped):
 
     @cached_property
     def read_tape(self) -> Tape:
-        """The file. Raises BadInput."""
+        """The tape, read from its file. Raises BadInput."""
         return read(self.tape)
 
     def require(self) -> None:
-        """Raises BadInput if the tape cannot be played; tells of lines that are left out."""
+        """Refuse a tape that cannot be played: BadInput. Tells of lines that are left out."""
         if not self.tape:
             return
         tape = self.read_tape

@@ -31,7 +31,7 @@ _FIELDS = 4  # of an order, which are numbered: security, rank, number, volume
 
 
 class Trade(NamedTuple):
-    """``maker``: the order that waited. ``price``: its limit."""
+    """A trade. ``maker``: the order that waited. ``price``: its limit."""
 
     maker: int
     price: int
@@ -149,7 +149,7 @@ class StockOperator(Operator):
 
     @cached_property
     def _opening(self) -> dict[int, pa.RecordBatch]:
-        """By unit; drawn when the first unit is filled, since an operator is also made to look at its schema."""
+        """The opening books, by unit; drawn when the first is filled: an operator is also made for its schema alone."""
         return _books(self._workload, self.state_schema)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
@@ -192,7 +192,7 @@ def _books(workload: "Stock", schema: pa.Schema) -> dict[int, pa.RecordBatch]:
 def _side(
     orders: pa.RecordBatch, place: npt.NDArray[np.int64], keys: int, mine: npt.NDArray[np.bool_], sign: int
 ) -> pa.Array:
-    """Of each key the orders that are ``mine``, as bytes. ``place``: of the key of each order. ``sign``: of ranks."""
+    """The orders of each key that are ``mine``, as bytes. ``place``: of the key of each order. ``sign``: of ranks."""
     place = place[mine]
     security, price, number, volume = (orders[n].to_numpy()[mine] for n in ("security", "price", "order", "volume"))
     rank = sign * price

@@ -37,7 +37,7 @@ class Exchange:
         self._known: dict[tuple[int, int], tuple[bool, int]] = {}  # side and price of each order that waits
 
     def tell(self, security: int, order: int, deletes: bool, buys: bool, price: int, volume: int) -> Told:
-        """An event, and what it gives."""
+        """Take an event. Gives what must come of it."""
         removed, left = self._forget(security, order), 0 if deletes else volume
         makers, prices, volumes = list[int](), list[int](), list[int]()
         against = self._books[security, not buys]
@@ -59,7 +59,7 @@ class Exchange:
         return removed, left, makers, prices, volumes
 
     def _forget(self, security: int, order: int) -> int:
-        """The volume that was open of an order."""
+        """Forget an order. Gives the volume that was open of it."""
         if (security, order) not in self._known:
             return 0
         buys, price = self._known.pop((security, order))
@@ -70,7 +70,7 @@ class Exchange:
         return volume
 
     def rest(self, security: int, order: int, buys: bool, price: int, volume: int) -> None:
-        """An order that waits before the first event: behind those at its price that came before."""
+        """Add an order that waits before the first event: behind those at its price that came before."""
         self._books[security, buys].setdefault(price, {})[order] = volume
         self._known[security, order] = buys, price
 

@@ -79,12 +79,12 @@ def _deletions(orders: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def securities_of(workload: "Stock") -> pa.Array:
-    """Their names, of drawn orders."""
+    """The names of the securities of drawn orders."""
     return pa.array([f"{600_000 + number}" for number in range(workload.securities)])
 
 
 def accounts_of(workload: "Stock") -> pa.Array:
-    """Their names, of drawn orders."""
+    """The names of the accounts of drawn orders."""
     return pa.array([f"A{number:09d}" for number in range(workload.accounts)])
 
 

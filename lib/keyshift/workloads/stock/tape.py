@@ -128,7 +128,7 @@ def read(path: str) -> Tape:
 
 
 def _form(path: str, width: npt.NDArray[np.int32]) -> Literal["full", "short"]:
-    """That of the first line that has one."""
+    """The form of the first line that has one."""
     short, full = width == FORMS["short"].width, width >= FORMS["full"].width
     known = np.flatnonzero(short | full)
     if not len(known):
@@ -157,7 +157,7 @@ class _Lines:
         self._kept = ~self.dropped & ~self.bad
 
     def _numbers(self, orders: npt.NDArray[np.bool_]) -> None:
-        """Of the lines that enter ``orders``; others have zeros."""
+        """Find price and volume of the lines that enter ``orders``; others have zeros."""
         whole = {name: self._parsed(name, orders) for name in ("price", "executed", "volume")}
         self._price = np.rint(whole["price"] * PRICE_UNITS).astype(np.int64)
         self._volume = (whole["volume"] - whole["executed"]).astype(np.int64)
@@ -165,7 +165,7 @@ class _Lines:
         self._first_bad[self._volume < 0] = "executed"
 
     def _parsed(self, name: str, orders: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-        """Exact: numbers have 13 digits at the most."""
+        """The numbers of a column; exact, as they have 13 digits at the most."""
         texts = pc.if_else(pa.array(orders), self._columns[name], "0")
         return pc.cast(texts, pa.float64()).to_numpy()  # type: ignore[no-any-return]
 
@@ -176,7 +176,7 @@ class _Lines:
         return f"{value!r} in column {self._places[name]}, {name}: expected {_EXPECTED[name].words}"
 
     def orders(self) -> pa.RecordBatch:
-        """Those of the lines that can be read and are not dropped."""
+        """The orders of the lines that can be read and are not dropped."""
         kept = pa.array(self._kept)
         number = self._columns["order"].filter(kept).dictionary_encode().indices.cast(pa.int64())
         account = self._columns.get("account", pa.repeat("", len(self._kept)))
