@@ -95,12 +95,12 @@ def room(spec: RunSpec) -> int:
 
 
 def partitions(spec: RunSpec) -> int:
-    """Of a topic of results: with replicas one for each slot of the last stage, else as many as there is room for."""
+    """Partitions of a topic of results: with replicas one for each slot of the last stage, else as ``room`` says."""
     return [*spec.tasks.values()][-1] if spec.job.replicas > 1 else room(spec)
 
 
 def parameters(spec: RunSpec) -> dict[str, Any]:
-    """Those of a live job."""
+    """The parameters of a live job."""
     return {name: value for name, value in spec.parameters().items() if _of_run(name) not in NOT_LIVE}
 
 
