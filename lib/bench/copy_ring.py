@@ -20,7 +20,7 @@ from keyshift.worker.flight.connection import connect
 
 @dataclass(frozen=True, slots=True)
 class GetReady:
-    """So many bytes will go to this address."""
+    """Says that so many bytes will go to this address."""
 
     to: str
     bytes: int
@@ -33,14 +33,14 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class AmReady:
-    """The bytes are there, and the connection."""
+    """Says that the bytes are there, and the connection."""
 
     kind: Literal["ready"] = "ready"
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """They have arrived."""
+    """Says that they have arrived."""
 
     kind: Literal["sent"] = "sent"
 
@@ -89,7 +89,7 @@ def open_ring(processes: int) -> Iterator[Ring]:
 
 
 def _take_part() -> None:
-    """One process: says where it listens, gets ready when it is told of a copy, and copies at the word to go."""
+    """Be one process: say where it listens, get ready when it is told of a copy, and copy at the word to go."""
     sink, clients, sent = CopySink(), dict[str, flight.FlightClient](), b""
     say(Listening(sink.address))
     for line in sys.stdin:

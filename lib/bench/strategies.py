@@ -50,7 +50,7 @@ class BareCopies:
         self.seconds: dict[str, float] = {}
 
     def after(self, manifest: Manifest) -> None:
-        """A run has ended; the machine is as it was for it."""
+        """Make a bare copy after a run has ended; the machine is as it was for it."""
         summary = manifest.summary
         if manifest.strategy == "all_at_once" and manifest.status == "ok" and summary and summary.bytes_moved:
             spec = make_spec(manifest.parameters)
@@ -88,13 +88,13 @@ def bench(
 
 
 def _say(line: str) -> None:
-    """Progress, but not the line a second that a run tells, which is indented."""
+    """Tell progress, but not the line a second that a run tells, which is indented."""
     if not line.startswith(" "):
         tell(line)
 
 
 def _report(path: Path, study: Study, **more: Any) -> None:
-    """The summaries and notes of all runs, why points died, the machine, and ``more``."""
+    """Write the summaries and notes of all runs, why points died, the machine, and ``more``."""
     notes = {manifest.run_id: manifest.notes for manifest in study.manifests}
     machine = {"machine": describe_machine().model_dump(), "versions": describe_versions()}
     runs = [row | {"notes": notes[row["run_id"]]} for row in study.rows()]
