@@ -89,7 +89,7 @@ def _check_replicas(spec: RunSpec) -> None:
 
 
 def room(spec: RunSpec) -> int:
-    """For how many slots there are partitions and cores, if a restart is to use them. Replicas do not restart."""
+    """How many slots have partitions and cores, if a restart is to use them. Replicas do not restart."""
     most = max(spec.tasks.values())
     return most if spec.job.replicas > 1 else max(most, min(ROOM, spec.workload.key_groups))
 

@@ -54,7 +54,7 @@ class _SimulatedRun:
     measured: MeasuredRun
 
     def simulated(self, costs: Costs) -> Simulated:
-        """The same run, with the plan that the planner makes for it, on the machine that it was measured on."""
+        """Simulate the run, with the plan that the planner makes for it, on the machine that it was measured on."""
         spec, measured = self.spec, self.measured
         current = spec.start()
         load = _load(spec, self.manifest)

@@ -182,7 +182,7 @@ def _tell_once(line: str) -> None:
 
 
 def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:
-    """Raises KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
+    """Raise KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
     require_user()
     require_needs(spec, place, machine)
     require_possible(spec.scenario.every_fault(), _stack(place), place.spark)

@@ -64,7 +64,7 @@ class Pods:
         renew, host = settings.refresh_api_key_hook, spark.master.removeprefix(KUBERNETES)
 
         def renewed(changed: client.Configuration) -> None:
-            """With the token, the client sets the address of the cluster it runs in: not necessarily the profile's."""
+            """Renew the token. The client then sets the address of its own cluster: not necessarily the profile's."""
             if renew is not None:
                 renew(changed)
             changed.host = host

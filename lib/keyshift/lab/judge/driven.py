@@ -228,7 +228,7 @@ class Results:
         self._log_ends[slot] += 1
 
     def table(self, schema: pa.Schema) -> pd.DataFrame:
-        """All of them, in the columns of ``schema`` and of where they are."""
+        """All results, in the columns of ``schema`` and of where they are."""
         parts = [part.select(schema.names) for part in self._parts]
         results = pa.Table.from_batches(parts, schema).to_pandas()
         rows = [part.num_rows for part in parts]

@@ -65,7 +65,7 @@ class SystemJournal:
 
     @property
     def offsets(self) -> Mapping[int, int]:
-        """Of each router, up to where its input is in what the job goes on from; none for the beginning."""
+        """How far the input of each router is in what the job goes on from; none for the beginning."""
         newest = self.past.snapshots[-1] if self.past.snapshots else self.past.begun_from
         return newest.offsets if newest else {}
 

@@ -53,7 +53,7 @@ class Migrations:
         return len(self._all), len(self._targets)
 
     def status(self) -> list[Migration]:
-        """All that were requested, in that order, as they are now; for any thread."""
+        """All migrations that were requested, in that order, as they are now; for any thread."""
         return [migration.copy() for migration in self._all]
 
     @property

@@ -195,7 +195,7 @@ class Replicas:
 
     @property
     def standings(self) -> Mapping[int, Standing]:
-        """Where replicas stand that keep up."""
+        """The standings of replicas that keep up."""
         return self.traffic.standings
 
     def lag_ms(self, replica: LedReplica) -> float | None:

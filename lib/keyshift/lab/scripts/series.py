@@ -84,7 +84,7 @@ def _alone(spec: RunSpec) -> bool:
 
 
 def job_of(spec: RunSpec) -> str:
-    """The same text for all runs that can be laps of one job."""
+    """A text that is the same for all runs that can be laps of one job."""
     run = spec.run.model_dump(exclude={"seconds", "repetitions"})
     return repr((run, spec.job, spec.workload, spec.backend, spec.scenario.stage))
 
