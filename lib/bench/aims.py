@@ -69,7 +69,7 @@ def _figures(row: Row) -> Iterator[tuple[str, float | None]]:
 
 
 def hand_over_s(row: Row) -> float | None:
-    """From the last unit aligned to the last one in place: what travels, travels in that time."""
+    """Seconds from the last unit aligned to the last one in place: what travels, travels in that time."""
     phases = [row["phases"][name] for name in ("transfer", "install")]
     return None if row["completion_s"] is None or None in phases else float(sum(phases))
 

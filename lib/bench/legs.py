@@ -66,7 +66,7 @@ def _rows_of(measured: pd.DataFrame) -> list[Measurement]:
 
 
 def _cpu_of(samples: list[Sample], begin_s: float, end_s: float) -> list[Measurement]:
-    """Of the processes by their names, and those of Spark by their kind: the mean of the samples that lie in between.
+    """CPU of processes by their names, and those of Spark by their kind: the mean of the samples that lie in between.
 
     ``samples``: see ``Sampler``; one is of the time before it.
     """

@@ -25,7 +25,7 @@ FIRST_RATE_PER_S = 32_000.0
 
 @dataclass(frozen=True)
 class Effort:
-    """How long and how often."""
+    """How long and how often is measured."""
 
     repetitions: int = 3
     seconds: float = 12.0  # of a burst that measures latency

@@ -13,7 +13,7 @@ _WORD = 8  # bytes of the count at the beginning of a payload
 
 
 def counting(config: JobConfig, slot: int) -> Answer:
-    """Counts each key beside a payload of ``state_bytes``, in a dictionary."""
+    """Count each key beside a payload of ``state_bytes``, in a dictionary."""
     schema, results = slot_schema(config), result_schema(config.make_stage())
     fresh = (0, bytes(config.parameters["state_bytes"]))
     state: dict[int, tuple[int, bytes]] = {}
@@ -35,6 +35,6 @@ def counting(config: JobConfig, slot: int) -> Answer:
 
 
 class ShortestJob(PlainJob):
-    """Without the operator of the workload, and without state before the first event."""
+    """The plain job without the operator of the workload, and without state before the first event."""
 
     answering = staticmethod(counting)

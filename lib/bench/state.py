@@ -55,7 +55,7 @@ class Slot:
         self._partition, self._events, self._frames = source.partition(0), events, 0
 
     def seconds(self, frames: int) -> float:
-        """For the next ``frames``."""
+        """Seconds for the next ``frames``."""
         rows = []
         for number in range(self._frames, self._frames + frames):
             events = self._partition.take(np.arange(self._events, dtype=np.int64) + number * 1000)
@@ -138,7 +138,7 @@ def large_migration(mib: int) -> Measurement:
 
 
 def _over_the_wire(state: UnitState) -> list[pa.RecordBatch]:
-    """Its parts, as another process would have them."""
+    """The parts of a state, as another process would have them."""
     parts = ((batch.schema, batch.serialize()) for batch in state.export(CHUNK_BYTES))
     return [pa.ipc.read_record_batch(data, schema) for schema, data in parts]
 

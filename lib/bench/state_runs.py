@@ -81,7 +81,7 @@ def measurements(found: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Mea
 
 
 def figures_of(latency: pd.DataFrame, snapshots: pd.DataFrame, quiet_s: float, disturbed_s: float) -> dict[str, float]:
-    """Of one run: before its migration, of its snapshots then, and after what happens ``disturbed_s`` from the trigger.
+    """Figures before a run's migration, of its snapshots then, and after what happens ``disturbed_s`` from the trigger.
 
     ``quiet_s``: seconds before the migration that count.
     """

@@ -60,7 +60,7 @@ class HowMany:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """So many keys have come."""
+    """Says that so many keys have come."""
 
     keys: int
     kind: Literal["came"] = "came"
@@ -90,7 +90,7 @@ class _Destination:
 
 
 def _serve() -> None:
-    """The other process: says where it listens; then, when it is asked, how many keys have come; drops them."""
+    """Be the other process: say where it listens, and, when it is asked, how many keys have come; drop them."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     holder = _Destination()
     token = decode(Token, sys.stdin.readline()).token
@@ -119,7 +119,7 @@ def _touched() -> Units:
 
 
 def _arrived(states: Units) -> Units:
-    """The same, as they are at a destination before anybody touched them."""
+    """Units as they are at a destination before anybody touched them."""
     store, again = _store(), []
     for unit, state in states:
         copy = store.unit(unit)
@@ -129,7 +129,7 @@ def _arrived(states: Units) -> Units:
 
 
 def measure(repetitions: int) -> list[Measurement]:
-    """Part b: ms until the last unit is acknowledged, and until a bare copy of the same batches is there."""
+    """Measure part b: ms until the last unit is acknowledged, and until a bare copy of the same batches is there."""
     token = secrets.token_urlsafe(16)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     touched = _touched()

@@ -32,7 +32,7 @@ class SignIn:
         return settings
 
     def c_client(self) -> dict[str, str]:
-        """The same for confluent-kafka."""
+        """Settings for confluent-kafka."""
         settings = {"security.protocol": self._protocol}
         if self.mechanism:
             settings |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
@@ -41,7 +41,7 @@ class SignIn:
         return settings
 
     def options(self) -> dict[str, str]:
-        """The same for Spark's source and sink."""
+        """Settings for Spark's source and sink."""
         options = {"kafka.security.protocol": self._protocol}
         if self.mechanism:
             module = "plain.PlainLoginModule" if self.mechanism == "PLAIN" else "scram.ScramLoginModule"
@@ -62,7 +62,7 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Addresses are ``host:port``; of Kafka and ZooKeeper several, with commas between.
+    """Where services are. Addresses are ``host:port``; of Kafka and ZooKeeper several, with commas between.
 
     Credentials never appear in ``repr``, results or notebooks.
     """

@@ -25,7 +25,7 @@ _PACKAGE = Path(__file__).parent
 
 
 class Cancelled(Exception):
-    """A background thread noticed that whoever wanted its result no longer does."""
+    """Ends a background thread that has noticed that whoever wanted its result no longer does."""
 
 
 def state_folder(home: Path | None = None) -> Path:
@@ -161,7 +161,7 @@ def work_in_use(home: Path) -> list[Path]:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether nobody is behind it any more."""
+    """Whether nobody is behind a folder any more."""
     try:
         with _lock_file(folder) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,7 +173,7 @@ def _is_left(folder: Path) -> bool:
 
 
 def _lock_file(folder: Path) -> IO[str]:
-    """It is made if it is not there, and never through a link."""
+    """Open the lock file of a folder. It is made if it is not there, and never through a link."""
     return open(folder / _LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600))
 
 
@@ -231,7 +231,7 @@ def _holder(lock: IO[str]) -> str:
 
 
 def require_folder(option: str, path: Path | None) -> None:
-    """Raises BadInput if there is no folder in which ``path``, of ``option``, could be made."""
+    """Raise BadInput if there is no folder in which ``path``, of ``option``, could be made."""
     if path is None:
         return
     if not path.absolute().parent.is_dir():
@@ -241,7 +241,7 @@ def require_folder(option: str, path: Path | None) -> None:
 
 
 def require_file(option: str, path: Path | None) -> None:
-    """Raises BadInput if the file of ``option`` cannot be written at the end."""
+    """Raise BadInput if the file of ``option`` cannot be written at the end."""
     if path is None or not path.exists():
         require_folder(option, path)
     elif path.is_dir():

@@ -80,8 +80,8 @@ class Bucket:
             )
 
     def get(self, name: str, offset: int = 0, length: int = 0) -> bytes:
-        """``length`` bytes of an object from ``offset`` on (0: all). Raises NotThere if there is no such object, and
-        Damaged if it ends before them.
+        """Read ``length`` bytes of an object from ``offset`` on (0: all). Raises NotThere if there is no such object,
+        and Damaged if it ends before them.
         """
         with self._talking(f"{self._prefix}{name} cannot be read"):
             response = self._client.get_object(self._name, self._prefix + name, offset=offset, length=length)

@@ -33,7 +33,7 @@ def packed(thing: Any, defined_in: str, name: str) -> str:
 
 
 def unpacked(parcel: str) -> Any:
-    """What was ``packed``. Raises BadInput if a module that its code imports is not here, or is another one."""
+    """Unpack what was ``packed``. Raises BadInput if a module that its code imports is not here, or is another one."""
     try:
         return pickle.loads(base64.b64decode(parcel))  # see above for where it is from
     except (ImportError, AttributeError) as error:
@@ -45,7 +45,7 @@ def unpacked(parcel: str) -> Any:
 
 @contextmanager
 def _by_value(cloudpickle: Any, module: str) -> Iterator[None]:
-    """Inside, the code of ``module`` goes along; that of a notebook's cells (``__main__``) does anyway."""
+    """Let the code of ``module`` go along, inside; that of a notebook's cells (``__main__``) does anyway."""
     if module == "__main__" or module.startswith("keyshift.") or module not in sys.modules:
         yield
         return

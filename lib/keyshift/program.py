@@ -60,9 +60,9 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
 
 @contextmanager
 def interrupts_wait(heard: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Inside, Ctrl-C, SIGTERM and SIGHUP wait until the end, so that what has to be cleaned up is: whoever sees nothing
-    happen presses Ctrl-C twice, and ``timeout -s INT`` sends two. ``heard`` is called for the first. One that is
-    ignored stays so.
+    """Let Ctrl-C, SIGTERM and SIGHUP wait until the end of the block, so that what has to be cleaned up is: whoever
+    sees nothing happen presses Ctrl-C twice, and ``timeout -s INT`` sends two. ``heard`` is called for the first. One
+    that is ignored stays so.
 
     They interrupt the main thread; in another one there is nothing to do.
     """
@@ -98,7 +98,7 @@ def end(process: "subprocess.Popen[bytes]", within_s: float) -> None:
 
 @contextmanager
 def ending_with_us(pids: Sequence[int]) -> Iterator[None]:
-    """Inside, these processes end when ours is gone, however it ends: then the standard input of a watchdog does."""
+    """Let these processes end when ours is gone, however it ends: then the standard input of a watchdog does."""
     watchdog = subprocess.Popen(
         ["/bin/sh", "-c", f"read line; kill {' '.join(map(str, pids))} 2>/dev/null; exit 0"],
         stdin=subprocess.PIPE,

@@ -16,7 +16,7 @@ def silent(line: str) -> None:
 
 
 def tell(line: str) -> None:
-    """One line on standard error, above any progress bar; none if the terminal is gone."""
+    """Print one line on standard error, above any progress bar; none if the terminal is gone."""
     with suppress(OSError):
         tqdm.write(line, file=sys.stderr)
 

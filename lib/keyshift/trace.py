@@ -20,7 +20,7 @@ class Trace:
         self._file.write(",".join(columns) + "\n")
 
     def add(self, *row: int) -> None:
-        """One row, in the order of the columns; times in microseconds since the epoch."""
+        """Write one row, in the order of the columns; times in microseconds since the epoch."""
         self._file.write(",".join(map(str, row)) + "\n")
 
 

@@ -66,7 +66,7 @@ SAMPLES = 2880  # in a soak, at most one each second
 
 
 class Soak:
-    """``happened``: what became of each round so far; ``told``: the last status of the job, with its verdict.
+    """One soak. ``happened``: what became of each round so far; ``told``: the last status of the job, with its verdict.
     ``now_s()``: seconds since the job was ready.
     """
 
@@ -76,7 +76,7 @@ class Soak:
         self.told: Status | None = None
 
     def run(self, some: list[Round], seconds: float) -> None:
-        """Until the load has lasted so long. Raises KeyshiftError if the job ends before."""
+        """Carry out rounds until the load has lasted so long. Raises KeyshiftError if the job ends before."""
         for each in some:
             self._pass_until(each.at_s)
             self.happened.append(self._round(each))
@@ -114,7 +114,7 @@ class Soak:
         return Happened(each, began_s, "; ".join(filter(None, words)), silence, notes, bad)
 
     def _answer(self, command: Command) -> str:
-        """What it was refused with, if it was: that is an answer. Raises KeyshiftError if the job has ended."""
+        """Ask, and give why it was refused, if it was: that is an answer. Raises KeyshiftError if the job has ended."""
         try:
             self._job.do(command)
         except Unanswered:
@@ -189,7 +189,7 @@ def main(
 
 
 def _soak(home: Path, values: dict[str, Any], profile: str | None, some: list[Round], given: dict[str, float]) -> bool:
-    """Whether it is passed; its summary is told and written either way."""
+    """Run a soak, and give whether it is passed; its summary is told and written either way."""
     seconds, report = given["seconds"], {"started_at": datetime.now(UTC).isoformat(), **given}
     report |= {"load": values, "machine": describe_machine().model_dump(), "versions": describe_versions()}
     tell(f"{len(some)} faults and migrations in {clock(seconds)}; all of it is in {home}")

@@ -13,7 +13,7 @@ FEWEST = 5  # points of a life that counts: with fewer, no slope differs from 0 
 
 
 class Growth(NamedTuple):
-    """Per hour: ``slope`` with its 95 % confidence interval; ``median`` of the values; ``points`` that it is of."""
+    """Growth per hour: ``slope`` with its 95 % confidence interval; ``median`` of the values; how many ``points``."""
 
     slope: float
     low: float

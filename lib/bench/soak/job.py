@@ -34,7 +34,7 @@ class Unanswered(KeyshiftError):
 
 
 class SoakJob:
-    """``watched``: hears the job's process whenever there is another one."""
+    """The job of a soak. ``watched``: hears the job's process whenever there is another one."""
 
     def __init__(self, stack: Stack, values: Mapping[str, Any], profile: str | None, watched: Callable[[int], None]):
         self._stack, self._values, self._profile, self._watched = stack, dict(values), profile, watched
@@ -66,7 +66,7 @@ class SoakJob:
         return told
 
     def do(self, command: Command) -> None:
-        """Ask for it. Raises BadInput, or KeyshiftError if a service is away."""
+        """Ask it to carry out a command. Raises BadInput, or KeyshiftError if a service is away."""
         self._asked(lambda client: client.do(command))
 
     def _asked(self, ask: Callable[[Client], T]) -> T:

@@ -34,7 +34,7 @@ class Happened:
     bad: str = ""
 
     def line(self) -> str:
-        """For whoever watches."""
+        """The round in a line for whoever watches."""
         silence = "silence unknown" if self.silence_ms is None else f"silence {self.silence_ms:.0f} ms"
         when = "in the midst" if self.round.in_the_midst else "between"
         to = f"{self.round.strategy} to {self.round.slots} slots, {self.round.fault} {when}"
@@ -60,7 +60,7 @@ class Grown:
         return bool(both) and not any(each.flat(self.tolerance) for each in both)
 
     def cells(self) -> tuple[str, ...]:
-        """For a table."""
+        """Cells of a table."""
         if self.found is None:
             return self.role, self.measure, "", "", "", "", "lives too short to tell"
         slope, low, high, median, points = self.found
@@ -69,7 +69,7 @@ class Grown:
 
 
 def grown(samples: Sequence[Sample], warm_up_s: float) -> list[Grown]:
-    """Of every role and measure. ``warm_up_s``: of each process, after its beginning; and of the whole."""
+    """The growth of every role and measure. ``warm_up_s``: of each process, after its beginning; and of the whole."""
     if not samples:
         return []
     table = pd.DataFrame(samples, columns=Sample._fields)
@@ -95,19 +95,19 @@ def grown(samples: Sequence[Sample], warm_up_s: float) -> list[Grown]:
 
 
 def _second_half(life: Points) -> Points:
-    """By its points."""
+    """The second half of a life, by its points."""
     seconds, values = life
     return seconds[len(seconds) // 2 :], values[len(values) // 2 :]
 
 
 def growth_table(rows: Sequence[Grown]) -> str:
-    """For people."""
+    """A table of growth for people."""
     heads = ("role", "measure", "median", "per hour", "95 %", "points", "")
     return aligned([heads, *(row.cells() for row in rows)], left=(0, 1, 6))
 
 
 def problems(told: Mapping[str, Any] | None, happened: Sequence[Happened], rows: Sequence[Grown]) -> list[str]:
-    """Each in one line; none: the soak is passed. ``told``: the last status of the job, None if it gave no verdict."""
+    """Problems, each in one line; none: the soak is passed. ``told``: its last status, None if it gave no verdict."""
     found = []
     verdict = told["summary"]["verdict"] if told and told.get("summary") else None
     if verdict != "ok":
@@ -125,7 +125,7 @@ def problems(told: Mapping[str, Any] | None, happened: Sequence[Happened], rows:
 def summary(
     told: Mapping[str, Any] | None, happened: Sequence[Happened], rows: Sequence[Grown], more: Sequence[str]
 ) -> dict[str, Any]:
-    """What JSON knows. ``more``: further problems."""
+    """The summary as JSON knows it. ``more``: further problems."""
     return {
         "problems": [*problems(told, happened, rows), *more],
         "verdict": told["summary"]["verdict"] if told and told.get("summary") else None,
@@ -164,6 +164,6 @@ def figure(samples: Sequence[Sample], happened: Sequence[Happened], rows: Sequen
 
 
 def clock(seconds: float) -> str:
-    """As hours, minutes and seconds."""
+    """A time as hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

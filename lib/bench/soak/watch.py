@@ -38,9 +38,9 @@ TRACED = {"GODEBUG": "gctrace=1"}  # a line in the log for each collection
 
 
 class Sample(NamedTuple):
-    """Of one process: ``t_s`` since the watch began; ``age_s`` since the process began; ``held_mib``: its resident
-    memory without what is free in the heap of a JVM, or what is left in the heap of a Go program; None where that was
-    not measured.
+    """A sample of one process: ``t_s`` since the watch began; ``age_s`` since the process began; ``held_mib``: its
+    resident memory without what is free in the heap of a JVM, or what is left in the heap of a Go program; None where
+    that was not measured.
     """
 
     t_s: float
@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 
 
 class ProcessWatch:
-    """Samples every ``every_s``, into ``rows`` and a file, from the first ``follow`` on. A context manager.
+    """Takes samples every ``every_s``, into ``rows`` and a file, from the first ``follow`` on. A context manager.
 
     A process that was seen once is watched until it is gone, whoever its parent is by then. Raises ServiceUnavailable
     without the ``jcmd`` of a JDK.
@@ -80,7 +80,7 @@ class ProcessWatch:
             self._thread.join()
 
     def follow(self, driver: int) -> None:
-        """From now on this is the job's process."""
+        """Watch this process from now on as the job's."""
         self._driver = driver
         if self._thread is None:
             self._began = time.time()
@@ -159,7 +159,7 @@ class ProcessWatch:
 
 
 def role_of(name: str, command: list[str], parent: psutil.Process | None) -> str | None:
-    """Of a process below the driver; None if it is a helper that lives shortly."""
+    """The role of a process below the driver; None if it is a helper that lives shortly."""
     for role, sign in SIGNS.items():
         if sign in command:
             return role

@@ -81,7 +81,7 @@ def _unbeaten(known: pd.DataFrame, equal: float) -> list[str]:
 
 
 def _fastest(known: pd.DataFrame, equal: float) -> list[str]:
-    """Of those that move everything behind the request, who completes first, and how far above the floor."""
+    """Who completes first of those that move everything behind the request, and how far above the floor."""
     whole = known[~(known["stays"] | known["copied"])].dropna(subset="floor_s")
     if whole.empty:
         return []
@@ -376,7 +376,7 @@ def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None],
 
 
 def _span(show: Callable[[float], str], low: float, high: float) -> str:
-    """Both, or one if they look alike."""
+    """Both numbers, or one if they look alike."""
     return " to ".join(dict.fromkeys((show(low), show(high))))
 
 

@@ -82,7 +82,7 @@ def incident_sentences(
 
 
 def _values(rows: Sequence[Row], table: pd.DataFrame, point: str, measure: str) -> list[float]:
-    """Of each run of the point that knows the measure; none if the table has only what is said of all of them."""
+    """The measure of each run of the point that knows it; none if the table has only what is said of all of them."""
     if measure in OF_A_COMPARISON:
         return measured((row for row in rows if row["strategy"] == point), OF_A_COMPARISON[measure])
     values = table.attrs.get(_OF_RUNS, {}).get(measure, {}).get(point, [])
@@ -97,7 +97,9 @@ def _relief(
     values: Mapping[str, Sequence[float]],
     unseen: Collection[str],
 ) -> str:
-    """``values``: those of each run, of which ``known`` is the middle. ``unseen``: who may be worse than is known."""
+    """Whether the point helped against the pain. ``values``: those of each run, of which ``known`` is the middle.
+    ``unseen``: who may be worse than is known.
+    """
     value, hurt = known[point], known[pain]
     of_each = (f"{'at least ' * (name in unseen)}{digits(known[name])} with **{name}**" for name in (point, pain))
     both, (low, high) = ", ".join(of_each), sorted((value, hurt))

@@ -77,7 +77,7 @@ def over_repetitions(runs: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def without_warm_up(latency: pd.DataFrame, since_s: float) -> pd.DataFrame:
-    """Events that were due from ``since_s`` on (negative: the end of the warm-up)."""
+    """Latency of the events that were due from ``since_s`` on (negative: the end of the warm-up)."""
     need(latency, ["created_s"], "without_warm_up")
     return latency[latency["created_s"] >= since_s]
 
@@ -190,8 +190,8 @@ def migration_of(migration: pd.DataFrame, decisions: pd.DataFrame) -> "pd.Series
 
 
 def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None) -> float | None:
-    """First routing switch to last installed unit; None if nothing moved, or a step did not install a unit: it may have
-    been cancelled by a death, and what it was to move is installed by a later one.
+    """Seconds from the first routing switch to the last installed unit; None if nothing moved, or a step did not
+    install a unit: it may have been cancelled by a death, and what it was to move is installed by a later one.
 
     With ``decisions``, which tell one migration from the next, that of each migration, added up: the pauses between
     migrations are in none of them, and time in which two go on at once (in two stages) counts once.
@@ -207,7 +207,7 @@ def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None)
 
 
 def bytes_sent(migration: pd.DataFrame) -> int | None:
-    """Of state, with the units of ``migration``; None if a step has switched, and the source of a unit never told."""
+    """Bytes of state sent with the units of ``migration``; None if a step switched and the source of one never told."""
     need(migration, ["bytes", "switched_s", "sent_s"], "bytes_sent")
     if (migration["switched_s"].notna() & migration["sent_s"].isna()).any():
         return None

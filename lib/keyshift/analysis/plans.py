@@ -134,7 +134,7 @@ def _alike(plans: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def _fewest_steps(plans: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Of the plans in which a slot gives and takes at most one unit per step: who has as few steps as possible."""
+    """Who has as few steps as possible, of the plans in which a slot gives and takes at most one unit per step."""
     made = []
     for name, plan in plans.items():
         most = max(plan.groupby(["step", side]).size().max() for side in ("source", "destination"))

@@ -151,7 +151,7 @@ def in_order(name: str, values: Iterable[Any]) -> list[Any]:
 
 
 def _parts(text: str) -> list[tuple[float, str]]:
-    """For sorting: the numbers in a text, and what is between them."""
+    """The numbers in a text, and what is between them, for sorting."""
     return [(float(part), "") if part.isdecimal() else (inf, part) for part in re.split(r"(\d+)", text) if part]
 
 

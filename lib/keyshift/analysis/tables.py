@@ -52,7 +52,7 @@ def why_early(rows: Sequence[Row]) -> str:
 
 
 def phase_name(phase: str) -> str:
-    """Of a phase as a measure."""
+    """The name of a phase as a measure."""
     return f"{phase.replace('_', ' ')} (s)"
 
 
@@ -215,7 +215,7 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
 
 
 def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
-    """Of which rows both spike_ms and completion_s are known, and nobody is better in one and not worse in the other.
+    """Which rows know both spike_ms and completion_s, with nobody better in one and not worse in the other.
 
     Shape (rows,). What differs by no more than the factor ``tie`` is neither better nor worse.
     """

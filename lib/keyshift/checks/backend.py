@@ -68,7 +68,7 @@ class Watched:
         self.copied: tuple[UnitState, Content] | None = None  # a copy, and what was in it
 
     def walk(self, rng: random.Random, steps: int) -> None:
-        """Some of the methods in any order."""
+        """Call some of the methods in any order."""
         keys = [*range(13), -(2**63), 2**63 - 1]
 
         def content() -> Content:
@@ -117,13 +117,13 @@ class Watched:
         self._touched(key)
 
     def load(self, keys: list[int]) -> None:
-        """What comes before a frame with these keys."""
+        """Load the keys of a frame, as before it comes."""
         self._store.load((state, some) for state, some in [(self.state, keys)])
         for key in keys:
             self.get(key)
 
     def take(self, keys: list[int]) -> None:
-        """What is read outside of frames, such as by snapshots: many keys, once each."""
+        """Read many keys, once each, as is done outside of frames, such as by snapshots."""
         found, expected = self.state.take(keys), [(key, self.content[key]) for key in keys if key in self.content]
         require(found == expected, f"take() gives {found}, where {expected} was set")
 
@@ -133,33 +133,33 @@ class Watched:
         self.changed = set()
 
     def untrack(self) -> None:
-        """Nobody asks any more; nothing happens if nobody did."""
+        """Stop to track: nobody asks any more; nothing happens if nobody did."""
         self.state.untrack(_WHO)
         self.changed = None
 
     def changes(self) -> None:
-        """What has changed since."""
+        """Compare what has changed since."""
         found = self.state.changes(_WHO)
         require(found == self.changed, f"keys {sorted(found)} are told as changed, {sorted(self.changed or ())} were")
         self.changed = set()
 
     def hand_over(self, chunk_bytes: int) -> None:
-        """The unit moves: what arrives is all that is left."""
+        """Move the unit: what arrives is all that is left."""
         there = self._store.unit(0)
         there.install(self.state.export(chunk_bytes))
         self.state, self.changed = there, None
 
     def install(self, content: Content, chunk_bytes: int) -> None:
-        """More arrives, for keys that are there, too."""
+        """Install more, for keys that are there, too."""
         self.state.install(_filled(self._store.unit(0), content).export(chunk_bytes))
         self.content |= content
 
     def copy(self) -> None:
-        """What a snapshot is written from, while the original goes on."""
+        """Copy it as a snapshot is written, while the original goes on."""
         self.copied = self.state.copy(), dict(self.content)
 
     def compare(self) -> None:
-        """All there is."""
+        """Compare all there is."""
         require(len(self.state) == len(self.content), f"len is {len(self.state)}, with {len(self.content)} keys")
         require(sorted(self.state.keys()) == sorted(self.content), "keys() does not give the keys that are there")
         self._store.checkpoint()
@@ -218,7 +218,7 @@ def _sizes(make: Make) -> None:
 
 
 def _apart(make: Make) -> None:
-    """What was handed over has nothing to do with what happens later at the source."""
+    """Require that what was handed over has nothing to do with what happens later at the source."""
     source, destination = _filled(make(), {1: (1, b"old")}), make()
     source.track(_WHO)
     source.values[1] = (2, b"old")
@@ -230,7 +230,7 @@ def _apart(make: Make) -> None:
 
 
 def _delta(make: Make) -> None:
-    """What replication does: the whole once, then changed rows and deleted keys."""
+    """Do what replication does: the whole once, then changed rows and deleted keys."""
     source = _filled(make(), {key: (key, b"old") for key in range(100)})
     replica = make()
     replica.install(source.export(500))
@@ -247,7 +247,7 @@ def _delta(make: Make) -> None:
 
 
 def _moves(source: Store, destination: Store) -> None:
-    """From slot to slot and back, by reference or by value; what was set last is what arrives, and snapshots stay."""
+    """Move a unit between slots and back, by reference or by value: what was set last arrives, and snapshots stay."""
     state, expected = source.unit(3), {key: (key, b"begin") for key in range(50)}
     state.install(_filled(source.unit(3), expected).export(500))
     for step, (here, there) in enumerate([(source, destination), (destination, source), (source, destination)]):
@@ -279,7 +279,7 @@ def _moves(source: Store, destination: Store) -> None:
 
 
 def _cut_again(store: Store) -> None:
-    """A stream that breaks goes on where it broke, whatever the store does for other units between two exports."""
+    """Require that a broken stream goes on where it broke, whatever the store does for other units in between."""
     leaving, staying = store.unit(3), store.unit(4)
     _filled(leaving, {key * 7919 % 10_007: (key, bytes(99)) for key in range(100)})
     if leaving.shared:
@@ -294,7 +294,7 @@ def _cut_again(store: Store) -> None:
 
 
 def _trackers(make: Make) -> None:
-    """Each who tracks changes is told all of them."""
+    """Require that each who tracks changes is told all of them."""
     state = make()
     state.track(_WHO)
     _filled(state, {1: (1, b"")})
@@ -335,7 +335,7 @@ def _several_lists(store: Store) -> None:
 
 
 def _no_fields(store: Store) -> None:
-    """Of a stage that has no state, or has to know of a key only that it was there."""
+    """Try a stage that has no state, or has to know of a key only that it was there."""
     content: Content = {1: (), -5: ()}
     destination = store.unit(0)
     destination.install([empty(_columns(pa.schema([])))])

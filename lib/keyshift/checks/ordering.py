@@ -33,7 +33,7 @@ def check_ordering(protocol: OrderProtocol, examples: int = 40, seed: int = 1) -
 
 
 def _check_together(protocol: OrderProtocol, given: Input, rng: random.Random) -> bool:
-    """Three replicas, one of which goes on in another machine after each call. Gives whether they differ."""
+    """Try three replicas, one of which goes on in another machine after each call. Gives whether they differ."""
     rows = given.rows()
     habits = ((0.0, 0.0), (1.0, 0.0), (0.1, 0.3))
     replicas = [Replica(protocol, given, rows, random.Random(rng.random()), *habit) for habit in habits]
@@ -65,7 +65,7 @@ def _check_same(first: Sequence[Turn], other: Sequence[Turn], number: int) -> No
 
 
 def _check_complete(protocol: OrderProtocol, replica: Replica, rows: Sequence[Sequence[Row]]) -> None:
-    """Each event once, in the order of its channel; and nothing waits for ever."""
+    """Require each event once, in the order of its channel, and that nothing waits for ever."""
     delivered = [row for turn in replica.turns for row in (*turn.control, *turn.rows)]
     for channel, sent in enumerate(rows):
         expected = [(offset, event) for _, offset, event in events_of(sent)]
@@ -98,7 +98,7 @@ def _check_times(turns: Sequence[Turn]) -> None:
 
 
 def _check_flood(protocol: OrderProtocol, given: Input, rng: random.Random) -> None:
-    """One channel has everything before the others have anything: it is taken, and counted as long as it waits."""
+    """Give one channel everything before the others have anything: that is taken, and counted as long as it waits."""
     rows = given.rows()
     replica = Replica(protocol, given, rows, rng, saves=0.0, noise=0.0)
     first = rng.randrange(len(rows))
@@ -111,7 +111,7 @@ def _check_flood(protocol: OrderProtocol, given: Input, rng: random.Random) -> N
 
 
 def _check_missing_rows(protocol: OrderProtocol, given: Input) -> None:
-    """In a later stage a row that is missing ends the replica; in the first one an offset means nothing."""
+    """Leave out a row: in a later stage that ends the replica; in the first one an offset means nothing."""
     channel = next((rows for rows in given.rows() if len(rows) > 3 and given.later), None)
     if channel is None:
         return
@@ -126,7 +126,7 @@ def _check_missing_rows(protocol: OrderProtocol, given: Input) -> None:
 
 
 def _check_owners(protocol: OrderProtocol, given: Input, rng: random.Random) -> None:
-    """Two slots own the keys. Whether these change hands at the appointments or not, each key has its events in the
+    """Let two slots own the keys. Whether these change hands at the appointments or not, each key has its events in the
     same order: it depends on the log alone.
     """
     orders = []
@@ -142,7 +142,7 @@ def _check_owners(protocol: OrderProtocol, given: Input, rng: random.Random) -> 
 
 
 def _check_capture(protocol: OrderProtocol, given: Input, rng: random.Random) -> None:
-    """One replica alone has a capture: its turns are those of others, and whoever goes on from there has them, too."""
+    """Give one replica alone a capture: its turns are those of others, and whoever goes on from there has them, too."""
     captured = given.captured(rng)
     if captured is None:
         return
@@ -161,7 +161,7 @@ def _check_capture(protocol: OrderProtocol, given: Input, rng: random.Random) ->
 
 
 def _behind_capture(rows: Sequence[Row]) -> list[Row]:
-    """What another incarnation of the router says, which begins there."""
+    """Rows of another incarnation of the router, which begins there."""
     at = next(number for number, row in enumerate(rows) if row.kind == CAPTURE)
     return [rows[at]._replace(kind=BARRIER, payload=b""), *rows[at + 1 :]]
 
@@ -174,7 +174,7 @@ def _check_log(
     turns: Sequence[Turn],
     rng: random.Random,
 ) -> None:
-    """Who reads the log later delivers the same, whatever a deposed leader has added; and ends behind a gap."""
+    """Read the log later: that delivers the same, whatever a deposed leader has added, and ends behind a gap."""
     last = max(record.term for record in log)
     begins, first = log.index(Record(last, 0)), min(record.term for record in log)
     late = list(log)

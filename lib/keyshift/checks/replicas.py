@@ -55,7 +55,7 @@ class Input:
 
     @classmethod
     def draw(cls, rng: random.Random, epochs: int = 25, later: bool = False, close: bool = False) -> "Input":
-        """Of one to three routers, some of them idle, and some with silence. All end in the same epoch.
+        """Draw the input of one to three routers, some idle, and some with silence. All end in the same epoch.
 
         ``close``: something may be appointed before what was has come everywhere, and one frame come to both.
         """
@@ -73,7 +73,7 @@ class Input:
         return cls(frames, tuple(appointments), later)
 
     def captured(self, rng: random.Random) -> "Input | None":
-        """The same with a capture at an epoch where nothing else is appointed; None if there is none."""
+        """The same input with a capture at an epoch where nothing else is appointed; None if there is none."""
         begin, end = BEGIN_US // H_US, max(self.frames[0], key=lambda frame: frame.watermark).watermark // H_US
         taken = [(each.epoch, self._closed(each.epoch)) for each in self.appointments]
         free = [
@@ -93,7 +93,7 @@ class Input:
         return max(_closed_with(partition, epoch) for partition in self.frames)
 
     def setting(self) -> Setting:
-        """Of a machine for it."""
+        """The setting of a machine for it."""
         return Setting(len(self.frames), H_US, self.later, by_time, session_us=50_000, order_us=1_000)
 
     def rows(self, here: Callable[[int, SourceEvent], bool] = lambda version, event: True) -> list[list[Row]]:
@@ -136,12 +136,12 @@ def _closed_with(partition: Iterable[Frame], epoch: int) -> int:
 
 
 def payload_of(events: Iterable[SourceEvent]) -> bytes:
-    """Events as a row has them."""
+    """Events in the form that a row has them in."""
     return b"".join(_EVENT.pack(*event) for event in events)
 
 
 def events_of(rows: Iterable[Row]) -> Iterator[tuple[int, int, SourceEvent]]:
-    """Router, offset and event, in the order in which a slot works on them."""
+    """Router, offset and event of each, in the order in which a slot works on them."""
     for row in rows:
         if row.kind == DATA:
             for event in _EVENT.iter_unpack(row.payload):
@@ -149,14 +149,14 @@ def events_of(rows: Iterable[Row]) -> Iterator[tuple[int, int, SourceEvent]]:
 
 
 def by_time(rows: Sequence[Row]) -> Sequence[Row]:
-    """For ``Setting.merge``: a row per event."""
+    """Merge rows for ``Setting.merge``: one per event."""
     by_place = {(row.router, row.offset): row for row in rows}
     ordered = sorted(events_of(rows), key=lambda each: (each[2].t, each[0], each[1], each[2].position))
     return [by_place[router, offset]._replace(payload=payload_of([event])) for router, offset, event in ordered]
 
 
 class Replica:
-    """One of them. ``rng``: decides about all that may differ between replicas.
+    """One of several replicas. ``rng``: decides about all that may differ between replicas.
 
     ``saves``: how often it goes on in another machine, from 0 to 1. ``noise``: how often rows come that do not count.
     """
@@ -187,7 +187,7 @@ class Replica:
         return all(came == len(rows) for came, rows in zip(self.came, self.rows, strict=True))
 
     def receive(self, channel: int, most: int) -> None:
-        """Rows of one channel, and noise between them."""
+        """Receive rows of one channel, and noise between them."""
         rng, rows = self.rng, []
         for row in self.rows[channel][self.came[channel] :][:most]:
             if rng.random() < self.noise:
@@ -200,7 +200,7 @@ class Replica:
         self.machine.arrived(rows)
 
     def deliver(self, ready: bool = True) -> None:
-        """All turns that there are, as far as the slot is ``ready``: it may not be any more behind control."""
+        """Deliver all turns there are, as far as the slot is ``ready``: it may not be any more behind control."""
         while (turn := self.machine.take(ready)) is not None:
             require(bool(turn.rows or turn.control), "a turn has neither rows nor control")  # or they may never end
             obeys = ready or not turn.rows or not self.protocol.agrees
@@ -217,8 +217,8 @@ class Replica:
             self.go_on()
 
     def go_on(self) -> None:
-        """In another machine, in the next batch: its routers say their version, and some rows come again. A capture
-        does not: another one has another name.
+        """Go on in another machine, in the next batch: its routers say their version, and some rows come again. A
+        capture does not: another one has another name.
         """
         self._look()
         position, waiting = self.machine.save()
@@ -249,13 +249,13 @@ class Replica:
 
 
 def is_capture(turn: Turn) -> bool:
-    """Whether it is the control of a capture."""
+    """Whether a turn is the control of a capture."""
     return any(barrier.kind == CAPTURE for barrier in turn.control)
 
 
 def run_together(replicas: Sequence[Replica], rng: random.Random, log: list[Record]) -> None:
-    """All rows reach all replicas, in any order of calls; at the end nothing fails any more. ``log``: what they write;
-    appends come late, twice or not at all, and leaders change.
+    """Let all rows reach all replicas, in any order of calls; at the end nothing fails any more. ``log``: what they
+    write; appends come late, twice or not at all, and leaders change.
     """
     term, now_us, calm, under_way = 0, BEGIN_US, 0, list[tuple[int, Record]]()
     leads = replicas[0].protocol.leads
@@ -281,7 +281,7 @@ def run_together(replicas: Sequence[Replica], rng: random.Random, log: list[Reco
 
 
 def hear(replica: Replica, log: Sequence[Record], most: int) -> None:
-    """A replica reads on in the log."""
+    """Let a replica read on in the log."""
     some = list(enumerate(log))[replica.read :][:most]
     replica.machine.heard(some)
     replica.read += len(some)

@@ -83,14 +83,14 @@ def check_plan(strategy: Strategy, view: Snapshot) -> Plan:
 
 
 def _plan(strategy: Strategy, view: Snapshot) -> tuple[Plan, Assignment, Assignment]:
-    """The plan, and both assignments in units of the strategy."""
+    """Make the plan, and give it with both assignments in units of the strategy."""
     current, target = in_units(strategy, view.current), in_units(strategy, view.target)
     heat = [value / strategy.bins for value in view.heat for _ in range(strategy.bins)]
     return make_plan(strategy, current, target, heat, view.seed), current, target
 
 
 def _view(rng: random.Random) -> Snapshot:
-    """Two assignments of key groups, and their heat. Slots may own nothing, and groups may stay."""
+    """Draw two assignments of key groups, and their heat. Slots may own nothing, and groups may stay."""
     groups, slots, version = rng.randint(1, 40), rng.randint(1, 8), Version(rng.randint(1, 5))
     current, target = (tuple(SlotId(rng.randrange(slots)) for _ in range(groups)) for _ in range(2))
     heat = tuple(rng.choice((0.0, rng.random() * 1e6)) for _ in range(groups))
@@ -111,7 +111,7 @@ def _check_copies(strategy: Strategy, plan: Plan, current: Assignment, moved: di
 
 
 def _check_decisions(plan: Plan, moved: dict[int, int]) -> None:
-    """Each unit that moves has one decision that says when; at most two more say why not before, or why not copied."""
+    """Require one decision for each unit that moves, and at most two more: why not before, or why not copied."""
     when = sorted((decision.unit, decision.step) for decision in plan.decisions if decision.step is not None)
     require(
         when == sorted(moved.items()), "the decisions do not say once of each unit that moves in which step it does"

@@ -74,13 +74,13 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
 
 
 def _assignments(workload: Workload) -> list[Assignment]:
-    """Of all units, to two, three and again two slots, or as many as there are units."""
+    """Assign all units to two, three and again two slots, or as many as there are units."""
     units = workload.key_groups * workload.bins
     return [Assignment.contiguous(units, min(slots, units), version) for version, slots in ((1, 2), (2, 3), (3, 2))]
 
 
 def _check_parameters(workload: Workload) -> None:
-    """Other processes make it anew of what ``model_dump`` gives, as JSON; results tell the values."""
+    """Require that other processes can make it anew of what ``model_dump`` gives, as JSON; results tell the values."""
     given, what = workload.model_dump(), f"{workload.name} is not made anew of what its model_dump() gives"
     try:
         again = type(workload)(**decode(dict[str, Any], encode(given))).model_dump()
@@ -114,7 +114,7 @@ def _check_source(source: Source) -> None:
 
 
 def _check_times(source: Source) -> None:
-    """Columns that are points in time move with ``t``, and no others do."""
+    """Require that columns that are points in time move with ``t``, and no others do."""
     times = np.arange(100, dtype=np.int64)
     before, after = (source.partition(1).take(times + moved) for moved in (0, _LATER_US))
     possible = {field.name for field in source.schema if field.type == pa.int64()} - {"t"}
@@ -129,7 +129,7 @@ def _check_times(source: Source) -> None:
 
 
 def _check_stages(workload: Workload, source: Source) -> None:
-    """Each with what the one before gives of some events of ``source``."""
+    """Check each stage with what the one before gives of some events of ``source``."""
     first = workload.stages[0]
     require(first.map is None, f"stage {first.name} is the first one: its map belongs to the source")
     given = source.partition(0).take(np.arange(30, dtype=np.int64))
@@ -151,7 +151,7 @@ def _check_stages(workload: Workload, source: Source) -> None:
 
 
 def _check_events(stage: KeyedStage) -> None:
-    """They travel in rows, with columns of ours beside their own. What travels has no dictionary with it."""
+    """Check the events of a stage: they travel in rows, with columns of ours beside their own, without a dictionary."""
     taken = {*(field.name for field in ORIGIN), "unit"} & set(stage.events.names)
     require(not taken, f"stage {stage.name}: every event has {sorted(taken)} already")
     for what, fields in (("events", stage.events), ("state", stage.operator().state_schema)):
@@ -164,7 +164,7 @@ def _origins(rows: pa.RecordBatch) -> list[tuple[int, ...]]:
 
 
 def _check_operator(workload: Workload, stage: KeyedStage, given: pa.RecordBatch) -> pa.RecordBatch:
-    """Gives all results of the events ``given``, with their origin."""
+    """Check an operator, and give all its results of the events ``given``, with their origin."""
     alone = StageAlone(workload, stage)
     operator, states = alone.operator, alone.states
     for unit, state in enumerate(states):
@@ -235,7 +235,7 @@ def _whole(run: SequentialRun) -> pd.DataFrame:
 
 
 def _check_bad(workload: Workload, run: SequentialRun, shorter: SequentialRun) -> None:
-    """Runs in which something went wrong; the verdict has to see it."""
+    """Require that the verdict sees what went wrong in a run."""
     for what, kind, changes in _spoilt(workload, run, shorter):
         found = _judged(workload, run, **changes)
         require(getattr(found, kind) > 0, f"{what}, and the verdict does not call it {kind}")
@@ -275,7 +275,7 @@ def _spoilt(
 
 
 def _with_two_exchanged(final: list[pd.DataFrame]) -> Iterator[tuple[str, list[pd.DataFrame]]]:
-    """For each stage with two keys in a unit whose values differ, final states in which they have each other's: all of
+    """Final states, for each stage with two keys in a unit whose values differ, in which they have each other's: all of
     them, and those of each column alone. With what that is.
     """
     done: set[str] = set()
@@ -297,7 +297,7 @@ def _with_two_exchanged(final: list[pd.DataFrame]) -> Iterator[tuple[str, list[p
 
 
 def _with_other_timers(run: SequentialRun) -> Iterator[tuple[str, Times]]:
-    """Of each kind of timer that is in the final state: one is missing, or there is another one, which is not due."""
+    """Times for each kind of timer in the final state: one is missing, or there is another one, which is not due."""
     for kind in (EVENT, PROCESSING):
         for place, part in enumerate(run.timers):
             if len(some := part[part["kind"] == kind][:1]):

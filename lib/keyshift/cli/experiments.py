@@ -199,7 +199,7 @@ def batch(
 
 
 def _write(page: Path, report: Callable[[], str]) -> str:
-    """Nothing, or why it could not be written, which is told: it must not end a night."""
+    """Write a report. Gives why it could not be written, which is told, or nothing: it must not end a night."""
     try:
         page.write_text(report(), encoding="utf-8")
     except (OSError, ServiceUnavailable) as error:
@@ -210,7 +210,7 @@ def _write(page: Path, report: Callable[[], str]) -> str:
 
 @contextmanager
 def _metrics(port: int | None, profile: str | None) -> "Iterator[Callable[[PreparedBatch, Done], None]]":
-    """Who is told what has ended, so that Prometheus can read it at ``port``; nobody without one."""
+    """Give what is told of each end, so that Prometheus can read it at ``port``; it does nothing without one."""
     if port is None:
         yield lambda prepared, done: None
         return
@@ -244,7 +244,7 @@ def _forecast(prepared: "list[PreparedBatch]", profile: str | None, again: bool,
 
 
 def _records(profile: str | None) -> "Files | None":
-    """Of batches, if the store can be reached as it is."""
+    """The records of batches, if the store can be reached as it is."""
     from keyshift.place.profile import load_profile
     from keyshift.results.files import Files
     from keyshift.services.stack import Stack

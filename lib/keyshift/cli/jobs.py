@@ -172,7 +172,7 @@ def _print_columns(rows: Iterable[dict[str, Any]], columns: tuple[str, ...]) -> 
 
 
 def _client(name: str | None) -> Any:
-    """Of a job that runs. Raises KeyshiftError, with how it ended, if it does not any more."""
+    """The client of a job that runs. Raises KeyshiftError, with how it ended, if it does not any more."""
     from keyshift.control.client import Client
     from keyshift.control.files import Jobs
 

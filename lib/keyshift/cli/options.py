@@ -25,7 +25,7 @@ Settings = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """As a table for a person, or as one JSON object per line."""
+    """Print rows as a table for a person, or as one JSON object per line."""
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row, default=str))

@@ -75,7 +75,7 @@ def _costs(file: Path | None, profile: str | None) -> "Costs":
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    """What a person reads of it, with units."""
+    """What a person reads of a row, with units."""
     return {
         "strategy": row["point"],
         "steps": row["steps"],

@@ -65,7 +65,7 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
 
 
 def _body(given: bytes) -> dict[str, Any]:
-    """Raises BadInput."""
+    """Read a body of JSON. Raises BadInput."""
     try:
         values = json.loads(given or b"{}")
     except (ValueError, RecursionError) as error:  # it may be nested too deep

@@ -71,7 +71,7 @@ def start(
 
 
 def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[JobFile, Status]:
-    """Go on, in another process, with a job whose process is gone, from its newest snapshot; as ``start``.
+    """Go on, in another process, with a job whose process is gone, from its newest snapshot; see ``start``.
 
     ``run``: the job's name, or the beginning of the run's id. ``take_over``: from a process that lives, too, here or on
     another machine; when it notices it ends, and leaves everything as it is. Raises BadInput if there is no such job,
@@ -91,7 +91,7 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
 
 
 def _listen(control: ControlProfile, port: int, say: Say) -> socket.socket:
-    """At ``port``, if somebody has named one; else at that of the profile, or another one if somebody has that."""
+    """Listen at ``port``, if somebody has named one; else at that of the profile, or another if somebody has that."""
     try:
         return listen(port or control.port, control.listen)
     except BadInput:
@@ -147,7 +147,7 @@ def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Stat
 def _ended_otherwise(
     jobs: Jobs, job: JobFile, process: subprocess.Popen[bytes], say: Say, naming: AbstractContextManager[None]
 ) -> Iterator[None]:
-    """If what is inside fails, the process ends. A job of which nothing is left then is forgotten, unless it was
+    """End the process if what is inside fails. A job of which nothing is left then is forgotten, unless it was
     forgotten already: then its name may be another one's; or another process goes on with it. ``naming``: nobody takes
     the name meanwhile.
     """
@@ -196,7 +196,7 @@ def _await_ready(job: JobFile, process: subprocess.Popen[bytes], log: Path, say:
 
 
 class _Shown:
-    """The lines of a log as they come."""
+    """Shows the lines of a log as they come."""
 
     def __init__(self, log: Path, say: Say) -> None:
         self._log, self._say, self._read = log, say, 0

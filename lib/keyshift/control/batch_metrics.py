@@ -17,8 +17,8 @@ Done = Mapping[str, ExecutionRecord]
 
 
 class BatchMetrics(Collector):
-    """Of batches that are executed one after the other. ``seen`` is told by who executes them, ``collect`` is for any
-    thread.
+    """The metrics of batches that are executed one after the other. ``seen`` is told by who executes them, ``collect``
+    is for any thread.
 
     Records of earlier executions count, so that a batch which goes on does not begin at zero: all are gauges.
     """
@@ -28,7 +28,7 @@ class BatchMetrics(Collector):
         self._last = time.time()
 
     def seen(self, prepared: PreparedBatch, done: Done) -> None:
-        """What has ended of a batch until now, by the id of the execution."""
+        """Hear what has ended of a batch until now, by the id of the execution."""
         self._batches = self._batches | {prepared.batch.name: (prepared, dict(done))}
         self._last = time.time()
 
@@ -57,7 +57,7 @@ def _gauge(name: str, meaning: str, *labels: str) -> Any:
 
 @contextmanager
 def served(metrics: BatchMetrics, host: str, port: int, token: str) -> Iterator[None]:
-    """``GET /metrics`` answers meanwhile, to who has the ``token``. Raises BadInput if the port cannot be had."""
+    """Answer ``GET /metrics`` meanwhile, to who has the ``token``. Raises BadInput if the port cannot be had."""
     with closing(listen(port, host)) as listener:
         server = Server(guarded_app("keyshift batch", token, metrics), listener)
         try:

@@ -36,7 +36,7 @@ class Client:
         )
 
     def status(self) -> Status:
-        """See ``LiveJob.status``."""
+        """Ask for the status of the job; see ``LiveJob.status``."""
         return cast(Status, self._asked("GET", "/status"))
 
     def stop(self) -> Status:
@@ -44,11 +44,11 @@ class Client:
         return cast(Status, self._asked("POST", "/stop", timeout=None))
 
     def do(self, command: Command) -> Answer:
-        """See ``LiveJob.do``."""
+        """Have the job carry out a command; see ``LiveJob.do``."""
         return self.ask(command.verb, command.model_dump(mode="json", exclude_defaults=True))
 
     def ask(self, verb: str, values: Mapping[str, Any]) -> Answer:
-        """As ``do``, of what the job alone checks: it may know a strategy that this process does not."""
+        """Ask as ``do``, with values that the job alone checks: it may know a strategy that this process does not."""
         return cast(Answer, self._asked("POST", f"/{verb}", json=values))
 
     def _asked(self, method: str, path: str, **more: Any) -> Any:

@@ -108,7 +108,7 @@ class Explorer:
         self._watch()
 
     def _fields(self, kind: type[Command]) -> dict[str, widgets.ValueWidget]:
-        """One for each field of a command, but for settings, which are for the command line."""
+        """Make an input for each field of a command, but for settings, which are for the command line."""
         likely = {"slots": self._values["slots_max"], "target": self._values["slots_max"], "strategy": "matched"}
         likely |= {"rate": RunPart().rate if self._values["rate"] == AUTO else self._values["rate"]}
         made = {}
@@ -138,7 +138,7 @@ class Explorer:
         self.say(self.job.how())
 
     def _watch(self) -> None:
-        """Starts a thread that looks until the job has ended, wherever it is stopped, or another page looks at it."""
+        """Start a thread that looks until the job has ended, wherever it is stopped, or another page looks at it."""
         self._watching[self.job.name] = self
         if not self._looking:
             self._looking = True
@@ -168,7 +168,7 @@ class Explorer:
 
 
 def live_picture() -> Callable[[WatchedJob], None]:
-    """For ``play``: a picture in the output of the cell, which is drawn anew for each look at a job."""
+    """Give what ``play`` takes: a picture in the output of the cell, which is drawn anew for each look at a job."""
     place = display({"text/plain": ""}, raw=True, display_id=True)
     figures: dict[int, LiveFigure] = {}
 

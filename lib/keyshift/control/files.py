@@ -56,7 +56,7 @@ class JobFile(BaseModel):
     before: "JobFile | None" = None
 
     def same(self, other: "JobFile") -> bool:
-        """Whether it is of the same job and the same process."""
+        """Whether the other file is of the same job and the same process."""
         return (self.entry, self.pid, self.created, self.born) == (other.entry, other.pid, other.created, other.born)
 
 
@@ -138,8 +138,9 @@ class Jobs:
         return job
 
     def hold(self, name: str, entry: str, pid: int) -> None:
-        """The process ``pid`` drives a job: what was known before is of no use any more, nor what is known of a process
-        that has ended and never got hold of it. Raises ServiceUnavailable if that cannot be written down now.
+        """Write down that the process ``pid`` drives a job: what was known before is of no use any more, nor what is
+        known of a process that has ended and never got hold of it. Raises ServiceUnavailable if that cannot be written
+        down now.
         """
         path = self._path(name)
         if not ((written := _written(path)) and written.before):
@@ -151,7 +152,7 @@ class Jobs:
 
     def remove(self, job: JobFile) -> None:
         """Forget a job of which nothing is left, unless its name is another one's by now, or another process goes on
-        with it. Inside ``naming``, or by its own process, whose name nobody takes; safe to call twice.
+        with it. Call it inside ``naming``, or in its own process, whose name nobody takes; safe to call twice.
         """
         if (file := self.read(job.name)) and file.same(job):
             self._journal_of(job).drop()
@@ -202,7 +203,7 @@ class Jobs:
         return job, journal
 
     def require_gone(self, job: JobFile, remedy: str = "") -> None:
-        """Raises BadInput if the job runs: it can be stopped. ``remedy``: or what else."""
+        """Raise BadInput if the job runs: it can be stopped. ``remedy``: or what else."""
         if self.alive(job):
             stop = f"`keyshift job stop {job.name}` ends it"
             what = "this is for a job whose process is gone"
@@ -342,7 +343,7 @@ class JournalFile:
 
 
 def _written(path: Path) -> JobFile | None:
-    """Whatever has become of the process that it names."""
+    """Read a job's file, whatever has become of the process that it names."""
     try:
         return JobFile.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError):

@@ -51,7 +51,7 @@ def _left(jobs: Jobs, name: str) -> Kept | None:
 
 
 def _require_silence(endpoints: Endpoints, left: Kept) -> None:
-    """Raises BadInput if a process on another machine drives the job."""
+    """Raise BadInput if a process on another machine drives the job."""
     for source in _inputs(left):
         try:
             Topic.at(endpoints, source.topic, source.partitions).await_silence(frame_ms_of(left.values))
@@ -66,7 +66,7 @@ def _inputs(left: Kept) -> tuple[InputTopic, ...]:
 
 
 def _has_leaders(left: Kept) -> bool:
-    """As far as is known here: what is not there is deleted without harm."""
+    """Whether the job may have leaders, as far as is known here: what is not there is deleted without harm."""
     name = ordering_of(left.values)
     return name not in orderings.names() or orderings.get(name).leads
 
@@ -104,7 +104,7 @@ def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], 
 
 
 def _parts(endpoints: Endpoints, left: Kept, say: Say) -> dict[str, Callable[[], object]]:
-    """What there may be, by the words for it, and how it is deleted; each may be done twice."""
+    """What the job may have left, by the words for it, and how it is deleted; each may be done twice."""
     run = left.run_id
     jobs = [run] if left.replicas == 1 else [replica_of(run, number) for number in range(left.replicas)]
     topics, roots = [*(each.topic for each in _inputs(left)), *map(results_of, jobs)], jobs

@@ -34,7 +34,7 @@ OF_A_SLOT = (
 
 
 class Metrics(Collector):
-    """Reads the job anew at each scrape."""
+    """The metrics of a live job, which is read anew at each scrape."""
 
     def __init__(self, job: LiveJob) -> None:
         self._job = job
@@ -65,7 +65,7 @@ class Metrics(Collector):
         yield self._latencies(list(told["stages"])[-1])
 
     def _latencies(self, stage: str) -> Metric:
-        """Of the last stage, whose results come out."""
+        """Latencies of the last stage, whose results come out."""
         family = HistogramMetricFamily("keyshift_latency_seconds", "event due to result in Kafka's log", labels=LABELS)
         bounds = [*(str(bound_ms / 1000) for bound_ms in BUCKETS_MS), "+Inf"]
         for slot, (sum_ms, within) in sorted(self._job.latencies.items()):
@@ -75,7 +75,7 @@ class Metrics(Collector):
 
 
 def _of_slots(stages: Mapping[str, StageStatus], replicas: bool) -> Iterator[Metric]:
-    """``replicas``: whether there are several, one of which has told of its slots."""
+    """Metrics of slots. ``replicas``: whether there are several, one of which has told of its slots."""
     for name, kind, measure, meaning in OF_A_SLOT:
         # Of another replica it is another counter: it may be far below, and Prometheus would see one that began anew.
         whose = ("replica",) if replicas and kind is CounterMetricFamily else ()
@@ -89,7 +89,7 @@ def _of_slots(stages: Mapping[str, StageStatus], replicas: bool) -> Iterator[Met
 
 
 def _of_replicas(replicas: Mapping[int, ReplicaStatus]) -> Iterator[Metric]:
-    """With the label ``replica``, its number."""
+    """Metrics of replicas, with the label ``replica``, its number."""
     labels = ("replica",)
     state = StateSetMetricFamily("keyshift_replica_state", "state of the replica", labels=labels)
     meaning = "how far the newest results of the replica are behind those of the one that has come furthest"

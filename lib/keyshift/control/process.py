@@ -34,7 +34,7 @@ from keyshift.results.store import ResultStore
 
 
 def run() -> None:
-    """The process, until the job has ended. Raises KeyshiftError if it dies."""
+    """Run the process until the job has ended. Raises KeyshiftError if it dies."""
     # Unbuffered: the interpreter could not take the lock of a buffered reader away from the thread when it exits.
     starter = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - as long as the process
     order, alone = Order.model_validate(json.loads(starter.readline())), threading.Event()
@@ -66,8 +66,8 @@ def run() -> None:
 
 
 class _Entry(Keeper):
-    """What is written down of the job, from before anything is made until it has ended. ``alone``: whoever has started
-    it was gone before it was told that the job is ready, so that nobody was promised anything.
+    """Keeps what is written down of the job, from before anything is made until it has ended. ``alone``: whoever has
+    started it was gone before it was told that the job is ready, so that nobody was promised anything.
     """
 
     outlives = True
@@ -85,20 +85,20 @@ class _Entry(Keeper):
         self._kept = False
 
     def chosen(self, spec: RunSpec) -> None:
-        """The load of the job is known: whoever goes on with it has the same."""
+        """Note the load that was chosen for the job: whoever goes on with it has the same."""
         self._given["values"] = chosen_values(self._given["values"], spec)
 
     def _journal(self) -> Journal:
         return journal_from_json(self._file.require().model_dump())
 
     def expect(self, run_id: str, token: str) -> None:
-        """Of a new job, before anything is made. Raises ServiceUnavailable if that cannot be written down."""
+        """Write a new job down before anything is made. Raises ServiceUnavailable if that fails."""
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
             self._file.expect(self._known({"run_id": run_id, "token": token}))
 
     def keep(self, journal: Journal) -> None:
-        """The journal. Whoever writes it drives the job, and the job's file says so from then on. Behind the first one
-        of a job that goes on what was temporary goes.
+        """Write the journal. Whoever writes it drives the job, and the job's file says so from then on. The first one
+        of a job that goes on deletes what was temporary.
 
         Raises BadInput if the name is another job's, or nobody's before anybody heard that the job is ready.
         """
@@ -111,7 +111,7 @@ class _Entry(Keeper):
         self._kept = True
 
     def begun(self) -> None:
-        """Raises BadInput as ``keep``."""
+        """Raise BadInput as ``keep`` does, if nobody would find the job."""
         self._require_known(self._kept)
 
     def _require_known(self, promised: bool) -> None:
@@ -120,7 +120,7 @@ class _Entry(Keeper):
             raise BadInput(f"job {self._name} was forgotten: nobody would find it again")
 
     def require_not_stored(self, store: ResultStore, run: str) -> None:
-        """Of a job that is to go on. Raises BadInput if it has its verdict: its process died before it could say so."""
+        """Raise BadInput if a job that is to go on has its verdict: its process died before it could say so."""
         if store.holds(run):
             self._file.close()
             raise BadInput(f"its verdict was stored before it died: `keyshift results show {run}`")
@@ -129,16 +129,16 @@ class _Entry(Keeper):
         return Kept(**more, **self._given, work=self.work)
 
     def resumable(self) -> bool:
-        """As soon as a journal is there and somebody knows that the job is ready."""
+        """Whether a journal is there and somebody knows that the job is ready."""
         return self.resumed is not None or (self._kept and not self._alone.is_set())
 
     def decided(self, ending: Ending) -> None:
-        """What goes is no journal any more."""
+        """Close the journal if the job is over."""
         if ending.over:
             self._file.close()
 
     def ended(self, job: LiveJob) -> None:
-        """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
+        """Say how it ended, for ``keyshift job list``. A job that was stopped, with nothing left, has no entry."""
         file, deposed = self._jobs.read(self._name), isinstance(job.error, Deposed)
         another = file is not None and file.entry != self._entry  # it was forgotten, maybe from another machine
         if self.deleted or another or (deposed and file is None):  # nobody needs what was written since it was stopped
@@ -166,7 +166,7 @@ class _Entry(Keeper):
 
 
 def _obey(starter: IO[bytes], alone: threading.Event) -> None:
-    """Until it lets go."""
+    """Wait until whoever has started the process lets go; if it is gone without that, end the process."""
     if starter.readline().strip() != RELEASE.strip():
         alone.set()
         os.kill(os.getpid(), signal.SIGTERM)

@@ -131,7 +131,7 @@ class Guard:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """All of it; None if it is too much, or if whoever sends it is gone, who hears no answer."""
+    """Read all of the body; None if it is too much, or if whoever sends it is gone, who hears no answer."""
     body, more = b"", True
     while more:
         message = await receive()

@@ -45,7 +45,7 @@ class WatchedJob:
         return self._file is not None
 
     def how(self) -> str:
-        """In one line: whether it runs, or how it ended."""
+        """Say in one line whether it runs, or how it ended."""
         if file := self._file:
             return f"job {self.name} runs: {file.workload}, {file.strategy}"
         if self.manifest is not None:

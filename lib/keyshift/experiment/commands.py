@@ -42,7 +42,7 @@ class StepTold(TypedDict):
 
 
 class Migration(TypedDict):
-    """One that was requested, without its steps: as it is in a job's status and in its journal.
+    """A migration that was requested, without its steps: as it is in a job's status and in its journal.
 
     ``requested_at`` in seconds since the epoch; ``what``: the strategy in one line; ``slots``: that are to own the
     state; ``outcome``: ``UNDER_WAY`` until it is over; ``why``: it is incomplete, else None.
@@ -74,14 +74,14 @@ class Requested(Migration):
 
 @final
 class TakenBack(TypedDict):
-    """What has not begun was taken back."""
+    """Says that what has not begun was taken back."""
 
     cancelled: bool
 
 
 @final
 class RateSet(TypedDict):
-    """So many events per second are offered of the source."""
+    """Says that so many events per second are offered of the source."""
 
     rate: float
 
@@ -97,14 +97,14 @@ Answer = Requested | TakenBack | RateSet | Injected  # of a command, as JSON kno
 
 
 def _target(given: Any) -> Any:
-    """Of 3, ``3``, or ``0:3,7:1``."""
+    """Read a target: 3, ``3``, or ``0:3,7:1``."""
     if not isinstance(given, str) or ":" not in given:
         return given
     return slot_of_group("target", given, "must be a number of slots, or key groups and the slots they go to, 0:3,7:1")
 
 
 def slot_of_group(parameter: str, text: str, what: str) -> dict[int, int]:
-    """Of ``0:3,7:1``. ``what``: the text of the parameter has to be. Raises BadInput."""
+    """Read ``0:3,7:1``. ``what``: the text of the parameter has to be. Raises BadInput."""
     try:
         pairs = [(int(group), int(slot)) for group, slot in (pair.split(":") for pair in text.split(","))]
     except ValueError:
@@ -115,7 +115,7 @@ def slot_of_group(parameter: str, text: str, what: str) -> dict[int, int]:
 
 
 def _settings(given: Any) -> Any:
-    """Of a mapping, or of ``name=value`` as often as there are settings."""
+    """Read a mapping, or ``name=value`` as often as there are settings."""
     texts = isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
     return named_values(given) if texts else given
 
@@ -131,7 +131,7 @@ def _fault(text: str) -> str:
 
 
 def _words(given: Any) -> str:
-    """As ``command_of`` reads it."""
+    """Write a value as ``command_of`` reads it."""
     if isinstance(given, dict):
         if all(isinstance(name, int) for name in given):
             return ",".join(f"{group}:{slot}" for group, slot in given.items())
@@ -254,8 +254,8 @@ def command(verb: str, values: Mapping[str, Any]) -> Command:
 
 
 def command_of(words: Sequence[str]) -> Command:
-    """As ``plan chunked 2 size=4``: a verb, values in the order of its fields, and settings, if it has some, anywhere
-    among them. Raises BadInput.
+    """Read a command, such as ``plan chunked 2 size=4``: a verb, values in the order of its fields, and settings, if it
+    has some, anywhere among them. Raises BadInput.
     """
     verb, *values = words or [""]
     if verb not in COMMANDS:
@@ -279,7 +279,7 @@ class At(NamedTuple, Generic[T]):
 
 
 def script_of(lines: Sequence[str]) -> list[At[Command]]:
-    """Of lines such as ``4: scale 4``, ``9: plan matched 2``, ``14: double``, in the order of their times.
+    """Read lines such as ``4: scale 4``, ``9: plan matched 2``, ``14: double``, in the order of their times.
 
     Raises BadInput for a line that is none.
     """

@@ -14,7 +14,7 @@ GROUP_EVENTS = 1 << 16  # in a row group, and in memory at once
 
 
 def write_events(spec: RunSpec, path: Path) -> int:
-    """All events of ``spec`` into a new file, with times since the start of the load. How many there are.
+    """Write all events of ``spec`` into a new file, with times since the start of the load; gives how many.
 
     Raises BadInput if it does not draw them, how many is not known yet, or the file cannot be written.
     """

@@ -89,18 +89,18 @@ def _check_replicas(spec: RunSpec) -> None:
 
 
 def room(spec: RunSpec) -> int:
-    """For how many slots there are partitions and cores, if a restart is to use them. Replicas do not restart."""
+    """How many slots have partitions and cores, if a restart is to use them. Replicas do not restart."""
     most = max(spec.tasks.values())
     return most if spec.job.replicas > 1 else max(most, min(ROOM, spec.workload.key_groups))
 
 
 def partitions(spec: RunSpec) -> int:
-    """Of a topic of results: with replicas one for each slot of the last stage, else as many as there is room for."""
+    """Partitions of a topic of results: with replicas one for each slot of the last stage, else as ``room`` says."""
     return [*spec.tasks.values()][-1] if spec.job.replicas > 1 else room(spec)
 
 
 def parameters(spec: RunSpec) -> dict[str, Any]:
-    """Those of a live job."""
+    """The parameters of a live job."""
     return {name: value for name, value in spec.parameters().items() if _of_run(name) not in NOT_LIVE}
 
 

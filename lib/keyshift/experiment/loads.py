@@ -43,7 +43,7 @@ def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> 
 
 
 def check_sources(workload: Workload, rate_steps: str, events: float) -> None:
-    """Raises BadInput if no ``events`` are offered, what routers make of them is not said by the sources, or something
+    """Raise BadInput if no ``events`` are offered, what routers make of them is not said by the sources, or something
     of ``workload`` has no place in the results.
     """
     if not events:
@@ -59,7 +59,7 @@ def check_sources(workload: Workload, rate_steps: str, events: float) -> None:
 
 
 def check_injectors(injectors: int, routers: int) -> None:
-    """Raises BadInput if there are more than ``routers``, the most of a source."""
+    """Raise BadInput if there are more than ``routers``, the most of a source."""
     if injectors > routers:
         raise BadInput(
             f"injectors = {injectors}: each has partitions of its own, and no source has more than {routers}; lower "
@@ -78,7 +78,7 @@ def schedules_of(
 def check_events(
     path: str, workload: Workload, routers: Mapping[str, int], loads: Sequence[SourceLoad], load_s: float | None
 ) -> None:
-    """Raises BadInput if the events of this file cannot be offered to these ``routers``, or are not enough for
+    """Raise BadInput if the events of this file cannot be offered to these ``routers``, or are not enough for
     ``load_s`` seconds of ``loads``; None: how many are needed is not known yet.
     """
     file = EventFile(path)
@@ -100,7 +100,7 @@ def _routers(text: str) -> int:
 
 
 def _steps(text: str, known: Sequence[str], seconds: float) -> dict[str, list[tuple[float, float]]]:
-    """Of ``0:2000,10:6000``, for the first source, and ``name=0:2000,10:6000``, with ``;`` between several."""
+    """Read ``0:2000,10:6000``, for the first source, and ``name=0:2000,10:6000``, with ``;`` between several."""
     found: dict[str, list[tuple[float, float]]] = {}
     for part in text.split(";") if text else ():
         name, named, steps = part.strip().rpartition("=")

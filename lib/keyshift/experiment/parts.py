@@ -77,7 +77,7 @@ class RunPart(Part):
 
 
 class JobPart(Part):
-    """The query under test."""
+    """Parameters of the query under test."""
 
     routers: int = Field(default=2, ge=1, le=64, description="routers of each source, one per Kafka partition")
     source_routers: Text = Field(default="", description="other numbers of routers, by source: control:1")

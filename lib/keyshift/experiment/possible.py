@@ -65,7 +65,7 @@ class Rehearsal:
             )
 
     def hit(self, fault: Fault) -> None:
-        """Something of the job fails now. Raises BadInput for a fault that is not possible with so many replicas."""
+        """Let something of the job fail now. Raises BadInput for a fault that is not possible with so many replicas."""
         check_fault_now(self.spec.job, fault)
 
     def _change(self, target: Target, provisioned: int, after_restart: int, restarts: bool) -> Change:
@@ -81,8 +81,8 @@ class Rehearsal:
         return ScaleTo(target) if isinstance(target, int) else Map(target, most)
 
     def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
-        """Raises BadInput if there is no such strategy, it is not possible with the job's order or its replicas, or the
-        job's state is cut otherwise.
+        """Give the strategy. Raises BadInput if there is no such one, it is not possible with the job's order or its
+        replicas, or the job's state is cut otherwise.
         """
         point, bins = change(strategies.get(name), settings), self.spec.workload.bins
         check_alike(self.spec.job, point)

@@ -25,7 +25,7 @@ def nothing_moves(job: JobPart, scenario: Mapping[str, Any]) -> bool:
 
 
 def deaths_of(job: JobPart, scenario: ScenarioPart) -> list[Fault]:
-    """Faults behind which the query is started anew: of a job without replicas, as others go on otherwise."""
+    """Faults behind which the query is started anew: those of a job without replicas, as others go on otherwise."""
     return [fault for fault in scenario.every_fault() if fault.ends_query and job.replicas == 1]
 
 
@@ -42,7 +42,7 @@ def moves_apart(job: JobPart, scenario: ScenarioPart) -> bool:
 def check_replicas(
     job: JobPart, scenario: ScenarioPart, point: Strategy, stages: Sequence[str], unsettled: tuple[str, ...]
 ) -> None:
-    """Raises BadInput for what is not possible with so many replicas, or with a single one, or is not yet.
+    """Raise BadInput for what is not possible with so many replicas, or with a single one, or is not yet.
 
     ``point``: of the strategy. ``stages``: of the workload. ``unsettled``: values that are still to be measured.
     """
@@ -72,7 +72,7 @@ def check_replicas(
 
 
 def check_fault_now(job: JobPart, fault: Fault) -> None:
-    """Raises BadInput for a ``fault`` that is asked for while the job runs, and is not possible with so many replicas,
+    """Raise BadInput for a ``fault`` that is asked for while the job runs, and is not possible with so many replicas,
     or is not yet.
     """
     if job.replicas == 1 and fault.who in _WHOLE:
@@ -87,14 +87,14 @@ def check_fault_now(job: JobPart, fault: Fault) -> None:
 
 
 def check_alike(job: JobPart, point: Strategy) -> None:
-    """Raises BadInput if replicas would not make the same plan by this strategy."""
+    """Raise BadInput if replicas would not make the same plan by this strategy."""
     if job.replicas > 1:
         for line in _of_order(point):
             raise BadInput(f"replicas = {job.replicas} with {line}")
 
 
 def check_strategy(job: JobPart, name: str, point: Strategy) -> None:
-    """Raises BadInput if the strategy of this ``name`` is not possible with the job's order."""
+    """Raise BadInput if the strategy of this ``name`` is not possible with the job's order."""
     if not orderings.get(job.ordering).agrees:
         return
     for conflict in turn_conflicts(point):
@@ -127,7 +127,7 @@ def _conflicts(job: JobPart, unsettled: tuple[str, ...]) -> Iterator[str]:
 
 
 def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
-    """All replicas make the same plan, each by itself, and do all of it."""
+    """Why this cannot move: all replicas make the same plan, each by itself, and do all of it."""
     trigger, known = scenario.trigger, ", ".join((NOTHING_MOVES, *PLANNED_ALIKE))
     if trigger == NOTHING_MOVES:
         return
@@ -145,8 +145,9 @@ def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
 
 
 def _of_moves_apart(job: JobPart, hits: Sequence[Fault], stages: Sequence[str]) -> Iterator[str]:
-    """A slot of another stage would get the events of a key from other senders, and in another order. So would a slot
-    from a leader: what is ordered are rows of the slot, and another one has those of a unit that has moved.
+    """Why replicas cannot move one after the other. A slot of another stage would get the events of a key from other
+    senders, and in another order. So would a slot from a leader: what is ordered are rows of the slot, and another one
+    has those of a unit that has moved.
     """
     what = f"replicas_move = {job.replicas_move}"
     if orderings.get(job.ordering).leads:

@@ -21,7 +21,9 @@ Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in
 
 
 class _Change:
-    """``measured``: whether it goes by the load that the key groups have, which is measured for it."""
+    """A change of the assignment. ``measured``: whether it goes by the load that the key groups have, which is measured
+    for it.
+    """
 
     __slots__ = ()
     measured: ClassVar[bool] = False

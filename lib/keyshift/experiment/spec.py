@@ -113,7 +113,7 @@ class RunSpec:
         _rehearse(self)
 
     def _check_ordering(self) -> None:
-        """Raises BadInput for what is not possible where slots work in turns, or is not yet."""
+        """Raise BadInput for what is not possible where slots work in turns, or is not yet."""
         name, heartbeat_ms, frame_ms = self.job.ordering, self.job.heartbeat_ms, self.run.frame_ms
         protocol = orderings.of_library(name)
         if not protocol.agrees:
@@ -292,7 +292,7 @@ class RunSpec:
         return in_units(self.point(), target_of(change or self.changes[0], groups, load))
 
     def repeated(self, number: int) -> "RunSpec":
-        """The same for the ``number``-th repetition, which has other events if they are drawn."""
+        """The spec of the ``number``-th repetition, which has other events if they are drawn."""
         if self.run.events:
             return self
         workload = self.workload
@@ -300,7 +300,7 @@ class RunSpec:
         return replace(self, workload=type(workload)(**again))
 
     def settled(self, **chosen: float) -> "RunSpec":
-        """The same with what was ``chosen`` (of OF_AUTO) for what is unsettled, and for nothing else."""
+        """The spec with what was ``chosen`` (of OF_AUTO) for what is unsettled, and for nothing else."""
         if not self.unsettled:
             return self
         auto = [name for name in OF_AUTO if name in self.unsettled or name in self.run.auto]
@@ -330,7 +330,7 @@ class RunSpec:
 
 
 def _rehearse(spec: RunSpec) -> None:
-    """Raises BadInput if the job could not do what the script asks of it."""
+    """Raise BadInput if the job could not do what the script asks of it."""
     job = Rehearsal(spec)
     for at_s, asked in spec.scenario.commands():
         try:
@@ -340,7 +340,7 @@ def _rehearse(spec: RunSpec) -> None:
 
 
 def _require_plans(spec: RunSpec) -> None:
-    """Nothing is started with a plan that breaks an invariant, nor with a workload that cannot leave this process.
+    """Refuse a plan that breaks an invariant, or a workload that cannot leave this process, before any start.
 
     Raises PlanRejected, and BadInput.
     """

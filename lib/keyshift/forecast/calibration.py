@@ -54,7 +54,7 @@ class _SimulatedRun:
     measured: MeasuredRun
 
     def simulated(self, costs: Costs) -> Simulated:
-        """The same run, with the plan that the planner makes for it, on the machine that it was measured on."""
+        """Simulate the run, with the plan that the planner makes for it, on the machine that it was measured on."""
         spec, measured = self.spec, self.measured
         current = spec.start()
         load = _load(spec, self.manifest)
@@ -65,7 +65,7 @@ class _SimulatedRun:
 
 
 def calibrate(runs: Mapping[str, Sequence[tuple[Manifest, Tables]]]) -> Calibration:
-    """From runs with their tables, of any points, as ``Study.good()`` has them.
+    """Find costs from runs with their tables, of any points, as ``Study.good()`` has them.
 
     Each is also simulated with costs that are found without the runs of its strategy (of a restart: without that run),
     and compared. Raises BadInput for a run that cannot be simulated, or if there is too little to find costs from.
@@ -79,8 +79,9 @@ def calibrate(runs: Mapping[str, Sequence[tuple[Manifest, Tables]]]) -> Calibrat
 def require_costs(
     points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any], asked: Mapping[str, Question], in_pods: bool
 ) -> None:
-    """Before runs of ``points`` are made, parameters by name over those ``common`` to all: ``calibrate`` can find costs
-    from them, and those of everything that is ``asked``, as far as parameters tell. ``in_pods``: so are executors.
+    """Require, before runs of ``points`` are made (parameters by name over those ``common`` to all), that ``calibrate``
+    can find costs from them, and those of everything that is ``asked``, as far as parameters tell. ``in_pods``: so are
+    executors.
 
     Raises BadInput for executors in pods, for a point that cannot be simulated, if none has several steps, or if a
     restart is asked about and there are no two of which one has more state.
@@ -116,7 +117,7 @@ def usable(store: ResultStore, newest: int = 60) -> dict[str, list[tuple[Manifes
 
 
 def _alike(store: ResultStore, runs: Iterable[Manifest]) -> Iterator[tuple[Manifest, Tables]]:
-    """Those whose executors were no pods, from machines like that of the first of them."""
+    """The runs whose executors were no pods, from machines like that of the first of them."""
     machine = None
     for manifest in runs:
         if manifest.machine != (machine or manifest.machine) or _in_pods(tables := store.get_tables(manifest.run_id)):
@@ -141,7 +142,7 @@ def _in_pods(tables: Tables) -> bool:
 
 
 def _spec(manifest: Manifest) -> RunSpec:
-    """What was run. Raises BadInput if that cannot be simulated."""
+    """The spec of what was run. Raises BadInput if that cannot be simulated."""
     spec = make_spec(manifest.parameters)
     _require_known(f"run {manifest.run_id}", spec, live=not {"seconds", "run.seconds"} & manifest.parameters.keys())
     return spec
@@ -154,13 +155,13 @@ def _require_known(name: str, spec: RunSpec, live: bool = False) -> None:
 
 
 def _state(spec: RunSpec) -> int:
-    """Bytes of values."""
+    """Bytes of the values of all keys."""
     assert isinstance(spec.workload, Keyed)
     return max(spec.workload.keys * spec.workload.state_bytes, 1)
 
 
 def _steps(spec: RunSpec) -> int:
-    """Of the migration, if all units are alike."""
+    """Steps of the migration, if all units are alike."""
     current = spec.start()
     alike = [1.0] * len(current.owner)
     return len(make_plan(spec.point().phase(0), current, spec.target(current), alike, spec.workload.seed).steps)
@@ -222,7 +223,7 @@ def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
 
 
 def _rows_per_s(spec: RunSpec) -> float:
-    """Into all slots, before the migration: one that owns nothing gets no row of every frame."""
+    """Rows into all slots, before the migration: one that owns nothing gets no row of every frame."""
     frame_s, owners = spec.run.frame_ms / 1000, len(set(spec.start().owner))
     idle_s = frame_s * ceil(TICK_US / SECOND_US / frame_s)
     return spec.routers * (owners / frame_s + (max(spec.tasks.values()) - owners) / idle_s)

@@ -104,7 +104,7 @@ def _events_of(stage: KeyedStage, results: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _results(alone: StageAlone, given: list[pa.RecordBatch], watermark: int) -> list[pa.RecordBatch]:
-    """Of batches of events, and of the timers that are due."""
+    """Results of batches of events, and of the timers that are due."""
     results = []
     if alone.operator.uses_time:
         for state in alone.states:

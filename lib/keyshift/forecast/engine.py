@@ -46,13 +46,13 @@ class Simulated:
 
 
 def require_possible(strategy: Strategy) -> None:
-    """Raises BadInput for a strategy that cannot be simulated."""
+    """Raise BadInput for a strategy that cannot be simulated."""
     if strategy.unit == "key":
         raise BadInput(f"transfer = {strategy.mode.transfer}: keys that move one by one are not simulated")
 
 
 def check_costs(strategy: Strategy, current: Assignment, target: Assignment, load: Load, costs: Costs) -> None:
-    """Raises BadInput if a slot has more events than it can take, or a restart costs nobody knows what."""
+    """Raise BadInput if a slot has more events than it can take, or a restart costs nobody knows what."""
     slots = 1 + max(*current.owner, *target.owner)
     for assignment in (current, target):
         load.check(assignment, slots, costs)
@@ -73,7 +73,7 @@ def simulated(
     costs: Costs,
     seed: int = 0,
 ) -> Simulated:
-    """``plan``, which ``strategy`` made for the way from ``current`` to ``target``, carried out.
+    """Carry out ``plan``, which ``strategy`` made for the way from ``current`` to ``target``.
 
     ``seed``: of the moments at which records first ask for a unit. The same input gives the same output. Raises
     BadInput if keys move one by one, and as ``check_costs``.
@@ -106,7 +106,7 @@ def simulated(
 
 
 class _Migration:
-    """``begin_s`` is the first switch, ``end_s`` when the last unit is in place; the trigger is 0."""
+    """One migration. ``begin_s`` is the first switch, ``end_s`` when the last unit is in place; the trigger is 0."""
 
     def __init__(
         self, strategy: Strategy, current: Assignment, load: Load, cluster: Cluster, costs: Costs, slots: int, seed: int
@@ -131,7 +131,7 @@ class _Migration:
     # -- a restart ----------------------------------------------------------------------------------------------------
 
     def restart(self, plan: Plan, target: Assignment) -> None:
-        """Everything stops, is written to the store and read from there by its new owners."""
+        """Stop everything, write it to the store, and have its new owners read it from there."""
         load, costs, cluster = self._load, self._costs, self._cluster
         self.begin_s, took_s = 0.0, costs.restart_s
         for assignment in (self.assignment, target):
@@ -193,13 +193,13 @@ class _Migration:
         heapq.heappush(self._answers, answer)
 
     def _prepare(self, version: Version, step: Step, now_s: float) -> None:
-        """A slot prepares a step when it hears of it and its part of the step before has ended."""
+        """Prepare a step: each slot does when it hears of it and its part of the step before has ended."""
         heard_s = now_s + self._costs.notify_s
         for slot in sorted({slot for move in step.moves for slot in (move.source, move.destination)}):
             self._answer(max(heard_s, self._free[slot]), "prepared", version, slot)
 
     def _switch(self, step: Step, now_s: float) -> None:
-        """Routers switch between two frames, state moves behind the last one's barrier, records wait for it."""
+        """Switch routers between two frames; state moves behind the last one's barrier, records wait for it."""
         load, costs, moves, mode = self._load, self._costs, step.moves, step.mode
         begins = load.boundaries(now_s + costs.notify_s)
         ready_s = begins[-1] + costs.handover_s
@@ -238,7 +238,7 @@ class _Migration:
         self.bytes, self.units = self.bytes + float(sizes.sum()), self.units + len(moves)
 
     def _to_send(self, move: Move) -> float:
-        """Bytes: of a unit with a copy where it goes, what has changed since the last round of copying, on average."""
+        """Bytes to send: of a unit with a copy at its destination what has changed since the last round, on average."""
         load, unit = self._load, move.unit
         if (unit, move.destination) not in self._copies:
             return float(load.unit_bytes[unit])
@@ -254,7 +254,7 @@ class _Migration:
 
 
 def _last(moves: Sequence[Move], ends: Floats) -> dict[int, float]:
-    """Of each slot, when the last of its ``moves`` ends."""
+    """The moment when the last of its ``moves`` ends, for each slot."""
     last: defaultdict[int, float] = defaultdict(float)
     for move, end_s in zip(moves, ends.tolist(), strict=True):
         for slot in (move.source, move.destination):

@@ -42,13 +42,13 @@ class MeasuredRun:
 
     @cached_property
     def typical(self) -> dict[str, float]:
-        """Of a step."""
+        """The typical times and amounts of a step."""
         return _typical(self)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """``table``: a row for each cost, with value and unit, what it is from, and how far off that typically is (%)."""
+    """Costs, in a ``table`` too: for each its value, unit, what it is from, and how far off that typically is (%)."""
 
     costs: Costs
     table: pd.DataFrame
@@ -123,11 +123,11 @@ class _CostTable:
         self._rows: list[dict[str, Any]] = []
 
     def frame(self) -> pd.DataFrame:
-        """See ``Fit``."""
+        """The table of a ``Fit``."""
         return pd.DataFrame(self._rows).set_index("what")
 
     def median(self, name: str, values: "pd.Series[float]", of: str) -> float:
-        """The median of those that are known, not below 0; 0 if none is."""
+        """Find a cost as the median of the values that are known, not below 0; 0 if none is."""
         known = values.dropna()
         middle = max(float(known.median()), 0.0) if len(known) else 0.0
         self._add(name, middle, f"{len(known)} {of}", float((known - middle).abs().median()) / (middle or nan))

@@ -54,16 +54,16 @@ class Costs:
             raise BadInput(f"before_ms: must be {len(LEVELS)} finite numbers, quantiles of latency in milliseconds")
 
     def latency_ms(self, frame_s: float) -> Floats:
-        """Without a migration, with frames so far apart: quantiles at ``LEVELS``, shape (200,)."""
+        """The latency without a migration, with frames so far apart: quantiles at ``LEVELS``, shape (200,)."""
         return np.maximum(np.array(self.before_ms) + 1000 * frame_s * LEVELS, 0.0)
 
     def to_json(self) -> dict[str, Any]:
-        """For a file; NaN is null."""
+        """The costs for a file; NaN is null."""
         return {name: None if value != value else value for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, raw: Any) -> "Costs":
-        """The inverse of ``to_json``. Raises BadInput if it is not."""
+        """The inverse of ``to_json``. Raises BadInput for anything else."""
         names = [cost.name for cost in fields(cls)]
         if not isinstance(raw, dict) or sorted(raw) != sorted(names):
             raise BadInput(f"costs: must be an object with {', '.join(names)}")
@@ -88,7 +88,7 @@ class Cluster:
                 raise BadInput(f"{name} = {getattr(self, name)}: must be more than 0")
 
     def floor_s(self, current: Assignment, target: Assignment, unit_bytes: Floats) -> float:
-        """A bare copy of what must move, over the busiest link; 0 if nothing has to leave its host."""
+        """Seconds of a bare copy of what must move, over the busiest link; 0 if nothing has to leave its host."""
         here, there = (assignment.slot_of // self.host_slots for assignment in (current, target))
         leaves = here != there
         busiest = [np.bincount(hosts[leaves], unit_bytes[leaves]).max(initial=0.0) for hosts in (here, there)]
@@ -108,7 +108,7 @@ class Load:
 
     @cached_property
     def rows_per_s(self) -> float:
-        """Into each slot."""
+        """Rows per second into each slot."""
         return self.routers / self.frame_s
 
     def boundaries(self, since_s: float) -> Floats:
@@ -122,7 +122,7 @@ class Load:
         return np.bincount(assignment.slot_of, self.rates, minlength=slots).astype(np.float64)
 
     def check(self, assignment: Assignment, slots: int, costs: Costs) -> None:
-        """Raises BadInput if a slot has more to do than it can."""
+        """Raise BadInput if a slot has more to do than it can."""
         busy = self.of_slots(assignment, slots) * costs.event_s + self.rows_per_s * costs.row_s
         if busy.max() >= 1:
             raise BadInput(

@@ -73,7 +73,7 @@ class _Case(NamedTuple):
 
 
 def questions(points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any] | None = None) -> dict[str, Question]:
-    """Those of ``points``, see ``simulate``. Raises BadInput for one that is not possible, or if there is none."""
+    """Questions of ``points``, see ``simulate``. Raises BadInput for one that is not possible, or if there is none."""
     if not points:
         raise BadInput("simulate: no point given; name a strategy")
     return {name: _question({**(common or {}), **given}) for name, given in points.items()}
@@ -82,8 +82,8 @@ def questions(points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]
 def simulate(
     costs: Costs, points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any] | None = None
 ) -> pd.DataFrame:
-    """The migrations of ``points``, each by name with ``strategy``, its settings and fields of ``ClusterPart``, over
-    those ``common`` to all; nothing is run.
+    """Simulate the migrations of ``points``, each by name with ``strategy``, its settings and fields of
+    ``ClusterPart``, over those ``common`` to all; nothing is run.
 
     A row for each point: point, strategy, the fields of ``ClusterPart``, and those of ``forecast.Simulated`` that are
     numbers. Raises BadInput for a point that is not possible or cannot be simulated, before any is.

@@ -14,7 +14,7 @@ PER_S = 16  # frames per second that are looked at, at the least
 
 
 class Waits:
-    """Collects them, by the second in which an event was created and by length."""
+    """Collects waits, by the second in which an event was created and by length."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -22,7 +22,7 @@ class Waits:
         self.longest_s = 0.0
 
     def add(self, begins: Floats, ends: Floats, rates: Floats, busy: Floats) -> None:
-        """Records wait from the first frame of each router (``begins``, ascending) to an end of their own.
+        """Add records that wait from the first frame of each router (``begins``, ascending) to an end of their own.
 
         ``ends``, ``rates`` (events/s) and ``busy`` (the share of a server's time that they take) are of shape (n,):
         what has waited is processed in order, so the queue is gone only after its end, and later events wait for it.

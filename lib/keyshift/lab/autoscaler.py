@@ -28,8 +28,8 @@ Work = Mapping[int, tuple[int, float]]  # of each slot of a stage: records, and 
 
 
 class Autoscaler:
-    """For the controlling thread, which calls ``go_on`` often. ``first``: moment of the first look, since the epoch.
-    ``ask`` requests a change of a stage.
+    """The autoscaler of a run. The controlling thread calls ``go_on`` often. ``first``: moment of the first look, since
+    the epoch. ``ask`` requests a change of a stage.
 
     What the system raises when it has died passes through: the next look begins a new measurement.
     """
@@ -59,7 +59,7 @@ class Autoscaler:
         self.decisions = Scalings(len(self.stages))
 
     def go_on(self) -> None:
-        """Looks if it is time to. Raises what the system raises if it has died."""
+        """Look, if it is time to, and request what is decided. Raises what the system raises if it has died."""
         now = time.time()
         was_moving, self._moving = self._moving, self._system.busy
         if was_moving and not self._moving:
@@ -82,7 +82,7 @@ class Autoscaler:
         self.decisions.append(requested)
 
     def _requested(self, made: Scaling) -> Scaling:
-        """What becomes of a decision: a stage whose request is refused stays as it is, and the reason says so."""
+        """Request a decision, and give what becomes of it: a refused stage stays as it is, and the reason says so."""
         stages, refused = list(made.stages), []
         for place, (name, stage) in enumerate(zip(self.stages, made.stages, strict=True)):
             if stage.target == stage.slots:
@@ -164,7 +164,7 @@ def _work(slots: Mapping[int, Measured]) -> Work:
 
 
 def _done(work: Work, before: Work, owners: Collection[int]) -> StageLook:
-    """Nothing, if the slots do not go on from where they were: the system was started anew."""
+    """What the slots of a stage have done; nothing, if they do not go on from before: the system was started anew."""
     goes_on = all(slot in work and work[slot][0] >= records for slot, (records, _) in before.items())
     if not before or not goes_on:
         return StageLook(len(owners), 0.0, 0.0)
@@ -197,7 +197,7 @@ def sentence(made: Scaling, names: Sequence[str]) -> str:
 
 
 def told(made: Scaling, names: Sequence[str]) -> DecisionTold:
-    """The same for JSON: what is not known, or was not compared, is None."""
+    """A decision for JSON: what is not known, or was not compared, is None."""
     look = made.look
     return {
         "at_s": look.at_s,

@@ -15,7 +15,8 @@ LOOK_S = 0.05  # between two looks: a query that has died is silent until the ne
 
 
 class Backlog:
-    """A system that has not worked it off in ``allowed_s`` is ``overloaded``. ``check`` raises what ends the run.
+    """The results that are due and have not come. A system that has not worked them off in ``allowed_s`` is
+    ``overloaded``. ``check`` raises what ends the run.
 
     ``deadline_s``: so long a slot may stand between two batches, until it says itself that its job has failed.
     """
@@ -36,15 +37,15 @@ class Backlog:
         self._feed: Feed | None = None
 
     def begin(self, feed: Feed) -> None:
-        """From now on there is nothing more to do than what ``feed`` has offered, and somebody is there who does it."""
+        """Begin to count: nothing more is to do than what ``feed`` has offered, and somebody is there who does it."""
         self._feed, self._since = feed, time.monotonic()
 
     def begin_anew(self) -> None:
-        """The query has died and begins anew: it has its time once more."""
+        """Give the query its time once more: it has died and begins anew."""
         self._since, self.overloaded = max(self._since, time.monotonic()), False
 
     def await_migrations(self) -> None:
-        """They may take long if every step has to get through a backlog: then what has not begun is taken back."""
+        """Wait until migrations are over. If a backlog makes every step slow, take back what has not begun."""
         while self._system.busy:
             self._check()
             if not self.overloaded and self._out_of_time():
@@ -52,13 +53,13 @@ class Backlog:
             time.sleep(LOOK_S)
 
     def finish(self) -> None:
-        """Until everything offered has been answered; if the job is overloaded, what it has processed by then."""
+        """Wait until everything offered has been answered; if the job is overloaded, what it has processed by then."""
         self._reporter.enter(Doing(Activity.CATCHING_UP))
         self.await_results()
         self._system.stop()
 
     def await_results(self) -> None:
-        """Until all results that are due have come, or none comes any more (then some are lost), or time is up."""
+        """Wait until all results that are due have come, none comes any more (then some are lost), or time is up."""
 
         def over() -> bool:
             self._check()

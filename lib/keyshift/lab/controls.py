@@ -12,8 +12,8 @@ from keyshift.wire.faults import Fault
 
 
 class JobControls(Rehearsal):
-    """Of ``system``, in ``run``. ``migrate`` requests what was proposed. ``most``: slots of each stage that a restart
-    may lead to.
+    """The controls of the job ``system``, in ``run``. ``migrate`` requests what was proposed. ``most``: slots of each
+    stage that a restart may lead to.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class JobControls(Rehearsal):
     def move(
         self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
     ) -> Requested:
-        """Nothing changes between the check, the plan and the request."""
+        """Plan a migration and request it. Nothing changes between the check, the plan and the request."""
         name, point = self._stage(stage), self._point(strategy, settings or {}) if strategy else None
         provisioned = self._system.status()["stages"][name]["provisioned"]
         wanted = self._change(target, provisioned, self._most[name], (point or self.spec.point()).restarts)
@@ -39,15 +39,15 @@ class JobControls(Rehearsal):
         return {**migration, "steps": proposal.steps_as_json()}
 
     def cancel(self) -> None:
-        """See ``Plans.cancel``."""
+        """Take back the steps and migrations that have not begun, of all stages."""
         self._system.plans.cancel()
 
     def change_rate(self, rate: float, source: str | None = None) -> None:
-        """See ``RunLoop.change_rate``."""
+        """Offer so many events per second from now on, of ``source`` or else the first one."""
         super().change_rate(rate, source)
         self._run.change_rate(rate, source)
 
     def hit(self, fault: Fault) -> None:
-        """See ``SystemUnderTest.hit``."""
+        """Make a process of the system, or a service, fail now. Raises BadInput if it cannot happen here."""
         super().hit(fault)
         self._system.hit(fault)

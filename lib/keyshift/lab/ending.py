@@ -8,11 +8,11 @@ from keyshift.progress import Say
 
 
 class Unwanted(KeyshiftError):
-    """Nobody wants the job any more, nor its verdict."""
+    """Ends a run when nobody wants the job any more, nor its verdict."""
 
 
 class Ending(StrEnum):
-    """Of a run, or of the process of a live job."""
+    """How a run, or the process of a live job, ends."""
 
     STOPPED = "stopped"  # the verdict is stored
     GIVEN_UP = "given up"  # by who had started it
@@ -41,17 +41,17 @@ class RunEnd:
         return False
 
     def decided(self, ending: Ending) -> None:
-        """Hears the ending before anything is deleted."""
+        """Hear the ending before anything is deleted."""
 
     def decide(self, error: BaseException | None) -> Ending:
-        """The ending of a run that was ended by ``error``, or has stored its verdict. The first decision holds."""
+        """Decide how a run ends that ``error`` has ended, or that has stored its verdict. The first decision holds."""
         if self.ending is None:
             self.ending = self.of(error)
             self.decided(self.ending)
         return self.ending
 
     def of(self, error: BaseException | None) -> Ending:
-        """What ``decide`` would say."""
+        """Give the ending that ``decide`` would choose."""
         if error is None:
             return Ending.STOPPED
         if isinstance(error, Deposed):
@@ -62,7 +62,8 @@ class RunEnd:
 
 
 def all_of(steps: Mapping[str, Callable[[], None]], say: Say) -> list[str]:
-    """Each of them, whatever becomes of the others: the run's own error is the news. Gives those that failed.
+    """Carry out each of ``steps``, whatever becomes of the others: the run's own error is the news. Give those that
+    failed.
 
     Raises Deposed at once.
     """

@@ -52,7 +52,7 @@ class Asked:
 
 
 class NotStarted(BaseException):
-    """Instead of a start, where ``nothing_starts``; no error, so that nobody handles it as one."""
+    """Raised instead of a start, where ``nothing_starts``; no error, so that nobody handles it as one."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -140,8 +140,8 @@ def open_lab(
 def require_possible_here(
     specs: Sequence[RunSpec], profile: str | None = None, also: Sequence[str] = (), lasts_s: float | None = None
 ) -> Profile:
-    """The profile, in which each of ``specs`` can run. Whatever starts a run asks this before it starts anything. What
-    is too much for this machine without being refused is told.
+    """Require that each of ``specs`` can run in the profile, and return it. Whatever starts a run asks this before it
+    starts anything. What is too much for this machine without being refused is told.
 
     ``also``, ``lasts_s``: see ``Asked``.
     Raises KeyshiftError if Java is missing, the user has no name, the profile is not right, or a run does not fit into
@@ -158,7 +158,7 @@ def require_possible_here(
 
 
 def _tell_what_is_too_much(specs: Sequence[RunSpec], place: Profile, machine: Resources) -> None:
-    """Memory for a verdict; processors for the load, if it is known what one costs here."""
+    """Tell if a verdict needs too much memory, or the load too many processors, if it is known what one costs here."""
     judged = max((needs_of(spec).verdict_bytes for spec in specs), default=0)
     if judged > machine.memory:
         _tell_once(
@@ -177,12 +177,12 @@ def _tell_what_is_too_much(specs: Sequence[RunSpec], place: Profile, machine: Re
 
 @cache
 def _tell_once(line: str) -> None:
-    """In this process: who measures beside another engine asks twice."""
+    """Tell a line once in this process: who measures beside another engine asks twice."""
     tell(line)
 
 
 def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:
-    """Raises KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
+    """Raise KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
     require_user()
     require_needs(spec, place, machine)
     require_possible(spec.scenario.every_fault(), _stack(place), place.spark)
@@ -191,8 +191,8 @@ def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:
 
 
 def require_user() -> None:
-    """Raises ServiceUnavailable if the user of this process has no name: Spark would start behind everything else, and
-    end for that.
+    """Require that the user of this process has a name, else raise ServiceUnavailable: Spark would start behind
+    everything else, and end for that.
     """
     try:
         pwd.getpwuid(os.getuid())

@@ -13,7 +13,7 @@ LOOK_S = 0.5
 
 
 class PodFaults(BesideRun):
-    """Of services in the namespace of ``spark``, and of the executors of a job without replicas."""
+    """Faults of services in the namespace of ``spark``, and of the executors of a job without replicas."""
 
     executors = True
 
@@ -23,7 +23,7 @@ class PodFaults(BesideRun):
         self._pods = Pods(spark)
 
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here, ServiceUnavailable if the cluster cannot be asked."""
+        """Require that a fault can happen here, else raise BadInput; ServiceUnavailable if the cluster does not say."""
         require_possible([fault], None, self._spark)
         if fault.who not in SERVICES:
             return

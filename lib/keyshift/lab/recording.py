@@ -20,7 +20,8 @@ PROTOCOL_LOG = "protocol.jsonl"  # of a run that is bad or died
 
 
 class Recording:
-    """Of one run, from its beginning on; ``ended`` or ``died`` stores it. ``copy_bytes_per_s``: of a bare copy.
+    """The record of one run, from its beginning on; ``ended`` or ``died`` stores it. ``copy_bytes_per_s``: of a bare
+    copy.
 
     ``took``: when it began and ended, if it is over. ``versions``: of another system than keyshift's job.
     """
@@ -55,7 +56,7 @@ class Recording:
         say(f"run {run_id}")
 
     def ended(self, evaluation: Evaluation, log: list[LogEvent]) -> Manifest:
-        """``log``: its last protocol events, kept if the verdict is bad."""
+        """Store a run that has ended. ``log``: its last protocol events, kept if the verdict is bad."""
         tables, judged, facts, notes = evaluation
         metrics = tables["metrics"].to_pandas()
         latency = tables["latency"].to_pandas()
@@ -97,7 +98,7 @@ class Recording:
         return stored if judged.ok else self._put_log(stored, log)
 
     def died(self, error: BaseException, log: list[LogEvent]) -> None:
-        """Of ``error``, which is the news: if the store is what died, that is not said once more."""
+        """Store a run that ``error`` has ended, which is the news: if the store has died, that is not said again."""
         words = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         manifest = Manifest(**self._common, status="died", error=words, finished_at=datetime.now(UTC))
         with contextlib.suppress(KeyshiftError):

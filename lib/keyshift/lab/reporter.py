@@ -12,24 +12,24 @@ from keyshift.progress import Say
 
 
 class Reporter:
-    """Shows nothing until ``bar`` is entered; a line has what is being done."""
+    """Shows a run. It shows nothing until ``bar`` is entered; a line has what is being done."""
 
     def __init__(self, say: Say) -> None:
         self.say, self.doing = say, Doing(Activity.WARMING_UP)
         self._bar: Any = None
 
     def enter(self, doing: Doing) -> None:
-        """From now on ``doing`` is what is done."""
+        """Show from now on that ``doing`` is done."""
         self.doing = doing
 
     @contextmanager
     def bar(self, seconds: float, title: str) -> Iterator[None]:
-        """Inside, the load is offered, for so long."""
+        """Show a bar for ``seconds``: inside, the load is offered."""
         with tqdm(total=round(seconds), unit="s", desc=title, leave=False, disable=None) as self._bar:
             yield
 
     def second(self, second: Second) -> None:
-        """What came out in a second."""
+        """Show what came out in a second."""
         bar = self._bar
         if bar is None:
             return

@@ -144,15 +144,16 @@ class Lab:
         return [spec.settled(rate=load.rate, frame_ms=load.frame_ms) for spec in specs]
 
     def run(self, spec: RunSpec, make_script: MakeScript = scenario_script) -> Manifest:
-        """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
+        """Make one run, and store it whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
         [spec] = self.settled([spec])
         require_possible(spec.scenario.every_fault(), self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
         return self.record(spec, run_id, make_script, [*spec.tasks.values()][-1], spec.parameters())
 
     def start(self, spec: RunSpec, on_end: Callable[[], None] = lambda: None) -> LiveJob:
-        """A job that runs until it is stopped, as soon as events go in. There may be one at a time. It keeps no
-        journal, and ends with the lab at the latest: then nothing is left of it, and nothing can go on with it.
+        """Start a job that runs until it is stopped; returns as soon as events go in. There may be one at a time. It
+        keeps no journal, and ends with the lab at the latest: then nothing is left of it, and nothing can go on with
+        it.
 
         ``on_end``: called when it has ended. Raises BadInput if one runs already, KeyshiftError if it does not start.
         """
@@ -171,7 +172,7 @@ class Lab:
         return job
 
     def require_snapshots(self, spec: RunSpec, job: str, names: Iterable[str]) -> None:
-        """Raises BadInput if snapshots of a ``job`` are not of the job of ``spec``, or of another keyshift. One that is
+        """Raise BadInput if snapshots of a ``job`` are not of the job of ``spec``, or of another keyshift. One that is
         damaged or missing is no reason: the job goes on from another one.
         """
         store = SavepointStore(self._endpoints, job)
@@ -197,9 +198,9 @@ class Lab:
         parameters: dict[str, Any],
         end: RunEnd | None = None,
     ) -> Manifest:
-        """A run of this script, stored. ``results``: partitions of their topic, for as many slots.
+        """Make a run of this script, and store it. ``results``: partitions of their topic, for as many slots.
 
-        ``end``: how it may end, if not as a run does, of which nothing is left behind.
+        ``end``: how it may end, if not as a run does, which leaves nothing behind.
         """
         recording, log, end = self._recording(spec, run_id, parameters), list[LogEvent](), end or RunEnd()
         try:
@@ -214,7 +215,8 @@ class Lab:
             raise
 
     def run_series(self, job: RunSpec, specs: Sequence[RunSpec]) -> Iterator[Manifest]:
-        """A run of each of ``specs``, all of them laps of one ``job``; see ``series``. Each is stored as it is taken.
+        """Make a run of each of ``specs``, all of them laps of one ``job``; see ``series``. Each is stored as it is
+        taken.
 
         Raises KeyshiftError if the job died: then nothing is known of any of them.
         """
@@ -241,8 +243,8 @@ class Lab:
     def _prepared(
         self, spec: RunSpec, run_id: str, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
     ) -> Iterator[Prepared]:
-        """A run, with all that it consists of. ``log`` gets its last protocol events. What is left behind, ``end``
-        decides.
+        """Prepare a run, with all that it consists of. ``log`` gets its last protocol events. ``end`` decides what is
+        left behind.
         """
         chosen = settings_of(spec.backend.name, spec.backend.settings, self._endpoints.redis)
         folder = None if self._place.on_kubernetes else self.work
@@ -310,7 +312,7 @@ class Lab:
                     end.deleted = not end.left
 
     def _faults(self, note: Say, several: bool, faults: Sequence[Fault]) -> BesideRun:
-        """Who carries out those of services, and of executors that are pods; replicas delete their own."""
+        """Choose who carries out faults of services, and of executors that are pods; replicas delete their own."""
         if not self._place.on_kubernetes:
             return ServiceFaults(self._stack, self._place, note, faults)
         from keyshift.lab.pod_faults import PodFaults  # imports what half of each command would need to begin
@@ -324,7 +326,7 @@ OnFailure = Callable[[RunSpec, KeyshiftError], None]
 
 
 def run_all(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None) -> Iterator[Manifest]:
-    """Every spec, each as often as its ``repetitions`` say, the strategies in turn so that drift hits all alike.
+    """Run every spec, each as often as its ``repetitions`` say, the strategies in turn so that drift hits all alike.
 
     ``failed``: gets a run that died, and why, and the others go on. Raises KeyshiftError without it.
     """
@@ -332,7 +334,7 @@ def run_all(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None)
 
 
 def run_each(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None) -> Iterator[tuple[RunSpec, Manifest]]:
-    """As ``run_all``, each run with that of the ``specs`` of which it is one repetition."""
+    """As ``run_all``, but give each run with the one of ``specs`` that it repeats."""
     specs, most = lab.settled(specs), max(spec.run.repetitions for spec in specs)
     for repetition in range(most):
         for spec in specs:

@@ -92,13 +92,13 @@ class RunLoop:
         self._script = make_script(self)
 
     def execute(self) -> Evaluation:
-        """From the topics to the verdict. Raises KeyshiftError if the run dies."""
+        """Run from the topics to the verdict. Raises KeyshiftError if the run dies."""
         self.run()
         span = Span(self.began_at, self.began_at + self.spec.run.warmup_s, self._ended_at, self.trigger)
         return self.end().evaluation(span, self.scalings, self.reporter.say)
 
     def end(self) -> EndedJob:
-        """What was offered and what came of it, after ``run``. Ends traffic and system."""
+        """Give what was offered and what came of it, after ``run``. Ends traffic and system."""
         self.traffic.stop()
         assert self.feed is not None
         final, deaths = self.system.final_state(), [(at, FAULT, DEATH, 1.0) for at in self.deaths]
@@ -107,7 +107,7 @@ class RunLoop:
         return EndedJob(self.spec.workload, self.traffic, self.feed, final, samples, self.backlog.overloaded)
 
     def run(self) -> None:
-        """From the topics until the system has answered everything and stands. Raises KeyshiftError if the run dies."""
+        """Run from the topics until all is answered and the system stands. Raises KeyshiftError if the run dies."""
         self.feed = feed = self.open()
         with Sampler(self.around, self.pods, self.parts) as sampler:
             begin = time.time() + LEAD_S
@@ -136,7 +136,7 @@ class RunLoop:
         return {**self.services(), **self.traffic.pids, os.getpid(): "driver"}
 
     def open_new(self) -> Feed:
-        """Topics, generator and system, until every router and slot has put a first row through."""
+        """Open topics, generator and system, and wait until every router and slot has put a first row through."""
         self.traffic.lasts_s = self.lasts_s
         self.traffic.open()
         feed = self.traffic.feed(self.spec.loads, self.spec.run.frame_ms)
@@ -160,7 +160,7 @@ class RunLoop:
             time.sleep(min(left, LOOK_S))
 
     def look(self) -> None:
-        """While the load is offered. Raises what ends the run, or QueryDied."""
+        """Check, and do what is due while the load is offered. Raises what ends the run, or QueryDied."""
         self.check()
         if (now := time.monotonic()) - self._looked_at >= 1.0:
             self._looked_at = now
@@ -170,7 +170,7 @@ class RunLoop:
             self._autoscaler.go_on()
 
     def check(self) -> None:
-        """At any time. Raises what ends the run, or QueryDied."""
+        """See at any time whether something has failed. Raises what ends the run, or QueryDied."""
         self._require_wanted()
         self.system.check()
         self.traffic.check()
@@ -182,8 +182,8 @@ class RunLoop:
             raise Unwanted("the job was given up before it was stopped: it has no verdict")
 
     def change_rate(self, rate: float, source: str | None = None) -> None:
-        """Another rate of ``source``, or else of the first one, from now on: events per second, of a load whose length
-        is not known.
+        """Offer another rate of ``source``, or else of the first one, from now on: events per second, of a load whose
+        length is not known.
         """
         assert self.feed is not None
         source = source or next(iter(self.rates))
@@ -201,7 +201,7 @@ class RunLoop:
         return len(found) == seconds and all(p99 is not None and p99 <= objective_ms for p99 in found)
 
     def autoscale(self, first: float, ask: Callable[[ScaleTo, str], object]) -> None:
-        """From the moment ``first`` on; see ``Autoscaler``."""
+        """Autoscale from the moment ``first`` on; see ``Autoscaler``."""
         assert self.feed is not None
         given = self.spec, self.system, self.traffic, self.feed, first, self.reporter.say
         self._autoscaler = Autoscaler(*given, ask)
@@ -214,7 +214,7 @@ class RunLoop:
     # -- the death of the query ---------------------------------------------------------------------------------------
 
     def surviving(self, step: Callable[[], T], then: Callable[[], T] | None = None) -> T:
-        """``step``, and once more after each death of the query, as long as the run may survive it.
+        """Do ``step``, and once more after each death of the query, as long as the run may survive it.
 
         ``then``: after a death, instead of a ``step`` that the recovery does over.
         """

@@ -11,7 +11,7 @@ _OF_LOOK, _OF_STAGE = 11, 10  # numbers of a decision, and of each stage in it
 
 
 class Scalings(Sequence[Scaling]):
-    """In the order in which they were made. One thread appends, any thread reads.
+    """Decisions in the order in which they were made. One thread appends, any thread reads.
 
     Numbers are in rows of an array, and each reason is kept once; whoever reads gets decisions made of them anew.
     ``stages``: how many the job has.

@@ -21,7 +21,7 @@ from keyshift.wire.faults import EXECUTOR, REPLICA, SERVICES, Fault
 
 
 def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkProfile) -> None:
-    """Raises BadInput if one of ``faults`` cannot happen here. ``stack``: the services, None if they are not ours."""
+    """Raise BadInput if one of ``faults`` cannot happen here. ``stack``: the services, None if they are not ours."""
     killed = [fault.who for fault in faults if fault.action == "kill" and fault.who in SERVICES]
     cut = {fault.who for fault in faults if fault.cuts_off}
     for fault in faults:
@@ -54,7 +54,7 @@ def require_possible(faults: Sequence[Fault], stack: Stack | None, spark: SparkP
 
 
 def _require_in_pods(fault: Fault) -> None:
-    """Pods can be deleted, and whoever has made them makes others."""
+    """Require a fault that can hit pods: they can be deleted, and whoever has made them makes others."""
     if fault.who in SERVICES and (fault.action != "restart" or fault.seconds):
         raise BadInput(
             f"fault = {fault}: a pod of {fault.who} is deleted, and its StatefulSet makes another one at once; use "
@@ -76,7 +76,7 @@ class BesideRun:
 
     @abstractmethod
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here, or not any more, ServiceUnavailable if that cannot be asked."""
+        """Raise BadInput if a fault cannot happen here, or not any more, ServiceUnavailable if that cannot be asked."""
 
     def allows(self, fault: Fault) -> bool:
         """See ``ServicesToHit``."""
@@ -88,11 +88,11 @@ class BesideRun:
         return True
 
     def seen_by(self, config: JobConfig) -> JobConfig:
-        """What the Spark of a job is to have instead of its ``config``, so that it can be cut off."""
+        """Give what the Spark of a job is to have instead of its ``config``, so that it can be cut off."""
         return config
 
     def hit(self, fault: Fault, host: str = "") -> None:
-        """Begin; for any thread. ``host``: see ``ServicesToHit``."""
+        """Begin a fault; for any thread. ``host``: see ``ServicesToHit``."""
         thread = threading.Thread(target=self._noted, args=(fault, host), name="keyshift-fault", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -105,7 +105,7 @@ class BesideRun:
 
     @abstractmethod
     def _carry_out(self, fault: Fault, host: str) -> None:
-        """Until what was hit is there again, if it comes again. Raises KeyshiftError."""
+        """Carry out a fault until what was hit is there again, if it comes again. Raises KeyshiftError."""
 
     @property
     def away(self) -> bool:
@@ -113,18 +113,19 @@ class BesideRun:
         return any(thread.is_alive() for thread in self._threads)
 
     def cut_short(self) -> None:
-        """A fault that lasts ends now, and one that comes later as soon as it has begun; does not wait."""
+        """End a fault that lasts now, and one that comes later as soon as it has begun; does not wait."""
         self._closing.set()
 
     def close(self) -> None:
-        """Until all of it is there again, which does not wait for the end of a fault that lasts."""
+        """Wait until all of it is there again, but not for the end of a fault that lasts."""
         self.cut_short()
         for thread in self._threads:
             thread.join()
 
 
 class ServiceFaults(BesideRun):
-    """Of embedded services, and of what a run connects to: a replica may be cut off from those that ``faults`` name.
+    """Faults of embedded services, and of what a run connects to: a replica may be cut off from those that ``faults``
+    name.
 
     ``note(line)``: which of several nodes is hit, or that a service did not come back.
     """
@@ -151,8 +152,8 @@ class ServiceFaults(BesideRun):
             self._relays.end()
 
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here, or not any more: a node that was killed before is away, or others
-        have begun to use the services since the run began.
+        """Raise BadInput if a fault cannot happen here, or not any more: a node that was killed before is away, or
+        others have begun to use the services since the run began.
         """
         require_possible([fault], self._stack, self._spark)
         if fault.action == "kill" and fault.who in SERVICES:

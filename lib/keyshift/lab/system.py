@@ -52,16 +52,16 @@ class SystemUnderTest(Protocol):
     """
 
     def start(self) -> None:
-        """Until every router and slot has put a first row through."""
+        """Start, and wait until every router and slot has put a first row through."""
 
     def check(self) -> None:
-        """Raises if something has died; does what was requested and only the controlling thread can do."""
+        """Raise if something has died; do what was requested and only the controlling thread can do."""
 
     def recover(self) -> str:
         """Start anew after QueryDied. Says from where: ``snapshot``, ``savepoint``, or ``beginning`` of the input."""
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """A change that will be requested: what can be done ahead may be done. ``point``: by this strategy."""
+        """Announce a change that will be requested: what can be done ahead may be done. ``point``: by this strategy."""
         return
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
@@ -91,11 +91,11 @@ class SystemUnderTest(Protocol):
         return False
 
     def hit(self, fault: Fault) -> None:
-        """A process of the system fails now. Raises BadInput if it cannot happen here."""
+        """Let a process of the system fail now. Raises BadInput if it cannot happen here."""
         raise BadInput(f"fault = {fault}: processes of this job are not hit")
 
     def note(self, line: str) -> None:
-        """One more line for the notes of the final state."""
+        """Add one more line to the notes of the final state."""
 
     def stop(self) -> None:
         """Answer what was offered until now, write the state down, and process nothing more."""
@@ -105,7 +105,7 @@ class SystemUnderTest(Protocol):
 
 
 class Plans(Protocol):
-    """Migrations as they are asked of a live job. For the controlling thread."""
+    """The plans for migrations that are asked of a live job. For the controlling thread."""
 
     def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
         """See ``JobPlans.propose``."""
@@ -132,7 +132,7 @@ class LiveSystem(SystemUnderTest, Protocol):
 
     @property
     def plans(self) -> Plans:
-        """What is asked of it."""
+        """The plans for what is asked of it."""
 
     @property
     def failover(self) -> Failover:
@@ -140,7 +140,7 @@ class LiveSystem(SystemUnderTest, Protocol):
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Of the job: its name, which is the run's id, and its secret."""
+        """The job's name, which is the run's id, and its secret."""
 
     @property
     def begun_from(self) -> str:
@@ -162,13 +162,14 @@ class LiveSystem(SystemUnderTest, Protocol):
         """What is known without asking anybody."""
 
     def require_driver(self) -> None:
-        """Raises Deposed if another process has claimed the job."""
+        """Raise Deposed if another process has claimed the job."""
 
 
 def job_config(
     spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None, backend: Settings | None = None
 ) -> JobConfig:
-    """The first attempt of the job of ``spec``, as seen by its first stage, with a secret of its own.
+    """The configuration of the first attempt of the job of ``spec``, as seen by its first stage, with a secret of its
+    own.
 
     ``backend``: its settings, as served.
     """
@@ -235,8 +236,8 @@ def order_log(config: JobConfig, results: int) -> Topic | None:
 
 
 def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[tuple[str, PodUsed]]:
-    """By executors that are pods, as each slot has told last, behind the name of its replica, or an empty one; for any
-    thread. Nothing of a job without an attempt.
+    """What executors that are pods have used, as each slot has told last, behind the name of its replica, or an empty
+    one; for any thread. Nothing of a job without an attempt.
     """
     used = list[tuple[str, PodUsed]]()
     for job in jobs():
@@ -264,17 +265,17 @@ class KeyshiftJob:
         self._left_behind: dict[str, Collection[tuple[int, int]]] = {}
 
     def start(self) -> None:
-        """Each stage under the assignment of the spec."""
+        """Start each stage under the assignment of the spec."""
         self._job.start([self._spec.start(stage.name) for stage in self._job.stages])
 
     def check(self) -> None:
-        """Restarts are made here, and copies end that nobody wants any more, when no migration is under way."""
+        """Make restarts, and end copies that nobody wants any more, when no migration is under way."""
         self._job.check()
         self.plans.end_left_copies()
         self.plans.begin_next()
 
     def recover(self) -> str:
-        """The job's next attempt."""
+        """Begin the job's next attempt."""
         self._job.recover()
         return self.begun_from
 
@@ -286,15 +287,15 @@ class KeyshiftJob:
         return "savepoint" if self._job.config.restore else "beginning"
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """See ``JobPlans.announce``."""
+        """Begin copies that are kept all the time; see ``JobPlans.announce``."""
         self.plans.announce(change, point)
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
-        """It is planned when its turn comes."""
+        """Ask for a migration, which is planned when its turn comes."""
         self.plans.request(change, replace, stage)
 
     def cancel(self) -> None:
-        """Of all stages."""
+        """Take back what has not begun, of all stages."""
         self.plans.cancel()
 
     @property
@@ -309,7 +310,7 @@ class KeyshiftJob:
         return {stage.name: stage.ask.measure(within_s, progress) for stage in self._job.stages}
 
     def require_driver(self) -> None:
-        """Raises Deposed if another process has claimed the job."""
+        """Raise Deposed if another process has claimed the job."""
         self._job.require_driver()
 
     def status(self) -> SystemStatus:
@@ -327,15 +328,15 @@ class KeyshiftJob:
 
     @property
     def owners(self) -> dict[str, Collection[int]]:
-        """By the newest assignments."""
+        """The slots that own state, by the newest assignments."""
         return {stage.name: set(stage.assignment.owner) for stage in self._job.stages}
 
     def hit(self, fault: Fault) -> None:
-        """That of the first slot."""
+        """Let a process fail: of slots, that of the first one."""
         self._job.faults.hit(fault)
 
     def note(self, line: str) -> None:
-        """Behind the notes of the job until now."""
+        """Add a line behind the notes of the job until now."""
         self._job.note(line)
 
     @property
@@ -362,7 +363,7 @@ class KeyshiftJob:
         self._job.read_log()
 
     def final_state(self) -> FinalState:
-        """Of the job, with the plans that were made for it."""
+        """The final state of the job, with the plans that were made for it."""
         self._job.stop()
         for line in missed_faults(self._spec, self._job.faults.done):
             self.note(line)

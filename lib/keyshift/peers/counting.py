@@ -61,7 +61,7 @@ def counting_spec(common: Mapping[str, Any], engine: str, snapshots: bool = Fals
 
 
 def require_settled(spec: RunSpec, beside: str) -> None:
-    """Raises BadInput if the load is left to the machine."""
+    """Raise BadInput if the load is left to the machine."""
     for name in spec.unsettled:
         raise BadInput(
             f"{name} = auto: it is chosen by what a load costs keyshift's job; give a number beside {beside}"
@@ -69,7 +69,7 @@ def require_settled(spec: RunSpec, beside: str) -> None:
 
 
 def require_other_slots(spec: RunSpec, name: str) -> None:
-    """Raises BadInput if ``name``, the point of an engine, is to go on with the number of slots that it has."""
+    """Raise BadInput if ``name``, the point of an engine, is to go on with the number of slots that it has."""
     if [*spec.slots_of.values()] == spec.scenario.reconfigurations:
         raise BadInput(f"to_slots = {spec.scenario.to_slots}: {name} needs another number than it has before")
 
@@ -82,7 +82,7 @@ class CountedByResults(KeyCount):
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
     ) -> Iterator[str]:
-        """See ``Workload.wrong``."""
+        """Mistakes in results and last counts; see ``Workload.wrong``."""
         counts = KeyCounts(events["key"])
         yield from wrong_results(counts, results)
         yield from wrong_counts("final count", counts, results.groupby("key")["count"].max())
@@ -138,7 +138,7 @@ class CountingQuery(Protocol):
         return stopped
 
     def require_alive(self) -> None:
-        """Raises ServiceUnavailable if it has ended by itself."""
+        """Raise ServiceUnavailable if it has ended by itself."""
 
     def final_parts(self) -> Iterator[pd.DataFrame]:
         """The state that the last ``halt`` left, as far as it can be read."""
@@ -149,8 +149,8 @@ class CountingQuery(Protocol):
 
 
 class CountingJob(SystemUnderTest):
-    """A key group of ours stands for a unit of the engine: there are as many, and slots own the same ranges of them;
-    which keys are in one differs.
+    """A job of another engine that counts keys. A key group of ours stands for a unit of the engine: there are as many,
+    and slots own the same ranges of them; which keys are in one differs.
     """
 
     def __init__(self, spec: RunSpec, query: CountingQuery, events: Topic, results: Topic) -> None:
@@ -208,7 +208,7 @@ class CountingJob(SystemUnderTest):
         return self._state_bytes // self._groups
 
     def recover(self) -> str:
-        """A job that has died stays dead: there is nothing to compare any more."""
+        """Refuse: a job that has died stays dead, as there is nothing to compare any more."""
         raise ServiceUnavailable(f"{self._query.name}'s job has died, and is not started anew")
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:

@@ -17,7 +17,7 @@ Common = Mapping[str, Any]
 
 
 class Engine(NamedTuple):
-    """``spec``: raises BadInput for what its job does not do. ``measure``: its runs, with a profile."""
+    """An engine. ``spec``: raises BadInput for what its job does not do. ``measure``: its runs, with a profile."""
 
     spec: Callable[[Common], PeerSpec]
     measure: Callable[[Common, str], Study]

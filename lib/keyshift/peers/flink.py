@@ -54,7 +54,7 @@ ROLES = {  # options of Java, and the class with its arguments
 
 
 def configuration(folder: Path, slots: int, ports: Mapping[str, int], checkpoint_s: float = 0.0) -> dict[str, Any]:
-    """What is in ``conf/config.yaml``. ``ports``: rpc, rest and gateway; ``folder``: of savepoints and
+    """Give what is in ``conf/config.yaml``. ``ports``: rpc, rest and gateway; ``folder``: of savepoints and
     checkpoints; ``checkpoint_s``: see ``flink``.
     """
     gateway = "sql-gateway.endpoint.rest"

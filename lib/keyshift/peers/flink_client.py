@@ -31,7 +31,7 @@ class Rescaled(NamedTuple):
 
 
 class FlinkClient:
-    """Statements are carried out in one session of the gateway at a time.
+    """Asks a Flink cluster. Statements are carried out in one session of the gateway at a time.
 
     ``savepoints``: the folder for them. All methods raise ServiceUnavailable, one line, with Flink's own words.
     """
@@ -88,7 +88,7 @@ class FlinkClient:
         return str(self._ask("GET", f"{self._rest}/jobs/{job}/status")["status"])
 
     def require_alive(self, job: str) -> None:
-        """Raises ServiceUnavailable with the cause if the job has ended."""
+        """Raise ServiceUnavailable with the cause if the job has ended."""
         if (state := self.state(job)) in ENDED:
             told = self._ask("GET", f"{self._rest}/jobs/{job}/exceptions").get("exceptionHistory", {})
             words = "".join(str(entry.get("stacktrace", "")) for entry in told.get("entries", [])[:1])

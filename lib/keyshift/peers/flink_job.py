@@ -42,7 +42,7 @@ def tables(kafka: str, events: str, results: str) -> tuple[str, str]:
 
 
 def query(state_bytes: int, version: int) -> str:
-    """The job. ``version``: a number that every result has, one more for each start."""
+    """The statement of the job. ``version``: a number that every result has, one more for each start."""
     payload = f"RPAD(LPAD(CAST(t AS STRING), 16, '0'), {state_bytes}, CAST(`key` AS STRING))"
     whole = f"RPAD('{'0' * 16}', {state_bytes}, CAST(`key` AS STRING))"
     origin = ", ".join(f"IF(t > 0, {value}, -1)" for value in ("router", "`offset`", "0"))
@@ -56,7 +56,7 @@ def query(state_bytes: int, version: int) -> str:
 
 
 class FlinkQuery(CountingQuery):
-    """Its state is a savepoint, all of which is written and read, by Flink alone."""
+    """A query of Flink. Its state is a savepoint, all of which is written and read, by Flink alone."""
 
     name = "Flink"
     told = (
@@ -91,7 +91,7 @@ class FlinkQuery(CountingQuery):
         return Stopped(round(stopped * SECOND_US), self._client.size(self._savepoint))
 
     def _await_silence(self) -> None:
-        """Until no more results come, of which each event has one at the least: some may have come twice, so their
+        """Wait until no more results come, of which each event has one at the least: some may have come twice, so their
         number does not say whether all were answered. An event that gets none is for the verdict to tell.
         """
         before, offered = -1, self._events.length()
@@ -116,9 +116,9 @@ class FlinkQuery(CountingQuery):
 
 
 class AdaptiveFlinkQuery(FlinkQuery):
-    """Of a cluster with the adaptive scheduler and checkpoints: the job is told to have other tasks while it runs. It
-    waits for its next checkpoint, ends its tasks and goes on from there. So what came behind the checkpoint is computed
-    once more, under the same ``version``, which is a word of the statement.
+    """A query of a cluster with the adaptive scheduler and checkpoints: the job is told to have other tasks while it
+    runs. It waits for its next checkpoint, ends its tasks and goes on from there. So what came behind the checkpoint is
+    computed once more, under the same ``version``, which is a word of the statement.
     """
 
     told = (

@@ -64,7 +64,7 @@ def measure_flink(name: str, common: Mapping[str, Any], profile: str = "") -> St
 
 
 def run_flink(spec: PeerSpec, client: FlinkClient, lab: PeerLab) -> Manifest:
-    """One run, stored whatever its verdict, or if it died."""
+    """Make one run, stored whatever its verdict, or if it died."""
     workload = spec.workload
     assert isinstance(workload, CountedByResults)
 

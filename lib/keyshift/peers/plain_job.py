@@ -35,7 +35,7 @@ Answer = Callable[[Row], bytes | None]  # the result frame of a row, if there ar
 
 
 def _router(config: JobConfig) -> Task:
-    """One row per slot with events in a frame; an empty frame goes to all, so that they begin before the load."""
+    """Split each frame: a row per slot with events; an empty one goes to all, so that they begin before the load."""
     source, slots = config.make_source(), config.slots
     schema = slot_schema(config)
 
@@ -67,7 +67,7 @@ def _router(config: JobConfig) -> Task:
 
 
 def operating(config: JobConfig, slot: int) -> Answer:
-    """The stage's operator over the units of ``slot``, in memory."""
+    """Give the stage's operator over the units of ``slot``, in memory."""
     operator, schema, results = config.make_stage().operator(), slot_schema(config), result_schema(config.make_stage())
     store = MemoryStore("", operator.state_schema, None)
     states: dict[int, UnitState] = {unit: store.unit(unit) for unit in assignment(config).units_of(SlotId(slot))}
@@ -86,7 +86,7 @@ def operating(config: JobConfig, slot: int) -> Answer:
 
 
 def result_frame(columns: dict[str, Any], rows: int, row: Row, results: pa.Schema) -> bytes:
-    """What answers ``row``: ``columns`` and where they come from."""
+    """Make the frame that answers ``row``: ``columns`` and where they come from."""
     columns |= {
         "router": pa.repeat(pa.scalar(row.router, pa.int32()), rows),
         "offset": pa.repeat(pa.scalar(row.offset, pa.int64()), rows),
@@ -96,7 +96,7 @@ def result_frame(columns: dict[str, Any], rows: int, row: Row, results: pa.Schem
 
 
 def _slot(config: JobConfig, answering: Callable[[JobConfig, int], Answer]) -> Task:
-    """One result frame per row that has results, a ready marker with the first."""
+    """Answer with a result frame per row that has results, a ready marker with the first."""
     results = result_schema(config.make_stage())
 
     def run(batches: Batches) -> Batches:
@@ -151,7 +151,7 @@ class PlainJob:
         self._traffic.await_slots(range(config.slots), SlotStarted(config.stage, config.attempt), self.check)
 
     def check(self) -> None:
-        """Raises ServiceUnavailable if it has ended."""
+        """Raise ServiceUnavailable if it has ended."""
         if self._query is not None and not self._query.isActive:
             raise ServiceUnavailable(f"the plain query has ended: {why_ended(self._query) or 'stopped'}")
 

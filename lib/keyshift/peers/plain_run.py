@@ -52,12 +52,12 @@ class UnreadMicro(Micro):
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
     ) -> Iterator[str]:
-        """See ``Workload.wrong``."""
+        """Mistakes in results; see ``Workload.wrong``."""
         yield from self.wrong_results(events, results)
 
 
 class PlainSystem(SystemUnderTest):
-    """Nothing can be asked of it: it cannot move anything, and goes on."""
+    """A system of which nothing can be asked: it cannot move anything, and goes on."""
 
     def __init__(self, job: PlainJob, stage: str) -> None:
         self._job, self._stage = job, stage
@@ -65,20 +65,20 @@ class PlainSystem(SystemUnderTest):
         self.notes: list[str] = []
 
     def start(self) -> None:
-        """Until every slot has put a first row through."""
+        """Start, and wait until every slot has put a first row through."""
         self._job.begin()
 
     def check(self) -> None:
-        """Raises ServiceUnavailable if the query has ended."""
+        """Raise ServiceUnavailable if the query has ended."""
         self._job.check()
 
     def recover(self) -> str:
-        """What its slots had is gone."""
+        """Refuse: what its slots had is gone."""
         raise ServiceUnavailable("the job has died, and without support for migration it has no snapshot to go on from")
 
     @property
     def owners(self) -> dict[str, Collection[int]]:
-        """The same, always."""
+        """The slots that own state: always the same."""
         return {self._stage: set(self._owned.owner)}
 
     def note(self, line: str) -> None:
@@ -86,7 +86,7 @@ class PlainSystem(SystemUnderTest):
         self.notes.append(line)
 
     def stop(self) -> None:
-        """Everything was answered before: nothing is written down."""
+        """Stop the job: everything was answered before, and nothing is written down."""
         self._job.stop()
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ def measure_beside_plain(
 
 
 def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProfile) -> Study:
-    """In one Spark session, one run after the other."""
+    """Make the runs in one Spark session, one after the other."""
     require_no_spark()
     cores = max(spec.cores for spec in specs.values())
     with (

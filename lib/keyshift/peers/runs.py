@@ -40,12 +40,12 @@ atexit.register(_until_exit.close)
 
 @dataclass(frozen=True)
 class PeerSpec(RunSpec):
-    """Of a run of the system ``peer``, which is the strategy in what is stored."""
+    """The spec of a run of the system ``peer``, which is the strategy in what is stored."""
 
     peer: str = ""
 
     def parameters(self) -> dict[str, Any]:
-        """See ``RunSpec``."""
+        """All parameters of the run by name; see ``RunSpec``."""
         return super().parameters() | {"strategy": self.peer}
 
 
@@ -66,13 +66,13 @@ class PeerLab(NamedTuple):
 
 @contextmanager
 def peer_lab(profile: str) -> Iterator[PeerLab]:
-    """With the services of ``profile``; see ``open_services``."""
+    """Open a lab with the services of ``profile``; see ``open_services``."""
     with progress(None) as say, open_services(profile, say) as endpoints:
         yield PeerLab(endpoints, ResultStore(endpoints), Stack().home, say)
 
 
 def repeated(specs: Mapping[str, PeerSpec], store: ResultStore, one: Callable[[PeerSpec], Manifest]) -> Study:
-    """A run for each repetition of each point; all may have died."""
+    """Make a run for each repetition of each point; all may have died."""
     study = Study({name: [] for name in specs}, {**specs})
     for name, spec in specs.items():
         for number in range(spec.run.repetitions):
@@ -88,10 +88,10 @@ def run_peer(
     told: Callable[[pa.Table], pa.Table] = lambda metrics: metrics,
     beside: Callable[[], Mapping[int, str]] = dict,
 ) -> Manifest:
-    """One run, stored whatever its verdict, or if it died.
+    """Make one run, stored whatever its verdict, or if it died.
 
-    ``prepared``: the run of an id, ready to be executed. ``told``: the table of metrics, as it is to be stored.
-    ``beside``: processes of ours that are neither services nor the job's, with their names.
+    ``prepared``: gives the run of an id, ready to be executed. ``told``: gives the table of metrics as it is to be
+    stored. ``beside``: processes of ours that are neither services nor the job's, with their names.
     """
     run_id = new_run_id(spec.workload.name, spec.peer)
     speed = bare_copy.bytes_per_s(lab.home / "bare_copy.json")
@@ -110,7 +110,7 @@ def run_peer(
 
 @contextmanager
 def tidied(close_job: Callable[[], None], traffic: Traffic, say: Say) -> Iterator[None]:
-    """At the end nothing is left of a run; what fails of that is said: what was measured is right all the same."""
+    """Leave nothing of a run behind; what fails of that is told, and what was measured is right all the same."""
     try:
         yield
     finally:

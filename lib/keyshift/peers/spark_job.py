@@ -47,7 +47,7 @@ class CountedByState(CountedByResults):
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
     ) -> Iterator[str]:
-        """See ``Workload.wrong``."""
+        """Mistakes in results and in the state of the checkpoint; see ``Workload.wrong``."""
         yield from super().wrong(events, results, iter(()))
         kept = pd.concat([*final], ignore_index=True)
         yield from (f"the text of key {key} is not whole in the final state" for key in kept["key"][~kept["whole"]])
@@ -62,7 +62,7 @@ class CountedByState(CountedByResults):
 
 
 class SparkQuery(CountingQuery):
-    """Micro-batches, one behind the other without a pause."""
+    """A query in micro-batches, one behind the other without a pause."""
 
     name = "Spark"
     told = (
@@ -124,8 +124,8 @@ class SparkQuery(CountingQuery):
         return sink.outputMode("update").trigger(**self._trigger).start()  # type: ignore[call-overload, no-any-return]
 
     def halt(self, finally_: bool = False) -> Stopped:
-        """See ``CountingQuery``. Right behind the end of a batch: the next one has no results yet that would come once
-        more. How much state there is, only ``rescale`` knows.
+        """Stop it right behind the end of a batch: the next one has no results yet that would come once more. How much
+        state there is, only ``rescale`` knows.
         """
         if not finally_:
             self._await_batch()
@@ -166,7 +166,7 @@ class SparkQuery(CountingQuery):
             raise ServiceUnavailable(f"Spark's query has ended: {why_ended(self._query) or 'stopped'}")
 
     def final_parts(self) -> Iterator[pd.DataFrame]:
-        """All of it."""
+        """All of the state in the checkpoint."""
         units = units_of(self._final["key"].to_numpy(), self._workload.key_groups, 1)
         yield self._final.assign(unit=units, slot=0)
 
@@ -178,7 +178,7 @@ class SparkQuery(CountingQuery):
 
 
 class RealTimeSparkQuery(SparkQuery):
-    """In real-time mode: it answers each event, and is never rescaled."""
+    """A query in real-time mode: it answers each event, and is never rescaled."""
 
     told = (
         "Spark's own state in real-time mode: nothing moves, as Spark 4.3 repartitions no state of an aggregation in "
@@ -190,12 +190,12 @@ class RealTimeSparkQuery(SparkQuery):
     in_batches = False
 
     def halt(self, finally_: bool = False) -> Stopped:
-        """Where it is: everything was answered before."""
+        """Stop it where it is: everything was answered before."""
         self.close()
         return Stopped(now_us(), 0)
 
     def final_parts(self) -> Iterator[pd.DataFrame]:
-        """Nothing."""
+        """Give nothing: its state is not read."""
         return iter(())
 
 
@@ -209,7 +209,7 @@ def _text(begin: Column, key: Column, state_bytes: int) -> Column:
 
 
 def _collected(t: Column, place: Column) -> Column:
-    """Of a key all places of events of the load, batch by batch, in the order of each router; no None is collected."""
+    """All places of a key's events of the load, batch by batch, in the order of each router; no None is collected."""
     return F.array_sort(F.collect_list(F.when(t > 0, F.struct("batch", place.alias("place")))))
 
 
@@ -252,7 +252,7 @@ def _counted(rows: DataFrame, state_bytes: int, version: int, in_batches: bool) 
 
 
 def _kept(spark: SparkSession, checkpoint: Path, state_bytes: int) -> pd.DataFrame:
-    """Of each key in a checkpoint its ``count``, and whether its text is ``whole``."""
+    """The ``count`` of each key in a checkpoint, and whether its text is ``whole``."""
     state = spark.read.format("statestore").load(str(checkpoint))
     count, text, *_ = (F.col("value")[name] for name in state.schema["value"].dataType.names)  # type: ignore[attr-defined]
     [name] = state.schema["key"].dataType.names  # type: ignore[attr-defined]

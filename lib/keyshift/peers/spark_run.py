@@ -38,7 +38,7 @@ def measure_spark(name: str, common: Mapping[str, Any], profile: str = "") -> St
 
 
 def run_spark(spec: PeerSpec, spark: SparkSession, lab: PeerLab) -> Manifest:
-    """One run, stored whatever its verdict, or if it died."""
+    """Make one run, stored whatever its verdict, or if it died."""
 
     def query(work: Path, events: Topic, results: Topic) -> SparkQuery:
         return QUERIES[spec.peer](spec, spark, work, events, results)

@@ -28,7 +28,7 @@ QUERY_S, WRITE_S = 120.0, 300.0  # in which the query has worked, and the archiv
 
 
 def make(folder: Path) -> None:
-    """A Spark with a query like that of a job, whose classes are then in ``folder``, in place of those there before.
+    """Run a query like that of a job, so that Spark's classes are in ``folder``, in place of those there before.
 
     Raises ServiceUnavailable if Spark does not start or work, or writes no archive.
     """
@@ -67,7 +67,7 @@ def _answered(batches: Batches) -> Batches:
 
 
 def _rehearse(spark: SparkSession, checkpoint: Path) -> None:
-    """The dataflow of a job until it has worked, without any service."""
+    """Run the dataflow of a job until it has worked, without any service."""
     rows = spark.readStream.format("rate").options(rowsPerSecond=100, numPartitions=TASKS).load()
     events = rows.selectExpr("0 as router", "value as offset", "cast(cast(value as string) as binary) as value")
     results = dataflow(events, _routed, [(_answered, TASKS)])
@@ -82,7 +82,7 @@ def _rehearse(spark: SparkSession, checkpoint: Path) -> None:
 
 
 def _end_jvm() -> int:
-    """Its exit status; it ends as soon as nobody speaks to it any more."""
+    """End the JVM and give its exit status; it ends as soon as nobody speaks to it any more."""
     gateway = SparkContext._gateway
     assert gateway is not None
     gateway.shutdown()

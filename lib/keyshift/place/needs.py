@@ -32,13 +32,13 @@ class Resources(NamedTuple):
 
     @classmethod
     def here(cls) -> "Resources":
-        """As it is now."""
+        """The resources of this process, as they are now."""
         return cls(limits.processors(), *limits.memory())
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Of one run, or of several one after the other: the most of each.
+    """What one run needs, or several one after the other: the most of each.
 
     ``cores``: logical ones, of all replicas together. ``processors``: at the least. ``keys_bytes``: of the keys that
     exist from the start, in all processes; ``slots_bytes``: what routers and slots have of them. ``memory``: bytes
@@ -78,7 +78,7 @@ def needs_of(spec: RunSpec) -> Needs:
 
 
 def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
-    """Raises BadInput, with what is needed and what is there, if a run does not fit into ``place``.
+    """Raise BadInput, with what is needed and what is there, if a run does not fit into ``place``.
 
     On this machine its memory counts, and what is free of it if several replicas are to start at once; elsewhere that
     of the executors' Python workers.
@@ -114,7 +114,7 @@ def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
 
 
 def _require_time(spec: RunSpec) -> None:
-    """Raises BadInput if a phase of the job would take longer than its deadline, as units are many."""
+    """Raise BadInput if a phase of the job would take longer than its deadline, as units are many."""
     units = -(-_units(spec) // min(spec.slots_of.values()))
     if (took_s := units / UNITS_PER_S) > spec.job.deadline_s:
         raise BadInput(
@@ -135,7 +135,7 @@ def _units(spec: RunSpec) -> int:
 
 
 def _or_units(spec: RunSpec, room: int) -> str:
-    """What to say of units if there is no ``room`` for them (bytes, negative), but there would be for fewer."""
+    """Advise fewer key groups if there would be ``room`` for them (bytes, negative); nothing if not."""
     each = spec.job.replicas * len(spec.tasks) * UNIT_BYTES * spec.workload.bins
     groups = spec.workload.key_groups + room // each
     return f", or key_groups to {groups}" if groups >= max(spec.tasks.values()) else ""
@@ -174,7 +174,7 @@ def size(amount: int) -> str:
 
 
 def executors(place: Profile, cores: int, replicas: int = 1) -> str:
-    """Where the tasks of a run with so many ``cores``, of all ``replicas`` together, are, in words."""
+    """Say where the tasks of a run with so many ``cores``, of all ``replicas`` together, are."""
     spark = place.spark
     if spark.on_kubernetes:
         there = replicas * spark.executors  # each replica has its own
@@ -188,7 +188,7 @@ def executors(place: Profile, cores: int, replicas: int = 1) -> str:
 
 
 def services(place: Profile, needs: Needs, also: tuple[str, ...] = ()) -> list[str]:
-    """What has to be there beside Spark, in words. ``also``: what else the runs start."""
+    """Say what has to be there beside Spark. ``also``: what else the runs start."""
     words = ["Kafka", "ZooKeeper", "MinIO"]
     if place.services == "embedded":
         several = {word: f"{place.nodes} nodes" for word in words[:2] if place.nodes > 1}

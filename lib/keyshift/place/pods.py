@@ -64,7 +64,7 @@ class Pods:
         renew, host = settings.refresh_api_key_hook, spark.master.removeprefix(KUBERNETES)
 
         def renewed(changed: client.Configuration) -> None:
-            """With the token, the client sets the address of the cluster it runs in: not necessarily the profile's."""
+            """Renew the token. The client then sets the address of its own cluster: not necessarily the profile's."""
             if renew is not None:
                 renew(changed)
             changed.host = host
@@ -86,7 +86,7 @@ class Pods:
         return f"{server} cannot be reached: {reason}; is spark.master of the profile right?"
 
     def require_rights(self) -> None:
-        """Raises ServiceUnavailable naming each verb on pods that is refused to us."""
+        """Raise ServiceUnavailable naming each verb on pods that is refused to us."""
         reviews = client.AuthorizationV1Api(self._api)
         refused = []
         with self._asking():
@@ -152,8 +152,8 @@ class Pods:
             raise ServiceUnavailable(f"{here} of {wanted} executors came within {START_S:g} s: {last}")
 
     def executors(self, application: str) -> dict[str, Any]:
-        """Its pods by their names, the one that was asked for first in front; none that Spark keeps after its end
-        (spark.kubernetes.executor.deleteOnTermination=false): another one is there in its place.
+        """The pods of an application by their names, the one that was asked for first in front; none that Spark keeps
+        after its end (spark.kubernetes.executor.deleteOnTermination=false): another one is there in its place.
         """
         with self._asking():
             pods = self._core.list_namespaced_pod(
@@ -197,7 +197,7 @@ class ExecutorPods:
         self._pods, self._application = Pods(spark), application
 
     def delete(self) -> None:
-        """All of them, until none is left. Raises ServiceUnavailable if one does not go."""
+        """Delete all of them, and wait until none is left. Raises ServiceUnavailable if one does not go."""
 
         def gone() -> bool:
             return not self._pods.executors(self._application)
@@ -208,8 +208,8 @@ class ExecutorPods:
             raise ServiceUnavailable(f"executors of {self._application} were deleted, and are there after {GONE_S:g} s")
 
     def delete_one(self, host: str) -> None:
-        """Of those that run the one at ``host``, or else the one that was asked for first. Raises ServiceUnavailable
-        if none runs.
+        """Delete, of those that run, the one at ``host``, or else the one that was asked for first. Raises
+        ServiceUnavailable if none runs.
         """
         running = {pod: told for pod, told in self._pods.executors(self._application).items() if _words(told) is None}
         if not running:
@@ -219,12 +219,12 @@ class ExecutorPods:
 
 
 def _number(pod: Any) -> int:
-    """Spark numbers its executors."""
+    """The number of an executor: Spark numbers them."""
     return int((pod.metadata.labels or {}).get("spark-exec-id", 0))
 
 
 def _troubles(pods: dict[str, Any]) -> dict[str, tuple[str, bool]]:
-    """Those that do not run: their message, and whether it will stay so."""
+    """The pods that do not run: their message, and whether it will stay so."""
     found = {name: _words(pod) for name, pod in pods.items()}
     return {name: words for name, words in found.items() if words is not None}
 

@@ -110,7 +110,7 @@ class SparkProfile(BaseModel):
 
     @property
     def python_bytes(self) -> int:
-        """What one executor has for its Python workers."""
+        """Bytes that one executor has for its Python workers."""
         return int(self.memory_overhead[:-1]) << 10 * ("kmgt".index(self.memory_overhead[-1]) + 1)
 
     def certificate(self) -> Certificate | None:
@@ -198,8 +198,8 @@ class Profile(BaseModel):
         return "" if self.services == "embedded" else self.services.redis
 
     def endpoints(self) -> Endpoints:
-        """Of services that are not embedded. Raises BadInput if credentials are not in the environment, or the file
-        with Kafka's authority cannot be read.
+        """Endpoints of services that are not embedded. Raises BadInput if credentials are not in the environment, or
+        the file with Kafka's authority cannot be read.
         """
         services = self.services
         assert isinstance(services, ServicesProfile)
@@ -219,7 +219,7 @@ class Profile(BaseModel):
         )
 
     def require_cores(self, needed: int) -> None:
-        """Raises BadInput if a run that needs so many logical cores does not fit."""
+        """Raise BadInput if a run that needs so many logical cores does not fit."""
         spark = self.spark
         if spark.on_kubernetes and needed > spark.executors * spark.cores:
             raise BadInput(

@@ -50,7 +50,7 @@ class PlacedSpark:
         self.session = session(master, *given)
 
     def await_executors(self, require_wanted: Callable[[], None] = lambda: None) -> None:
-        """Until all executors are there: a query that starts before finds too few slots for its stages, and dies.
+        """Wait until all executors are there: a query that starts before finds too few slots for its stages, and dies.
 
         Raises ServiceUnavailable, on Kubernetes with what their pods say, and what ``require_wanted`` raises, if nobody
         waits any more for what comes.

@@ -10,13 +10,13 @@ from keyshift.model.errors import BadInput
 
 
 class _Loader(yaml.SafeLoader):
-    """Numbers are those of JSON, Python and YAML 1.2: in YAML 1.1, 10:30 is 630, 012 is 10, and 1e3 is a text.
+    """Reads numbers as JSON, Python and YAML 1.2 do: in YAML 1.1, 10:30 is 630, 012 is 10, and 1e3 is a text.
 
-    Of a key that is there twice YAML takes the last one and says nothing.
+    It refuses a key that is there twice: YAML takes the last one and says nothing.
     """
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        """Once for each mapping, before any other one is merged into it."""
+        """Compose a mapping, and refuse keys that are twice in it, before any other one is merged into it."""
         node = super().compose_mapping_node(anchor)
         found = set()
         for key, _ in node.value:

@@ -66,12 +66,12 @@ def anonymous(text: str) -> str:
 
 
 def anonymous_output(text: str) -> str:
-    """As ``anonymous``, of what a cell of a notebook shows: parameters are in it, so ``name:4000`` stays."""
+    """``text`` as by ``anonymous``, of what a notebook's cell shows: parameters are in it, so ``name:4000`` stays."""
     return _replaced(text, _RULES)
 
 
 def anonymous_value(text: str) -> str:
-    """As ``anonymous_output``, of the value of a parameter: a path is known by how it begins."""
+    """``text`` as by ``anonymous_output``, of the value of a parameter: a path is known by how it begins."""
     return "<path>" if _BEGIN_OF_PATH.match(text) else anonymous_output(text)
 
 

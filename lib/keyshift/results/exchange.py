@@ -149,7 +149,7 @@ def _flat(manifest: Manifest) -> dict[str, Any]:
 
 
 def _typed(runs: pd.DataFrame) -> pd.DataFrame:
-    """With figures as numbers where no run knows any, and yes or no where a run that died has neither."""
+    """Give figures as numbers where no run knows any, and yes or no where a run that died has neither."""
     for name in map(str, runs.select_dtypes("object").columns):
         if name == "overloaded":
             runs[name] = runs[name].astype("boolean")
@@ -177,7 +177,7 @@ def _tables_of(manifest: Manifest) -> list[str]:
 
 
 def _kind(folder: Path) -> Kind:
-    """How the tables are written. Raises BadInput if the folder is no export, or one of a newer keyshift."""
+    """Find how the tables are written. Raises BadInput if the folder is no export, or one of a newer keyshift."""
     head = _read(folder / "export.json", json.loads)
     if not isinstance(head, dict) or not {"format", "schema_version", "kind"} <= head.keys():
         raise BadInput(

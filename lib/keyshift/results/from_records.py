@@ -31,8 +31,8 @@ OF_A_REPLICA = "replica "  # and its number: the instance of what all processes 
 
 
 def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stage: int = 0) -> pa.Table:
-    """Of the results of events: nobody waits for a timer's. ``first_only``: an event may have several; one counts.
-    ``stage``: that gave them, the last one.
+    """The latency of the results of events: nobody waits for a timer's. ``first_only``: an event may have several; one
+    counts. ``stage``: that gave them, the last one.
     """
     results = results[results["position"] >= 0]
     if first_only:
@@ -59,9 +59,9 @@ def metrics_table(
     trigger_us: int,
     replica: int = 0,
 ) -> pa.Table:
-    """``samples``: time, metric, instance, value. ``measures``: of each stage, what each slot of the ``replica``
-    measured until ``measured_at``.
-    ``seconds``: what the collector said of each. Times in seconds since the epoch.
+    """What was sampled, measured and told of each second. ``samples``: time, metric, instance, value. ``measures``: of
+    each stage, what each slot of the ``replica`` measured until ``measured_at``. ``seconds``: what the collector said
+    of each. Times in seconds since the epoch.
     """
     rows: list[dict[str, Any]] = []
 
@@ -102,7 +102,7 @@ def fired(results: pd.DataFrame) -> list[tuple[float, str, str, float]]:
 
 
 def latencies(measures: Mapping[int, Measured]) -> Counter[int]:
-    """From an event's due time to its result at a stage, as its slots counted: by class, see ``histogram``."""
+    """Times from an event's due time to its result at a stage, as its slots counted: by class, see ``histogram``."""
     counts: Counter[int] = Counter()
     for measured in measures.values():
         for each, number in measured.latency:
@@ -214,7 +214,7 @@ def moved_units(migration: pd.DataFrame) -> set[int]:
 def bytes_minimum(
     migration: pd.DataFrame, decisions: pd.DataFrame, unit_bytes: Mapping[int, Mapping[int, int]], whole: bool
 ) -> int:
-    """Of the units that were to change their slot, once in each migration.
+    """The bytes of units that were to change their slot, once in each migration.
 
     ``unit_bytes``: by stage, what each unit has at the end of the job. ``whole``: units were sent as a whole,
     without copies ahead. Then what was sent of a unit is what it had when it moved, which in a young job is less.

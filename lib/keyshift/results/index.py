@@ -36,12 +36,12 @@ class Index:
         self._bucket = bucket
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Rows as JSON has them, with ``run_id``. Does not raise if the store refuses: the manifest tells as much."""
+        """Add rows as JSON has them, with ``run_id``; raise nothing if the store refuses: the manifest has it, too."""
         with suppress(KeyshiftError):
             self._write({row["run_id"]: (now_us(), row) for row in rows})
 
     def forget(self, run_id: str) -> None:
-        """What the index says of a run counts no more; to be called before anything of the run is removed."""
+        """Let what the index says of a run count no more; to be called before anything of the run is removed."""
         self._write({run_id: (now_us(), None)})
 
     def rows(self, runs: Collection[str]) -> dict[str, Row | None]:

@@ -51,7 +51,7 @@ def tables_of(store: ResultStore, manifest: Manifest) -> Tables:
 def _page(
     manifests: Sequence[Manifest], runs: Iterable[Row], together: list[Row], links: Mapping[str, str] | None = None
 ) -> str:
-    """``links``: where the index leads to for each run; None: to its part of the same page."""
+    """The page of these runs. ``links``: where the index leads to for each run; None: to its part of the same page."""
     links = links or {manifest.run_id: f"#{manifest.run_id}" for manifest in manifests}
     return page(
         "keyshift.results",
@@ -127,7 +127,7 @@ def _facts(told: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _drawn(strategy: str, tables: Tables, measured: pd.DataFrame) -> Iterator[FigureBase | None]:
-    """``measured``: latencies without the warm-up, which the timelines begin with."""
+    """The figures of a run. ``measured``: latencies without the warm-up, which the timelines begin with."""
     latency, migration = tables["latency"], tables["migration"]
     if len(latency):
         struck = {strategy: [at_s for at_s, _ in faults(tables["metrics"])]}

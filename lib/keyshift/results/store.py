@@ -101,7 +101,7 @@ class ResultStore:
         return names
 
     def require_whole(self, run_id: str) -> None:
-        """Raises BadInput unless ``run_id`` is that of a stored run, and whole: none is to be deleted by mistake."""
+        """Raise BadInput unless ``run_id`` is that of a stored run, and whole: none is to be deleted by mistake."""
         if (found := self.resolve(run_id)) != run_id:
             raise BadInput(f"run id {run_id!r} is not whole: to delete that run, give {found!r}")
 
@@ -135,7 +135,7 @@ class ResultStore:
         return _parsed(found, self._files.read(found, MANIFEST))
 
     def get_manifests(self, run_ids: Sequence[str]) -> list[Manifest]:
-        """Those of several runs, each once. Raises BadInput if no run is given, too."""
+        """The manifests of several runs, each once. Raises BadInput if no run is given, too."""
         if not run_ids:
             raise BadInput("no run given: name at least one, `keyshift results list` shows the newest ones")
         return [self.get_manifest(run_id) for run_id in dict.fromkeys(map(self.resolve, run_ids))]
@@ -148,7 +148,7 @@ class ResultStore:
         return self.get_arrow(run_id, name).to_pandas()
 
     def get_arrow(self, run_id: str, name: str) -> pa.Table:
-        """As ``get_table``, as an Arrow table."""
+        """A table of a run as ``get_table`` gives it, as an Arrow table."""
         schema = table_schema(name)
         if name in LATER:
             manifest = self.get_manifest(run_id)

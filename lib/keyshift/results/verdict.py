@@ -71,13 +71,13 @@ class _Findings:
         self.examples: dict[str, list[str]] = defaultdict(list)
 
     def rows(self, kind: str, text: str, table: pd.DataFrame, bad: "Mask | pd.Series[bool]") -> None:
-        """Each row of ``table`` that is ``bad``; ``text`` may name its columns."""
+        """Count each row of ``table`` that is ``bad``; ``text`` may name its columns."""
         first = table[bad].head(_EXAMPLES_PER_KIND).to_dict("records")
         self.lines(kind, (text.format_map(row) for row in first))
         self.counts[kind] += int(bad.sum()) - len(first)
 
     def lines(self, kind: str, lines: Iterable[str]) -> None:
-        """One mistake per line."""
+        """Count one mistake per line."""
         lines, shown = iter(lines), self.examples[kind]
         for line in islice(lines, _EXAMPLES_PER_KIND - len(shown)):
             shown.append(f"{kind}: {line}")
@@ -275,7 +275,7 @@ def _owners(
 
 
 def _watched(final: Iterable[pd.DataFrame], homes: set[tuple[int, int]], last: int) -> Iterator[pd.DataFrame]:
-    """``final`` as it is; notes which slots of the ``last`` stage hold which units on the way."""
+    """Pass ``final`` on as it is, and note which slots of the ``last`` stage hold which units."""
     for part in final:
         mine = part[part["stage"] == last] if "stage" in part else part
         pairs = mine[["unit", "slot"]].drop_duplicates()

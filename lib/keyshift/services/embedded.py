@@ -44,7 +44,7 @@ class Ports:
         self._choosing = threading.Lock()
 
     def saved(self) -> dict[str, int]:
-        """Those of the last start, by name; none if the file is not there or damaged."""
+        """The ports of the last start, by name; none if the file is not there or damaged."""
         try:
             return {str(name): int(port) for name, port in dict(json.loads(self._file.read_text())).items()}
         except (OSError, ValueError, TypeError):
@@ -56,9 +56,9 @@ class Ports:
         return self.saved().get(name, self._wanted.get(name, default))
 
     def choose(self, service: Service, say: Say) -> dict[str, int]:
-        """A free port for each it needs: the one asked for, else that of the last start, else the default, else any.
-        If one is not the default, those behind it are shifted by as much: at that of a relay nobody listens as long as
-        there is none, so it would seem to be free though another stack has it.
+        """Choose a free port for each it needs: the one asked for, else that of the last start, else the default, else
+        any. If one is not the default, those behind it are shifted by as much: at that of a relay nobody listens as
+        long as there is none, so it would seem to be free though another stack has it.
 
         Raises ServiceUnavailable if none is free.
         """
@@ -82,7 +82,7 @@ class Ports:
             return chosen
 
     def forget(self, service: Service) -> None:
-        """Those of the service: they are chosen next time as if it had never been started."""
+        """Forget the ports of the service: they are chosen next time as if it had never been started."""
         with self._choosing:
             others = {name: port for name, port in self.saved().items() if name not in service.ports}
             write_whole(self._file, json.dumps(others, indent=1))

@@ -28,7 +28,7 @@ class Kafka(Service):
     relay_ports = ("kafka_relay", "kafka_relayed")
 
     def fetch(self, say: Say, cancel: threading.Event) -> Command:
-        """Java and the jars of the broker."""
+        """Get Java and the jars of the broker."""
         classpath = os.pathsep.join(str(jar) for jar in jars("broker", say, cancel))
         return [require_java(), *JVM, "-Xms128m", "-Xmx512m" if self.node.alone else "-Xmx384m", "-cp", classpath]
 
@@ -103,7 +103,7 @@ class Kafka(Service):
             raise ServiceUnavailable(f"Kafka's data folder could not be formatted. Last lines of {log}:\n{tail(log)}")
 
     def check(self, port: int) -> None:
-        """The broker names itself in the metadata and takes part in its cluster."""
+        """Return if the broker names itself in the metadata and takes part in its cluster."""
         with _quiet("kafka"):
             wait_ms = int(ANSWER_S * 1000)
             admin = KafkaAdminClient(
@@ -119,7 +119,7 @@ class Kafka(Service):
 
 
 def cluster_id(voters: str) -> str:
-    """Of several nodes, or a new one if there are no ``voters``."""
+    """The id of the cluster of several nodes, or a new one if there are no ``voters``."""
     # Nodes are formatted by themselves, and need one id: it is made of what all of them know.
     chosen = uuid.uuid5(uuid.NAMESPACE_URL, voters) if voters else uuid.uuid4()
     # "u" in front: an id that begins with a dash would be taken for an option.
@@ -131,7 +131,7 @@ _quieting = threading.Lock()
 
 @contextmanager
 def _quiet(logger_name: str) -> Iterator[None]:
-    """No log lines from a library while a failure is an answer and not an incident."""
+    """Let a library write no log lines while a failure is an answer and not an incident."""
     logger = logging.getLogger(logger_name)
     with _quieting:  # else two threads could restore each other's silence
         before = logger.level

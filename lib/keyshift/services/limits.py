@@ -22,7 +22,7 @@ class UsableMemory(NamedTuple):
 
 
 class _GroupFiles(NamedTuple):
-    """Where a version has what; ``dropped``: the line for files in memory that nobody needs there,
+    """Where a version of control groups has what; ``dropped``: the line for files in memory that nobody needs there,
     ``active``: for those used of late, which go before memory is short, too.
     """
 
@@ -49,12 +49,12 @@ def visible() -> int:
 
 
 def processors(groups: Path = GROUPS) -> int:
-    """How many this process may have: whole ones, of one and a half one, and at least one."""
+    """How many processors this process may have: whole ones, of one and a half one, and at least one."""
     return max(1, int(allowed(groups)))
 
 
 def allowed(groups: Path = GROUPS) -> float:
-    """Of how many processors this process may have the time; of one it may be a part."""
+    """Processors whose time this process may have; of one it may be a part."""
     found = float(visible())
     with contextlib.suppress(OSError, ValueError):  # there is no such file, or it says "max"
         quota, period = map(int, (groups / "cpu.max").read_text().split())
@@ -66,7 +66,7 @@ def allowed(groups: Path = GROUPS) -> float:
 
 
 def memory(groups: Path = GROUPS) -> UsableMemory:
-    """That this process may use, as it is now. All files in memory are free, as psutil has it of a machine."""
+    """Memory that this process may use, as it is now. All files in memory are free, as psutil has it of a machine."""
     machine = psutil.virtual_memory()
     total, free = machine.total, machine.available
     for files in (_VERSION_2, _VERSION_1):
@@ -83,5 +83,5 @@ def in_use(groups: Path = GROUPS, files: _GroupFiles = _VERSION_2) -> int:
 
 
 def numbers(file: Path) -> dict[str, int]:
-    """What a file has, a name and a number in each line. Raises OSError."""
+    """Read a file with a name and a number in each line. Raises OSError."""
     return {name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())}

@@ -40,11 +40,11 @@ class MinIO(Service):
         self._given = credentials
 
     def fetch(self, say: Say, cancel: threading.Event) -> Command:
-        """The server program; building it is what takes minutes."""
+        """Get the server program; building it is what takes minutes."""
         return [str(go_program(PROGRAM, say, cancel))]
 
     def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
-        """Everything is in the command and the environment."""
+        """Give the command and the environment, which have everything."""
         access_key, secret_key = self.credentials()
         # Settings of another MinIO in the user's environment must not leak into this one.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("MINIO_", "_MINIO_"))}
@@ -74,6 +74,6 @@ class MinIO(Service):
             ) from error
 
     def check(self, port: int) -> None:
-        """It takes our credentials and has the bucket: made if it is not there."""
+        """Return if it takes our credentials and has the bucket, which is made if it is not there."""
         here = Endpoints("", "", f"{HOST}:{port}", *self.credentials(), bucket=BUCKET)
         Bucket(here, answer_s=ANSWER_S, retries=0).make()

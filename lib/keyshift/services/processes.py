@@ -166,7 +166,7 @@ def abroad(host: str, lives: bool) -> bool:
 
 
 def _saved(pid_file: Path) -> Identity | None:
-    """None if there is no pid file, or a damaged one. Older ones do not say everything."""
+    """Read a pid file; None if there is none, or a damaged one. Older ones do not say everything."""
     try:
         saved = json.loads(pid_file.read_text())
         born, host = saved.get("born") or "", saved.get("host") or ""
@@ -176,7 +176,7 @@ def _saved(pid_file: Path) -> Identity | None:
 
 
 def identity(pid: int) -> Identity:
-    """Of a process that runs here. Raises psutil.NoSuchProcess."""
+    """The identity of a process that runs here. Raises psutil.NoSuchProcess."""
     return {"pid": pid, "created": psutil.Process(pid).create_time(), "born": _born(pid), "host": platform.node()}
 
 
@@ -209,7 +209,7 @@ def living(pid: int, created: float, born: str = "") -> psutil.Process | None:
 
 
 def all_below(process: psutil.Process | None = None) -> list[psutil.Process]:
-    """What runs below a process, or below this one. Raises psutil.NoSuchProcess."""
+    """Processes that run below a process, or below this one. Raises psutil.NoSuchProcess."""
     process = process or psutil.Process()
     try:
         return process.children(recursive=True)
@@ -224,12 +224,12 @@ def all_below(process: psutil.Process | None = None) -> list[psutil.Process]:
 
 
 def keep_apart(pid: int) -> None:
-    """What this process has begun there is none of its own work, nor is what runs below that; see ``apart``."""
+    """Keep a process apart that was begun here, with what runs below it: it is none of our own work; see ``apart``."""
     _apart.append(psutil.Process(pid))
 
 
 def apart() -> set[psutil.Process]:
-    """Of ``all_below`` this process what is to be kept apart."""
+    """What is to be kept apart, of ``all_below`` this process."""
     found = set[psutil.Process]()
     for process in filter(psutil.Process.is_running, _apart):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -238,7 +238,7 @@ def apart() -> set[psutil.Process]:
 
 
 def all_above(process: psutil.Process) -> Iterator[psutil.Process]:
-    """What a process was begun by, and so on, as far as /proc does not hide it."""
+    """Processes that have begun a process, and so on, as far as /proc does not hide it."""
     with contextlib.suppress(psutil.AccessDenied):
         while parent := process.parent():
             yield parent
@@ -274,8 +274,8 @@ def stop(processes: Sequence[psutil.Process], deadline_s: float = 20.0) -> None:
 def await_end(processes: Sequence[psutil.Process], within_s: float) -> list[psutil.Process]:
     """Wait until they have ended; gives those that have not.
 
-    One has ended, too, of which the system knows as long as whoever began it does not ask: another process of ours, or
-    a container's first one, that never does.
+    One that the system still knows, because whoever began it does not ask, has ended, too: another process of ours may
+    not, and a container's first one never does.
     """
     wait_until(lambda: not any(map(runs, processes)), within_s, every_s=0.02)
     _, left = psutil.wait_procs(processes, timeout=0)  # asks for our own

@@ -162,7 +162,7 @@ def _exec(home: Path, command: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def _binding(data: Path, name: str, listen: str, advertise: str = "") -> Binding:
-    """Raises BadInput for a path or an address that no configuration can hold."""
+    """Say where a service is. Raises BadInput for a path or an address that no configuration can hold."""
     if not data.is_absolute() or not PLAIN_PATH.fullmatch(str(data)):
         raise BadInput(f"--data {str(data)!r}: expected an absolute path of letters, digits and . _ - /")
     # A folder in it: at the root of a fresh volume is lost+found, which Kafka takes for a broken topic.
@@ -170,7 +170,7 @@ def _binding(data: Path, name: str, listen: str, advertise: str = "") -> Binding
 
 
 def _node(nodes: str) -> Member:
-    """That of this machine. Raises BadInput for names that are none, or if this machine is not among them."""
+    """The node of this machine. Raises BadInput for names that are none, or if this machine is not among them."""
     if not nodes:
         return ALONE
     hosts, here = tuple(nodes.split(",")), socket.gethostname()
@@ -181,7 +181,7 @@ def _node(nodes: str) -> Member:
 
 
 def _ports(node: Member, ports: dict[str, int]) -> dict[str, int]:
-    """As of each node: all of them have the same."""
+    """The ports of a node, as of each node: all of them have the same."""
     return {port_of(name, number): port for number in range(1, len(node.hosts) + 1) for name, port in ports.items()}
 
 

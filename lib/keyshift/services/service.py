@@ -63,7 +63,7 @@ class Member:
         return len(self.hosts) // 2 + 1
 
     def everybody(self, port: str, ports: Mapping[str, int]) -> dict[int, str]:
-        """By number host:port of each node, with what ``ports`` has for its port called ``port``."""
+        """The host:port of each node by its number, with what ``ports`` has for its port called ``port``."""
         return {n: f"{host}:{ports[port_of(port, n)]}" for n, host in enumerate(self.hosts, 1)}
 
 
@@ -71,7 +71,7 @@ ALONE = Member()
 
 
 def port_of(port: str, number: int) -> str:
-    """What the port called ``port`` is called of node ``number``: of the first as if it were alone."""
+    """The name that the port called ``port`` has on node ``number``: on the first as if it were alone."""
     return port if number == 1 else f"{port}-{number}"
 
 

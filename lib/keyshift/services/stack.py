@@ -104,9 +104,9 @@ class Stack:
 
     @contextmanager
     def used(self, say: Say = silent, needs: Collection[str] = SERVICES) -> Iterator[Endpoints]:
-        """As ``up``, for as long as the block lasts: the last who uses services that are not to stay stops them.
+        """Do as ``up``, for as long as the block lasts: the last who uses services that are not to stay stops them.
 
-        ``needs``: of SERVICES those that are started if they do not run.
+        ``needs``: those of SERVICES that are started if they do not run.
         """
         folders.require_disk_space(self.home, 0, REMEDY)
         with self.locked(say):
@@ -140,7 +140,7 @@ class Stack:
         return self._endpoints()
 
     def _require_nodes(self, missing: list[EmbeddedService]) -> None:
-        """Raises BadInput if other services of the folder run, ServiceUnavailable if there is no memory for these."""
+        """Raise BadInput if other services of the folder run, ServiceUnavailable if there is no memory for these."""
         before = _nodes_before(self.home)
         if before != self.nodes:
             if any(service.kind in NODE_BYTES for service in Stack(self.home, nodes=before).alive()):
@@ -243,7 +243,7 @@ class Stack:
         return any(service.process for service in self._all())
 
     def locked(self, say: Say = silent, shared: bool = False) -> AbstractContextManager[None]:
-        """Inside, nobody else starts or ends services; see ``folders.locked``."""
+        """Let nobody else start or end services inside; see ``folders.locked``."""
         return folders.locked(self.home / "lock", "keyshift up or down", say, LOCK_DEADLINE_S, shared=shared)
 
     def _all(self) -> list[EmbeddedService]:
@@ -298,7 +298,7 @@ class Stack:
 
 
 def _require_here(home: Path) -> None:
-    """Raises ServiceUnavailable if a process of another host is, or was when it was killed, in the folder ``home``."""
+    """Raise ServiceUnavailable if a process of another host is, or was when it was killed, in the folder ``home``."""
     entries = [*(home / "pids").glob("*.json"), *Users(home).entries()]
     if there := next(filter(None, map(processes.elsewhere, entries)), ""):
         raise ServiceUnavailable(

@@ -41,7 +41,7 @@ class ZooKeeper(Service):
         self._tick_ms = max(1, session_ms // TICKS)
 
     def fetch(self, say: Say, cancel: threading.Event) -> Command:
-        """Java and jars of pyspark."""
+        """Get Java and the jars of pyspark."""
         found = [str(jar) for pattern in self._jars for jar in sorted(pyspark_jars().glob(f"{pattern}.jar"))]
         return [require_java(), *JVM, "-Xmx256m" if self.node.alone else "-Xmx128m", "-cp", os.pathsep.join(found)]
 
@@ -82,7 +82,7 @@ class ZooKeeper(Service):
         return servers | limits | {"quorumListenOnAllIPs": str(self.binding.listen != HOST).lower()}
 
     def check(self, port: int) -> None:
-        """It answers that it serves: alone, or with a majority of its ensemble."""
+        """Return if it answers that it serves: alone, or with a majority of its ensemble."""
         with socket.create_connection((HOST, port), timeout=ANSWER_S) as link:
             link.sendall(b"srvr")
             answer = b"".join(iter(lambda: link.recv(4096), b""))

@@ -174,7 +174,7 @@ def _code(notebook: Path) -> list[str]:
 
 
 def _number(text: str) -> int | float:
-    """1000.0 is 1000."""
+    """Read a number: 1000.0 is 1000."""
     value = float(text)
     return int(value) if value.is_integer() else value
 
@@ -201,7 +201,7 @@ def files_of(folder: Path, kind: str) -> list[Path]:
 
 @contextmanager
 def alone(batches: Sequence[PreparedBatch], home: Path) -> Iterator[None]:
-    """Inside, no other process with the state folder ``home`` executes one of them, or forgets what it has executed.
+    """Inside, let no other process with the state folder ``home`` execute one of them, or forget what it has executed.
 
     Raises ServiceUnavailable, naming both, if one does.
     """
@@ -256,7 +256,7 @@ def run_batch(
 
 
 def forget(prepared: PreparedBatch, records: Files) -> None:
-    """Let none of its executions have ended: all are executed anew, also if that takes several calls. Runs stay."""
+    """Forget that its executions have ended: all are executed anew, also if that takes several calls. Runs stay."""
     records.remove(prepared.batch.name, [f"{execution.id}.json" for execution in prepared.executions])
 
 

@@ -89,8 +89,9 @@ def estimate(loads_s: Sequence[float], earlier: Sequence[tuple[float, float]]) -
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of a batch. ``runs``, ``estimate`` and ``needs`` are of executions that are to do and possible here; ``refused``
-    says which are not, by the reason. ``read``: whether records of earlier executions could be read.
+    """What a batch needs, and how long it takes. ``runs``, ``estimate`` and ``needs`` are of executions that are to do
+    and possible here; ``refused`` says which are not, by the reason. ``read``: whether records of earlier executions
+    could be read.
     """
 
     batch: str
@@ -106,13 +107,13 @@ class Forecast:
     read: bool
 
     def row(self) -> dict[str, Any]:
-        """For programs."""
+        """The forecast for programs."""
         told = asdict(self)
         needs, (seconds, of) = told.pop("needs"), told.pop("estimate")
         return told | {"seconds": round(seconds, 1), "from_earlier": of} | needs
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """The forecast for people."""
         about = f"batch {self.batch}: {counted(self.executions, 'execution')} of {self.notebook}, {self.to_do} to do"
         yield f"{about}, with {counted(self.runs, 'run')}{self._duration()}"
         if self.runs:
@@ -137,7 +138,7 @@ class Forecast:
 
 
 def total(batches: Sequence[Forecast]) -> str:
-    """Of several batches, one after the other, in words. What is known of load alone counts as that, so it is least."""
+    """Total of batches, one after the other, in words. What is known of load alone counts as that: so it is least."""
     to_do, runs = (sum(getattr(batch, name) for batch in batches) for name in ("to_do", "runs"))
     least = sum(batch.estimate.seconds for batch in batches)
     return (
@@ -147,7 +148,7 @@ def total(batches: Sequence[Forecast]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that people would take."""
+    """A time in the unit that people would take."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -17,14 +17,14 @@ NOTHING_MOVES = {"trigger": "none", "trigger_s": 0.0}  # in any point
 
 @dataclass
 class RateStudy(Study):
-    """``searches``: of each run in ``runs``, likewise."""
+    """A study with the searches for the highest rate. ``searches``: of each run in ``runs``, likewise."""
 
     searches: dict[str, list[RateSearch]] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
-        """See ``Study``; with what was found, for ``analysis.rates``: ``highest_per_s``, None if none is sustained,
-        ``above_per_s``, the next one that was tried, None if none was, ``lowest_per_s``, of those that were tried, and
-        ``held_p50_ms`` and ``held_p99_ms``, latencies at a part of the highest.
+        """Summary rows as of ``Study``, with what was found, for ``analysis.rates``: ``highest_per_s``, None if none is
+        sustained, ``above_per_s``, the next one that was tried, None if none was, ``lowest_per_s``, of those that were
+        tried, and ``held_p50_ms`` and ``held_p99_ms``, latencies at a part of the highest.
         """
         found = [search for name in self.runs for search in self.searches[name]]
         ended = [manifest.summary is not None for manifest in self.manifests]

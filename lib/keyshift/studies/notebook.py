@@ -56,12 +56,16 @@ class _Client(PapermillNotebookClient):  # type: ignore[misc]
             raise
 
     def papermill_execute_cells(self) -> None:
-        """A kernel has nothing more to end then. One that is interrupted may have, and keeps the time that it has."""
+        """Execute the cells. A kernel has nothing more to end then; one that is interrupted may have, and keeps the
+        time that it has.
+        """
         super().papermill_execute_cells()
         self.km.shutdown_wait_time = GONE_S
 
     async def _interrupt(self) -> None:
-        """And wait until what the cell had started has ended: a kernel that has to end kills its children first."""
+        """Interrupt the cell, and wait until what it had started has ended: a kernel that has to end kills its children
+        first.
+        """
         await ensure_async(self.km.interrupt_kernel())
         if cell := asyncio.all_tasks() - {asyncio.current_task()}:
             ended, _ = await asyncio.wait(cell, timeout=END_S)
@@ -89,7 +93,7 @@ papermill_engines.register("keyshift", _Engine)
 
 
 def publish(points: Mapping[str, Sequence[Manifest]]) -> None:
-    """The last cell of a notebook: leaves one tidy row per run in the cell's output, for readers without a store.
+    """Leave one tidy row per run in the output of a notebook's last cell, for readers without a store.
 
     ``points``: the runs of each point, by its name. A reader of the notebook sees the verdict of each run, and its
     notes; a note that all of several runs have, once.
@@ -120,7 +124,7 @@ def summaries(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
 
 def notes_in(output: Mapping[str, Any]) -> dict[str, list[str]]:
     """The notes that ``publish`` left in an output of a cell, with the points that have them, or the runs if they were
-    left without points; none if it is another one's.
+    left without points; none if it is not of ``publish``.
     """
     data, of = output.get("data", {}), ""
     found: dict[str, list[str]] = {}
@@ -235,7 +239,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
 
 
 def _new_folder(where: Path, name: str) -> Path:
-    """Its name has the time, and that of the next second if somebody else has begun in this one."""
+    """Make a folder whose name has the time, or that of the next second if somebody else has begun in this one."""
     at = datetime.now(UTC)
     while True:
         folder = where / f"{name}-{at:%Y%m%dT%H%M%S}"

@@ -106,7 +106,7 @@ def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
 
 
 def _plain(row: Row) -> bool:
-    """Whether it is of one stage, which is no query, at a rate that stays."""
+    """Whether a run is of one stage, which is no query, at a rate that stays."""
     other = row.get("stages", 1) > 1 or row["workload"] == _QUERIES
     return not (other or row["parameters"].get("rate_steps"))
 
@@ -178,7 +178,7 @@ class _Against:
 
 
 def _means(of_point: Mapping[str, Sequence[Row]], column: str) -> dict[str, float]:
-    """Of the runs of each point; without the points of which no run knows the column."""
+    """The mean of each point over its runs; without the points of which no run knows the column."""
     found = {name: measured(rows, lambda row: row.get(column)) for name, rows in of_point.items()}
     return {name: sum(values) / len(values) for name, values in found.items() if values}
 

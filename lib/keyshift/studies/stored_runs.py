@@ -76,6 +76,6 @@ def _with_frames(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summary(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """As it was before it stood in a table beside others, which know more or less: nothing is NaN, counts are whole."""
+    """The row as it was before it stood in a table beside others, which know more or less: no NaN, counts are whole."""
     summary = Summary.model_validate({name: row[name] for name in Summary.model_fields})
     return {**row, **summary.model_dump(mode="json")}

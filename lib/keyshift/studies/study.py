@@ -31,8 +31,8 @@ _ALLOWED = "names of strategies in a list, or {name: {strategy: …, settings: {
 
 @dataclass
 class Study:
-    """``runs``: of each point, by its name, with their tables. ``died``: why a run of a point has none, with the paths
-    of this machine, as whoever waits here looks for its log.
+    """The runs of a notebook. ``runs``: of each point, by its name, with their tables. ``died``: why a run of a point
+    has none, with the paths of this machine, as whoever waits here looks for its log.
     """
 
     runs: dict[str, list[tuple[Manifest, Tables]]]
@@ -44,7 +44,7 @@ class Study:
         return Study(self.runs | other.runs, self.specs | other.specs, self.died | other.died)
 
     def add(self, point: str, store: ResultStore, run: Callable[[], Manifest]) -> bool:
-        """What ``run`` makes is another run of ``point``, or it died. Gives whether it has ended."""
+        """Add what ``run`` makes as another run of ``point``, or why it died. Gives whether it has ended."""
         try:
             manifest = run()
         except KeyshiftError as error:
@@ -55,7 +55,7 @@ class Study:
 
     @property
     def manifests(self) -> list[Manifest]:
-        """Of all runs that ended, point by point."""
+        """Manifests of all runs that ended, point by point."""
         return [manifest for some in self.runs.values() for manifest, _ in some]
 
     @property
@@ -87,7 +87,7 @@ class Study:
         ]
 
     def good(self) -> dict[str, list[tuple[Manifest, Tables]]]:
-        """As ``runs``, without those whose verdict is bad: they enter no figure."""
+        """The ``runs`` without those whose verdict is bad: they enter no figure."""
         found = {name: [run for run in some if run[0].status == "ok"] for name, some in self.runs.items()}
         return {name: some for name, some in found.items() if some}
 
@@ -97,7 +97,7 @@ class Study:
         return [name for name, some in self.good().items() if len(some) == len(self.runs[name])]
 
     def timelines(self) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-        """For ``panels``: latency by second, over the repetitions of a point, and the first one's migration."""
+        """Latency by second over the repetitions of a point, and the first one's migration: for ``panels``."""
         timelines = {}
         for name, some in self.good().items():
             seconds = [with_disturbed(metrics.per_second(tables["latency"]), tables["metrics"]) for _, tables in some]
@@ -119,12 +119,12 @@ class Study:
         }
 
     def faults(self) -> dict[str, list[float]]:
-        """For ``panels``: when faults happened in the first good run of each point, in seconds from the trigger."""
+        """When faults happened in the first good run of each point, in seconds from the trigger: for ``panels``."""
         return {name: [at_s for at_s, _ in faults(tables["metrics"])] for name, tables in self.first().items()}
 
     def offered(self) -> dict[str, dict[str, list[tuple[float, float]]]]:
-        """For ``staircase_panels``: of each point, by source whose rate changes, the seconds of measured time from
-        which on so many events per second are offered, until the load is over.
+        """The seconds of measured time from which on so many events per second are offered, until the load is over: of
+        each point, by source whose rate changes, for ``staircase_panels``.
         """
         found = {}
         for name, spec in self.specs.items():
@@ -137,16 +137,16 @@ class Study:
         return found
 
     def first(self) -> dict[str, Tables]:
-        """For ``throughput_panels`` and ``resource_panels``: all tables of the first good run of each point."""
+        """All tables of the first good run of each point: for ``throughput_panels`` and ``resource_panels``."""
         return {name: some[0][1] for name, some in self.good().items()}
 
     def after(self) -> dict[str, pd.DataFrame]:
-        """For ``timelines.tail``: latencies from the trigger on, of all repetitions of a point together."""
+        """Latencies from the trigger on, of all repetitions of a point together: for ``timelines.tail``."""
         together = {name: pd.concat(latencies) for name, latencies in self.tables("latency").items()}
         return {name: latency[latency["created_s"] >= 0] for name, latency in together.items()}
 
     def curves(self) -> dict[str, pd.DataFrame]:
-        """For ``ccdf_figure``, of ``after``."""
+        """The distribution of ``after`` for ``ccdf_figure``."""
         return {name: metrics.ccdf(latency) for name, latency in self.after().items()}
 
     def effective(self) -> pd.DataFrame:
@@ -157,13 +157,13 @@ class Study:
         return table[~left.all(axis=1) | (table.nunique(axis=1) > 1)]
 
     def versions(self) -> pd.DataFrame:
-        """Of the software that the runs were made with; more than one column only if it changed meanwhile."""
+        """Versions of the software that the runs were made with; more than one column only if it changed meanwhile."""
         found = {repr(sorted(m.versions.items())): m.versions for m in self.manifests}
         return pd.DataFrame([*found.values()]).T.set_axis([f"version {n + 1}" for n in range(len(found))], axis=1)
 
     def require_good(self) -> None:
-        """Raises KeyshiftError if no run is left for figures. Those that are bad are published first: a notebook gets
-        no further, and whoever reads it or its batch has to find them.
+        """Raise KeyshiftError if no run is left for figures. Those that are bad are published first: a notebook gets no
+        further, and whoever reads it or its batch has to find them.
         """
         if not self.manifests:
             raise KeyshiftError(f"all points died: {'; '.join(self.died.values())}")
@@ -174,7 +174,7 @@ class Study:
             )
 
     def publish(self) -> None:
-        """The last cell: see ``notebook.publish``. Raises KeyshiftError if points died, after the others are there."""
+        """Leave it in the last cell, see ``notebook.publish``. Then raises KeyshiftError if points died."""
         _publish(self.runs)
         if self.died:
             died = "; ".join(f"{name} ({why})" for name, why in self.died.items())
@@ -186,7 +186,7 @@ def _publish(runs: Mapping[str, Sequence[tuple[Manifest, Tables]]]) -> None:
 
 
 def _defaults(spec: RunSpec) -> dict[str, Any]:
-    """Of every parameter, with the workload and the backend of ``spec``: by its name, and by that with its part."""
+    """Defaults of all parameters, with the workload and backend of ``spec``: by their names, and with their parts."""
     found: dict[str, Any] = {}
     for part, fields in declared(type(spec.workload), backends.get(spec.backend.name)).items():
         for name, info in fields.items():
@@ -259,7 +259,7 @@ class _Choice(BaseModel):
 
 
 def require_free(settings: Mapping[str, Any], *taken: str) -> None:
-    """Raises BadInput if the ``settings`` of a notebook have a name that its other parameters set: those would win."""
+    """Raise BadInput if the ``settings`` of a notebook have a name that its other parameters set: those would win."""
     if twice := sorted({*taken} & settings.keys()):
         raise BadInput(f"settings: {', '.join(twice)}: set by other parameters of this notebook")
 

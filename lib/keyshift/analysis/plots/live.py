@@ -62,7 +62,7 @@ class History:
         self.samples.append(StatusSample(at_s, p50, p99, *rates, sum(waiting) / MIB, owners))
 
     def mark(self, what: str) -> None:
-        """Something is asked of the job now."""
+        """Note that something is asked of the job now."""
         self.marks.append((self.samples[-1].at_s if self.samples else 0.0, what))
 
     def table(self) -> pd.DataFrame:
@@ -93,7 +93,7 @@ class LiveFigure:
         self._held: npt.NDArray[np.float64] = np.zeros((0, 0))
 
     def png(self) -> bytes:
-        """As it is now."""
+        """The figure as it is now."""
         samples = self._history.samples
         now = samples[-1].at_s if samples else 0.0
         content = io.BytesIO()
@@ -206,7 +206,7 @@ class _Timelines:
             ax.legend(loc="upper left", frameon=False, fontsize="small")
 
     def show(self, history: History, begin: float, end: float) -> None:
-        """What was seen from ``begin`` to ``end``."""
+        """Draw what was seen from ``begin`` to ``end``."""
         samples = [sample for sample in list(history.samples) if sample.at_s >= begin - 1]
         numbers = np.array([sample[:-1] for sample in samples], float).reshape(-1, len(StatusSample._fields) - 1)
         for name, line in self._lines.items():

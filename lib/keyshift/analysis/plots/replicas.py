@@ -67,7 +67,7 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
 
 
 def _cpu_so_far(metrics: pd.DataFrame, seconds: pd.Index) -> pd.Series:
-    """A sample is of the time since the look before."""
+    """CPU used so far, in seconds of a processor; a sample is of the time since the look before."""
     samples = metrics[metrics["metric"] == "cpu_cores"].sort_values("t_s")
     looks_s = samples["t_s"].drop_duplicates()
     took_s = looks_s.diff().fillna(SAMPLED_S).set_axis(looks_s)
@@ -76,7 +76,7 @@ def _cpu_so_far(metrics: pd.DataFrame, seconds: pd.Index) -> pd.Series:
 
 
 def _sent_so_far(metrics: pd.DataFrame, seconds: pd.Index) -> pd.Series:
-    """NaN where it is not known."""
+    """Bytes sent so far, in MiB; NaN where it is not known."""
     if "sent_mib" not in set(metrics["metric"]):
         return pd.Series(np.nan, index=seconds)
     total = so_far(metrics, "sent_mib").reindex(seconds).ffill()

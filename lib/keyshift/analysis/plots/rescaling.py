@@ -76,7 +76,7 @@ def rescaling_figure(tables: Mapping[str, pd.DataFrame], names: list[str]) -> Fi
 
 
 def _means(table: pd.DataFrame, column: str) -> tuple[pd.DataFrame, np.ndarray | None]:
-    """Of each migration the mean over the runs that know it, and how far its interval reaches down and up; None if no
+    """The mean of each migration over the runs that know it, and how far its interval reaches down and up; None if no
     migration was repeated.
     """
     rows = []

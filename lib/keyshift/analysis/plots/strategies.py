@@ -42,7 +42,7 @@ _PHASE_ENDS = ("prepared_s", *MOMENTS)
 
 
 def ccdf_figure(curves: Mapping[str, pd.DataFrame]) -> Axes:
-    """For each strategy the fraction of results slower than a latency, both axes logarithmic.
+    """The fraction of results slower than a latency, for each strategy, both axes logarithmic.
 
     ``curves``: strategy to a frame of ``metrics.ccdf``. The last point of a line, marked, is the slowest result.
     """

@@ -96,7 +96,7 @@ def style_of(strategy: str) -> Style:
 
 
 def _looks(strategy: str) -> Iterator[Style]:
-    """The one that a strategy of the library has, of others one from the name; then those to take if it is taken."""
+    """The style that a strategy of the library has, or one from the name; then those to take if it is taken."""
     if (last := strategy.partition(" (")[0].rpartition(", ")[2]) in _STYLES:
         look = _STYLES[last] if last == strategy else _STYLES[last]._replace(label=strategy)
         yield look

@@ -170,7 +170,7 @@ def phase_bars(
 
 
 def _total(row: Row) -> float | None:
-    """Trigger to last drained unit; None if a phase is not known (a plan that was not measured took no time)."""
+    """Seconds until the last unit is drained; None if a phase is not known (a plan that was not measured took none)."""
     found = [_PHASE_MEASURES[name](row) for name in PHASE_STYLES]
     return None if None in found[1:] else sum(value or 0.0 for value in found)
 
@@ -202,7 +202,7 @@ class _Swept:
 
     @property
     def title(self) -> str:
-        """Of a figure that has none."""
+        """The title of a figure that has none."""
         names = [name.partition(" (")[0] for name in self.points["measure"].unique()]
         return f"{enumerated(names)} over {self._label}"
 

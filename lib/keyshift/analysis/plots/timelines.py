@@ -126,7 +126,7 @@ def draw_latency(ax: Axes, seconds: pd.DataFrame, colour: str, shift_s: float = 
 
 
 def latency_signs(runs: Iterable[pd.DataFrame]) -> list[Artist]:
-    """What ``draw_latency`` has drawn of these, for a legend."""
+    """Signs for a legend of what ``draw_latency`` has drawn of these."""
     signs: list[Artist] = [legend_line("P99", color=_GREY, **_P99), legend_line("P50", color=_GREY, **_P50)]
     if any("p99_low_ms" in seconds for seconds in runs):
         signs.append(Patch(color=_GREY, alpha=0.25, label="P99, range of repetitions"))
@@ -181,7 +181,7 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
 
 
 def _stacked(found: pd.DataFrame) -> pd.DataFrame:
-    """Of ``machine.shares``, those of ``_MACHINE`` in %; a run that does not know others, or the host, has none."""
+    """The shares of ``_MACHINE`` in %, from ``machine.shares``; a run that knows no others, or no host, has none."""
     others, stolen = (found[name].fillna(0.0) for name in ("others", "stolen"))
     return pd.DataFrame({"ours": found["busy"] - others, "others": others, "stolen": stolen}) * 100
 
@@ -192,14 +192,14 @@ def _require(runs: Mapping[str, Any]) -> None:
 
 
 def mark_runs(axes: Sequence[Axes], columns: int, runs: Sequence[Tables]) -> list[Artist]:
-    """Marks when what happened to the run of each panel; gives the handles for it. Tables: migration, metrics."""
+    """Mark when what happened to the run of each panel; gives the handles for it. Tables: migration, metrics."""
     struck = [[at_s for at_s, _ in faults_of(tables["metrics"])] for tables in runs]
     hatched = [disturbed(tables["metrics"]) or () for tables in runs]
     return _mark(axes, columns, [tables["migration"] for tables in runs], struck, hatched)
 
 
 def _mark_from_zero(axes: Sequence[Axes], columns: int, runs: Sequence[Tables]) -> list[Artist]:
-    """As ``mark_runs``, on axes from 0 on."""
+    """Mark as ``mark_runs`` does, on axes from 0 on."""
     marks = mark_runs(axes, columns, runs)
     for ax in axes:
         ax.autoscale(axis="y")  # the first panels fixed the axis that all of a row share
@@ -216,8 +216,8 @@ def _mark(
     faults: Sequence[Collection[float]],
     hatched: Sequence[Collection[int]],
 ) -> list[Artist]:
-    """Trigger, migrations, faults and disturbed seconds behind what is measured in each panel; gives the handles for a
-    legend.
+    """Mark trigger, migrations, faults and disturbed seconds behind what is measured in each panel; gives the handles
+    for a legend.
     """
     spans = [_migration_spans(migration) for migration in migrations]
     for ax, of_panel, moments, seconds in zip(axes, spans, faults, hatched, strict=True):
@@ -248,7 +248,7 @@ def _stretches(seconds: Collection[int]) -> list[tuple[float, float]]:
 
 
 def _migration_spans(migration: pd.DataFrame | None) -> list[tuple[float, float]]:
-    """From a first switch to a last install, without the pauses between migrations; none if there is none to draw."""
+    """Spans from a first switch to a last install, without the pauses between migrations; none if there is none."""
     if migration is None:
         return []
     need(migration, ["switched_s", "installed_s"], "a migration in a figure")

@@ -33,7 +33,7 @@ _QUEUE_BYTES = 1 << 30
 
 
 def _in_time() -> bool:
-    """Nothing is urgent: all that has waited is worked off at once."""
+    """Say that nothing is urgent: all that has waited is worked off at once."""
     return True
 
 
@@ -69,7 +69,7 @@ class DrivenStage:
         return RouterCore(RouterMachine(first), slots, _QUEUE_BYTES, split)
 
     def migrate(self, assignment: Assignment) -> None:
-        """Everybody hears of one step that leads to ``assignment``; it begins with the next frame."""
+        """Tell everybody of one step that leads to ``assignment``; it begins with the next frame."""
         if assignment == self._assignment:
             return
         step = Step(tuple(self._assignment.moves_to(assignment)))
@@ -83,7 +83,7 @@ class DrivenStage:
         router.machine.announce(assignment)
 
     def frame(self, router: int, offset: int, events: pa.RecordBatch, watermark: int, now_us: int) -> None:
-        """A frame, until nothing more follows from it."""
+        """Put a frame through a router, until nothing more follows from it."""
         rows, _ = self._routers[router].frame(router, offset, events, watermark, now_us)
         for slot, row in rows:
             self.slots[slot].on_rows([row], now_us, _in_time)
@@ -93,7 +93,7 @@ class DrivenStage:
             self._give(slot, core, now_us)
 
     def _give(self, slot: int, core: ArrowCore, now_us: int) -> None:
-        """The results of a slot: to the next stage, or to those who read them."""
+        """Give the results of a slot to the next stage, or to those who read them."""
         for result in core.take_results():
             if isinstance(result, Moved):
                 continue  # what its old slot has sent has arrived
@@ -108,18 +108,18 @@ class DrivenStage:
             self._following.from_slot(slot, None, now_us)
 
     def from_slot(self, slot: int, results: pa.RecordBatch | None, now_us: int) -> None:
-        """Results of a slot of the stage before; or none, so that what is due here goes out."""
+        """Take results of a slot of the stage before; None lets what is due here go out."""
         self._frames += 1
         events = self.nothing if results is None else self._stage.from_results(results)
         self.frame(slot, self._frames, events, 0, now_us)
 
     def stop(self, router: int, savepoint: str, now_us: int) -> None:
-        """A router comes to a savepoint."""
+        """Bring a router to a savepoint."""
         self._routers[router].machine.request_savepoint(savepoint)
         self.frame(router, self._frames, self.nothing, 0, now_us)
 
     def _carry_out(self, core: ArrowCore, now_us: int) -> bool:
-        """What follows for other slots, and for records that have waited. False if nothing did."""
+        """Do what follows for other slots, and for records that have waited. False if nothing did."""
         effects = core.take_effects()
         for effect in effects:
             if isinstance(effect, Leave):  # a step of plain pushes has no other effect that somebody else must hear of
@@ -136,16 +136,16 @@ class DrivenStage:
         return bool(effects)
 
     def end(self, now_us: int) -> list[End]:
-        """All routers come to a savepoint, and no event follows. Gives the frames with which time went on."""
+        """Bring all routers to a savepoint, behind which no event follows. Gives the frames with which time went on."""
         for number in range(len(self._routers)):
             self.stop(number, "end", now_us)
         return []
 
 
 class DrivenTurns(DrivenStage):
-    """In turns, behind the order protocol of this name, which has no leader; epochs are so long.
+    """A stage that works in turns, behind the order protocol ``ordering``, which has no leader.
 
-    Of a step the barriers stand behind the next epoch, in each stage.
+    Epochs are ``heartbeat_us`` long. The barriers of a step stand behind the next epoch, in each stage.
     """
 
     in_turns = True
@@ -171,7 +171,7 @@ class DrivenTurns(DrivenStage):
         router.switch(PublishAssignment(assignment, appointment=appointment, before=self._assignment))
 
     def frame(self, router: int, offset: int, events: pa.RecordBatch, watermark: int, now_us: int) -> None:
-        """A frame, until nothing more follows from it."""
+        """Put a frame through a router, until nothing more follows from it."""
         self._frames = offset
         rows, _ = self._routers[router].frame(router, offset, events, watermark)
         self._come(rows, now_us)
@@ -183,7 +183,7 @@ class DrivenTurns(DrivenStage):
             pass
 
     def _turn(self, slot: int, core: Any, now_us: int) -> bool:
-        """The next turn of a slot. False if there is none, and nothing follows from what was."""
+        """Deliver the next turn of a slot. False if there is none, and nothing follows from what was."""
         turn = self._orders[slot].take(core.ready)
         if turn is not None:
             core.deliver(turn)
@@ -202,7 +202,7 @@ class DrivenTurns(DrivenStage):
                 self.results.add(result, slot, now_us)
 
     def end(self, now_us: int) -> list[End]:
-        """All routers close one more epoch, behind which they come to a savepoint."""
+        """Close one more epoch in all routers, behind which they come to a savepoint."""
         ends = []
         offset = self._frames + 1
         for number, router in enumerate(self._routers):
@@ -222,13 +222,13 @@ class Results:
         self._log_ends: Counter[int] = Counter()
 
     def add(self, result: pa.RecordBatch, slot: int, arrived_us: int) -> None:
-        """Of a ``slot``."""
+        """Add results of a ``slot``."""
         self._parts.append(result)
         self._places.append((slot, self._log_ends[slot], arrived_us))
         self._log_ends[slot] += 1
 
     def table(self, schema: pa.Schema) -> pd.DataFrame:
-        """All of them, in the columns of ``schema`` and of where they are."""
+        """All results, in the columns of ``schema`` and of where they are."""
         parts = [part.select(schema.names) for part in self._parts]
         results = pa.Table.from_batches(parts, schema).to_pandas()
         rows = [part.num_rows for part in parts]

@@ -41,7 +41,7 @@ class Evaluation(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Of a run, in seconds since the epoch: load and measured time, and the trigger, which is 0 in tables."""
+    """A span of a run, in seconds since the epoch: load and measured time, and the trigger, which is 0 in tables."""
 
     start: float
     measured: float
@@ -71,7 +71,7 @@ def _furthest(turns: Mapping[int, int]) -> int:
 
 
 def _processed(workload: Workload, events: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
-    """Those of ``events`` that a job has processed which does not tell its offsets: of each key of a router, up to the
+    """The ``events`` that a job has processed which does not tell its offsets: of each key of a router, those up to the
     last one that has a result. One before that without a result is lost.
     """
     origin = ["router", "offset", "position"]
@@ -108,7 +108,7 @@ class EndedJob:
 
     @property
     def _frames_read(self) -> pd.DataFrame:
-        """Those that ``events`` are from, as they are read."""
+        """The frames that ``events`` are from, as they are read."""
         frames, offsets = self._frames, self.final.offsets
         return frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded and offsets else frames
 
@@ -117,8 +117,8 @@ class EndedJob:
         return round(len(events) * self._offered_per_event)
 
     def verdict(self) -> Verdict:
-        """Of the whole job. If replicas have had different assignments, first copies are from slots of all of them: one
-        replica is judged then, and first copies are what that has given, see ``_differences``.
+        """The verdict on the whole job. If replicas have had different assignments, first copies are from slots of all
+        of them: one replica is judged then, and first copies are what that has given, see ``_differences``.
         """
         assert self.feed.offered is not None
         of = self.final.judged
@@ -128,7 +128,7 @@ class EndedJob:
 
     @cached_property
     def _replicas(self) -> dict[int, Judgement]:
-        """Of each replica that lived to the end, by itself: as if no copy of another one had come."""
+        """The verdict on each replica that lived to the end, by itself: as if no copy of another one had come."""
         found, offered = {}, self.feed.offered or 0
         for number, final in self.final.replicas.items():
             events, frames = self.events, self._frames
@@ -153,9 +153,9 @@ class EndedJob:
         return found.assign(log_offset=np.arange(len(found)))
 
     def _one_by_one(self, number: int, last: Incarnation) -> Iterator[pd.DataFrame]:
-        """What came until the ``last`` incarnation of a replica began, of those that moved one after the other. All had
-        the same assignment wherever one began. In between, first copies may be of several: so it is what one of them
-        gave that lived from there to there, this one if it did.
+        """The results that came until the ``last`` incarnation of a replica began, of those that moved one after the
+        other. All had the same assignment wherever one began. In between, first copies may be of several: so it is what
+        one of them gave that lived from there to there, this one if it did.
         """
         given = cache(self._traffic.results)
         others = [each for each in range(self._traffic.replicas) if each != number]
@@ -178,7 +178,7 @@ class EndedJob:
 
     @cached_property
     def _differences(self) -> list[str]:
-        """Of what replicas did, as was seen while they ran, and of what they gave, those that died too."""
+        """Differences in what replicas did, as was seen while they ran, and in what they gave, also those that died."""
         if not self.final.replicas:
             return []
         of, replicas = self.final.judged, range(self._traffic.replicas)
@@ -252,7 +252,8 @@ class EndedJob:
     def tables(
         self, span: Span, numbers: Mapping[str, int] | None = None, scalings: Sequence[Scaling] = ()
     ) -> dict[str, pa.Table]:
-        """By name, with the trigger of ``span`` as 0. Of the whole job; with ``numbers``, of what happened in ``span``.
+        """Tables by name, with the trigger of ``span`` as 0: of the whole job, or with ``numbers`` of what is in
+        ``span``.
 
         ``numbers``: of the migration in it, by stage, which is number 0 in tables. What slots measure is of the whole
         job, and is left out then.
@@ -290,7 +291,7 @@ class EndedJob:
         }
 
     def evaluation(self, span: Span, scalings: Sequence[Scaling], say: Say) -> Evaluation:
-        """Of the run that all of it was. If the job was overloaded, it counts what it had processed by its end."""
+        """The evaluation of the whole run. If the job was overloaded, it counts what it had processed by its end."""
         final, feed, stages = self.final, self.feed, self.final.stages
         verdict, tables = self.verdict(), self.tables(span, scalings=scalings)
         measures = [stage.measures for stage in stages]
@@ -352,7 +353,7 @@ def fewer_s(strength: Sequence[tuple[float, int]], replicas: int, span: Span) ->
 
 
 def bytes_beside(measures: Iterable[Mapping[int, Measured]]) -> int:
-    """That were sent key by key, and of units that were lent. ``measures``: of each stage, what each slot measured."""
+    """The bytes sent key by key, and of units that were lent. ``measures``: of each stage, what each slot measured."""
     return sum(m.fetched_bytes + m.written_bytes + m.lent_bytes for each in measures for m in each.values())
 
 

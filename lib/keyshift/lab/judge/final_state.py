@@ -39,8 +39,8 @@ class StageEnd:
 
 
 class CopiedAhead(NamedTuple):
-    """``bytes_copied`` ahead of migrations, and ``replicate_s``, until copies were close; None if nobody has told of
-    any. ``ordered``: whether there were copies, whose attempt may have ended.
+    """What was copied ahead of migrations: ``bytes_copied``, and ``replicate_s`` until copies were close; None if
+    nobody has told of any. ``ordered``: whether there were copies, whose attempt may have ended.
     """
 
     bytes_copied: int | None = None
@@ -90,7 +90,7 @@ class FinalState:
 
 
 def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalState:
-    """Of a job that has stopped; its last savepoint is the final state. ``more``: fields that the job does not know."""
+    """The final state of a job that has stopped: its last savepoint. ``more``: fields that the job does not know."""
     store, final = SavepointStore(job.config.endpoints, job.config.job), job.savepoints[-1]
     manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
 
@@ -209,8 +209,8 @@ def _judged_cut(
 
 
 def _parts(store: SavepointStore, manifest: SavepointManifest, timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """The values of a savepoint or a snapshot, some units of a slot at a time: a table for each of a million would take
-    an hour. Timers of the first stage go into ``timers``.
+    """Give the values of a savepoint or a snapshot, some units of a slot at a time: a table for each of a million would
+    take an hour. Timers of the first stage go into ``timers``.
     """
     for number, saved in enumerate(manifest.stages.values()):
         for slot, places in saved.places.items():
@@ -223,7 +223,7 @@ def _parts(store: SavepointStore, manifest: SavepointManifest, timers: list[pd.D
 
 
 def _tables(of_units: Sequence[tuple[int, pa.RecordBatch]], **more: int) -> Iterator[pd.DataFrame]:
-    """One table of what there is of some units, if there is any."""
+    """Make one table of what there is of some units, if there is any."""
     if of_units:
         units = np.repeat([unit for unit, _ in of_units], [batch.num_rows for _, batch in of_units])
         yield pa.Table.from_batches([batch for _, batch in of_units]).to_pandas().assign(unit=units, **more)

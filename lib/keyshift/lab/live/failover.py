@@ -65,7 +65,7 @@ class SystemJournal:
 
     @property
     def offsets(self) -> Mapping[int, int]:
-        """Of each router, up to where its input is in what the job goes on from; none for the beginning."""
+        """How far the input of each router is in what the job goes on from; none for the beginning."""
         newest = self.past.snapshots[-1] if self.past.snapshots else self.past.begun_from
         return newest.offsets if newest else {}
 
@@ -74,7 +74,7 @@ J = TypeVar("J", bound=SystemJournal)
 
 
 class Failover(Protocol):
-    """Of a system, for the controlling thread."""
+    """How another process goes on with a system; for the controlling thread."""
 
     @property
     def progress(self) -> tuple[object, object]:
@@ -84,23 +84,23 @@ class Failover(Protocol):
         """What another process needs to go on. Raises Deposed if another one has claimed the job."""
 
     def kept(self) -> None:
-        """The journal that was told last is written down: what only older ones refer to may go."""
+        """Hear that the journal that was told last is written down: what only older ones refer to may go."""
 
     def claim(self, journal: SystemJournal) -> int:
-        """Be the driver of the job that the journal is of, before anything else; gives the epoch of its input."""
+        """Become the driver of the job that the journal is of, before anything else; gives the epoch of its input."""
 
     def readable(self, journal: J) -> J:
-        """The journal, or one of what was written before, if nothing can be read of what it goes on from."""
+        """Return the journal, or one of what was written before, if nothing can be read of what it goes on from."""
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
-        """What the job has given, and will give once more; after ``claim``."""
+        """Give what the job has given, and will give once more; after ``claim``."""
 
     def resume(self, journal: SystemJournal, epochs: Epochs) -> None:
         """Go on from there, instead of ``start``. ``epochs``: of the input."""
 
 
 class JobFailover:
-    """Of ``job``, whose migrations were planned by ``plans``; also how it goes on where another replica stands."""
+    """The failover of ``job``, planned by ``plans``; also how it goes on where another replica stands."""
 
     def __init__(self, job: Job, plans: JobPlans) -> None:
         self._job, self._plans = job, plans
@@ -140,11 +140,11 @@ class JobFailover:
         return self._job.claim()
 
     def readable(self, journal: J) -> J:
-        """As it is: an attempt that cannot read a snapshot dies, and the next one begins from the snapshot before."""
+        """Return it as it is: an attempt that cannot read a snapshot dies, and the next begins from the one before."""
         return journal
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
-        """Nothing: versions are revoked."""
+        """Give nothing: versions are revoked."""
         return ()
 
     def resume(self, journal: SystemJournal, epochs: Epochs) -> None:
@@ -156,24 +156,24 @@ class JobFailover:
     # -- where another replica stands ---------------------------------------------------------------------------------
 
     def histories(self) -> dict[str, StageHistory]:
-        """Of its stages, while nothing moves."""
+        """The histories of its stages, while nothing moves."""
         return {stage.name: history_of(stage) for stage in self._job.stages}
 
     def plans(self) -> dict[str, PlansPast]:
-        """Of its stages."""
+        """The plans of its stages."""
         return {name: replace(each.past) for name, each in self._plans.of.items()}
 
     def follow(self, histories: dict[str, StageHistory], plans: dict[str, PlansPast]) -> None:
-        """Have this past, before it begins under the newest assignments of that."""
+        """Take over this past, before the job begins under the newest assignments of that."""
         for stage in self._job.stages:
             stage.history = histories[stage.name].before_the_newest()
         self.take(plans)
 
     def take(self, plans: dict[str, PlansPast]) -> None:
-        """Have these plans."""
+        """Take over these plans."""
         for name, each in self._plans.of.items():
             each.past = replace(plans[name])
 
     def _config_of(self, journal: SystemJournal) -> JobConfig:
-        """As in the attempt that was under way."""
+        """The configuration of the job in the attempt that was under way."""
         return replace(self._job.config.with_slots(journal.slots), attempt=journal.attempt, token=journal.token)

@@ -18,14 +18,16 @@ class NotRunning(BadInput):
 
 
 class Inbox:
-    """``ask`` is for any thread, ``serve`` for the controlling one. ``state``, ``phase``: of the job."""
+    """Requests of other threads: ``ask`` is for any thread, ``serve`` for the controlling one. ``state``, ``phase``: of
+    the job.
+    """
 
     def __init__(self, state: Callable[[], JobState], phase: Callable[[], str]) -> None:
         self._state, self._phase = state, phase
         self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
 
     def ask(self, act: Callable[[], T], within_s: float = ANSWER_S) -> T:
-        """What ``act`` gives or raises, called by the controlling thread at its next look.
+        """Give or raise what ``act`` does, which the controlling thread calls at its next look.
 
         Raises ServiceUnavailable if there is no answer ``within_s`` seconds; what has not begun by then never does.
         """
@@ -42,13 +44,13 @@ class Inbox:
         return answer.result()
 
     def serve(self) -> None:
-        """Everything that waits. If the query is found dead, what waits behind that still does."""
+        """Do everything that waits. If the query is found dead, what waits behind that still is done."""
         for _ in range(self._waiting.qsize()):
             if waiting := self._next():
                 self._answer(*waiting)
 
     def refuse(self) -> None:
-        """Nobody serves any more: whoever still asks is told so."""
+        """Tell whoever still asks that nobody serves any more."""
 
         def refused() -> None:
             raise NotRunning(f"the job is not running: it is {self._state()}")

@@ -33,7 +33,8 @@ Record = Callable[..., Manifest]  # see ``Lab.record``
 
 
 class LiveJob:
-    """For any thread. ``execute`` is called once, by the thread that then controls the job.
+    """A job that runs until it is stopped; for any thread. ``execute`` is called once, by the thread that then controls
+    it.
 
     ``on_end``: called when it has ended. ``keeper``: what is written down of the job; without, nothing is.
 
@@ -64,7 +65,7 @@ class LiveJob:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def execute(self) -> Manifest:
-        """From its start to its verdict, which is stored. Raises KeyshiftError if the job dies."""
+        """Run the job from its start to its verdict, which is stored. Raises KeyshiftError if it dies."""
         self._controller = threading.current_thread()
         try:
             given = self.spec, self.run_id, self._script, partitions(self.spec), parameters(self.spec)
@@ -83,14 +84,14 @@ class LiveJob:
                     self._run.inbox.refuse()
 
     def fail(self, error: BaseException) -> None:
-        """What the job needs does not come: it never executes."""
+        """Give the job up before it executes: what it needs does not come."""
         if self.manifest is None and self.error is None:
             self.error = error
             self._life.enter(JobState.FAILED)
         self.ended.set()
 
     def keep(self) -> None:
-        """``execute``, for a thread that nobody waits for: ``error`` has what it raises."""
+        """Call ``execute`` in a thread that nobody waits for: ``error`` has what it raises."""
         with contextlib.suppress(KeyshiftError):
             self.execute()
 
@@ -100,7 +101,7 @@ class LiveJob:
         return run.script()
 
     def await_ready(self) -> None:
-        """Until events go in. Raises what kept the job from it."""
+        """Wait until events go in. Raises what kept the job from it."""
         while not self.ready.wait(0.1):
             if self.ended.is_set() and not self.ready.is_set():
                 raise self.error or KeyshiftError(f"job {self.run_id} has ended before it was ready")
@@ -114,7 +115,7 @@ class LiveJob:
             self.ended.wait()
 
     def begin_stop(self) -> None:
-        """See ``stop``; does not wait."""
+        """Begin what ``stop`` does, without waiting."""
         self._stop_wanted = True
         if self._run:
             self._run.stop()
@@ -146,7 +147,7 @@ class LiveJob:
         return words if isinstance(self.error, KeyshiftError) else f"{type(self.error).__name__}: {words}"
 
     def status(self) -> Status:
-        """Nobody is asked."""
+        """What the job says of itself; nobody is asked."""
         spec, run = self.spec, self._run
         summary, verdict = (self.manifest.summary, self.manifest.verdict) if self.manifest else (None, None)
         status: Status = {
@@ -187,7 +188,7 @@ class LiveJob:
         return status
 
     def _scaling(self, made: Scalings) -> ScalingStatus | None:
-        """None without an autoscaler."""
+        """What the autoscaler has decided; None without one."""
         if self.spec.scenario.trigger != "auto":
             return None
         names = [stage.name for stage in self.spec.workload.stages]
@@ -204,13 +205,13 @@ class LiveJob:
 
     @property
     def latencies(self) -> Mapping[int, Latencies]:
-        """Of what came out so far, by slot."""
+        """Latencies of what came out so far, by slot."""
         return self._run.loop.traffic.latencies if self._run else {}
 
     # -- what can be done with it -------------------------------------------------------------------------------------
 
     def do(self, command: Command, wait: bool = False) -> Answer:
-        """Gives the answer of the command; with ``wait``, if a migration comes of it, when that is over."""
+        """Carry out a command and give its answer; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
         answer = run.inbox.ask(lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.most)))
         if not wait or "number" not in answer:

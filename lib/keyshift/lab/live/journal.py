@@ -24,7 +24,7 @@ RESTS, LONGEST_REST_S = 20, 60.0
 
 
 def _with_why(raw: Any) -> Any:
-    """A migration as it is now: older journals of this format have the reason in its ``outcome``."""
+    """Give a migration the form of today: older journals of this format have the reason in its ``outcome``."""
     if not isinstance(raw, dict) or "why" in raw:
         return raw
     outcome, _, why = str(raw.get("outcome")).partition(": ")
@@ -33,8 +33,9 @@ def _with_why(raw: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Journal(SystemJournal):
-    """Of a live job. ``began_at``, ``trigger``: of the load and of the first migration, in seconds since the epoch, 0
-    if there was none; ``rates``: events per second of each source. ``migrations``, ``targets``: see ``Migrations``.
+    """The journal of a live job. ``began_at``, ``trigger``: of the load and of the first migration, in seconds since
+    the epoch, 0 if there was none; ``rates``: events per second of each source. ``migrations``, ``targets``: see
+    ``Migrations``.
     """
 
     began_at: float
@@ -48,7 +49,7 @@ _JOURNAL = TypeAdapter(Journal)
 
 
 def journal_to_json(journal: Journal) -> dict[str, Any]:
-    """What JSON knows; holds the job's secret."""
+    """A journal as values that JSON knows; holds the job's secret."""
     return dict(_JOURNAL.dump_python(journal, mode="json"))
 
 
@@ -69,10 +70,10 @@ class Keeper(RunEnd):
     take_over = False  # go on even if that process seems to live
 
     def expect(self, run_id: str, token: str) -> None:
-        """Hears the run's id and the job's secret before anything is made, to find what the job will leave."""
+        """Hear the run's id and the job's secret before anything is made, to find what the job will leave."""
 
     def begun(self) -> None:
-        """Hears that the job runs, before anybody else does. Raises BadInput if nobody wants it any more."""
+        """Hear that the job runs, before anybody else does. Raises BadInput if nobody wants it any more."""
 
     def keep(self, journal: Journal) -> None:
         """Write down what another process needs to go on with the job. Raises OSError: it is tried again later."""

@@ -26,8 +26,8 @@ LASTS_S = 7 * 24 * 3600.0
 
 
 class LiveRun:
-    """``loop`` is for the controlling thread; ``inbox`` and ``stop`` are for any other one. ``on_ready`` is called when
-    events go in. ``life``: of the job, which it leads until that stops.
+    """The run of a live job. ``loop`` is for the controlling thread; ``inbox`` and ``stop`` are for any other one.
+    ``on_ready`` is called when events go in. ``life``: of the job, which it leads until that stops.
     """
 
     def __init__(self, loop: RunLoop, keeper: Keeper, life: JobLife, on_ready: Callable[[], None]) -> None:
@@ -45,12 +45,12 @@ class LiveRun:
 
     @property
     def offered(self) -> int:
-        """Events so far."""
+        """Events offered so far."""
         feed = self.loop.feed
         return feed.sent + feed.before.events if feed else 0
 
     def stop(self) -> None:
-        """The load ends at the next look, or when the job has recovered."""
+        """End the load at the next look, or when the job has recovered."""
         self.stop_wanted = True
 
     # -- of the controlling thread ------------------------------------------------------------------------------------
@@ -80,12 +80,12 @@ class LiveRun:
         loop.cut_faults_short()  # else whoever stops the job would wait for what is away
 
     def _pause(self) -> None:
-        """Until no moment: if the clock is set back, nobody would be heard until it has come there."""
+        """Look, then sleep for no named moment: if the clock is set back, nobody would be heard until that comes."""
         self.loop.look()
         time.sleep(LOOK_S)
 
     def _asked(self, change: ScaleTo, stage: str) -> None:
-        """By the autoscaler."""
+        """Request what the autoscaler asks for."""
         self.migrate(self.system.plans.propose(stage, change))
 
     def _measure(self) -> None:
@@ -100,13 +100,13 @@ class LiveRun:
         }
 
     def _look(self) -> None:
-        """Also while the last results come: old snapshots go then, too."""
+        """Settle migrations and keep the journal; also while the last results come, as old snapshots go then, too."""
         if self._life.state is not JobState.STARTING:
             self.migrations.settle()
             self._keep()
 
     def _keep(self) -> None:
-        """The journal, if something has changed that must not be lost."""
+        """Write the journal, if something has changed that must not be lost."""
         begun, snapshots = self._failover.progress
         now = begun, self.migrations.progress, len(self.system.notes), self.loop.rates.copy()
         self._journal.keep(now, snapshots, self._made)
@@ -148,7 +148,7 @@ class LiveRun:
         return self.system.begun_from
 
     def _reopen(self, read_journal: Callable[[], Journal]) -> Feed:
-        """In place of ``RunLoop.open_new``: topics and results are there, and the state is in snapshots.
+        """Go on in place of ``RunLoop.open_new``: topics and results are there, and the state is in snapshots.
 
         Behind the claim the process before writes no journal any more, and behind the first frame that a generator of
         the new epoch writes into a partition no event of another one counts. Only then both are read.
@@ -185,7 +185,7 @@ class LiveRun:
 
 
 def _figures(measured: Measured, replica: int | None) -> OfSlot:
-    """What a slot measured, without the units; with replicas, of which one."""
+    """Give what a slot measured, without the units; with replicas, of which one."""
     given = ((field.name, getattr(measured, field.name)) for field in fields(measured))  # no copies: it has all units
     figures: OfSlot = {name: value for name, value in given if isinstance(value, int | float)}
     whose: OfSlot = {} if replica is None else {"replica": replica}

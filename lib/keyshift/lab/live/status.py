@@ -37,16 +37,16 @@ class JobLife:
         self.state = JobState.STARTING
 
     def enter(self, state: JobState) -> None:
-        """Raises ValueError, and changes nothing, if the state now does not lead there."""
+        """Change the state. Raises ValueError, and changes nothing, if the state now does not lead there."""
         if state not in LEADS_TO[self.state]:
             raise ValueError(f"a job that is {self.state} cannot be {state} next")
         self.state = state
 
 
 class StageStatus(TypedDict):
-    """``slots``: that own state, of those that are ``provisioned``; ``owners``: the slot of each unit; ``of_slot``:
-    what each slot said last (bytes, records since the attempt began), by its number, which JSON makes a text; with
-    replicas the slot of one of them, whose number is ``replica``.
+    """The status of a stage. ``slots``: that own state, of those that are ``provisioned``; ``owners``: the slot of each
+    unit; ``of_slot``: what each slot said last (bytes, records since the attempt began), by its number, which JSON
+    makes a text; with replicas the slot of one of them, whose number is ``replica``.
     """
 
     slots: int
@@ -58,9 +58,10 @@ class StageStatus(TypedDict):
 
 
 class ReplicaStatus(TypedDict):
-    """``state``: one of ``REPLICA_STATES``; who comes back may be at work already, and is not as far as the others.
-    ``lag_ms``: how far its newest results are behind those of the replica that has come furthest, by the schedule of
-    the events, as was told a second ago at the most; None while nothing comes of it. ``deaths``: how often it has died.
+    """The status of a replica. ``state``: one of ``REPLICA_STATES``; who comes back may be at work already, and is not
+    as far as the others. ``lag_ms``: how far its newest results are behind those of the replica that has come furthest,
+    by the schedule of the events, as was told a second ago at the most; None while nothing comes of it. ``deaths``: how
+    often it has died.
     """
 
     state: str
@@ -85,7 +86,7 @@ class SystemStatus(TypedDict, total=False):
 
 
 class StageDecisionTold(TypedDict):
-    """Of one stage; see ``planner.scaling.StageScaling``. None is not known."""
+    """What was decided of one stage; see ``planner.scaling.StageScaling``. None is not known."""
 
     slots: int
     wanted: int
@@ -121,11 +122,12 @@ class ScalingStatus(TypedDict):
 
 
 class Status(SystemStatus, total=False):
-    """Of a live job. Before events go in, ``stages`` and ``migrations`` are empty, and what is below them is missing.
+    """What a live job says of itself. Before events go in, ``stages`` and ``migrations`` are empty, and what is below
+    them is missing.
 
-    ``state``: one of ``JobState``; ``why``: it has failed, in one line; ``examples``:
-    of what is wrong; ``migrations``: see ``commands.Migration``; ``rate``: events per second that all sources together
-    are to offer now; 0 of a job that stops. Latencies and ``results_per_s`` are those of the last second.
+    ``state``: one of ``JobState``; ``why``: it has failed, in one line; ``examples``: of what is wrong; ``migrations``:
+    see ``commands.Migration``; ``rate``: events per second that all sources together are to offer now; 0 of a job that
+    stops. Latencies and ``results_per_s`` are those of the last second.
     """
 
     run_id: str

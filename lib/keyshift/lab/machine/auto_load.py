@@ -54,7 +54,7 @@ def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> AutoLoad:
 
 
 def _frames(specs: Sequence[RunSpec]) -> list[float]:
-    """Those that may be chosen: an epoch cannot be shorter than one."""
+    """The lengths of frames that may be chosen: an epoch cannot be shorter than one."""
     heartbeats = [
         spec.job.heartbeat_ms
         for spec in specs
@@ -64,7 +64,7 @@ def _frames(specs: Sequence[RunSpec]) -> list[float]:
 
 
 def _of_open(name: str, specs: Sequence[RunSpec], loads: Sequence[AutoLoad]) -> list[float]:
-    """What each run would have that left it open: others have what they were given. Of all, if nobody left it open."""
+    """What the runs would have that left ``name`` open, or all if none did: others have what they were given."""
     values = [getattr(load, name) for load in loads]
     return [value for value, spec in zip(values, specs, strict=True) if name in spec.unsettled] or values
 
@@ -99,7 +99,7 @@ def _peak(load: SourceLoad) -> float:
 
 
 def _rounded(rate: float) -> float:
-    """Down, to two digits that a person remembers."""
+    """Round down, to two digits that a person remembers."""
     if not 0 < rate < math.inf:
         return max(0.0, rate)
     unit = 10.0 ** (math.floor(math.log10(rate)) - 1)

@@ -27,7 +27,7 @@ FRESH_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A process takes copies at ``address``."""
+    """Says that a process takes copies at ``address``."""
 
     address: str
 
@@ -42,7 +42,7 @@ class CopySink(flight.FlightServerBase):  # type: ignore[misc]
         self._keeps = keeps
 
     def do_put(self, context: object, descriptor: object, reader: Any, writer: object) -> None:
-        """One copy."""
+        """Take one copy."""
         came = (chunk.data for chunk in reader)
         if self._keeps:
             self.kept = list(came)
@@ -62,7 +62,7 @@ def copy_s(client: flight.FlightClient, batches: Sequence[pa.RecordBatch]) -> fl
 
 
 def batch_of(value: bytes) -> pa.RecordBatch:
-    """One message."""
+    """One message with ``value``."""
     return pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], ["value"])
 
 

@@ -34,7 +34,7 @@ SETTLE_S = 0.25  # between a change of the load and its part
 
 
 class LoadCost(BaseModel):
-    """Of a machine, or of those of its processors that may be used. ``keyshift``: whose version was measured."""
+    """Costs on a machine, or on those of its processors that may be used. ``keyshift``: whose version was measured."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,7 +65,7 @@ def rows_per_s(spec: RunSpec, frame_ms: float) -> float:
 
 
 def cost_spec() -> RunSpec:
-    """Of the job in which costs are measured: as many slots as a run has by default when its state has moved."""
+    """The spec of the job in which costs are measured: as many slots as a default run has when its state has moved."""
     slots = make_spec({}).scenario.to_slots
     load = {"rate": RATES[0], "frame_ms": FRAMES_MS[0], "recoveries": 0}
     return make_spec(load | {"slots": slots, "trigger": "balance"})
@@ -81,7 +81,7 @@ def kept(home: Path) -> LoadCost | None:
 
 
 def keep(cost: LoadCost, home: Path) -> None:
-    """For ``kept``. Raises OSError."""
+    """Keep what was measured, for ``kept``. Raises OSError."""
     write_whole(_file(home), cost.model_dump_json(indent=2))
 
 
@@ -90,13 +90,13 @@ def _file(home: Path) -> Path:
 
 
 class CostScript:
-    """What happens in that job; ``parts`` are there when it has run."""
+    """What happens in the job in which costs are measured; ``parts`` are there when it has run."""
 
     def __init__(self) -> None:
         self.parts: list[Stretch] = []
 
     def script(self, run: RunLoop) -> Script:
-        """In the job of ``run``."""
+        """Offer the loads to the job of ``run``, and measure each."""
         yield run.began_at + WARM_S
         yield from self._watch(run, RATES)
         yield partial(_with_frames, run, FRAMES_MS[1])
@@ -113,7 +113,7 @@ class CostScript:
 
 
 def _with_frames(run: RunLoop, frame_ms: float) -> None:
-    """From now on, by another generator."""
+    """Let another generator offer frames of this length from now on."""
     before, traffic = run.feed, run.traffic
     assert before is not None
     before.end_load()
@@ -126,7 +126,7 @@ def _with_frames(run: RunLoop, frame_ms: float) -> None:
 
 
 def cost_of(parts: Sequence[Stretch], frames: pd.DataFrame) -> LoadCost:
-    """By least squares, from a job of ``cost_spec``. ``frames``: columns watermark (µs) and events.
+    """Find the costs by least squares, from a job of ``cost_spec``. ``frames``: columns watermark (µs) and events.
 
     Raises ServiceUnavailable if frames did not come: nothing can be said then.
     """

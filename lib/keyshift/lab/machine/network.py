@@ -16,7 +16,7 @@ SOCKET = "socket:["  # what a file descriptor of one is a link to begins so
 
 
 class Bytes(NamedTuple):
-    """Over the network."""
+    """Bytes over the network."""
 
     sent: int
     received: int
@@ -37,7 +37,7 @@ class Connections:
         self.total: dict[str, Bytes] = {}  # by the name of the processes
 
     def look(self, names: Mapping[int, str]) -> None:
-        """At those of the processes of these pids. Where the kernel does not tell, ``total`` stays empty."""
+        """Look at the connections of these processes, by pid. Where the kernel does not tell, ``total`` stays empty."""
         if sys.platform != "linux":
             return
         try:
@@ -60,7 +60,7 @@ class Connections:
 
 
 def _counters() -> Iterator[tuple[int, Bytes]]:
-    """Of each connection, by its number. Raises OSError where the kernel does not tell."""
+    """The counters of each connection, by its number. Raises OSError where the kernel does not tell."""
     from pyroute2.netlink.diag import DiagSocket  # takes a third of a second: not for commands without runs
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -76,7 +76,7 @@ def _counters() -> Iterator[tuple[int, Bytes]]:
 
 
 def _connections(pid: int) -> Iterator[int]:
-    """Of a process, among other sockets."""
+    """The numbers of the connections of a process, which has other sockets, too."""
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
         for file in files:
             with contextlib.suppress(OSError):

@@ -37,7 +37,7 @@ class Spent(NamedTuple):
 
     @classmethod
     def of(cls, process: psutil.Process) -> "Spent":
-        """By now. Raises psutil.Error if it is gone."""
+        """What a process has spent by now. Raises psutil.Error if it is gone."""
         times = process.cpu_times()
         ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
         return cls(times.user + times.system, ended, process.ppid())
@@ -53,8 +53,8 @@ class Looks:
         self._ahead: dict[int, float] = {}  # by parent, what was known already of children that have ended
 
     def since(self, now: Mapping[int, Spent], begun: Container[int]) -> Iterator[tuple[int, float]]:
-        """By process. ``begun``: those whose whole life counts if they were not there at the last look; others may be
-        old.
+        """What was spent since the last look, by process. ``begun``: those whose whole life counts if they were not
+        there at the last look; others may be old.
         """
         gone = self._last.keys() - now.keys()
         for pid in gone:
@@ -196,7 +196,7 @@ class Sampler:
             yield from _over_network(name, total)
 
     def _of_machine(self, ours: float) -> Iterator[tuple[str, str, float]]:
-        """By a clock of its own: on a full machine it may take long to look at all processes before."""
+        """Sample the machine, by a clock of its own: when it is full, the look at all processes may take long."""
         (last, before), self._machine = self._machine, (time.monotonic(), processors_s())
         now, spent = self._machine
         cores = {kind: (seconds - before[kind]) / (now - last) for kind, seconds in spent.items()}
@@ -229,7 +229,7 @@ def clocks() -> tuple[float, float]:
 
 
 def _part(pid: int, spent: Mapping[int, Spent], parts: Mapping[int, str]) -> str | None:
-    """The one that the process belongs to."""
+    """The part that the process belongs to."""
     while pid not in parts and pid in spent:
         pid = spent[pid].parent
     return parts.get(pid)
@@ -249,7 +249,7 @@ def spent_s(around: Collection[int]) -> dict[int, float]:
 
 
 def _apart(around: Collection[int]) -> set[int]:
-    """Below this process, and of others. Not the services that a job in the background has started for all."""
+    """Processes below this one that are others', but not the services that a background job has started for all."""
     return {process.pid for process in processes.apart()} - {*around}
 
 
@@ -280,14 +280,14 @@ class Stretch(NamedTuple):
 
 
 class CpuWatch:
-    """CPU from its beginning to ``part``. ``around``: see ``Sampler``."""
+    """Measures CPU from its beginning to ``part``. ``around``: see ``Sampler``."""
 
     def __init__(self, around: Callable[[], Mapping[int, str]]) -> None:
         self._around, self._begin = around, time.time()
         self._ours, self._all = spent_s(around()), processors_s()
 
     def part(self) -> Stretch:
-        """Of all processes of ours that have been there all the time."""
+        """The CPU of all processes of ours that have been there all the time."""
         after, machine = spent_s(self._around()), processors_s()
         ours = sum(max(0.0, seconds - self._ours[pid]) for pid, seconds in after.items() if pid in self._ours)
         busy = sum(machine[kind] - self._all[kind] for kind in ("busy", "stolen"))

@@ -26,8 +26,8 @@ class _Queued(NamedTuple):
 
 
 class JobPlans:
-    """Of ``job``; ``of`` has those of each stage. ``request``, ``cancel`` and ``busy`` are for any thread, all else is
-    for the controlling one.
+    """The plans of ``job``; ``of`` has those of each stage. ``request``, ``cancel`` and ``busy`` are for any thread,
+    all else is for the controlling one.
     """
 
     def __init__(self, spec: RunSpec, job: Job) -> None:
@@ -37,7 +37,7 @@ class JobPlans:
         self._waiting: deque[_Queued] = deque()  # restarts, and what was asked of their stages behind them
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """Copies that are kept all the time are begun, if the target is where they go. ``point``: the strategy."""
+        """Begin copies that are kept all the time, if the target is where they go. ``point``: the strategy."""
         for plans in self._moving:
             plans.announce(change, point)
 
@@ -48,8 +48,8 @@ class JobPlans:
             self._ask(plans, partial(plans.steps, plans.next_number(change), change, None), restarts, replace)
 
     def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
-        """The plan for a change, as the next migration would be planned now; it is not requested. ``point``: instead of
-        the job's own strategy.
+        """Make the plan for a change, as the next migration would be planned now; it is not requested. ``point``:
+        instead of the job's own strategy.
         """
         return self.of[stage].propose(change, point)
 
@@ -115,7 +115,7 @@ class JobPlans:
         return any(stage.busy for stage in self._job.stages)
 
     def begin_next(self) -> None:
-        """Restarts are made here, and what waits behind them begins, one by one, when no migration is under way."""
+        """Make restarts, and begin what waits behind them, one by one, when no migration is under way."""
         if not self._waiting or self._migrating:
             return
         asked = self._waiting.popleft()
@@ -147,7 +147,7 @@ class JobPlans:
     # -- copies -------------------------------------------------------------------------------------------------------
 
     def copied(self) -> CopiedAhead:
-        """What was, of all stages. Waits until copies are close."""
+        """What was copied ahead, in all stages. Waits until copies are close."""
         copied = [each for plans in self.of.values() if (each := plans.copied())]
         waited = [s for plans in self.of.values() if (s := plans.replicate_s) is not None]
         return CopiedAhead(
@@ -157,7 +157,7 @@ class JobPlans:
         )
 
     def end_left_copies(self) -> None:
-        """See ``StagePlans.end_left_copies``."""
+        """End the copies of migrations that are over; see ``StagePlans.end_left_copies``."""
         for plans in self.of.values():
             plans.end_left_copies()
 

@@ -11,7 +11,7 @@ GONE = "the job's process was gone, and the next one had only the steps of it th
 
 
 class Migrations:
-    """Of all stages of ``system``; the first is the trigger of ``run``. Those of a process before are only told of."""
+    """Migrations of ``system``; the first is the trigger of ``run``. Those of a process before are only told of."""
 
     def __init__(self, run: RunLoop, system: LiveSystem) -> None:
         self._run, self._system = run, system
@@ -20,7 +20,7 @@ class Migrations:
         self._targets: dict[str, list[int]] = {}  # where units should come, by the key of a migration under way
 
     def request(self, proposal: Proposal) -> Migration:
-        """Behind all else of its stage."""
+        """Request a migration, behind all else of its stage."""
         migration = Migration(
             number=self._system.plans.adopt(proposal),
             requested_at=time.time(),
@@ -39,21 +39,21 @@ class Migrations:
         return migration
 
     def find(self, stage: str, number: int) -> Migration:
-        """One of this process."""
+        """Find a migration of this process."""
         return next(each for each in self._all if (each["stage"], each["number"]) == (stage, number))
 
     @property
     def under_way(self) -> bool:
-        """Whether one of this process is not over."""
+        """Whether a migration of this process is not over."""
         return any(each["outcome"] == UNDER_WAY for each in self._all[self._inherited :])
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many there are, and how many of them are under way: one of both changes with each that begins or ends."""
+        """How many there are, and how many of them are under way: either changes with each that begins or ends."""
         return len(self._all), len(self._targets)
 
     def status(self) -> list[Migration]:
-        """All that were requested, in that order, as they are now; for any thread."""
+        """All migrations that were requested, in that order, as they are now; for any thread."""
         return [migration.copy() for migration in self._all]
 
     @property
@@ -62,7 +62,7 @@ class Migrations:
         return dict(self._targets)
 
     def settle(self) -> None:
-        """See which are over."""
+        """See which migrations are over."""
         for place, migration in enumerate(self._all):
             if migration["outcome"] == UNDER_WAY:
                 self._settle(migration, inherited=place < self._inherited)
@@ -89,12 +89,12 @@ class Migrations:
         return None if now["migrating"] else now["owners"] == target
 
     def _why(self, stage: str) -> str:
-        """The last note on ``stage``, or on the whole job."""
+        """Why it failed: the last note on ``stage``, or on the whole job."""
         notes = [note for note in self._system.notes if note.stage in ("", stage)]
         return str(notes[-1]) if notes else "it was taken back"
 
     def resume(self, migrations: list[Migration], targets: dict[str, list[int]]) -> None:
-        """Those of the process before, as ``status`` and ``targets`` were there."""
+        """Take over the migrations of the process before, as ``status`` and ``targets`` were there."""
         self._all, self._inherited, self._targets = list(migrations), len(migrations), dict(targets)
 
 

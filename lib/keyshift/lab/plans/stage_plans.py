@@ -61,9 +61,9 @@ class Copied(NamedTuple):
 
 
 class StagePlans:
-    """Of the migrations of ``led``, numbered from 0 in the order of the requests.
+    """The plans for the migrations of ``led``, numbered from 0 in the order of the requests.
 
-    ``note`` hears what becomes of a request otherwise than it should.
+    ``note`` hears when a request does not become what it should.
     """
 
     def __init__(self, spec: RunSpec, led: LedStage, note: Callable[[Note], None]) -> None:
@@ -83,12 +83,12 @@ class StagePlans:
         self._copied: list[Copied] = []  # by orders before the last one
 
     def next_number(self, change: Change) -> int:
-        """Of the migration that is being requested."""
+        """The number of the migration that is being requested."""
         self._wanted, self.past.requested = change, self.past.requested + 1
         return self.past.requested - 1
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """Copies that are kept all the time are begun for the next migration, if its target is where they go.
+        """Begin copies that are kept all the time for the next migration, if its target is where they go.
 
         ``point``: its strategy, instead of that of the run.
         """
@@ -98,12 +98,12 @@ class StagePlans:
             self._copy(self.past.requested, copies, point)
 
     def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
-        """As the next migration would be planned now. ``point``: instead of the strategy of the run."""
+        """Plan a change as the next migration would be planned now. ``point``: instead of the strategy of the run."""
         return self._proposed(point or self._point.phase(self.past.requested), change, self.led.assignment)
 
     def steps(self, number: int, change: Change, proposal: Proposal | None, current: Assignment) -> tuple[Step, ...]:
-        """Of the ``number``-th migration, from where the units are by now; copies first, if it wants some that are not
-        kept yet.
+        """Give the steps of the ``number``-th migration, from where the units are by now; copies first, if it wants
+        some that are not kept yet.
         """
         begin = time.perf_counter()
         if self._first in (-1, number):  # it may be planned once more
@@ -150,26 +150,26 @@ class StagePlans:
         self.past.to_move = (self.past.to_move or set()) | {move.unit for move in current.moves_to(target)}
 
     def to_move(self) -> set[int]:
-        """At the end: units that were to change their slot, also by a request that nobody has planned."""
+        """Give, at the end, the units that were to change their slot, also by a request that nobody has planned."""
         if self.past.to_move is None and self._wanted is not None:
             start = self._spec.start(self.led.name)
             self._want(start, self._spec.target(start, self._wanted))
         return self.past.to_move or set()
 
     def copied(self) -> Copied | None:
-        """For all migrations so far; waits until copies are close. None if nothing was copied."""
+        """What all migrations so far have copied; waits until copies are close. None if nothing was copied."""
         answers = self.led.ask.await_copies()
         copied = [*self._copied, *([] if answers is None else [_copied(answers)])]
         return Copied(sum(each.bytes for each in copied), sum(each.seconds for each in copied)) if copied else None
 
     def end_copies(self) -> None:
-        """None are kept for what comes now."""
+        """Keep no copies for what comes now."""
         self.led.ask.end_copies()
         self.replicate_s, self._copied, self.past.copied = None, [], False
 
     def end_left_copies(self) -> None:
-        """Of a migration that is over and has left units where they were, unless copies are kept all the time: they
-        would be brought up to date for ever. To be called again and again.
+        """End the copies of a migration that is over and has left units where they were, unless copies are kept all the
+        time: they would be brought up to date for ever. Call this again and again.
         """
         if not self._for_it_alone or self.led.busy:
             return
@@ -242,7 +242,7 @@ class StagePlans:
                 self.led.ask.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
 
     def _count_copied(self) -> None:
-        """By now the copies that were ordered last are close, or never will be."""
+        """Count the copies that were ordered last: by now they are close, or never will be."""
         if answers := self.led.ask.copied_by_now():
             self._copied.append(_copied(answers))
 

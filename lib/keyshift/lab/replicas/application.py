@@ -32,7 +32,7 @@ AUTOGROUP = Path("/proc/self/autogroup")
 
 
 class ApplicationConfig(BaseModel):
-    """Of the session; see ``place.session.PlacedSpark``."""
+    """The settings of the session; see ``place.session.PlacedSpark``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,7 +47,7 @@ class ApplicationConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """See ``driver.spark.start_query``."""
+    """Start a query; see ``driver.spark.start_query``."""
 
     config: JobConfig
     checkpoint: str
@@ -58,14 +58,14 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class StopQuery:
-    """Stop it where it is."""
+    """Stop the query where it is."""
 
     kind: Literal["stop query"] = "stop query"
 
 
 @dataclass(frozen=True, slots=True)
 class GiveWayNoMore:
-    """It is as important as others now."""
+    """Be as important as others from now on."""
 
     kind: Literal["give way no more"] = "give way no more"
 
@@ -75,14 +75,14 @@ Command = Annotated[RunQuery | StopQuery | GiveWayNoMore | Stop, Field(discrimin
 
 @dataclass(frozen=True, slots=True)
 class QueryStarted:
-    """It is under way."""
+    """The query is under way."""
 
     kind: Literal["started"] = "started"
 
 
 @dataclass(frozen=True, slots=True)
 class QueryEnded:
-    """It is not any more. ``why``: the line that says what happened, empty if it was stopped."""
+    """The query is not under way any more. ``why``: the line that says what happened, empty if it was stopped."""
 
     why: str
     kind: Literal["ended"] = "ended"
@@ -92,7 +92,7 @@ Report = Annotated[Ready | QueryStarted | QueryEnded, Field(discriminator="kind"
 
 
 def serve(config: ApplicationConfig, commands: CommandLines) -> None:
-    """The process, until it is told to stop. Raises ServiceUnavailable if Spark does not start, with its executors."""
+    """Run until it is told to stop. Raises ServiceUnavailable if Spark does not start, with its executors."""
     if config.gives_way:
         _be_nice(NICE)
     place = config.place, config.cores, config.jars, config.work, config.log
@@ -120,8 +120,8 @@ def serve(config: ApplicationConfig, commands: CommandLines) -> None:
 
 
 def _warm(spark: SparkSession) -> None:
-    """The first query of a Spark takes seconds more: classes are loaded, and the daemon of Python workers starts. Who
-    comes back has that behind it before the state is written that its query begins from.
+    """Run a first query, which takes seconds more: classes are loaded, and the daemon of Python workers starts. A
+    replica that comes back has that behind it before the state is written that its query begins from.
     """
     values = spark.range(4).selectExpr("cast(cast(id as string) as binary) as value")
     rows = values.mapInArrow(lambda batches: batches, "value binary").repartition(2)
@@ -129,7 +129,8 @@ def _warm(spark: SparkSession) -> None:
 
 
 def _be_nice(nice: int) -> None:
-    """Let this process be so, with all that it starts, and has started; who may not be less nice stays as it is.
+    """Give this process this niceness, with all that it starts, and has started; one that may not be less nice stays as
+    it is.
 
     Linux weighs sessions first, of which each application is one, and then the processes of a session.
     """

@@ -78,7 +78,9 @@ class ReplicasFailover:
         self._points.kept = self._told
 
     def claim(self, journal: SystemJournal) -> int:
-        """See ``Failover``. Each replica's job has its own epochs, and all of them grow: so does the largest."""
+        """Claim the jobs of all replicas, and give the largest epoch. Each replica's job has its own epochs, and all of
+        them grow: so does the largest.
+        """
         claimed = []
         for replica in self._replicas.all:
             replica.job.config = replace(replica.job.config, token=journal.token)
@@ -86,7 +88,7 @@ class ReplicasFailover:
         return max(claimed)
 
     def readable(self, journal: J) -> J:
-        """See ``Failover``. All of the last is read for that, with its checksums, if there is another one."""
+        """See ``Failover``. Reads all of the last, with its checksums, if there is another one."""
         of, last = journal.of_replicas, journal.past.begun_from
         assert of is not None
         if last is None or (before := of.before) is None:
@@ -112,7 +114,7 @@ class ReplicasFailover:
 
 
 def point_of(journal: SystemJournal) -> ResumePoint | None:
-    """What it goes on from; None: from the beginning of the input."""
+    """The point that another process goes on from; None: the beginning of the input."""
     begin = journal.past.begun_from
     if begin is None or journal.of_replicas is None:
         return None

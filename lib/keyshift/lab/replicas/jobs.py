@@ -40,7 +40,7 @@ from keyshift.wire.savepoint import Savepoint
 
 @dataclass(eq=False)
 class LedReplica:
-    """The ``number``-th, from 0. ``lives``: it runs, or has not begun; since then, in seconds since the epoch.
+    """The ``number``-th replica, from 0. ``lives``: it runs, or has not begun; since then, in seconds since the epoch.
     ``began``: its incarnations. ``deaths``: since this process drives it, with those before it lived again.
     """
 
@@ -54,22 +54,22 @@ class LedReplica:
     deaths: int = 0
 
     def begins_from(self, begin: Savepoint | None) -> None:
-        """Its next job is to begin there, or at the beginning: some slots may give results before others fail."""
+        """Have its next job begin there, or at the beginning: some slots may give results before others fail."""
         turns = begin.turns if begin else {}
         self.began.append(Incarnation(turns.get(self.job.stages[-1].name, {}), self.job.config.attempt))
 
     def comes_to_life(self) -> None:
-        """Each of its slots has given something."""
+        """Note that each of its slots has given something."""
         self.lives, self.since = True, time.time()
 
 
 class Replicas:
-    """Those of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
+    """The replicas of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
 
     ``configs``: of each. ``open_application``: makes the one of this part, which is the replica's number, and of this
     incarnation, which is not begun, and which gives way to others or not. ``log`` gets what ``read_log`` reads of all
-    of them. ``differences``: between them, so far. ``before_stop``: called first when all end. ``order``: the topic
-    of their order log, if they have one.
+    of them. ``differences``: between them, so far. ``before_stop``: called first when all end. ``order``: the topic of
+    their order log, if they have one.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Replicas:
         return job, KeyshiftJob(self._spec, job)
 
     def _members(self) -> list[Member]:
-        """Those that move together; from any thread. One that has died is not among them, and writes no more."""
+        """The replicas that move together; from any thread. One that has died is not among them, and writes no more."""
         members = []
         for each in self.all:
             if each.lives and each.application.running:
@@ -137,8 +137,8 @@ class Replicas:
         self._spares.fill()
 
     def capture(self, replica: LedReplica, check: Callable[[], None]) -> tuple[Savepoint, dict[str, int]]:
-        """What ``driver.snapshotter.capture`` gives of its job, when all results before that have come out: if nobody
-        else lives any more, they do not come again. For any thread.
+        """Capture a replica as ``driver.snapshotter.capture`` does, when all results before that have come out: if
+        nobody else lives any more, they do not come again. For any thread.
         """
         job, last = replica.job, replica.job.stages[-1]
         with self._capturing:
@@ -150,8 +150,8 @@ class Replicas:
         return saved, written
 
     def lead_next(self, replica: LedReplica, begin: Savepoint, of: str, other: LedReplica) -> None:
-        """Its job goes on from what the job ``of`` a replica has written, under the assignment of the ``other`` one;
-        waits until each router and slot has put a row through.
+        """Have its job go on from what the job ``of`` a replica has written, under the assignment of the ``other`` one,
+        and wait until each router and slot has put a row through.
         """
         replica.job.require_driver()
         before, past = replica.job.config, other.system.failover
@@ -165,8 +165,8 @@ class Replicas:
         forget_attempts(replica.job.config)
 
     def go_on(self, replica: LedReplica, journal: SystemJournal, epochs: Epochs) -> None:
-        """Its job, which was claimed from another process, goes on from where all of them stood in the ``journal``, or
-        from the beginning of the input. ``epochs``: of that.
+        """Have its job, which was claimed from another process, go on from where all of them stood in the ``journal``,
+        or from the beginning of the input. ``epochs``: of that.
         """
         past, begin, of = journal.past, journal.past.begun_from, journal.of_replicas
         assert of is not None
@@ -190,12 +190,12 @@ class Replicas:
         forget_attempts(replica.job.config)
 
     def require(self, fault: Fault) -> None:
-        """Raises BadInput if it cannot happen here."""
+        """Require that a fault can happen here, else raise BadInput."""
         self._services.require(fault)
 
     @property
     def standings(self) -> Mapping[int, Standing]:
-        """Of replicas that keep up."""
+        """The standings of replicas that keep up."""
         return self.traffic.standings
 
     def lag_ms(self, replica: LedReplica) -> float | None:
@@ -207,11 +207,11 @@ class Replicas:
 
     @property
     def living(self) -> list[LedReplica]:
-        """Those that live, the one that has done so for longest first."""
+        """The replicas that live, the one that has done so for longest first."""
         return sorted((replica for replica in self.all if replica.lives), key=lambda replica: replica.since)
 
     def jobs(self) -> list[Job]:
-        """Of those that live; for any thread."""
+        """The jobs of the replicas that live; for any thread."""
         return [replica.job for replica in self.living]
 
     def parts(self) -> dict[int, str]:
@@ -239,12 +239,12 @@ class Replicas:
         self._spares.await_ready(require_wanted)
 
     def require_driver(self) -> None:
-        """Raises Deposed if another process has claimed one of the jobs. For any thread."""
+        """Raise Deposed if another process has claimed one of the jobs. For any thread."""
         for replica in self.all:
             _require_driver(replica)
 
     def read_log(self) -> None:
-        """The last protocol events of all that live into the log, with the replica in front of the places."""
+        """Read the last protocol events of all that live into the log, with the replica in front of the places."""
         for replica in self.living:
             replica.job.log = []
             replica.job.read_log()
@@ -260,7 +260,7 @@ class Replicas:
                 stack.callback(end)
 
     def end(self) -> None:
-        """The jobs are over, after ``stop``."""
+        """End the jobs, after ``stop``."""
         with contextlib.ExitStack() as stack:
             _each(self.all, stack, lambda replica: replica.job.end())
 
@@ -274,7 +274,7 @@ class Replicas:
 
 
 def _require_driver(replica: LedReplica) -> None:
-    """A replica that comes back claims its job anew: then it is the next job of the same process that is asked."""
+    """Raise Deposed if another process has claimed its job. One that comes back has the next job, which is asked."""
     while True:
         job = replica.job
         try:
@@ -290,7 +290,7 @@ def _each(replicas: Iterable[LedReplica], stack: contextlib.ExitStack, end: Call
 
 
 class _MayStrike:
-    """Services that all replicas have, and the ``application`` of one: what hits that is ``struck``."""
+    """What faults may hit: services that all replicas have, and the ``application`` of one, ``struck`` then."""
 
     executors = False  # ``replicas.system`` deletes them
 
@@ -318,10 +318,10 @@ class _MayStrike:
 
 
 def plans_of(journal: SystemJournal, stage: str) -> PlansPast:
-    """As they were when the state was written that the job goes on from."""
+    """The plans as they were when the state was written that the job goes on from."""
     return journal.plans.get(stage, PlansPast())
 
 
 def _together(config: JobConfig) -> contextlib.closing[Coordination]:
-    """A place in ZooKeeper, at the root of what all replicas have together."""
+    """Open a place in ZooKeeper, at the root of what all replicas have together."""
     return contextlib.closing(Coordination(config.endpoints.zookeeper, nodes.of_job(config.shared), config.token))

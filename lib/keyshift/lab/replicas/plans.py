@@ -22,11 +22,11 @@ class ReplicatedPlans:
         self.notes: list[Note] = []
 
     def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
-        """As the one that has lived for longest would do it."""
+        """Plan a change as the replica would that has lived for longest."""
         return self._replicas.living[0].system.plans.propose(stage, change, point)
 
     def adopt(self, proposal: Proposal) -> int:
-        """All of them have this plan, behind all else of the stage."""
+        """Have all replicas carry out this plan, behind all else of the stage."""
         requests = self._requests.setdefault(proposal.stage, [])
         requests.append(request := MoveRequest(proposal.change, proposal.stage, proposal))
         self._ask(request)
@@ -34,11 +34,11 @@ class ReplicatedPlans:
 
     @property
     def requested(self) -> dict[str, int]:
-        """How many of each stage, in processes before, too."""
+        """How many migrations of each stage were requested, in processes before, too."""
         return dict(Counter(self.before) + Counter({stage: len(each) for stage, each in self._requests.items()}))
 
     def ended(self, stage: str, number: int) -> bool | None:
-        """In all that were told of it and live since; if none of them does, as the state is in those that live."""
+        """Whether units arrived in all that were told of it and live since; if none does, in those that live."""
         request = self._requests[stage][number - self.before.get(stage, 0)]
         if self._asked.to_come(request):
             return None
@@ -55,11 +55,11 @@ class ReplicatedPlans:
         return first_of(self._replicas).job.stage(stage).assignment.owner == request.proposal.target.owner
 
     def found(self, stage: str) -> None:
-        """Nothing of what a process before has left goes on."""
+        """Give None: nothing of what a process before has left goes on."""
 
     def cancel(self) -> None:
-        """What no replica was told of. Raises BadInput if there is nothing but what they were told of: one of them may
-        have begun what another one has not.
+        """Take back what no replica was told of. Raises BadInput if there is nothing but what they were told of: one of
+        them may have begun what another one has not.
         """
         taken = self._asked.take_back()
         for request in taken:
@@ -74,5 +74,5 @@ class ReplicatedPlans:
 
 
 def first_of(replicas: Replicas) -> LedReplica:
-    """The one that has lived for longest; one of those that have died, if none lives."""
+    """The replica that has lived for longest; one of those that have died, if none lives."""
     return [*replicas.living, *replicas.all][0]

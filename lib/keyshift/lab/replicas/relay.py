@@ -29,7 +29,7 @@ class Relayed(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """From this service, for so long."""
+    """Cut off from this service, for so long."""
 
     service: str
     seconds: float
@@ -38,7 +38,7 @@ class CutOff:
 
 @dataclass(frozen=True, slots=True)
 class RelayPorts:
-    """At these ports of each service, in the order of its ways."""
+    """The ports of each service at which the relay listens, in the order of its ways."""
 
     ports: dict[str, tuple[int, ...]]
 
@@ -47,7 +47,7 @@ Command = Annotated[CutOff | Stop, Field(discriminator="kind")]
 
 
 def serve(config: Relayed, commands: CommandLines) -> None:
-    """The process, until it is told to stop. Raises OSError if somebody else listens at a port."""
+    """Run the process until it is told to stop. Raises OSError if somebody else listens at a port."""
     asyncio.run(_relay(config, commands))
 
 
@@ -65,14 +65,14 @@ async def _relay(config: Relayed, commands: CommandLines) -> None:
 
 
 class Gate:
-    """Between a replica and a service: open, or closed for a time."""
+    """A gate between a replica and a service: open, or closed for a time."""
 
     def __init__(self) -> None:
         self._open, self._cuts = asyncio.Event(), 0
         self._open.set()
 
     def close(self, seconds: float) -> None:
-        """For so long, or as long as it was to be closed before if that is longer."""
+        """Close it for so long, or as long as it was to be closed before if that is longer."""
         self._cuts += 1
         self._open.clear()
         asyncio.get_running_loop().call_later(seconds, self._end)
@@ -83,7 +83,7 @@ class Gate:
             self._open.set()
 
     async def passed(self) -> None:
-        """It is open."""
+        """Wait until it is open."""
         await self._open.wait()
 
 
@@ -97,7 +97,7 @@ async def _connect(gate: Gate, route: Route, reader: asyncio.StreamReader, write
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: Gate) -> None:
-    """Until one of both ends of the connection is closed."""
+    """Copy what comes, until one of both ends of the connection is closed."""
     try:
         while data := await reader.read(READ_BYTES):
             await gate.passed()

@@ -16,7 +16,7 @@ NUMBER = 0  # of the replica
 
 
 class Relays:
-    """To some services, in a process of their own. Raises ServiceUnavailable if that does not start."""
+    """Relays to some services, in a process of their own. Raises ServiceUnavailable if that does not start."""
 
     def __init__(self, stack: Stack, services: Collection[str]) -> None:
         nodes = stack.alive()
@@ -30,7 +30,7 @@ class Relays:
         self._addresses = {name: ",".join(f"{HOST}:{port}" for port in ports) for name, ports in there.ports.items()}
 
     def seen_by(self, config: JobConfig) -> JobConfig:
-        """What the Spark of a replica is to have instead of its ``config``."""
+        """Give what the Spark of a replica is to have instead of its ``config``."""
         if config.replica != NUMBER:
             return config
         own = config.endpoints
@@ -39,9 +39,9 @@ class Relays:
         return replace(config, endpoints=replace(own, kafka=kafka, zookeeper=zookeeper))
 
     def cut(self, fault: Fault) -> None:
-        """Begin. Raises ServiceUnavailable if the relay has died."""
+        """Begin to cut a replica off. Raises ServiceUnavailable if the relay has died."""
         self._process.tell(CutOff(fault.who, fault.seconds))
 
     def end(self) -> None:
-        """Nothing goes through them any more."""
+        """End the relays: nothing goes through them any more."""
         self._process.kill()

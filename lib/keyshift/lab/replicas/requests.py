@@ -22,8 +22,8 @@ CATCH_UP_S = 60.0  # in which a replica that has moved must keep up with the oth
 
 @dataclass(eq=False)
 class MoveRequest:
-    """Of a migration: each replica makes its own plan, or has that of the ``proposal``. ``told``: the replicas that
-    were told of it, their attempts, and its number there.
+    """A request for a migration: each replica makes its own plan, or has that of the ``proposal``. ``told``: the
+    replicas that were told of it, their attempts, and its number there.
     """
 
     change: Change
@@ -33,43 +33,43 @@ class MoveRequest:
 
 
 class Requests(ABC):
-    """``replicas``: all, with those that live. ``tell`` gets a line that a reader of the run should know."""
+    """Requests to all ``replicas``. ``tell`` gets a line that a reader of the run should know."""
 
     def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
         self._replicas, self._tell = replicas, tell
         self._waiting: deque[MoveRequest] = deque()
 
     def add(self, request: MoveRequest) -> None:
-        """Behind those that wait."""
+        """Put a request behind those that wait."""
         self._waiting.append(request)
 
     def clear(self) -> None:
-        """Nobody else is told of anything."""
+        """Tell nobody else of anything."""
         self._waiting.clear()
 
     def take_back(self) -> list[MoveRequest]:
-        """Those of which nobody was told, and nobody will be."""
+        """Take back the requests of which nobody was told, and return them: nobody will be."""
         taken = [*self._waiting]
         self._waiting.clear()
         return taken
 
     def to_come(self, request: MoveRequest) -> bool:
-        """Whether somebody is still to be told of this one."""
+        """Whether some replica is still to be told of this one."""
         return request in self._waiting
 
     @property
     def waits(self) -> bool:
-        """Whether somebody is still to be told of something."""
+        """Whether some replica is still to be told of something."""
         return bool(self._waiting)
 
     @property
     def partly_told(self) -> bool:
-        """Whether some replicas were told of one, and others are still to be."""
+        """Whether some replicas were told of a request, and others are still to be."""
         return False
 
     @abstractmethod
     def pass_on(self) -> None:
-        """Tell those whose turn it is."""
+        """Tell the replicas whose turn it is."""
 
 
 def _ask(replica: LedReplica, request: MoveRequest) -> None:
@@ -82,8 +82,8 @@ def _ask(replica: LedReplica, request: MoveRequest) -> None:
 
 
 class Together(Requests):
-    """All of them, in the same order: they switch behind the same epochs. What was proposed waits here until nothing
-    moves in its stage any more: until then it can be taken back.
+    """Requests that all replicas get, in the same order: they switch behind the same epochs. What was proposed waits
+    here until nothing moves in its stage any more: until then it can be taken back.
     """
 
     def pass_on(self) -> None:  # noqa: D102
@@ -108,7 +108,7 @@ class _Moving:
 
 
 class OneByOne(Requests):
-    """Each when the one before has moved and keeps up with the others again, which answer meanwhile."""
+    """Requests that each gets when the one before has moved and keeps up with the others, which answer meanwhile."""
 
     def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
         super().__init__(replicas, tell)
@@ -175,12 +175,12 @@ class Admission:
         self._stands = False
 
     def add(self, request: MoveRequest) -> None:
-        """Another one, which begins now if it may."""
+        """Add a request, which begins now if it may."""
         self._requests.add(request)
         self.pass_on()
 
     def pass_on(self) -> None:
-        """What may begin now."""
+        """Begin what may begin now."""
         with self._changing:
             if not (self._returning() or self._stands):
                 self._requests.pass_on()

@@ -26,12 +26,12 @@ WRITES_BYTES_S, REPLAYS = 50e6, 3
 
 
 class _NoMore(Exception):
-    """Nothing is written down any more."""
+    """Nothing is to be written down any more."""
 
 
 @dataclass(frozen=True)
 class ResumePoint(Written):
-    """``at``: when it was written, in seconds since the epoch; 0, if another process wrote it."""
+    """A state to go on from. ``at``: when it was written, in seconds since the epoch; 0 if another process wrote it."""
 
     at: float = 0.0
 
@@ -46,9 +46,9 @@ class ResumePoint(Written):
 
 
 class ResumePoints:
-    """Of ``replicas``, every ``every_s`` seconds from ``begin`` to ``end``; 0: none. ``still`` gives whether nothing
-    moves, nor begins to until it is left. ``needed``: by others, which stays. ``tell`` hears that the state could not
-    be written down, or what is older not be removed.
+    """The resume points of ``replicas``, one every ``every_s`` seconds from ``begin`` to ``end``; 0: none. ``still``
+    gives whether nothing moves, nor begins to until it is left. ``needed``: by others, which stays. ``tell`` hears that
+    the state could not be written down, or what is older not be removed.
 
     ``written``, the last two in their order, and ``taken``, what is to be known of each, are for any thread.
     """
@@ -91,7 +91,7 @@ class ResumePoints:
             self._thread.start()
 
     def check(self) -> None:
-        """Raises what has ended the thread before ``end``."""
+        """Raise what has ended the thread before ``end``."""
         if self._failure is not None:
             raise self._failure
 
@@ -115,7 +115,7 @@ class ResumePoints:
                 return
 
     def _done(self, do: Callable[[], None], otherwise: str) -> bool:
-        """Whether it could be done. If not that is told, and not again before it could."""
+        """Try to do it, and give whether that worked. A failure is told, and not again before it works."""
         try:
             do()
         except (MigrationFailed, QueryDied, ServiceUnavailable) as error:
@@ -159,7 +159,7 @@ class ResumePoints:
             raise _NoMore
 
     def _remove_old(self) -> None:
-        """What nobody needs of these jobs, written by processes before, too. Captures have parts of earlier ones."""
+        """Remove what nobody needs of these jobs, also of processes before. Captures have parts of earlier ones."""
         mine = {(each.of, each.savepoint.name) for each in (*self.written, *self.kept)}
         needed, endpoints = mine | self._needed(), self._replicas.all[0].job.config.endpoints
         for writer in {job for job, _ in needed}:
@@ -167,7 +167,7 @@ class ResumePoints:
             SavepointStore(endpoints, writer).keep_only(names, CAPTURE)
 
     def _clear(self) -> None:
-        """What slots of replicas have acknowledged of steps goes: another process has it from the journal."""
+        """Remove what slots of replicas have acknowledged of steps: another process has it from the journal."""
         for replica in self._replicas.living:
             with suppress(ServiceUnavailable):  # it has just died, or it goes the next time
                 for stage in replica.job.stages:

@@ -30,11 +30,12 @@ LOOK_S = 0.1  # between two looks
 
 
 class _Unwanted(KeyshiftError):
-    """Nobody waits for it any more."""
+    """Ends the way back: nobody waits for it any more."""
 
 
 class Return:
-    """Of ``replica``, one of ``replicas``. ``newest``, for any thread: what one of them has written down last.
+    """The way back of ``replica``, one of ``replicas``. ``newest``, for any thread: what one of them has written down
+    last.
 
     ``begins_from``: the job and the name of what another one has written, as soon as that is there, and ``kept`` if it
     was there before. ``told``: one line, when it is ``over``. ``full_at``: since when the replica is full, in seconds
@@ -63,7 +64,7 @@ class Return:
         return not self._thread.is_alive()
 
     def end(self) -> None:
-        """Do not go on with it: one that lives stays, another one is ended."""
+        """End the way back: a replica that lives stays, another one is ended."""
         self._unwanted.set()
         while self._thread.is_alive():
             if not self.replica.lives:
@@ -91,7 +92,7 @@ class Return:
             self._failure = error
 
     def _come_back(self) -> str:
-        """Until the replica lives. Says how."""
+        """Go the way until the replica lives. Says how."""
         replica, replicas, began = self.replica, self._replicas, time.time()
         replica.job.stop()  # what the last one has left in ZooKeeper goes
         self._check()
@@ -105,8 +106,8 @@ class Return:
         return f"its Spark took {started - began:.1f} s, and its query {time.time() - found:.1f} s; {how}"
 
     def _found(self) -> tuple[Savepoint, str, LedReplica, str]:
-        """What it begins from, the job that has written that, who lives longest, and how that was. The state of that
-        one has come to rest, and nothing begins to move meanwhile.
+        """Find what it begins from, the job that has written that, who lives longest, and how that was. The state of
+        that one has come to rest, and nothing begins to move meanwhile.
         """
         until = time.monotonic() + WRITE_S
         while True:
@@ -141,14 +142,14 @@ class Return:
         return None
 
     def _captured(self, source: LedReplica, check: Callable[[], None]) -> tuple[Savepoint, str, LedReplica, str]:
-        """What the ``source`` writes down now; see ``_found``."""
+        """Have the ``source`` write down what it has now; see ``_found``."""
         began, of = time.time(), source.job.config.job
         saved, written = self._replicas.capture(source, check)
         self.begins_from, size_mb = (of, saved.name), sum(written.values()) / 1e6
         return saved, of, source, f"{size_mb:.1f} MB of state were written in {time.time() - began:.1f} s"
 
     def _await_full(self) -> None:
-        """Until the collector has seen that the replica keeps up. Raises KeyshiftError if it does not."""
+        """Wait until the collector has seen that the replica keeps up. Raises KeyshiftError if it does not."""
         begun, begun_us, gives_way = time.monotonic(), round(time.time() * SECOND_US), True
         while True:
             self._check()
@@ -234,15 +235,15 @@ class Returns:
                 self.begin_all()
 
     def begin_all(self) -> None:
-        """Those of replicas that have died. Not while some of the others have moved and some have not: each would come
-        back with the assignment of one of them.
+        """Begin the ways back of replicas that have died, but not while some of the others have moved and some have
+        not: each would come back with the assignment of one of them.
         """
         with self._alike() as alike:  # behind a death nothing begins to move
             while alike and self._dead:
                 self.begin(self._dead.popleft())
 
     def begin(self, replica: LedReplica, kept: bool = True) -> None:
-        """That of a replica which has died. ``kept``: it may begin from what was written down before."""
+        """Begin the way back of a replica that has died. ``kept``: it may begin from what was written down before."""
         if self._closed:
             return
         self._not_full.add(replica.number)
@@ -252,7 +253,7 @@ class Returns:
             self._tell(f"replica {replica.number} does not come back: it has begun to {MOST_RETURNS} times")
 
     def look(self) -> None:
-        """At what has become of them. Raises what should not have happened."""
+        """Look at what has become of the ways back. Raises what should not have happened."""
         for way in [way for way in self._ways if way.over]:
             self._ways.remove(way)
             self._tell(way.told)
@@ -268,20 +269,20 @@ class Returns:
         self.count()
 
     def count(self) -> None:
-        """How many are full now."""
+        """Count how many replicas are full now."""
         full = sum(replica.number not in self._not_full for replica in self._replicas.living)
         if not self.strength or self.strength[-1][1] != full:
             self.strength.append((time.time(), full))
 
     def end(self, replica: LedReplica | None = None) -> None:
-        """That of this ``replica`` does not go on; None: of none."""
+        """End the way back of this ``replica``; None: of all."""
         for way in self._ways:
             if replica in (None, way.replica):
                 way.end()
         self.look()
 
     def close(self) -> None:
-        """None goes on, and none begins any more."""
+        """End all ways back, and let none begin any more."""
         self._closed = True
         self._dead.clear()
         self.end()

@@ -8,7 +8,8 @@ from keyshift.lab.replicas.spark import Application
 
 
 class Spares:
-    """So many of them as ``number`` says. ``open_application``: makes the one of this part, which is not begun.
+    """As many spare applications as ``number`` says. ``open_application``: makes the one of this part, which is not
+    begun.
 
     ``take`` is for any thread.
     """
@@ -31,7 +32,7 @@ class Spares:
             self._waiting.append(application)  # only now: whoever takes it asks for its process
 
     def await_ready(self, require_wanted: Callable[[], None]) -> None:
-        """Until each has started its Spark; see ``Application.await_ready``."""
+        """Wait until each has started its Spark; see ``Application.await_ready``."""
         for application in self._waiting:
             application.await_ready(require_wanted)
 
@@ -41,7 +42,7 @@ class Spares:
         return [pid for application in [*self._waiting] if (pid := application.pid) is not None]
 
     def take(self) -> Application | None:
-        """The one that was started first and still runs, or None."""
+        """Take the one that was started first and still runs, or None."""
         with contextlib.suppress(IndexError):
             while not (application := self._waiting.popleft()).running:
                 application.kill()  # its process is gone, and its JVM may not be
@@ -49,6 +50,6 @@ class Spares:
         return None
 
     def end(self) -> None:
-        """All that nobody has taken. Safe to call twice."""
+        """End all that nobody has taken. Safe to call twice."""
         while self._waiting:
             self._waiting.popleft().end()

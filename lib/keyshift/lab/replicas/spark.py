@@ -34,18 +34,18 @@ LOOK_S = 0.05
 
 
 class Executors(Protocol):
-    """Of a Spark application, where they are not below its process."""
+    """The executors of a Spark application, where they are not below its process."""
 
     def delete(self) -> None:
-        """All of them, until none is left. Raises ServiceUnavailable."""
+        """Delete all of them, and wait until none is left. Raises ServiceUnavailable."""
 
     def delete_one(self, host: str) -> None:
-        """The one at ``host``, or else the first one that lives. Raises ServiceUnavailable."""
+        """Delete the one at ``host``, or else the first one that lives. Raises ServiceUnavailable."""
 
 
 class Application:
-    """From ``begin``, which ``await_ready`` waits for, to ``end``. ``running``, ``strike`` and ``kill`` are for any
-    thread. ``executors``: those that are pods.
+    """The application runs from ``begin``, which ``await_ready`` waits for, to ``end``. ``running``, ``strike`` and
+    ``kill`` are for any thread. ``executors``: those that are pods.
     """
 
     def __init__(self, config: ApplicationConfig, executors: Executors | None = None) -> None:
@@ -78,8 +78,8 @@ class Application:
                 self._ended = report
 
     def await_ready(self, require_wanted: Callable[[], None] = lambda: None) -> None:
-        """Until Spark has started. Raises ServiceUnavailable if it does not, and what ``require_wanted`` raises, if
-        nobody waits any more for what comes; so does ``start_query`` then.
+        """Wait until Spark has started. Raises ServiceUnavailable if it does not, and what ``require_wanted`` raises,
+        if nobody waits any more for what comes; so does ``start_query`` then.
         """
         self._require_wanted = require_wanted
         self._await(lambda: self._ready, "Spark of a replica did not start")
@@ -107,7 +107,7 @@ class Application:
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None if that has not begun, or has ended."""
+        """The id of its process; None if that has not begun, or has ended."""
         return self._begun.pid if self._begun is not None and self._begun.running else None
 
     # -- what a query is asked ----------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Application:
                 self.kill()
 
     def give_way_no_more(self) -> None:
-        """It has given way to others until now."""
+        """Make it as important as others: it has given way to them until now."""
         with contextlib.suppress(ServiceUnavailable, ValueError):  # it dies
             self._process.tell(GiveWayNoMore())
 
@@ -144,7 +144,7 @@ class Application:
                     stop(pid, seconds)
 
     def delete_executor(self, host: str) -> None:
-        """The pod at ``host``: the query of its tasks dies. Raises ServiceUnavailable if it cannot be deleted."""
+        """Delete the pod at ``host``: the query of its tasks dies. Raises ServiceUnavailable if that fails."""
         assert self._executors is not None
         self._executors.delete_one(host)
 
@@ -200,8 +200,8 @@ def application_of(
     incarnation: int = 0,
     gives_way: bool = False,
 ) -> Application:
-    """One of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query, or with as many
-    executors in pods as ``place`` says. Pods have the replica, which is ``part``, for a label.
+    """The application of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query, or
+    with as many executors in pods as ``place`` says. Pods have the replica, which is ``part``, for a label.
 
     Temporary files are below ``work``, its log is in ``home``. ``gives_way``: to others, until it is told not to.
     """
@@ -221,7 +221,7 @@ def application_of(
 
 
 class RemoteQuery:
-    """That of ``application``, with what ``driver.query`` asks of a query of Spark."""
+    """The query of ``application``, with what ``driver.query`` asks of a query of Spark."""
 
     def __init__(self, application: Application) -> None:
         self._application = application

@@ -40,7 +40,7 @@ DIES_WITHIN_S = 10.0  # of a fault that ends its query; later, nobody was there 
 
 
 class LiveReplicas:
-    """See ``LiveSystem``.
+    """A job with replicas, as a ``LiveSystem``.
 
     What is asked of a job is asked of the replica that has lived for longest, as all of them do the same.
     """
@@ -72,7 +72,7 @@ class LiveReplicas:
         self.failover = ReplicasFailover(replicas, self._points, *told, self._go_on)
 
     def start(self) -> None:
-        """The Spark of each at the same time, then their queries one after the other."""
+        """Start the Spark of each at the same time, then their queries one after the other."""
         self._say(f"starting {len(self._replicas.all)} replicas, each with a Spark of its own")
         self._replicas.begin()
         for replica in self._replicas.all:
@@ -99,7 +99,7 @@ class LiveReplicas:
         self._points.begin(point)
 
     def check(self) -> None:
-        """Notices who has died or is back, and tells of differences. Raises KeyshiftError if nobody is left."""
+        """Notice who has died or is back, and tell of differences. Raises KeyshiftError if nobody is left."""
         for difference in self._replicas.differences[self._told :]:
             self._told += 1
             self._say(str(difference))
@@ -112,28 +112,28 @@ class LiveReplicas:
         self._returns.begin_all()
 
     def recover(self) -> str:
-        """It is never started anew: no death but the last one is an error."""
+        """Never starts the job anew: no death but the last one is an error."""
         raise KeyshiftError("a job with replicas is not started anew")
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """To each of them."""
+        """Announce a change to each of them."""
         for replica in self._replicas.living:
             with self._returns.surviving(replica):
                 replica.system.announce(change, point)
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
-        """Of all of them. Raises BadInput for ``replace``: one might have begun by then, and another one not."""
+        """Ask all of them for a migration. Raises BadInput for ``replace``: not all might have begun by then."""
         if replace:
             raise BadInput("replicas do not take back what has not begun, as one of them may have begun it")
         self._admission.add(MoveRequest(change, stage))
 
     def cancel(self) -> None:
-        """Nobody has to come back any more, and nothing that has not begun moves."""
+        """Take back what has not begun, and let no replica come back any more."""
         self._requests.clear()
         self._returns.close()
 
     def measure(self, within_s: float = math.inf) -> Mapping[str, Mapping[int, Measured]]:
-        """Of one of them, ``measured_of``; nothing if it has died, which is noticed later."""
+        """What the slots of one of them, ``measured_of``, measure; nothing if it has died, which is noticed later."""
         first = first_of(self._replicas)
         self.measured_of = first.number
         try:
@@ -143,12 +143,12 @@ class LiveReplicas:
 
     @property
     def owners(self) -> Mapping[str, Collection[int]]:
-        """In each of them."""
+        """The slots that own state in each of them."""
         return first_of(self._replicas).system.owners
 
     @property
     def returning(self) -> bool:
-        """See ``LiveSystem``: also before anybody has noticed that one has died."""
+        """Whether a replica is away or not full yet, also before anybody has noticed that it has died."""
         living = self._replicas.living
         return len(_answering(living, self._hit)) < len(living) or self._returns.to_come
 
@@ -159,8 +159,9 @@ class LiveReplicas:
         return waits or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:
-        """A replica that is killed, or stopped, is the one that has lived for longest; an executor is that of its
-        first slot. It has stood for election before the others, so it leads; a follower is the one that came last.
+        """Let a fault happen. A replica that is killed, or stopped, is the one that has lived for longest; an executor
+        is that of its first slot. It has stood for election before the others, so it leads; a follower is the one that
+        came last.
 
         Raises BadInput if it cannot happen here, or nobody would be left: nothing could go on with the job.
         """
@@ -187,11 +188,11 @@ class LiveReplicas:
         self._replicas.struck.append((at, fault))
 
     def note(self, line: str) -> None:
-        """Behind those until now."""
+        """Add a line behind the notes until now."""
         self._notes.append(line)
 
     def stop(self) -> None:
-        """Each of them, all behind the same epoch, so that they have had the same turns."""
+        """Stop each of them, all behind the same epoch, so that they have had the same turns."""
         self.cancel()
         self._points.end()
         at_us, epochs = now_us() + TOGETHER_US, dict[int, int]()
@@ -205,8 +206,8 @@ class LiveReplicas:
                 replica.system.stop()
 
     def final_state(self) -> FinalState:
-        """That of the replica that has come furthest, and of these of the one that moved last, with those of all that
-        live: each has had an end of its own.
+        """The final state of the replica that has come furthest, and of these of the one that moved last, with those of
+        all that live: each has had an end of its own.
         """
         states = {replica.number: replica.system.final_state() for replica in self._replicas.living}
         number, furthest = max(states.items(), key=lambda each: _came_to(each[1]))
@@ -232,16 +233,16 @@ class LiveReplicas:
 
     @property
     def phases(self) -> Mapping[str, Activity]:
-        """Of the replica that moves, or of the one that has lived for longest."""
+        """Phases of the replica that moves, or of the one that has lived for longest."""
         return _moving(self._replicas).system.phases
 
     @property
     def notes(self) -> list[Note]:
-        """Of the job, then of the replica that has lived for longest, then of what was taken back."""
+        """Notes of the job, then of the replica that has lived for longest, then of what was taken back."""
         return [*map(Note, self._notes), *first_of(self._replicas).system.notes, *self.plans.notes]
 
     def status(self) -> SystemStatus:
-        """Stages are those of the replica that moves, or of the one that has lived for longest."""
+        """The status. Stages are those of the replica that moves, or of the one that has lived for longest."""
         replicas = self._replicas.all
         own = [f"replica {each.number}: {note}" for each in replicas for note in each.system.notes]
         return {
@@ -253,12 +254,12 @@ class LiveReplicas:
         }
 
     def require_driver(self) -> None:
-        """Raises Deposed if another process has claimed one of the jobs."""
+        """Raise Deposed if another process has claimed one of the jobs."""
         self._replicas.require_driver()
 
 
 def _answering(living: Iterable[LedReplica], hit: Mapping[Member, float]) -> list[LedReplica]:
-    """Those that have not died, and are not about to."""
+    """The replicas that have not died, and are not about to."""
     before = time.monotonic() - DIES_WITHIN_S
     return [each for each in living if each.application.running and hit.get(_member(each), -math.inf) <= before]
 

@@ -112,7 +112,7 @@ class Tried(NamedTuple):
 
 
 class RateSearch:
-    """In the job of a run that moves nothing, from its ``rate`` on, each for its ``seconds``.
+    """Tries rates in the job of a run that moves nothing, from its ``rate`` on, each for its ``seconds``.
 
     When it has run, ``highest`` is the highest rate that is sustained, 0 if none is, and ``held`` is the burst at HELD
     of that, None if there is no such rate.
@@ -125,7 +125,7 @@ class RateSearch:
         self.held: Burst | None = None
 
     def script(self, run: RunLoop) -> Script:
-        """In the job of ``run``. Raises ServiceUnavailable if it does not work a backlog off between two rates."""
+        """Search in the job of ``run``. Raises ServiceUnavailable if it works no backlog off between two rates."""
         yield run.began_at + run.spec.run.warmup_s
         rates = staircase(run.spec.run.rate, self._bisections)
         rate = next(rates)
@@ -158,7 +158,7 @@ class RateSearch:
         return burst_of(seconds[told:], first, end, complete=not given_up)
 
     def _calm_down(self, run: RunLoop) -> Script:
-        """At a rate that any job takes, until no backlog is left."""
+        """Offer a rate that any job takes, until no backlog is left."""
         run.reporter.enter(Doing(Activity.CATCHING_UP))
         yield partial(run.change_rate, REST_PER_S)
         since, allowed_s = time.time(), run.spec.run.catch_up_s

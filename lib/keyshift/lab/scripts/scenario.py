@@ -52,7 +52,7 @@ def _play(run: RunLoop) -> Script:
 
 
 def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script:
-    """Another migration, as soon as the one before is over: what is copied ahead goes from where the state is."""
+    """Announce a migration as soon as the one before is over: what is copied ahead goes from where the state is."""
     while system.busy and time.time() < before:
         yield min(time.time() + LOOK_S, before)
     if time.time() < before:
@@ -60,8 +60,8 @@ def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script
 
 
 def _await_full(system: SystemUnderTest, ends: float) -> Generator[Step, None, bool]:
-    """A death waits until the replica that died before is full again: it could be that of the only one that answers.
-    Gives whether that was so before the load ends.
+    """Hold a death back until the replica that died before is full again: it could hit the only one that answers. Gives
+    whether that was so before the load ends.
     """
     while cast(LiveSystem, system).returning and time.time() < ends:
         yield min(time.time() + LOOK_S, ends)

@@ -36,7 +36,7 @@ OF_A_SERIES = (
 
 @dataclass(frozen=True)
 class Lap:
-    """What is known of one when it is over.
+    """What is known of a lap when it is over.
 
     ``planned_s``: how long its plan took. ``numbers``: of its migration, by stage.
     """
@@ -84,7 +84,7 @@ def _alone(spec: RunSpec) -> bool:
 
 
 def job_of(spec: RunSpec) -> str:
-    """The same text for all runs that can be laps of one job."""
+    """A text that is the same for all runs that can be laps of one job."""
     run = spec.run.model_dump(exclude={"seconds", "repetitions"})
     return repr((run, spec.job, spec.workload, spec.backend, spec.scenario.stage))
 
@@ -97,12 +97,12 @@ class Series:
         self._laps: list[Lap] = []
 
     def script(self, run: RunLoop) -> Script:
-        """In the job of ``run``. Raises KeyshiftError if that dies, or a migration hangs."""
+        """Carry out the laps in the job of ``run``. Raises KeyshiftError if that dies, or a migration hangs."""
         self._run, self._system = run, cast(KeyshiftJob, run.system)
         return self._play()
 
     def evaluations(self) -> list[tuple[Span, Evaluation]]:
-        """Of each lap: when it was, and what came of it. Ends the system."""
+        """Give, for each lap, when it was and what came of it. Ends the system."""
         ended, wrong = self._run.end(), self._run.measured_wrong
         verdict, laps = ended.verdict(), [replace(lap, notes=[*lap.notes, *wrong]) for lap in self._laps]
         return [(lap.span, _evaluation(ended, lap, verdict)) for lap in laps]
@@ -137,7 +137,7 @@ class Series:
         self._laps.append(Lap(spec, span, planned_s, numbers, copied, sent, notes))
 
     def _migrate(self, spec: RunSpec, point: Strategy) -> Generator[Step, None, tuple[float, dict[str, int]]]:
-        """Until it is over. Seconds for the plans, and the numbers of the migrations."""
+        """Migrate until it is over. Gives seconds for the plans, and the numbers of the migrations."""
         system, begin = self._system, time.perf_counter()
         proposals = [system.plans.propose(stage, spec.changes[0], point) for stage in spec.moving]
         planned_s = time.perf_counter() - begin
@@ -146,7 +146,7 @@ class Series:
         return planned_s, numbers
 
     def _go_back(self) -> Script:
-        """To where units were at first."""
+        """Move units back to where they were at first."""
         spec = self._run.spec
         homes = {stage: enumerate(spec.start(stage).owner[:: spec.workload.bins]) for stage in spec.moving}
         back = [
@@ -166,21 +166,21 @@ class Series:
             yield time.time() + LOOK_S
 
     def _await_calm(self, since: float, until: float, seconds: int) -> Script:
-        """So many seconds of normal latency in a row, none of them before ``since``; at most until ``until``."""
+        """Wait for so many seconds of normal latency in a row, none before ``since``; at most until ``until``."""
         objective_ms = self._objective_ms  # of all seconds, of which a job that lasts has many
         while time.time() < until and not self._run.calm(since, seconds, objective_ms):
             yield time.time() + LOOK_S
 
     @property
     def _objective_ms(self) -> float:
-        """From the median second under load so far: migrations are the lesser part of them."""
+        """The objective, from the median second under load so far: migrations are the lesser part of them."""
         seconds, begin = self._run.traffic.seconds, self._run.began_at
         p99s_ms = [each.p99_ms for each in seconds if each.second >= begin and each.p99_ms is not None]
         return metrics.objective_ms(median(p99s_ms or [0.0]))
 
 
 def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
-    """Of a lap; ``verdict`` is that of the job."""
+    """The evaluation of a lap; ``verdict`` is that of the job."""
     span = lap.span
     tables = ended.tables(span, lap.numbers)
     events = ended.events[span.of(ended.events["t"])]
