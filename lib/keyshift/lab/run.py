@@ -47,7 +47,7 @@ from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointStore
 
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
-Prepared = tuple[RunLoop, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
+PreparedRun = tuple[RunLoop, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
 
 
 class Lab:
@@ -242,7 +242,7 @@ class Lab:
     @contextlib.contextmanager
     def _prepared(
         self, spec: RunSpec, run_id: str, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
-    ) -> Iterator[Prepared]:
+    ) -> Iterator[PreparedRun]:
         """Prepare a run, with all that it consists of. ``log`` gets its last protocol events. ``end`` decides what is
         left behind.
         """
@@ -256,7 +256,7 @@ class Lab:
     @contextlib.contextmanager
     def _around(
         self, spec: RunSpec, config: JobConfig, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
-    ) -> Iterator[Prepared]:
+    ) -> Iterator[PreparedRun]:
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
         traffic = job_traffic(spec.workload, config, results, self.work, reporter.second, configs)

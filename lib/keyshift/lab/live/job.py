@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from keyshift.experiment.commands import UNDER_WAY, Answer, Command
+from keyshift.experiment.commands import UNDER_WAY, Command, CommandAnswer
 from keyshift.experiment.live_spec import parameters, partitions, room
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import told
@@ -29,7 +29,7 @@ from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.traffic.messages import Latencies
 
 TOLD = 10  # decisions of an autoscaler in a status
-Record = Callable[..., Manifest]  # see ``Lab.record``
+RecordRun = Callable[..., Manifest]  # see ``Lab.record``
 
 
 class LiveJob:
@@ -44,7 +44,7 @@ class LiveJob:
 
     def __init__(
         self,
-        record: Record,
+        record: RecordRun,
         spec: RunSpec,
         on_end: Callable[[], None] = lambda: None,
         keeper: Keeper | None = None,
@@ -210,7 +210,7 @@ class LiveJob:
 
     # -- what can be done with it -------------------------------------------------------------------------------------
 
-    def do(self, command: Command, wait: bool = False) -> Answer:
+    def do(self, command: Command, wait: bool = False) -> CommandAnswer:
         """Carry out a command and give its answer; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
         answer = run.inbox.ask(lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.most)))
