@@ -11,7 +11,7 @@ import typer
 
 from bench.measurements import Measurement, table
 from keyshift.analysis.tables import comparison_table
-from keyshift.cli.options import Where
+from keyshift.cli.options import ProfileOption
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import KeyshiftError
 from keyshift.program import run_program
@@ -75,7 +75,7 @@ def hand_over_s(row: Row) -> float | None:
 
 
 @app.command()
-def bench(profile: Where = None) -> None:
+def bench(profile: ProfileOption = None) -> None:
     """The runs of the last executions of the batch file, and whether the aims are met; exit status 1 if one is not."""
     prepared = prepare(BATCH, ROOT / "notebooks")
     with open_services(profile, tell, needs=STORE) as endpoints:

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyshift.peers.plain_job import Answer, PlainJob, result_frame, slot_schema
+from keyshift.peers.plain_job import AnswerRow, PlainJob, result_frame, slot_schema
 from keyshift.runtime.row import Row
 from keyshift.wire.config import JobConfig, result_schema
 
 _WORD = 8  # bytes of the count at the beginning of a payload
 
 
-def counting(config: JobConfig, slot: int) -> Answer:
+def counting(config: JobConfig, slot: int) -> AnswerRow:
     """Count each key beside a payload of ``state_bytes``, in a dictionary."""
     schema, results = slot_schema(config), result_schema(config.make_stage())
     fresh = (0, bytes(config.parameters["state_bytes"]))

@@ -8,10 +8,11 @@ import pandas as pd
 
 from bench.measurements import Measurement
 from keyshift.analysis import metrics
+from keyshift.analysis.tables import RunTables
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import MIB
 from keyshift.progress import tell
-from keyshift.studies.study import Tables, collect
+from keyshift.studies.study import collect
 
 SNAPSHOT_S, KILL_S, TRIGGER_S = 5.0, 10.0, 4.0
 QUIET_S = 15.0  # before the migration: three intervals between snapshots, behind the first one, which writes everything
@@ -97,6 +98,6 @@ def figures_of(latency: pd.DataFrame, snapshots: pd.DataFrame, quiet_s: float, d
     return figures
 
 
-def _figures(tables: Tables, spec: RunSpec) -> dict[str, float]:
+def _figures(tables: RunTables, spec: RunSpec) -> dict[str, float]:
     disturbed_s = KILL_S - spec.scenario.trigger_s if spec.scenario.fault else 0.0
     return figures_of(tables["latency"], tables["snapshots"], min(QUIET_S, spec.scenario.trigger_s), disturbed_s)

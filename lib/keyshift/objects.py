@@ -20,7 +20,7 @@ REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}
 FULL = {"XMinioStorageFull", "XMinioDiskFull", "QuotaExceeded"}
 PART_BYTES = 5 << 20  # the least the minio client accepts
 CONNECT_S = 3.0
-Progress = Callable[[int], None]  # hears of so many bytes more
+ByteProgress = Callable[[int], None]  # hears of so many bytes more
 
 
 class Bucket:
@@ -62,7 +62,7 @@ class Bucket:
         name: str,
         content: bytes | bytearray,
         in_parts: bool = False,
-        progress: Progress = lambda more: None,
+        progress: ByteProgress = lambda more: None,
     ) -> None:
         """Write an object, or replace one.
 

@@ -27,7 +27,7 @@ from keyshift.control.files import Jobs
 from keyshift.lab.live.job import LiveJob
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.model.messages import decode, encode
-from keyshift.traffic.messages import Command, Stop
+from keyshift.traffic.messages import Stop, TrafficCommand
 
 NAME = "job"
 SESSION_S = 0.3  # at the most, until a dead driver's sessions expire
@@ -307,7 +307,7 @@ class Helper:
             line = self.commands.get(timeout=timeout_s) if timeout_s > 0 else self.commands.get_nowait()
         except queue.Empty:
             return None
-        return decode(Command, line)
+        return decode(TrafficCommand, line)
 
     def tell(self, command: Any) -> None:
         self._listener.check()

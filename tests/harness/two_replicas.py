@@ -29,7 +29,7 @@ from order_services import OrderServices
 from shape import draw
 
 from keyshift.clock import now_us
-from keyshift.driver.agreement import Agreement, Say
+from keyshift.driver.agreement import Agreement, MemberSay
 from keyshift.driver.snapshotter import capture
 from keyshift.driver.stage_history import StageHistory
 from keyshift.experiment.spec import make_spec
@@ -244,7 +244,7 @@ def _agree(runs: list[Run], living: Callable[[], Collection[int]]) -> None:
     for stages in zip(*(each._job.stages for each in runs), strict=True):
         agreement = Agreement(lambda: [(number, 0) for number in living()])
         for number, stage in enumerate(stages):
-            stage.agrees = Say(agreement, (number, 0))
+            stage.agrees = MemberSay(agreement, (number, 0))
 
 
 @contextmanager

@@ -460,13 +460,13 @@ class Simulation(VirtualTime):
         self.log("coordinator hears", phase, version, "from slot", slot_)
         self.lead(self.coordinator.acknowledged(phase, version, slot_, self.now))
 
-    def lead(self, effects: list[coordinator.Effect]) -> None:
+    def lead(self, effects: list[coordinator.CoordinatorEffect]) -> None:
         if self.rng.random() < self.shape.leader_dies and self.seen["coordinator died"] < LEADERS:
             self.take_over(self.rng.randint(0, len(effects)), effects)
         else:
             self.act(effects)
 
-    def take_over(self, carried_out: int, effects: list[coordinator.Effect]) -> None:
+    def take_over(self, carried_out: int, effects: list[coordinator.CoordinatorEffect]) -> None:
         """The coordinator dies with part of its effects carried out; requests that only it knew are lost."""
         self.act(effects[:carried_out])
         published = self.published["step"]
@@ -489,7 +489,7 @@ class Simulation(VirtualTime):
             self.act(self.coordinator.acknowledged(phase, of, slot_, self.now))
         return self.at(self.delay(10), self.ask_next)  # if only a request was lost, nothing says that it is over
 
-    def act(self, effects: Iterable[coordinator.Effect]) -> None:
+    def act(self, effects: Iterable[coordinator.CoordinatorEffect]) -> None:
         for effect in effects:
             if self.migrating:  # snapshots alone are none
                 self.progress()

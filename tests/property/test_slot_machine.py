@@ -13,7 +13,6 @@ from keyshift.protocol import SlotMachine
 from keyshift.protocol.slot import (
     Capture,
     Complete,
-    Effect,
     Forget,
     Freeze,
     Hurry,
@@ -24,6 +23,7 @@ from keyshift.protocol.slot import (
     Request,
     Send,
     Skip,
+    SlotEffect,
 )
 from keyshift.protocol.slot.phases import AWAITED, SERVED, TO_LEAVE, Phase
 
@@ -93,7 +93,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         of = self.prepared[version].moves
         return {m.unit: m for m in of if source in (None, m.source) and destination in (None, m.destination)}
 
-    def check(self, effects: list[Effect]) -> None:
+    def check(self, effects: list[SlotEffect]) -> None:
         for effect in effects:
             match effect:
                 case Send(unit, other, version, to, hop):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
-from keyshift.protocol.slot import Effect, SlotMachine
+from keyshift.protocol.slot import SlotEffect, SlotMachine
 
 
 def step(*moves: tuple[int, int, int], mode: Mode | None = None) -> Step:
@@ -15,7 +15,7 @@ def assignment(version: int, *owner: int) -> Assignment:
     return Assignment(version, tuple(map(SlotId, owner)))
 
 
-def drain(slot: SlotMachine[Any], most: int) -> tuple[list[Any], list[Effect]]:
+def drain(slot: SlotMachine[Any], most: int) -> tuple[list[Any], list[SlotEffect]]:
     """The records that come out of the queues, and what follows once they are processed."""
     records, emptied = slot.drain(most)
     return records, slot.drained(emptied)

@@ -21,6 +21,22 @@ def methods(of: ast.ClassDef) -> set[str]:
     return {node.name for node in of.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+def aliases(source: str) -> list[str]:
+    """The names of types of a module that are no classes: unions, tuples, signatures; but for private ones.
+
+    Constants have capitals only. A type variable is left out: each module declares those that it needs.
+    """
+    found = []
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Assign(value=ast.Call(func=ast.Name("TypeVar"))):
+                pass
+            case ast.Assign(targets=[ast.Name(name)]) | ast.AnnAssign(target=ast.Name(name)):
+                if name[0].isupper() and not name.isupper():
+                    found.append(name)
+    return found
+
+
 def all_classes() -> list[tuple[str, ast.ClassDef]]:
     return [
         (path.relative_to(ROOT).as_posix(), each)
@@ -39,11 +55,20 @@ def test_no_class_but_the_machines_has_more_than_twenty_methods():
     assert large == MACHINES
 
 
-def test_no_two_classes_have_one_name():
+def test_aliases_are_found():
+    source = "Be: TypeAlias = int\nOwn = NewType('Own', int)\nRow = TypeVar('Row')\n_Private = int | str\nMOST = 1"
+    assert aliases(source) == ["Be", "Own"]
+
+
+def test_no_two_types_have_one_name():
     places = defaultdict(list)
     for path, each in all_classes():
         places[each.name].append(path)
     assert len(places) > 400, "or this looks in the wrong place"
+    for path in sorted(ROOT.rglob("*.py")):
+        for name in aliases(path.read_text()):
+            places[name].append(path.relative_to(ROOT).as_posix())
+    assert len(places) > 750, "or this finds no aliases"
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 

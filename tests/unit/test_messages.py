@@ -31,7 +31,7 @@ MODULES = (
 BY_NAME = {("parameters", "JobConfig"), ("backend_settings", "JobConfig")} | {
     ("parameters", f"{process}Config") for process in ("Generator", "Collector", "Traffic")
 }
-BY_NAME |= {("values", "Order"), ("settings", "MoveBy")}
+BY_NAME |= {("values", "StartOrder"), ("settings", "MoveBy")}
 # No messages: keyword arguments of a client or a model.
 ARGUMENTS = {
     "traffic/topics.py": "def _client(self) -> dict[str, Any]:",
@@ -65,7 +65,7 @@ def messages() -> list[type]:
 
 def test_the_messages_are_found():
     names = {kind.__name__ for kind in messages()}
-    assert {"Order", "Migration", "Requested", "TakenBack", "Status", "MoveBy"} <= names
+    assert {"StartOrder", "Migration", "Requested", "TakenBack", "Status", "MoveBy"} <= names
     assert {"Handover", "SetRate", "SecondDone", "Label", "GiveSealed", "Facts", "SlotMarker", "JobConfig"} <= names
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from keyshift.analysis.machine import FULL, ROBBED
 from keyshift.analysis.metrics import HOLD_S
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import TIE, Point, Row, on_front, points, ratio, shared, tradeoffs, why_early
+from keyshift.analysis.tables import TIE, Point, SummaryRow, on_front, points, ratio, shared, tradeoffs, why_early
 
 ONCE = 2.0  # as TIE, of single runs: ten equal ones had spikes of 36 to 73 ms (docs/performance.md)
 FRAMES = 2  # silences of up to so many frames are there at any time
@@ -20,7 +20,7 @@ def tie(*runs: int) -> float:
     return TIE if min(runs) > 1 else ONCE
 
 
-def sentences(summaries: Sequence[Row]) -> list[str]:
+def sentences(summaries: Sequence[SummaryRow]) -> list[str]:
     """What the runs show, in sentences computed from them: verdicts first, then spike, silence, completion, recovery.
 
     Points with a bad verdict are reported and left out of the comparisons: speed does not make up for wrong results.
@@ -37,7 +37,7 @@ def sentences(summaries: Sequence[Row]) -> list[str]:
     return result
 
 
-def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
+def tradeoff_sentences(summaries: Sequence[SummaryRow]) -> list[str]:
     """What ``tradeoffs`` shows, in sentences: whom nobody beats, what lies how far above the floor, what stays.
 
     As in ``plots.strategies.pareto``, nobody beats another one whose floor differs.
@@ -106,7 +106,7 @@ def _traded(front: pd.DataFrame, equal: float) -> str:
 
 
 def rescaling_sentences(
-    tables: Mapping[str, pd.DataFrame], names: Sequence[str], rows: Sequence[Row] = ()
+    tables: Mapping[str, pd.DataFrame], names: Sequence[str], rows: Sequence[SummaryRow] = ()
 ) -> list[str]:
     """Who was done first with each migration, and who had the lowest spike; with them all whose difference may be
     chance (Welch, 95 %). A point of which a run does not know a completion or a spike is not compared.
@@ -162,7 +162,7 @@ def digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"
 
 
-def doubts(rows: Sequence[Row]) -> list[str]:
+def doubts(rows: Sequence[SummaryRow]) -> list[str]:
     """A sentence for each thing because of which figures of ``rows`` say less: a full machine, an overloaded job."""
     busy = sum((row.get("cpu_busy") or 0.0) >= FULL for row in rows)
     robbed = sum((row.get("cpu_steal") or 0.0) >= ROBBED for row in rows)
@@ -186,7 +186,7 @@ def doubts(rows: Sequence[Row]) -> list[str]:
     return said
 
 
-def verdict_sentences(rows: Sequence[Row]) -> list[str]:
+def verdict_sentences(rows: Sequence[SummaryRow]) -> list[str]:
     """Which runs are correct, and what is wrong with the others."""
     runs, group = len(rows), [point for some in points(rows).values() for point in some]
     correct = [point.label for point in group if not point.bad]
@@ -264,18 +264,18 @@ def _about(group: list[Point]) -> list[str]:
     return said
 
 
-def _multiple(row: Row) -> float | None:
+def _multiple(row: SummaryRow) -> float | None:
     """The spike as a multiple of P99 before. One below it is not so many times better: there was no spike."""
     found = ratio(row, "spike_ms", "p99_ms")
     return None if found is None or not isfinite(found) else max(1.0, found)
 
 
-def moves(row: Row) -> bool:
+def moves(row: SummaryRow) -> bool:
     """Whether state was to move in the run, and there was something to move."""
     return row["parameters"].get("trigger") != "none" and not _stood_still(row)
 
 
-def _stood_still(row: Row) -> bool:
+def _stood_still(row: SummaryRow) -> bool:
     """Whether a move was requested and no step begun, as all state was where it should be.
 
     An autoscaler, or a script, asks for a move or not: what its job does without one is compared.
@@ -283,12 +283,12 @@ def _stood_still(row: Row) -> bool:
     return row["parameters"].get("trigger") not in ("none", "auto", "script") and row.get("steps") == 0
 
 
-def is_hit(row: Row) -> bool:
+def is_hit(row: SummaryRow) -> bool:
     """Whether something was to happen in the run, from which it had to recover."""
     return moves(row) or bool(row["parameters"].get("fault"))
 
 
-def _is_still(row: Row) -> bool:
+def _is_still(row: SummaryRow) -> bool:
     """Whether nothing happened in the run, though a move was requested."""
     return _stood_still(row) and not is_hit(row)
 
@@ -308,7 +308,7 @@ def _wrong(point: Point) -> str:
 
 def _compare(
     group: list[Point],
-    measure: Callable[[Row], float | None],
+    measure: Callable[[SummaryRow], float | None],
     *,
     one: str,
     several: str,
@@ -366,7 +366,7 @@ def _all_early(group: Sequence[Point]) -> str:
     return "; ".join(f"{enumerated(names)}: {why}" for why, names in early.items() if why)
 
 
-def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None], word: str) -> str:
+def _contrast(best: Point, worst: Point, measure: Callable[[SummaryRow], float | None], word: str) -> str:
     """How far apart two means are, or that the repetitions do not tell."""
     low, high = best.mean(measure), worst.mean(measure)
     assert low is not None and high is not None  # they are ranked

@@ -10,7 +10,15 @@ import pandas as pd
 from keyshift.analysis.conclusions import digits, doubts, enumerated, is_hit, tie, verdict_sentences
 from keyshift.analysis.metrics import need
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import OF_A_COMPARISON, UNTIL_RECOVERY, Row, comparison_table, measured, middle, points
+from keyshift.analysis.tables import (
+    OF_A_COMPARISON,
+    UNTIL_RECOVERY,
+    SummaryRow,
+    comparison_table,
+    measured,
+    middle,
+    points,
+)
 
 LATE = "late results (%)"
 LEAST_LATE = 0.1  # of late results in %; a hiccup of the machine makes as many
@@ -20,7 +28,7 @@ _OF_ROWS = ["P99 before (ms)", "P99 spike (ms)", "silence (ms)", "completion (s)
 
 
 def incident_table(
-    rows: Sequence[Row],
+    rows: Sequence[SummaryRow],
     latencies: Mapping[str, Sequence[pd.DataFrame]],
     migrations: Mapping[str, Sequence[pd.DataFrame]],
     slo_ms: float,
@@ -50,7 +58,7 @@ def _late(latency: pd.DataFrame, slo_ms: float) -> float:
 
 
 def incident_sentences(
-    rows: Sequence[Row], table: pd.DataFrame, against: Mapping[str, str], measures: Sequence[str]
+    rows: Sequence[SummaryRow], table: pd.DataFrame, against: Mapping[str, str], measures: Sequence[str]
 ) -> list[str]:
     """What the runs show: their verdicts, then whether each point helped ``against`` the one that shows the pain.
 
@@ -81,7 +89,7 @@ def incident_sentences(
     return said
 
 
-def _values(rows: Sequence[Row], table: pd.DataFrame, point: str, measure: str) -> list[float]:
+def _values(rows: Sequence[SummaryRow], table: pd.DataFrame, point: str, measure: str) -> list[float]:
     """The measure of each run of the point that knows it; none if the table has only what is said of all of them."""
     if measure in OF_A_COMPARISON:
         return measured((row for row in rows if row["strategy"] == point), OF_A_COMPARISON[measure])

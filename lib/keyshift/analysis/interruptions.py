@@ -10,7 +10,7 @@ import pandas as pd
 
 from keyshift.analysis.conclusions import digits, enumerated, tie
 from keyshift.analysis.metrics import arrivals_ms, need
-from keyshift.analysis.tables import Row
+from keyshift.analysis.tables import SummaryRow
 from keyshift.analysis.timelines import DEATH, faults
 from keyshift.model.errors import BadInput
 
@@ -23,7 +23,7 @@ LEAST_S = 1e-3  # of a silence; no result is closer to the next one than the clo
 AROUND_S = 2.0  # a silence that is longer counts whole
 
 
-def interruptions(rows: Sequence[Row], latencies: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
+def interruptions(rows: Sequence[SummaryRow], latencies: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
     """One row per strategy: runs, verdict, silence in s, spike in ms, P50 and P99 before and after in ms, and seconds
     until latency was normal again. Medians over the runs that are correct; NaN for what is not known, and if a run of
     them was not seen to be normal again.
@@ -50,7 +50,7 @@ def interruptions(rows: Sequence[Row], latencies: Mapping[str, Sequence[pd.DataF
     return pd.DataFrame(found, columns=["strategy", "runs", "verdict", *MEASURES]).set_index("strategy")
 
 
-def _one(row: Row, latency: pd.DataFrame) -> dict[str, Any]:
+def _one(row: SummaryRow, latency: pd.DataFrame) -> dict[str, Any]:
     need(latency, ["created_s", "latency_ms"], "interruptions")
     recovered = row.get("recover_s")
     behind = latency["latency_ms"][latency["created_s"] >= (np.inf if recovered is None else max(recovered, 1.0))]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from keyshift.analysis.conclusions import verdict_sentences
 from keyshift.analysis.sweeps import sweep, value_of
-from keyshift.analysis.tables import Measure, Row
+from keyshift.analysis.tables import Measure, SummaryRow
 
 HIGHEST = "highest sustained rate (events/s)"
 RATE_MEASURES: dict[str, Measure] = {
@@ -14,7 +14,7 @@ RATE_MEASURES: dict[str, Measure] = {
 }
 
 
-def rate_sentences(summaries: Sequence[Row], parameter: str = "slots", group: str = "chain") -> list[str]:
+def rate_sentences(summaries: Sequence[SummaryRow], parameter: str = "slots", group: str = "chain") -> list[str]:
     """How the highest rate grows with a number ``parameter``, for each ``group``; see ``sweeps.sweep`` for the names.
 
     And how closely such a rate is known. Runs whose verdict is not ok count for nothing, and are told of.

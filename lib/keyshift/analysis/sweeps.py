@@ -12,7 +12,7 @@ import pandas as pd
 
 from keyshift.analysis.conclusions import enumerated, is_hit, moves
 from keyshift.analysis.statistics import differ, interval
-from keyshift.analysis.tables import MEASURES, UNTIL_RECOVERY, Measure, Point, Row, measured, points
+from keyshift.analysis.tables import MEASURES, UNTIL_RECOVERY, Measure, Point, SummaryRow, measured, points
 from keyshift.model.errors import BadInput
 
 _NAMES = ("strategy", "workload")  # what a run has beside parameters
@@ -22,7 +22,7 @@ COLUMNS = ["group", "value", "measure", "mean", "low", "high", "runs", "left_out
 
 
 def sweep(
-    summaries: Sequence[Row],
+    summaries: Sequence[SummaryRow],
     parameter: str,
     measures: Sequence[str] | Mapping[str, Measure],
     group: str = "strategy",
@@ -37,7 +37,7 @@ def sweep(
     Raises BadInput for a name that is not known, naming those that are.
     """
     wanted = dict(measures) if isinstance(measures, Mapping) else {name: _measure(name) for name in measures}
-    runs: dict[tuple[Hashable, Hashable], list[Row]] = {}
+    runs: dict[tuple[Hashable, Hashable], list[SummaryRow]] = {}
     for row in summaries:
         runs.setdefault((value_of(row, group), value_of(row, parameter)), []).append(row)
     names, values = in_order(group, (name for name, _ in runs)), in_order(parameter, (value for _, value in runs))
@@ -64,7 +64,7 @@ def sweep(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> pd.DataFrame:
+def ranking(summaries: Sequence[SummaryRow], measure: str = "P99 spike (ms)") -> pd.DataFrame:
     """Who has the smallest mean of ``measure``, for each workload: a row per point that is correct and knows it.
 
     A run in which nothing was to happen, or to move, knows nothing of spike, silence, longest latency and recovery; if
@@ -76,7 +76,7 @@ def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> pd.Dat
     """
     found = _measure(measure)
 
-    def function(row: Row) -> float | None:
+    def function(row: SummaryRow) -> float | None:
         unknown = (() if is_hit(row) else _OF_A_HIT) + (() if moves(row) else _OF_A_MOVE)
         return found({**row, **dict.fromkeys(unknown)})
 
@@ -94,7 +94,7 @@ def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> pd.Dat
     return pd.DataFrame(rows, columns=names).astype({"first": "object"})
 
 
-def ranking_sentences(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> list[str]:
+def ranking_sentences(summaries: Sequence[SummaryRow], measure: str = "P99 spike (ms)") -> list[str]:
     """What ``ranking`` shows: the first of each workload, who may be as good, and who has no rank as a run was cut
     short.
     """
@@ -124,7 +124,7 @@ def _cut_short(point: Point, measure: str) -> bool:
     return measure.startswith("completion") and point.lacks("completion_s", moves)
 
 
-def value_of(row: Row, name: str) -> Hashable:
+def value_of(row: SummaryRow, name: str) -> Hashable:
     """The value of a parameter in a run, or its strategy or workload. Raises BadInput if the run has none so named."""
     if name in _NAMES:
         return str(row[name])
@@ -155,7 +155,7 @@ def _parts(text: str) -> list[tuple[float, str]]:
     return [(float(part), "") if part.isdecimal() else (inf, part) for part in re.split(r"(\d+)", text) if part]
 
 
-def _correct(rows: Iterable[Row]) -> list[Row]:
+def _correct(rows: Iterable[SummaryRow]) -> list[SummaryRow]:
     return [row for row in rows if row["verdict"] == "ok"]
 
 

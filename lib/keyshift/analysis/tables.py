@@ -15,8 +15,9 @@ from keyshift.analysis.metrics import PHASES
 from keyshift.analysis.statistics import interval
 from keyshift.model.errors import BadInput
 
-Row = Mapping[str, Any]
-Measure = Callable[[Row], float | None]
+SummaryRow = Mapping[str, Any]
+RunTables = Mapping[str, pd.DataFrame]  # of a run, by name, as ``ResultStore.get_tables`` gives them
+Measure = Callable[[SummaryRow], float | None]
 NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "reordered", "wrong", "parameters"}
 # Parameters in which repetitions of one point may differ: they are another number, or say who chose the load.
 REPETITION = {"seed", "repetition", "repetitions", "auto"}
@@ -28,7 +29,7 @@ SHARED = ("remote", "hybrid")  # backends that all slots reach: a unit moves by 
 _OF_PRESETS = {"lazy": {"transfer": "access"}, "hybrid": {"transfer": "remote"}, "stop_restart": {"gate": "query"}}
 
 
-def owners_only(row: Row) -> bool:
+def owners_only(row: SummaryRow) -> bool:
     """Whether a migration of the run changes who owns a unit, and no more: its state follows later, or stays.
 
     From the parameters of the run. Of a strategy of one's own they say no more than what was changed of it.
@@ -39,12 +40,12 @@ def owners_only(row: Row) -> bool:
     return gate != "query" and (transfer in BY_KEY or given.get("backend") in SHARED)  # a savepoint has all state
 
 
-def copied_before(rows: Iterable[Row]) -> bool:
+def copied_before(rows: Iterable[SummaryRow]) -> bool:
     """Whether any of the runs has sent copies of state before its migration, which then had less to send."""
     return any(measured(rows, _field("bytes_copied")))
 
 
-def why_early(rows: Sequence[Row]) -> str:
+def why_early(rows: Sequence[SummaryRow]) -> str:
     """Why a point with these runs may complete early without being fast; nothing if all state moves meanwhile."""
     if rows and owners_only(rows[0]):
         return "the change of owner only"
@@ -56,11 +57,11 @@ def phase_name(phase: str) -> str:
     return f"{phase.replace('_', ' ')} (s)"
 
 
-def _phase(name: str, row: Row) -> float | None:
+def _phase(name: str, row: SummaryRow) -> float | None:
     return (row.get("phases") or {}).get(name)
 
 
-def measured(rows: Iterable[Row], measure: Measure) -> list[float]:
+def measured(rows: Iterable[SummaryRow], measure: Measure) -> list[float]:
     """The measure of each run in which it is known."""
     found = (measure(row) for row in rows)
     return [float(value) for value in found if value is not None and isfinite(value)]
@@ -114,7 +115,7 @@ class Point:
 
     label: str  # the strategy, and the parameters in which points of that strategy differ
     parameters: dict[str, Any]  # those parameters
-    rows: tuple[Row, ...]
+    rows: tuple[SummaryRow, ...]
 
     @property
     def bad(self) -> int:
@@ -125,12 +126,12 @@ class Point:
         """The measure of each run in which it is known; of runs that are not correct nothing is."""
         return measured((row for row in self.rows if row["verdict"] == "ok"), measure)
 
-    def lacks(self, name: str, concerned: Callable[[Row], bool]) -> bool:
+    def lacks(self, name: str, concerned: Callable[[SummaryRow], bool]) -> bool:
         """True if a run lacks the figure ``name``, of those that it concerns."""
         rows = [row for row in self.rows if concerned(row)]
         return len(measured(rows, lambda row: row.get(name))) < len(rows)
 
-    def recovered(self, concerned: Callable[[Row], bool]) -> bool:
+    def recovered(self, concerned: Callable[[SummaryRow], bool]) -> bool:
         """Whether every run was seen to recover that it concerns and that knows a P99 before, and so an objective."""
         return not self.lacks("recover_s", lambda row: concerned(row) and bool(measured([row], _field("p99_ms"))))
 
@@ -140,13 +141,13 @@ class Point:
         return sum(values) / len(values) if values else None
 
 
-def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
+def points(summaries: Sequence[SummaryRow]) -> dict[str, list[Point]]:
     """Summary rows as points by workload, in order of first appearance.
 
     Runs of a point differ in nothing but ``REPETITION``.
     Raises BadInput for a row that is not a summary with a verdict, as that of a run that died.
     """
-    by_strategy: dict[tuple[str, str], list[Row]] = {}
+    by_strategy: dict[tuple[str, str], list[SummaryRow]] = {}
     for row in summaries:
         if missing := NEEDED - set(row):
             raise BadInput(f"summary of run {row.get('run_id')!r}: no {', '.join(sorted(missing))}")
@@ -157,7 +158,7 @@ def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
     for (workload, strategy), rows in by_strategy.items():
         names = sorted({name for row in rows for name in row["parameters"]} - REPETITION)
         varying = [name for name in names if len({repr(row["parameters"].get(name)) for row in rows}) > 1]
-        groups: dict[str, list[Row]] = {}
+        groups: dict[str, list[SummaryRow]] = {}
         for row in rows:
             groups.setdefault(repr([row["parameters"].get(name) for name in varying]), []).append(row)
         for group in groups.values():
@@ -168,7 +169,7 @@ def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
     return result
 
 
-def comparison_table(summaries: Sequence[Row]) -> pd.DataFrame:
+def comparison_table(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
     """One row per workload, strategy and set of parameters: means over its correct runs, NaN for what is not known.
 
     The headers carry the units. If a point was repeated, columns ``<measure> 95 %`` hold the confidence interval as
@@ -195,7 +196,7 @@ def comparison_table(summaries: Sequence[Row]) -> pd.DataFrame:
     return table[[*first, *(name for name in table if name not in first)]]
 
 
-def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
+def tradeoffs(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
     """Spike against completion: one row per point, of the runs of one workload, for ``plots.strategies.pareto``.
 
     Columns: label, strategy, runs, verdict ("ok" or "bad"), spike_ms and completion_s (medians over the runs), their
@@ -250,17 +251,17 @@ def _field(name: str) -> Measure:
     return lambda row: row.get(name)
 
 
-def _mib(row: Row, name: str) -> float | None:
+def _mib(row: SummaryRow, name: str) -> float | None:
     size = row.get(name)
     return None if size is None else size / MIB
 
 
-def _percent(row: Row, name: str) -> float | None:
+def _percent(row: SummaryRow, name: str) -> float | None:
     share = row.get(name)
     return None if share is None else 100 * share
 
 
-def ratio(row: Row, above: str, below: str) -> float | None:
+def ratio(row: SummaryRow, above: str, below: str) -> float | None:
     """One figure of a run over another; None if one is not known, or the lower one is 0."""
     top, bottom = row.get(above), row.get(below)
     return None if top is None or not bottom else top / bottom

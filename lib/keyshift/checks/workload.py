@@ -315,10 +315,12 @@ def _in_order(column: "pd.Series[Any]", order: npt.NDArray[np.int64]) -> "pd.Ser
 # One frame: its router (each source has two), events, microseconds since the one before, by how many the slot's
 # watermark lags behind, the units that leave and come back before it, and those that do between their timers and their
 # events.
-Frame = tuple[int, int, int, int, Collection[int], Collection[int]]
+TriedFrame = tuple[int, int, int, int, Collection[int], Collection[int]]
 
 
-def answers(workload: Workload, frames: Iterable[Frame], move: bool = False, together: bool = True) -> tuple[Any, ...]:
+def answers(
+    workload: Workload, frames: Iterable[TriedFrame], move: bool = False, together: bool = True
+) -> tuple[Any, ...]:
     """Everything a slot of the first stage gives for ``frames``, the values it is left with, and the timers.
 
     ``move``: whether units leave and come back at all; ``together``: the timers of all units in one call, or those of

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from keyshift.cli.options import Where, notebooks
+from keyshift.cli.options import ProfileOption, notebooks
 from keyshift.folders import require_folder
 from keyshift.model.errors import BadInput
 
@@ -25,7 +25,7 @@ def artifact(
     ] = [],  # noqa: B006 - typer wants a list
     license_: Annotated[str, typer.Option("--license", help="An SPDX name.")] = "Apache-2.0",
     doi: Annotated[str, typer.Option(help="A DOI that is reserved for it.")] = "",
-    profile: Where = None,
+    profile: ProfileOption = None,
 ) -> None:
     """A folder to publish: all figures, executed notebooks, tables, parameters, verdicts, versions, as an RO-Crate."""
     from keyshift.experiment.parameters import known_parameters

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from keyshift.cli.options import WORKLOAD, Json, Settings, Workload, print_rows
+from keyshift.cli.options import WORKLOAD, Json, SettingsOption, WorkloadOption, print_rows
 from keyshift.progress import tell
 from keyshift.registry import named_values
 
 
 def write(
     file: Annotated[Path, typer.Argument(help="Where to write it: a new file, Parquet.")],
-    workload: Workload = WORKLOAD,
-    settings: Settings = [],  # noqa: B006 - typer wants a list
+    workload: WorkloadOption = WORKLOAD,
+    settings: SettingsOption = [],  # noqa: B006 - typer wants a list
     as_json: Json = False,
 ) -> None:
     """Write the events that a run with these parameters would be offered; starts nothing.

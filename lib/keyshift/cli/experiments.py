@@ -15,10 +15,10 @@ from keyshift.cli.options import (
     STRATEGY,
     WORKLOAD,
     Json,
-    Settings,
-    Strategy,
-    Where,
-    Workload,
+    ProfileOption,
+    SettingsOption,
+    StrategyOption,
+    WorkloadOption,
     notebooks,
     print_rows,
 )
@@ -39,10 +39,10 @@ JUPYTER_ENDS_S = 60.0  # it gives each kernel five seconds, all at once
 
 
 def run(
-    workload: Workload = WORKLOAD,
-    strategy: Strategy = STRATEGY,
-    settings: Settings = [],  # noqa: B006 - typer wants a list
-    profile: Where = None,
+    workload: WorkloadOption = WORKLOAD,
+    strategy: StrategyOption = STRATEGY,
+    settings: SettingsOption = [],  # noqa: B006 - typer wants a list
+    profile: ProfileOption = None,
 ) -> None:
     """Run one experiment, store it, and print its summary as one line of JSON (the last line)."""
     from keyshift.experiment.spec import make_spec
@@ -62,7 +62,7 @@ def run(
     raise typer.Exit(int("bad" in verdicts))
 
 
-def calibrate(profile: Where = None, as_json: Json = False) -> None:
+def calibrate(profile: ProfileOption = None, as_json: Json = False) -> None:
     """Measure what a load costs on this machine, for `--set rate=auto` and `--set frame_ms=auto`, and keep it.
 
     The first run with auto does it, too. Other work on this machine makes it dearer: if that takes much of the
@@ -83,8 +83,8 @@ def calibrate(profile: Where = None, as_json: Json = False) -> None:
 
 def notebook(
     path: Annotated[Path, typer.Argument(help="The notebook to execute.")],
-    settings: Settings = [],  # noqa: B006 - typer wants a list
-    profile: Where = None,
+    settings: SettingsOption = [],  # noqa: B006 - typer wants a list
+    profile: ProfileOption = None,
 ) -> None:
     """Execute a notebook with papermill; keep the copy, its HTML and figures locally, and in MinIO beside its runs."""
     from keyshift.results.store import ResultStore
@@ -135,7 +135,7 @@ def batch(
         int | None,
         typer.Option(min=1, max=65535, help="Port of /metrics for Prometheus; token in KEYSHIFT_CONTROL_TOKEN."),
     ] = None,
-    profile: Where = None,
+    profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
     """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed.
@@ -264,7 +264,7 @@ def _records(profile: str | None) -> "Files | None":
 def lab(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of JupyterLab; the next free one is taken.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
-    profile: Where = None,
+    profile: ProfileOption = None,
 ) -> None:
     """JupyterLab with the notebooks, on loopback, with a token; the services stop with it."""
     with _services(profile):

@@ -7,13 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
+from keyshift.cli.options import (
+    STRATEGY,
+    WORKLOAD,
+    Json,
+    ProfileOption,
+    SettingsOption,
+    StrategyOption,
+    WorkloadOption,
+    print_rows,
+)
 from keyshift.experiment.commands import Command, outcome_said
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.progress import tell
 from keyshift.registry import named_values
 
-Port = Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")]
+ControlPort = Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")]
 Name = Annotated[str | None, typer.Argument(help="Of the job; may be left out where one runs.", show_default=False)]
 
 
@@ -28,12 +37,12 @@ OF_A_MIGRATION = ("stage", "number", "slots", "planned_moves", "took_s", "outcom
 
 
 def start(
-    workload: Workload = WORKLOAD,
-    strategy: Strategy = STRATEGY,
-    settings: Settings = [],  # noqa: B006 - typer wants a list
+    workload: WorkloadOption = WORKLOAD,
+    strategy: StrategyOption = STRATEGY,
+    settings: SettingsOption = [],  # noqa: B006 - typer wants a list
     name: Annotated[str, typer.Option(help="Of the job; made of the workload's without.", show_default=False)] = "",
-    port: Port = 0,
-    profile: Where = None,
+    port: ControlPort = 0,
+    profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
     """Start a job that runs until it is stopped; return when it is ready, and print its name and address."""
@@ -46,7 +55,7 @@ def start(
 
 def resume(
     run: Annotated[str, typer.Argument(help="The name of a job, or the first characters of its run's id.")],
-    port: Port = 0,
+    port: ControlPort = 0,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Even if its process lives, or somebody writes its events: it ends.")
     ] = False,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keyshift.cli.options import STRATEGY, Json, Strategy, print_rows
+from keyshift.cli.options import STRATEGY, Json, StrategyOption, print_rows
 from keyshift.registry import named_values
 
 
@@ -25,7 +25,7 @@ def strategies(as_json: Json = False) -> None:
 
 
 def plan(
-    strategy: Strategy = STRATEGY,
+    strategy: StrategyOption = STRATEGY,
     groups: Annotated[int, typer.Option(min=1, max=1 << 20, help="Number of key groups.")] = 128,
     before: Annotated[int, typer.Option("--from", metavar="SLOTS", help="Slots before.")] = 2,
     after: Annotated[int, typer.Option("--to", metavar="SLOTS", help="Slots after.")] = 4,

@@ -8,10 +8,10 @@ import typer
 
 WORKLOAD, STRATEGY = "keycount", "fluid"  # as ``experiment.parameters.DEFAULTS``, which a help text does not load
 
-Workload = Annotated[str, typer.Option(help="A name from `keyshift workloads`.")]
-Strategy = Annotated[str, typer.Option(help="A name from `keyshift strategies`.")]
+WorkloadOption = Annotated[str, typer.Option(help="A name from `keyshift workloads`.")]
+StrategyOption = Annotated[str, typer.Option(help="A name from `keyshift strategies`.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")]
-Where = Annotated[
+ProfileOption = Annotated[
     str | None,
     typer.Option(
         "--profile",
@@ -21,7 +21,7 @@ Where = Annotated[
         show_default="local",
     ),
 ]
-Settings = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A parameter; may be repeated.")]
+SettingsOption = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A parameter; may be repeated.")]
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keyshift.cli.options import Json, Where, print_rows
+from keyshift.cli.options import Json, ProfileOption, print_rows
 from keyshift.folders import require_folder
 from keyshift.model.errors import BadInput
 from keyshift.progress import tell
@@ -35,7 +35,7 @@ def simulate(
             help="A file with costs that were found before; if it is not there, they are found and kept in it."
         ),
     ] = None,
-    profile: Where = None,
+    profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
     """What migrations would cost on a cluster; times come from the runs of the store (docs/simulator.md)."""

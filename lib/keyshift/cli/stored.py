@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from keyshift.cli.options import Json, Where, print_rows
+from keyshift.cli.options import Json, ProfileOption, print_rows
 from keyshift.folders import require_file, require_folder
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def list_results(
     limit: Annotated[int, typer.Option(min=1, help="How many at the most, newest first.")] = 20,
     workload: Annotated[str | None, typer.Option(help="Only this workload.")] = None,
     strategy: Annotated[str | None, typer.Option(help="Only this strategy.")] = None,
-    profile: Where = None,
+    profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
     """Stored runs, newest first."""
@@ -55,7 +55,7 @@ def list_results(
 
 
 def show_result(
-    run_id: Annotated[str, typer.Argument(help="A run id, or its first characters.")], profile: Where = None
+    run_id: Annotated[str, typer.Argument(help="A run id, or its first characters.")], profile: ProfileOption = None
 ) -> None:
     """The manifest of one run, as JSON."""
     from keyshift.studies.stored_runs import open_store
@@ -67,7 +67,7 @@ def show_result(
 def compare_results(
     one: Annotated[str, typer.Argument(help="A run id, or its first characters.")],
     other: Annotated[str, typer.Argument(help="Another one.")],
-    profile: Where = None,
+    profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
     """What changed between two runs: parameters, versions, machine, figures."""
@@ -88,7 +88,7 @@ def share_results(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")] = Path(
         "report.html"
     ),
-    profile: Where = None,
+    profile: ProfileOption = None,
 ) -> None:
     """One HTML file of these runs that opens anywhere: figures, tables, parameters, verdicts, versions."""
     from keyshift.results.report import report
@@ -101,7 +101,8 @@ def share_results(
 
 
 def delete_results(
-    run_ids: Annotated[list[str], typer.Argument(metavar="RUN...", help="Whole run ids.")], profile: Where = None
+    run_ids: Annotated[list[str], typer.Argument(metavar="RUN...", help="Whole run ids.")],
+    profile: ProfileOption = None,
 ) -> None:
     """Delete these runs with all their files. All or, if one is not there, none. Asks nothing."""
     from keyshift.studies.stored_runs import open_store
@@ -117,7 +118,7 @@ def export_results(
     run_ids: RunIds,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder.")],
     kind: Annotated[Literal["parquet", "csv"], typer.Option("--format", help="Of the tables.")] = "parquet",
-    profile: Where = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Tidy tables of these runs for other tools, with a dictionary of all columns."""
     from keyshift.experiment.parameters import known_parameters
@@ -133,7 +134,8 @@ def export_results(
 
 
 def import_results(
-    folder: Annotated[Path, typer.Argument(help="What `keyshift results export` has written.")], profile: Where = None
+    folder: Annotated[Path, typer.Argument(help="What `keyshift results export` has written.")],
+    profile: ProfileOption = None,
 ) -> None:
     """Put exported runs into the store. All or, if anything is wrong, nothing."""
     from keyshift.results.exchange import import_runs, read_export

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from keyshift.cli.options import Json, Settings, print_rows
+from keyshift.cli.options import Json, SettingsOption, print_rows
 from keyshift.model.errors import BadInput
 from keyshift.progress import tell
 from keyshift.registry import named_values
@@ -24,7 +24,7 @@ def write(
         ),
     ] = 1000.0,
     form: Annotated[Literal["full", "short"], typer.Option(help="All columns, or eight.")] = "full",
-    settings: Settings = [],  # noqa: B006 - typer wants a list
+    settings: SettingsOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Write a tape as the workload draws it; --set takes its parameters, such as securities.
 

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 
 from keyshift.control.metrics import Metrics
 from keyshift.control.server import guarded_app
-from keyshift.experiment.commands import COMMANDS, Answer, command
+from keyshift.experiment.commands import COMMANDS, CommandAnswer, command
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.status import Status
@@ -50,7 +50,7 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
         job.stop()
         return job.status()
 
-    async def do(request: Request) -> Answer:
+    async def do(request: Request) -> CommandAnswer:
         verb = request.url.path.removeprefix("/")
         wanted = command(verb, {**request.query_params, **_body(await request.body())})
         if waiting.available_tokens < 1:

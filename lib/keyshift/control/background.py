@@ -31,7 +31,7 @@ RELEASE = b"release\n"  # what the process is told when whoever has started it k
 TOKEN = "KEYSHIFT_CONTROL_TOKEN"  # of all jobs, for who reads it from a Secret; without it each job draws its own
 
 
-class Order(BaseModel):
+class StartOrder(BaseModel):
     """What the process of a job is told first, as a line of JSON on its standard input."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -67,7 +67,7 @@ def start(
     Raises BadInput before anything is started if the job is not possible, and what it says if it dies meanwhile. It
     ends, too, if this is interrupted. Whoever resumes it has its profile, wherever that is done.
     """
-    return _begun(Jobs(), Order(name=name, values=dict(values), profile=located(profile)), say, port)
+    return _begun(Jobs(), StartOrder(name=name, values=dict(values), profile=located(profile)), say, port)
 
 
 def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[JobFile, Status]:
@@ -79,7 +79,7 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
     """
     jobs = Jobs()
     job, journal = jobs.resumable(run, take_over)  # and once more when nobody else can resume it
-    order = Order(
+    order = StartOrder(
         name=job.name,
         values=journal.values,
         profile=journal.profile,
@@ -102,7 +102,7 @@ def _listen(control: ControlProfile, port: int, say: Say) -> socket.socket:
         return found
 
 
-def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, Status]:
+def _begun(jobs: Jobs, order: StartOrder, say: Say, port: int) -> tuple[JobFile, Status]:
     token = control_token() or secrets.token_urlsafe(32)
     define_own(order.own)
     spec = live_spec(order.values)

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -10,10 +10,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from keyshift.control.server import Server, guarded_app, listen
-from keyshift.studies.batch import ExecutionRecord, PreparedBatch
-from keyshift.studies.batch_report import NOT_RUN, STATUSES, status_of
-
-Done = Mapping[str, ExecutionRecord]
+from keyshift.studies.batch import PreparedBatch
+from keyshift.studies.batch_report import NOT_RUN, STATUSES, Done, status_of
 
 
 class BatchMetrics(Collector):

@@ -12,7 +12,7 @@ import httpx
 import psutil
 
 from keyshift.control.files import JobFile
-from keyshift.experiment.commands import UNDER_WAY, Answer, Command, Migration, outcome_said
+from keyshift.experiment.commands import UNDER_WAY, Command, CommandAnswer, Migration, outcome_said
 from keyshift.lab.live.status import GOES_ON, Status
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import Say
@@ -43,13 +43,13 @@ class Client:
         """Stop the job and return its status with the verdict, however long that takes."""
         return cast(Status, self._asked("POST", "/stop", timeout=None))
 
-    def do(self, command: Command) -> Answer:
+    def do(self, command: Command) -> CommandAnswer:
         """Have the job carry out a command; see ``LiveJob.do``."""
         return self.ask(command.verb, command.model_dump(mode="json", exclude_defaults=True))
 
-    def ask(self, verb: str, values: Mapping[str, Any]) -> Answer:
+    def ask(self, verb: str, values: Mapping[str, Any]) -> CommandAnswer:
         """Ask as ``do``, with values that the job alone checks: it may know a strategy that this process does not."""
-        return cast(Answer, self._asked("POST", f"/{verb}", json=values))
+        return cast(CommandAnswer, self._asked("POST", f"/{verb}", json=values))
 
     def _asked(self, method: str, path: str, **more: Any) -> Any:
         try:

@@ -1,8 +1,8 @@
 """The process of a job in the background: ``python -m keyshift.control.process``, started by ``control.background``.
 
-Reads one line of JSON from standard input, an ``Order``. The end of standard input before the line ``RELEASE`` means
-that whoever has started the process is gone before the job was ready: then the process ends. Progress and the last word
-go to standard error.
+Reads one line of JSON from standard input, a ``StartOrder``. The end of standard input before the line ``RELEASE``
+means that whoever has started the process is gone before the job was ready: then the process ends. Progress and the
+last word go to standard error.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import threading
 from typing import IO, Any
 
 from keyshift.control.api import make_app
-from keyshift.control.background import RELEASE, Order
+from keyshift.control.background import RELEASE, StartOrder
 from keyshift.control.files import Jobs, Kept
 from keyshift.control.server import Server
 from keyshift.experiment.definitions import define_own
@@ -37,7 +37,7 @@ def run() -> None:
     """Run the process until the job has ended. Raises KeyshiftError if it dies."""
     # Unbuffered: the interpreter could not take the lock of a buffered reader away from the thread when it exits.
     starter = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - as long as the process
-    order, alone = Order.model_validate(json.loads(starter.readline())), threading.Event()
+    order, alone = StartOrder.model_validate(json.loads(starter.readline())), threading.Event()
     threading.Thread(target=_obey, args=(starter, alone), name="keyshift-starter", daemon=True).start()
     define_own(order.own)
     entry, labs = _Entry(order, live_spec(order.values), alone), list[Lab]()
@@ -55,7 +55,7 @@ def run() -> None:
             labs.append(lab)
             [job.spec] = lab.settled([job.spec])
             entry.chosen(job.spec)
-            entry.work, job.most = str(lab.work), lab.room(job.spec)
+            entry.work, job.most = str(lab.work), lab.most_slots(job.spec)
             job.execute()
     except BaseException as error:
         job.fail(error)
@@ -72,7 +72,7 @@ class _Entry(Keeper):
 
     outlives = True
 
-    def __init__(self, order: Order, spec: RunSpec, alone: threading.Event) -> None:
+    def __init__(self, order: StartOrder, spec: RunSpec, alone: threading.Event) -> None:
         super().__init__()
         self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
         self._entry, self._pid, self._file = order.entry, order.pid, self._jobs.journal(order.name, order.entry)

@@ -19,8 +19,8 @@ KEPT = 100  # decisions: whoever asks for one has been there for all before
 
 
 class Agreement:
-    """What all replicas agree on about one stage; they use it by ``Say``. ``living``, for any thread: who lives now;
-    nothing of any other one writes.
+    """What all replicas agree on about one stage; they use it by ``MemberSay``. ``living``, for any thread: who lives
+    now; nothing of any other one writes.
     """
 
     def __init__(self, living: Callable[[], Collection[Member]]) -> None:
@@ -36,7 +36,7 @@ class Agreement:
         return {*self._living()} - self.left
 
 
-class Say:
+class MemberSay:
     """The say of one ``member``, whom ``end`` ends, in an ``agreement``. For its own thread."""
 
     def __init__(self, agreement: Agreement, member: Member, end: Callable[[], object] = lambda: None) -> None:
@@ -79,7 +79,7 @@ class Say:
             return bool(others)
 
 
-def alone() -> Say:
+def alone() -> MemberSay:
     """The say of a job without replicas: it decides at once, and nobody goes on without it."""
     only = (0, 0)
-    return Say(Agreement(lambda: [only]), only)
+    return MemberSay(Agreement(lambda: [only]), only)

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import count
 
 from keyshift.clock import now_us
-from keyshift.driver.agreement import Member, Say, alone
+from keyshift.driver.agreement import Member, MemberSay, alone
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.keys import Assignment
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
@@ -35,7 +35,7 @@ class Appointments:
     ``agrees``: with other replicas, if there are some.
     """
 
-    def __init__(self, config: JobConfig, coordination: Coordination, agrees: Say | None = None) -> None:
+    def __init__(self, config: JobConfig, coordination: Coordination, agrees: MemberSay | None = None) -> None:
         self._config, self._coordination, self._agrees = config, coordination, agrees or alone()
         self._ahead_us = AHEAD_US
 

@@ -20,7 +20,7 @@ from keyshift.wire.epoch import Epoch
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointStore
 
-Say = Callable[[Doing], None]
+SayDoing = Callable[[Doing], None]
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class StageAttempt:
         self,
         config: JobConfig,
         left: Unfinished,
-        say: Say,
+        say: SayDoing,
         at_phase: Callable[[str], None],
-        agrees: agreement.Say | None = None,
+        agrees: agreement.MemberSay | None = None,
     ) -> None:
         self.config, self._say, self._at_phase, self._agrees = config, say, at_phase, agrees
         self.participant = self._new_session(leads=False)

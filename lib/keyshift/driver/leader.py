@@ -27,8 +27,9 @@ from keyshift.wire.faults import Fault
 
 TICK_S = 0.1
 MakeSteps = Callable[[Assignment], Sequence[Step]]  # the steps of a migration from an assignment
-Heard = Callable[[CoordinatorMachine], list[protocol.Effect]]  # something that happened, to be told to the machine
-Planned = Callable[[MakeSteps, Sequence[Step], Assignment], list[protocol.Effect]]
+# Something that happened, to be told to the machine.
+Heard = Callable[[CoordinatorMachine], list[protocol.CoordinatorEffect]]
+Planned = Callable[[MakeSteps, Sequence[Step], Assignment], list[protocol.CoordinatorEffect]]
 
 
 class CoordinatorDied(Exception):
@@ -42,7 +43,7 @@ class _Asked:
     make_steps: MakeSteps | None
     replace: bool
 
-    def __call__(self, machine: CoordinatorMachine) -> list[protocol.Effect]:
+    def __call__(self, machine: CoordinatorMachine) -> list[protocol.CoordinatorEffect]:
         if self.make_steps is None:
             return machine.cancel(_ms())
         return machine.submit(self.make_steps, self.replace)
@@ -55,7 +56,7 @@ def _make_plan(make_steps: MakeSteps, current: Assignment, told: Callable[[Heard
     except BaseException as error:
         failure = error
 
-        def failed(_: CoordinatorMachine) -> list[protocol.Effect]:
+        def failed(_: CoordinatorMachine) -> list[protocol.CoordinatorEffect]:
             raise failure
 
         told(failed)
@@ -122,7 +123,7 @@ class Coordinator:
     def fail(self, fault: Fault) -> None:
         """Let ``fault`` hit whoever leads: here and now if that is who calls."""
 
-        def struck(_: CoordinatorMachine) -> list[protocol.Effect]:
+        def struck(_: CoordinatorMachine) -> list[protocol.CoordinatorEffect]:
             self._faults.remove(fault)
             if fault.action == "kill":
                 raise CoordinatorDied
@@ -208,7 +209,9 @@ class Coordinator:
                 self._inbox.task_done()
         self._ending.clear()  # of this time
 
-    def _planned(self, make_steps: MakeSteps, steps: Sequence[Step], begin: Assignment) -> list[protocol.Effect]:
+    def _planned(
+        self, make_steps: MakeSteps, steps: Sequence[Step], begin: Assignment
+    ) -> list[protocol.CoordinatorEffect]:
         effects = self._machine.planned(steps, begin, _ms())
         if any(isinstance(effect, protocol.PublishSteps) for effect in effects):
             # For whoever takes over: what is published next says by the name that it is of this plan.
@@ -218,10 +221,10 @@ class Coordinator:
             self._plan_name = name
         return effects
 
-    def _take_over(self) -> list[protocol.Effect]:
+    def _take_over(self) -> list[protocol.CoordinatorEffect]:
         """Go on with what another coordinator left under way, or the attempt before; nothing, if there was none."""
         left, beginning = read_published(self._coordination), self._beginning
-        effects: list[protocol.Effect] = []
+        effects: list[protocol.CoordinatorEffect] = []
         if left:
             self._machine = self._machine_of(left.assignment)
             self.log.switched(left.assignment)
@@ -241,11 +244,11 @@ class Coordinator:
             self._machine.told_ms = _ms()
         return effects
 
-    def _carry_out(self, effects: Iterable[protocol.Effect]) -> None:
+    def _carry_out(self, effects: Iterable[protocol.CoordinatorEffect]) -> None:
         for effect in effects:
             self._carry_out_one(effect)
 
-    def _carry_out_one(self, effect: protocol.Effect) -> None:
+    def _carry_out_one(self, effect: protocol.CoordinatorEffect) -> None:
         now, say, log = now_us(), self._say, self.log
         match effect:
             case protocol.PlanNext(make_steps):
@@ -314,7 +317,7 @@ class Coordinator:
             for name in sorted(set(names) - seen):
                 seen.add(name)
 
-                def heard(machine: CoordinatorMachine, name: str = name) -> list[protocol.Effect]:
+                def heard(machine: CoordinatorMachine, name: str = name) -> list[protocol.CoordinatorEffect]:
                     phase, slot = nodes.phase_and_slot(name)
                     return machine.acknowledged(phase, version, slot, _ms())
 

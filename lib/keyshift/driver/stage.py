@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable
 
 from keyshift.driver import agreement
-from keyshift.driver.attempt import Say, StageAttempt, Unfinished
+from keyshift.driver.attempt import SayDoing, StageAttempt, Unfinished
 from keyshift.driver.leader import Coordinator, MakeSteps
 from keyshift.driver.questions import Questions
 from keyshift.driver.stage_history import StageHistory
@@ -27,7 +27,7 @@ class LedStage:
     each step that did not go as planned. ``say`` hears what is being done. Both name the stage if the job has several.
     """
 
-    def __init__(self, config: JobConfig, notes: list[Note], alive: Callable[[], None], say: Say) -> None:
+    def __init__(self, config: JobConfig, notes: list[Note], alive: Callable[[], None], say: SayDoing) -> None:
         self.config = config  # of the attempt under way
         self.name = config.stage  # as the workload has it
         self._called = config.stage if config.number or config.onward else ""
@@ -36,7 +36,7 @@ class LedStage:
         self.history = StageHistory()  # of the attempts before
         self._asked: Questions | None = None  # of the attempt, from ``publish`` to ``leave``
         self.at_phase: AtPhase = lambda stage, phase: None  # hears from the leader's thread where a step begins
-        self.agrees: agreement.Say | None = None  # with other replicas of the job, in the next attempt
+        self.agrees: agreement.MemberSay | None = None  # with other replicas of the job, in the next attempt
 
     def note(self, text: str) -> Note:
         """Make a note of ``text`` about this stage."""

@@ -13,7 +13,7 @@ from keyshift.model.records import StepRecord
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
 
-Written = Annotated[Assignments, PlainValidator(Assignments.from_json), PlainSerializer(Assignments.to_json)]
+AssignmentsInJson = Annotated[Assignments, PlainValidator(Assignments.from_json), PlainSerializer(Assignments.to_json)]
 
 
 @dataclass
@@ -22,7 +22,7 @@ class StageHistory:
     that each attempt began with. ``records``: every step that was begun.
     """
 
-    assignments: Written = field(default_factory=Assignments)
+    assignments: AssignmentsInJson = field(default_factory=Assignments)
     begins: list[int] = field(default_factory=list)
     records: list[StepRecord] = field(default_factory=list)
 

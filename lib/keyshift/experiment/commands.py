@@ -93,7 +93,7 @@ class Injected(TypedDict):
     fault: str
 
 
-Answer = Requested | TakenBack | RateSet | Injected  # of a command, as JSON knows it
+CommandAnswer = Requested | TakenBack | RateSet | Injected  # of a command, as JSON knows it
 
 
 def _target(given: Any) -> Any:
@@ -140,7 +140,7 @@ def _words(given: Any) -> str:
     return f"{given:g}" if isinstance(given, float) else str(given)
 
 
-Stage = Annotated[str | None, Field(description="a keyed stage; may be left out if there is one")]
+StageName = Annotated[str | None, Field(description="a keyed stage; may be left out if there is one")]
 
 
 class Command(BaseModel):
@@ -151,7 +151,7 @@ class Command(BaseModel):
     verb: ClassVar[str]
     moves: ClassVar[bool] = False  # whether a migration comes of it
 
-    def carry_out(self, job: "Rehearsal") -> Answer:
+    def carry_out(self, job: "Rehearsal") -> CommandAnswer:
         """Do it, and give the answer. Raises BadInput."""
         raise NotImplementedError
 
@@ -166,9 +166,9 @@ class Scale(Command):
     verb, moves = "scale", True
 
     slots: int = Field(description="slots that are to own the state")
-    stage: Stage = None
+    stage: StageName = None
 
-    def carry_out(self, job: "Rehearsal") -> Answer:
+    def carry_out(self, job: "Rehearsal") -> CommandAnswer:
         """Gives the migration."""
         return job.move(self.stage, self.slots)
 
@@ -185,9 +185,9 @@ class MoveBy(Command):
     settings: Annotated[dict[str, Any], BeforeValidator(_settings)] = Field(
         default={}, description="name=value of the strategy; may be repeated"
     )
-    stage: Stage = None
+    stage: StageName = None
 
-    def carry_out(self, job: "Rehearsal") -> Answer:
+    def carry_out(self, job: "Rehearsal") -> CommandAnswer:
         """Gives the migration with its steps."""
         return job.move(self.stage, self.target, self.strategy, self.settings)
 
@@ -197,7 +197,7 @@ class Cancel(Command):
 
     verb = "cancel"
 
-    def carry_out(self, job: "Rehearsal") -> Answer:
+    def carry_out(self, job: "Rehearsal") -> CommandAnswer:
         """Gives nothing else."""
         job.cancel()
         return {"cancelled": True}
@@ -211,7 +211,7 @@ class Rate(Command):
     rate: float = Field(gt=0, lt=1e9, description="events per second; `stop` ends the load")
     source: str | None = Field(default=None, description="a source; left out: the first one")
 
-    def carry_out(self, job: "Rehearsal") -> Answer:
+    def carry_out(self, job: "Rehearsal") -> CommandAnswer:
         """Gives the rate."""
         job.change_rate(self.rate, self.source)
         return {"rate": self.rate}
@@ -222,7 +222,7 @@ class Double(Command):
 
     verb = "double"
 
-    def carry_out(self, job: "Rehearsal") -> Answer:
+    def carry_out(self, job: "Rehearsal") -> CommandAnswer:
         """Gives the new rate."""
         return command(Rate.verb, {"rate": 2 * job.rate}).carry_out(job)
 
@@ -237,7 +237,7 @@ class InjectFault(Command):
         description="as of a run, without a phase or a time: kill:slot, kill:replica, stop:coordinator:3s",
     )
 
-    def carry_out(self, job: "Rehearsal") -> Answer:
+    def carry_out(self, job: "Rehearsal") -> CommandAnswer:
         """Gives the fault."""
         job.hit(parse_now(self.fault))
         return {"fault": self.fault}

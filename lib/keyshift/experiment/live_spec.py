@@ -15,7 +15,7 @@ from keyshift.refusals import made
 DEFAULTS = {"job.snapshot_s": 10.0, "run.recoveries": 5}  # of a live job, where those of a run differ
 # Likewise, of one with replicas, which is not started anew.
 OF_REPLICAS = {"job.snapshot_s": DEFAULTS["job.snapshot_s"], "scenario.trigger": "scale"}
-ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
+RESTART_SLOTS = 16  # slots that a restart may lead to, where more than the provisioned are wanted
 NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps", "events"} - {"to_slots", "trigger"}
 
 
@@ -88,15 +88,15 @@ def _check_replicas(spec: RunSpec) -> None:
         )
 
 
-def room(spec: RunSpec) -> int:
+def most_slots(spec: RunSpec) -> int:
     """How many slots have partitions and cores, if a restart is to use them. Replicas do not restart."""
     most = max(spec.tasks.values())
-    return most if spec.job.replicas > 1 else max(most, min(ROOM, spec.workload.key_groups))
+    return most if spec.job.replicas > 1 else max(most, min(RESTART_SLOTS, spec.workload.key_groups))
 
 
 def partitions(spec: RunSpec) -> int:
-    """Partitions of a topic of results: with replicas one for each slot of the last stage, else as ``room`` says."""
-    return [*spec.tasks.values()][-1] if spec.job.replicas > 1 else room(spec)
+    """Partitions of a topic of results: with replicas one for each slot of the last stage, else ``most_slots``."""
+    return [*spec.tasks.values()][-1] if spec.job.replicas > 1 else most_slots(spec)
 
 
 def parameters(spec: RunSpec) -> dict[str, Any]:

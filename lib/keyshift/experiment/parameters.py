@@ -49,25 +49,25 @@ def declared(workload: type[Workload], backend: Backend) -> dict[str, Mapping[st
     }
 
 
-def place_of(given: str, parts: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> tuple[str, str]:
-    """Part and name of the parameter that ``given`` names. ``parts``: what is ``declared``; ``names``: of the workload,
-    the strategy and the backend.
+def owner_of(given: str, parts: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> tuple[str, str]:
+    """Owner and name of the parameter that ``given`` names. ``parts``: what is ``declared``; ``names``: of the
+    workload, the strategy and the backend.
 
     Raises BadInput unless there is exactly one.
     """
     if given == "master":
         raise BadInput(MASTER)
     part, dot, name = given.rpartition(".")
-    places = [place for place, fields in parts.items() if name in fields and (not dot or place == part)]
-    if len(places) == 1:
-        return places[0], name
-    if places:
-        owners = " and ".join(f"{place}.{name}" for place in places)
-        raise BadInput(f"parameter {name!r} has {len(places)} owners: say which, {owners}")
+    owners = [owner for owner, fields in parts.items() if name in fields and (not dot or owner == part)]
+    if len(owners) == 1:
+        return owners[0], name
+    if owners:
+        said = " and ".join(f"{owner}.{name}" for owner in owners)
+        raise BadInput(f"parameter {name!r} has {len(owners)} owners: say which, {said}")
     for owner, other, _ in known_parameters():
         if other == name:
             part = owner.partition(" ")[0]
             hint = f"give {part}.{name}" if name in parts[part] else f"this run has {part} = {names[part]}"
             raise BadInput(f"unknown parameter {given!r}: {name} is a parameter of {owner}; {hint}")
-    known = [f"{place}.{name}" if dot else name for place, fields in parts.items() for name in fields]
+    known = [f"{owner}.{name}" if dot else name for owner, fields in parts.items() for name in fields]
     raise unknown("parameter", given, [*names, *known])

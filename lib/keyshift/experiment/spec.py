@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from keyshift.experiment.loads import check_events, check_injectors, check_sources, loads_of, routers_of
-from keyshift.experiment.parameters import DEFAULTS, declared, place_of
+from keyshift.experiment.parameters import DEFAULTS, declared, owner_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
 from keyshift.experiment.possible import Rehearsal
 from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, check_strategy, deaths_of, nothing_moves
@@ -367,7 +367,7 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
     given: dict[str, dict[str, Any]] = {part: {} for part in parts}
     for name, value in values.items():
         if name not in names:
-            part, own = place_of(name, parts, names)
+            part, own = owner_of(name, parts, names)
             if own in given[part]:
                 raise BadInput(f"{part}.{own} is given twice; leave one out")
             given[part][own] = value

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from keyshift.analysis.tables import RunTables
 from keyshift.clock import SECOND_US
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.forecast import Cluster, Costs, Fit, Load, MeasuredRun, Simulated, fit, require_possible, simulated
@@ -28,7 +29,6 @@ from keyshift.workloads import uses_time
 from keyshift.workloads.keyed import Keyed
 
 LEAST_S = 1.0  # measured before a migration, to tell what is usual
-Tables = Mapping[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _SimulatedRun:
         return simulated(self.point, plan, current, target, load, machine, costs, spec.workload.seed)
 
 
-def calibrate(runs: Mapping[str, Sequence[tuple[Manifest, Tables]]]) -> Calibration:
+def calibrate(runs: Mapping[str, Sequence[tuple[Manifest, RunTables]]]) -> Calibration:
     """Find costs from runs with their tables, of any points, as ``Study.good()`` has them.
 
     Each is also simulated with costs that are found without the runs of its strategy (of a restart: without that run),
@@ -106,9 +106,9 @@ def require_costs(
         )
 
 
-def usable(store: ResultStore, newest: int = 60) -> dict[str, list[tuple[Manifest, Tables]]]:
+def usable(store: ResultStore, newest: int = 60) -> dict[str, list[tuple[Manifest, RunTables]]]:
     """The newest runs of a store that ``calibrate`` can use, by strategy, all from machines like that of the newest."""
-    found: dict[str, list[tuple[Manifest, Tables]]] = {}
+    found: dict[str, list[tuple[Manifest, RunTables]]] = {}
     listed = store.list_runs(limit=10 * newest)
     good = (store.get_manifest(run_id) for run_id in listed.loc[listed["status"] == "ok", "run_id"])
     for manifest, tables in islice(_alike(store, filter(_possible, good)), newest):
@@ -116,7 +116,7 @@ def usable(store: ResultStore, newest: int = 60) -> dict[str, list[tuple[Manifes
     return found
 
 
-def _alike(store: ResultStore, runs: Iterable[Manifest]) -> Iterator[tuple[Manifest, Tables]]:
+def _alike(store: ResultStore, runs: Iterable[Manifest]) -> Iterator[tuple[Manifest, RunTables]]:
     """The runs whose executors were no pods, from machines like that of the first of them."""
     machine = None
     for manifest in runs:
@@ -136,7 +136,7 @@ def _possible(manifest: Manifest) -> bool:
     return summary is not None and all(getattr(summary, name) is not None for name in needed)
 
 
-def _in_pods(tables: Tables) -> bool:
+def _in_pods(tables: RunTables) -> bool:
     """Whether executors were pods, of which each is sampled as a whole: nobody has looked at their Python workers."""
     return bool(tables["metrics"]["instance"].str.startswith("pod ").any())
 
@@ -192,7 +192,7 @@ def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
         yield f"trigger_s = {spec.scenario.trigger_s:g}: too short a time to know what is usual; at least {LEAST_S:g} s"
 
 
-def _run(manifest: Manifest, tables: Tables) -> _SimulatedRun:
+def _run(manifest: Manifest, tables: RunTables) -> _SimulatedRun:
     spec = _spec(manifest)
     if _in_pods(tables):
         raise BadInput(f"run {manifest.run_id}: its executors were pods; take runs whose executors were not")

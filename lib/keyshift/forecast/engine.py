@@ -169,7 +169,7 @@ class _Migration:
             self.replicate_s = float(self._network.ends_s(copies, sizes).max())
         return self.replicate_s
 
-    def _carry_out(self, effects: Iterable[protocol.Effect], now_s: float) -> None:
+    def _carry_out(self, effects: Iterable[protocol.CoordinatorEffect], now_s: float) -> None:
         for effect in effects:
             match effect:
                 case protocol.PlanNext(plan):

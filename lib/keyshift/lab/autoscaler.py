@@ -24,7 +24,7 @@ from keyshift.progress import Say
 from keyshift.traffic.feed import Feed, Progress
 from keyshift.traffic.traffic import Traffic
 
-Work = Mapping[int, tuple[int, float]]  # of each slot of a stage: records, and seconds at work
+StageWork = Mapping[int, tuple[int, float]]  # of each slot of a stage: records, and seconds at work
 
 
 class Autoscaler:
@@ -53,7 +53,7 @@ class Autoscaler:
         self._slo_ms, self._every_s, self._next = part.slo_ms, part.autoscale_s, first
         self._moving = False  # a migration was not over when that was seen last, whoever has requested it
         self._migrated_at: float | None = None
-        self._work: Mapping[str, Work] = {}  # of each stage, until the look before
+        self._work: Mapping[str, StageWork] = {}  # of each stage, until the look before
         self._offered: Progress | None = None  # likewise
         self._heard = len(traffic.seconds)  # seconds that the collector has told of, likewise
         self.decisions = Scalings(len(self.stages))
@@ -159,11 +159,11 @@ class Autoscaler:
         return float(sum(backlog > 0 if s.p99_ms is None else s.p99_ms > self._slo_ms for s in seconds))
 
 
-def _work(slots: Mapping[int, Measured]) -> Work:
+def _work(slots: Mapping[int, Measured]) -> StageWork:
     return {slot: (sum(count for _, count in said.records), said.busy_s) for slot, said in slots.items()}
 
 
-def _done(work: Work, before: Work, owners: Collection[int]) -> StageLook:
+def _done(work: StageWork, before: StageWork, owners: Collection[int]) -> StageLook:
     """What the slots of a stage have done; nothing, if they do not go on from before: the system was started anew."""
     goes_on = all(slot in work and work[slot][0] >= records for slot, (records, _) in before.items())
     if not before or not goes_on:

@@ -10,7 +10,7 @@ from functools import cache, partial
 
 from keyshift.driver.spark import require_no_spark
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import room
+from keyshift.experiment.live_spec import most_slots
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import state_folder
 from keyshift.lab.live.job import LiveJob
@@ -152,7 +152,7 @@ def require_possible_here(
     machine = Resources.here()
     require_java()
     for spec in specs:
-        require_room(spec, place, machine)
+        require_fit(spec, place, machine)
     _tell_what_is_too_much(specs, place, machine)
     return place
 
@@ -181,7 +181,7 @@ def _tell_once(line: str) -> None:
     tell(line)
 
 
-def require_room(spec: RunSpec, place: Profile, machine: Resources) -> None:
+def require_fit(spec: RunSpec, place: Profile, machine: Resources) -> None:
     """Raise KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
     require_user()
     require_needs(spec, place, machine)
@@ -211,5 +211,5 @@ def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None)
 
 def open_job_lab(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> AbstractContextManager[Lab]:
     """A lab in which the live job of ``spec`` can run, with room for restarts with more slots."""
-    cores = spec.routers + room(spec) * len(spec.tasks) if spec.job.replicas == 1 else 0
+    cores = spec.routers + most_slots(spec) * len(spec.tasks) if spec.job.replicas == 1 else 0
     return open_lab([spec], profile, say, cores)

@@ -12,7 +12,7 @@ from typing import Any
 from keyshift.driver.job import Job
 from keyshift.driver.spark import idle_jvm, start_query, stop_spark
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import room
+from keyshift.experiment.live_spec import most_slots
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space, work_folder
 from keyshift.lab.ending import RunEnd, all_of
@@ -47,7 +47,7 @@ from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import SavepointStore
 
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
-Prepared = tuple[RunLoop, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
+PreparedRun = tuple[RunLoop, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
 
 
 class Lab:
@@ -161,7 +161,7 @@ class Lab:
             raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
         [spec] = self.settled([spec])
         self._live = job = LiveJob(self.record, spec, on_end)
-        job.most = self.room(spec)
+        job.most = self.most_slots(spec)
         threading.Thread(target=job.keep, name="keyshift-job", daemon=True).start()
         try:
             job.await_ready()
@@ -180,14 +180,14 @@ class Lab:
             with contextlib.suppress(ServiceUnavailable):
                 store.require_of(name, spec.workload)
 
-    def room(self, spec: RunSpec) -> dict[str, int]:
+    def most_slots(self, spec: RunSpec) -> dict[str, int]:
         """How many slots of each stage a restart of the job of ``spec`` may lead to, all stages alike: all routers and
         slots need a core at once.
         """
         place = self._place
         cores = place.executors * place.cores if place.on_kubernetes else self._cores
         each = max(0, cores - spec.cores) // len(spec.tasks)
-        return {stage: max(tasks, min(room(spec), tasks + each)) for stage, tasks in spec.tasks.items()}
+        return {stage: max(tasks, min(most_slots(spec), tasks + each)) for stage, tasks in spec.tasks.items()}
 
     def record(
         self,
@@ -242,7 +242,7 @@ class Lab:
     @contextlib.contextmanager
     def _prepared(
         self, spec: RunSpec, run_id: str, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
-    ) -> Iterator[Prepared]:
+    ) -> Iterator[PreparedRun]:
         """Prepare a run, with all that it consists of. ``log`` gets its last protocol events. ``end`` decides what is
         left behind.
         """
@@ -256,7 +256,7 @@ class Lab:
     @contextlib.contextmanager
     def _around(
         self, spec: RunSpec, config: JobConfig, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
-    ) -> Iterator[Prepared]:
+    ) -> Iterator[PreparedRun]:
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
         traffic = job_traffic(spec.workload, config, results, self.work, reporter.second, configs)

@@ -33,8 +33,8 @@ WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
 LONGEST_PAUSE_S = 30.0
 DEADLY = (QueryDied, MigrationFailed)  # after which the system has to be started anew
 T = TypeVar("T")
-Step = float | Callable[[], object]
-Script = Generator[Step, None, None]
+ScriptStep = float | Callable[[], object]
+Script = Generator[ScriptStep, None, None]
 MakeScript = Callable[["RunLoop"], Script]  # may change the loop before it begins
 
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from keyshift.model.errors import ProtocolViolation
 from keyshift.ordering.channels import Channel, Element
 from keyshift.ordering.digest import chained
-from keyshift.ordering.model import Effect, Local, Position, Record, Setting
+from keyshift.ordering.model import Local, OrderEffect, Position, Record, Setting
 from keyshift.runtime.row import CAPTURE, KINDS, Row
 from keyshift.runtime.turn import Turn
 
@@ -42,7 +42,7 @@ class Ordering:
         self.channels = [Channel(number, setting, place) for number, place in enumerate(position.places)]
         self.turn, self.clock, self.chain = position.turn, position.clock, position.chain
         self.log = position.log
-        self._effects: list[Effect] = []
+        self._effects: list[OrderEffect] = []
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class Ordering:
         """The next turn, if it is known. ``ready``: whether it may have rows. Raises ProtocolViolation."""
         raise NotImplementedError
 
-    def take_effects(self) -> list[Effect]:
+    def take_effects(self) -> list[OrderEffect]:
         """Give what is to be done since the last call, in its order."""
         effects, self._effects = self._effects, []
         return effects

@@ -141,4 +141,4 @@ class Local(NamedTuple):
     row: Row
 
 
-Effect = Propose | Resign | Local
+OrderEffect = Propose | Resign | Local

@@ -10,9 +10,8 @@ from keyshift.model.errors import BadInput
 from keyshift.peers import flink_run, spark_run
 from keyshift.peers.runs import PeerSpec
 from keyshift.place.profile import load_profile
-from keyshift.studies.study import Study, collect, specs_of
+from keyshift.studies.study import Points, Study, collect, specs_of
 
-Points = Mapping[str, Mapping[str, Any]]
 Common = Mapping[str, Any]
 
 

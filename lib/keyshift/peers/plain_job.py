@@ -27,11 +27,11 @@ from keyshift.traffic.traffic import Traffic
 from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.wire.spark_rows import PRIMER
-from keyshift.worker.tasks import Batches, Task
+from keyshift.worker.tasks import RecordBatches, Task
 
 BATCH_S = 3600.0  # what units have does not survive the end of a batch
 VERSION = Version(1)  # of the one assignment
-Answer = Callable[[Row], bytes | None]  # the result frame of a row, if there are results
+AnswerRow = Callable[[Row], bytes | None]  # the result frame of a row, if there are results
 
 
 def _router(config: JobConfig) -> Task:
@@ -46,7 +46,7 @@ def _router(config: JobConfig) -> Task:
 
         return by_slot(units_of(events["key"].to_numpy(), config.key_groups, config.bins) % slots, slots, in_order)
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: RecordBatches) -> RecordBatches:
         primed = False
         for batch in batches:
             for partition, offset, value in zip(*batch.columns, strict=True):
@@ -66,7 +66,7 @@ def _router(config: JobConfig) -> Task:
     return run
 
 
-def operating(config: JobConfig, slot: int) -> Answer:
+def operating(config: JobConfig, slot: int) -> AnswerRow:
     """Give the stage's operator over the units of ``slot``, in memory."""
     operator, schema, results = config.make_stage().operator(), slot_schema(config), result_schema(config.make_stage())
     store = MemoryStore("", operator.state_schema, None)
@@ -95,11 +95,11 @@ def result_frame(columns: dict[str, Any], rows: int, row: Row, results: pa.Schem
     return frames.encode(pa.RecordBatch.from_arrays([columns[name] for name in results.names], schema=results))
 
 
-def _slot(config: JobConfig, answering: Callable[[JobConfig, int], Answer]) -> Task:
+def _slot(config: JobConfig, answering: Callable[[JobConfig, int], AnswerRow]) -> Task:
     """Answer with a result frame per row that has results, a ready marker with the first."""
     results = result_schema(config.make_stage())
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: RecordBatches) -> RecordBatches:
         from pyspark import TaskContext
 
         context = TaskContext.get()

@@ -25,13 +25,12 @@ from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
 from keyshift.peers.runs import PeerLab, PeerSpec, local_spark, peer_lab, peer_spec, repeated, run_peer, tidied
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
 from keyshift.results.verdict import Ownership
-from keyshift.studies.study import Study, collect, specs_of
+from keyshift.studies.study import Points, Study, collect, specs_of
 from keyshift.workloads import Workload
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
 from keyshift.workloads.times import Times
 
-Points = Mapping[str, Mapping[str, Any]]
 START_S = 300.0  # from the begin of the first batch until the load begins, and until its last result
 NAME = "no_support"  # of the point, and of the strategy in what is stored
 ONLY: dict[str, Any] = {  # of what a run may be

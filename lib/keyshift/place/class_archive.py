@@ -21,7 +21,7 @@ from keyshift.services.jars import require_java
 from keyshift.services.processes import tail
 from keyshift.waiting import wait_until
 from keyshift.wire import spark_rows
-from keyshift.worker.tasks import Batches
+from keyshift.worker.tasks import RecordBatches
 
 TASKS = 2  # of each of routers and slots
 QUERY_S, WRITE_S = 120.0, 300.0  # in which the query has worked, and the archive is written
@@ -54,14 +54,14 @@ def make(folder: Path) -> None:
         other.unlink(missing_ok=True)
 
 
-def _routed(batches: Batches) -> Batches:
+def _routed(batches: RecordBatches) -> RecordBatches:
     for batch in batches:
         rows = zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
         if given := [(offset % TASKS, value) for offset, value in rows if value is not None]:
             yield spark_rows.routed(given)
 
 
-def _answered(batches: Batches) -> Batches:
+def _answered(batches: RecordBatches) -> RecordBatches:
     for batch in batches:
         yield pa.record_batch({"value": batch["value"]})
 

@@ -30,7 +30,7 @@ MOST_FAILED = 2**31 - 1
 REPLICA_LABEL = "keyshift/replica"  # of executor pods: whose they are; the chart `lab` tells replicas apart by it
 
 Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}$")]
-Addresses = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}(,[^\s:/,]+:\d{1,5})*$")]
+AddressList = Annotated[str, StringConstraints(pattern=r"^[^\s:/,]+:\d{1,5}(,[^\s:/,]+:\d{1,5})*$")]
 
 
 def _beside(path: str, info: ValidationInfo) -> str:
@@ -46,7 +46,7 @@ class ServicesProfile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kafka: Addresses
+    kafka: AddressList
     kafka_sasl: Mechanism = Field(default="", description="mechanism to sign in to Kafka with; empty: none")
     kafka_tls: bool = Field(default=False, description="TLS to Kafka")
     kafka_authority: File = Field(
@@ -55,7 +55,7 @@ class ServicesProfile(BaseModel):
     kafka_replication: int = Field(
         default=1, ge=1, le=100, description="brokers that have a copy of each record; no more than there are"
     )
-    zookeeper: Addresses
+    zookeeper: AddressList
     minio: Address = Field(description="any store that speaks S3")
     bucket: str = Field(
         default="keyshift",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from keyshift.planner.check import MEANINGS, change, check, settings, turn_conflicts
-from keyshift.planner.model import Decision, Plan, Propose, Snapshot, Strategy
+from keyshift.planner.model import Decision, Plan, Proposer, Snapshot, Strategy
 from keyshift.planner.plan import in_units, make_plan, require_units
 from keyshift.planner.presets import PRESETS
 from keyshift.registry import Registry
@@ -36,10 +36,10 @@ for _name, _preset in PRESETS.items():
 
 
 @overload
-def strategy(source: Propose) -> Strategy: ...
+def strategy(source: Proposer) -> Strategy: ...
 @overload
-def strategy(source: str = ..., **settings: Any) -> Callable[[Propose], Strategy]: ...
-def strategy(source: str | Propose = "a notebook", **settings: Any) -> Strategy | Callable[[Propose], Strategy]:
+def strategy(source: str = ..., **settings: Any) -> Callable[[Proposer], Strategy]: ...
+def strategy(source: str | Proposer = "a notebook", **settings: Any) -> Strategy | Callable[[Proposer], Strategy]:
     """A decorator: a function of a notebook's cell becomes a strategy, known by the function's name from now on.
 
     The function gets the strategy, a ``Snapshot`` and a log, and yields steps; ``make_plan`` says what a plan must be.
@@ -51,7 +51,7 @@ def strategy(source: str | Propose = "a notebook", **settings: Any) -> Strategy 
         return strategy()(source)
     of = source
 
-    def defined(propose: Propose) -> Strategy:
+    def defined(propose: Proposer) -> Strategy:
         summary = (propose.__doc__ or "").strip().partition("\n")[0].rstrip(".")
         return strategies.define(propose.__name__, change(Strategy(summary, of, propose=propose), settings))
 

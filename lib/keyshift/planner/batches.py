@@ -11,7 +11,7 @@ from keyshift.planner.matching import fewest_steps
 from keyshift.planner.model import Strategy
 from keyshift.registry import Registry
 
-Batch = Callable[[Sequence[Move], Strategy], Iterator[list[Move]]]
+Batching = Callable[[Sequence[Move], Strategy], Iterator[list[Move]]]
 
 
 def together(moves: Sequence[Move], strategy: Strategy) -> Iterator[list[Move]]:
@@ -68,7 +68,7 @@ def _chunks(moves: Sequence[Move], size: int) -> Iterator[list[Move]]:
     return (list(moves[begin : begin + size]) for begin in range(0, len(moves), size or 1))
 
 
-batches: Registry[Batch] = Registry("batch")
+batches: Registry[Batching] = Registry("batch")
 batches.register("all", together)
 batches.register("global", globally)
 batches.register("per_source", per_source)

@@ -43,7 +43,7 @@ class Decision:
 
 
 Log = Callable[[Decision], None]
-Propose = Callable[["Strategy", Snapshot, Log], Iterator[Step]]
+Proposer = Callable[["Strategy", Snapshot, Log], Iterator[Step]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Strategy:
     bins: Annotated[int, "bins per key group, a power of two"] = 1
     mode: Mode = LIVE_PUSH
     phases: tuple[Mapping[str, Any], ...] = ()  # settings of the n-th reconfiguration of a job; the last ones stay
-    propose: Propose | None = None  # instead of order and batch
+    propose: Proposer | None = None  # instead of order and batch
 
     @property
     def restarts(self) -> bool:

@@ -114,7 +114,7 @@ class PlanNext:
     request: Any
 
 
-Effect = PublishSteps | PublishAssignment | StepDone | MigrationDone | StepLate | SnapshotLate | PlanNext
+CoordinatorEffect = PublishSteps | PublishAssignment | StepDone | MigrationDone | StepLate | SnapshotLate | PlanNext
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class CoordinatorMachine:
         planning = self._planning is not None and not self._unwanted
         return [*([self._planning] if planning else []), *self._requests]
 
-    def planned(self, steps: Iterable[Step], begin: Assignment, now_ms: float) -> list[Effect]:
+    def planned(self, steps: Iterable[Step], begin: Assignment, now_ms: float) -> list[CoordinatorEffect]:
         """Take the plan that ``PlanNext`` was about, made from the assignment ``begin``.
 
         It begins, unless its request was taken back; if the assignment has changed meanwhile, it is made anew.
@@ -183,7 +183,7 @@ class CoordinatorMachine:
             return self._next_request()
         return self.start(steps, now_ms)
 
-    def start(self, steps: Iterable[Step], now_ms: float) -> list[Effect]:
+    def start(self, steps: Iterable[Step], now_ms: float) -> list[CoordinatorEffect]:
         """Begin a migration, as soon as a step that is late has ended. Raises ProtocolViolation if one is under way."""
         if self.busy:
             raise ProtocolViolation("coordinator: a migration was started while another is under way")
@@ -194,18 +194,18 @@ class CoordinatorMachine:
             self._current.phase, self._current.since_ms = "switching", now_ms
         return [self._publish()] if self._rest else []
 
-    def snapshot(self, name: str, now_ms: float) -> list[Effect]:
+    def snapshot(self, name: str, now_ms: float) -> list[CoordinatorEffect]:
         """Take a snapshot as soon as no step is under way; it replaces one that was asked for and has not begun."""
         self._wanted = name
         return [] if self._current else self._next(now_ms)
 
-    def submit(self, request: Any, replace: bool = False) -> list[Effect]:
+    def submit(self, request: Any, replace: bool = False) -> list[CoordinatorEffect]:
         """Ask for a migration: after all others, or instead of what has not begun of them."""
         effects = self._drop_rest() if replace else []
         self._requests.append(request)
         return effects if self.busy else effects + self._next_request()
 
-    def cancel(self, now_ms: float) -> list[Effect]:
+    def cancel(self, now_ms: float) -> list[CoordinatorEffect]:
         """Take back what has not begun. The step under way is finished if it has switched, and rolled back if not.
 
         A plan that is being made is taken back when it comes.
@@ -217,7 +217,7 @@ class CoordinatorMachine:
         self._current = None
         return [self._publish(), *self._next(now_ms)]
 
-    def acknowledged(self, phase: StepPhase, version: Version, slot: int, now_ms: float) -> list[Effect]:
+    def acknowledged(self, phase: StepPhase, version: Version, slot: int, now_ms: float) -> list[CoordinatorEffect]:
         """Note that ``slot`` finished ``phase`` of the step of ``version``. Repeated and outdated calls change nothing.
 
         Raises ProtocolViolation if a slot moved state before the switch.
@@ -230,7 +230,7 @@ class CoordinatorMachine:
         meant.waiting[phase].discard(slot)
         return self._go_on(meant, now_ms) if meant is self._current else []
 
-    def tick(self, now_ms: float) -> list[Effect]:
+    def tick(self, now_ms: float) -> list[CoordinatorEffect]:
         """Let time pass. A step that is late before its switch is rolled back; one late after it goes forward."""
         current = self._current
         if current is None or current.phase == "late":
@@ -260,7 +260,7 @@ class CoordinatorMachine:
 
     def recover(
         self, version: Version, steps: Iterable[tuple[Version, Step]], rest: Iterable[Step], now_ms: float
-    ) -> list[Effect]:
+    ) -> list[CoordinatorEffect]:
         """Take over from a coordinator that is gone: ``version``, ``steps`` and ``rest`` were published last (see
         ``PublishSteps``). To be called on a new machine, with the assignment that was published last; what was
         acknowledged of these steps has to come once more (``acknowledged``).
@@ -271,7 +271,7 @@ class CoordinatorMachine:
         self._migrating = bool(self._rest or not under_way or any(step.moves for _, step in under_way))
         if not under_way:
             return self._next(now_ms)
-        effects: list[Effect] = []
+        effects: list[CoordinatorEffect] = []
         for of, step in under_way:
             if of == self.assignment.version:
                 self._current = _under_way(step, self.assignment, self._slots, now_ms)
@@ -292,7 +292,7 @@ class CoordinatorMachine:
         self._version = Version(self._version + 1)
         return self._prepare(self._version, step, now_ms)
 
-    def _look_ahead(self, now_ms: float) -> list[Effect]:
+    def _look_ahead(self, now_ms: float) -> list[CoordinatorEffect]:
         """Let the next step prepare, but not beside a snapshot: at its barriers no slot may have begun with another."""
         if not self._rest or self._wanted or (self._current and self._current.step.snapshot):
             return []
@@ -303,20 +303,20 @@ class CoordinatorMachine:
         steps = tuple((each.version, each.step) for each in (self._current, self._ahead) if each)
         return PublishSteps(self._version, steps, tuple(self._rest))
 
-    def _go_on(self, current: _UnderWay, now_ms: float) -> list[Effect]:
+    def _go_on(self, current: _UnderWay, now_ms: float) -> list[CoordinatorEffect]:
         if current.phase == "preparing":
             return [] if current.waiting["prepared"] else self._switch(current, now_ms)
         return [] if any(current.waiting.values()) else self._complete(current, now_ms)
 
-    def _switch(self, current: _UnderWay, now_ms: float) -> list[Effect]:
+    def _switch(self, current: _UnderWay, now_ms: float) -> list[CoordinatorEffect]:
         current.phase, current.since_ms = "switching", now_ms
         self.assignment = current.after
         paused = current.slots if current.step.mode.gate == "router" else frozenset()
         switch = PublishAssignment(current.after, paused, current.step.snapshot)
         return [switch, *self._look_ahead(now_ms)]
 
-    def _complete(self, current: _UnderWay, now_ms: float) -> list[Effect]:
-        effects: list[Effect] = [StepDone(current.version)]
+    def _complete(self, current: _UnderWay, now_ms: float) -> list[CoordinatorEffect]:
+        effects: list[CoordinatorEffect] = [StepDone(current.version)]
         if current.step.mode.gate == "router":
             effects.append(PublishAssignment(self.assignment))
         self._current, self._ahead = self._ahead, None
@@ -329,9 +329,9 @@ class CoordinatorMachine:
             effects.append(self._publish())
         return effects + following
 
-    def _next(self, now_ms: float) -> list[Effect]:
+    def _next(self, now_ms: float) -> list[CoordinatorEffect]:
         """Begin the next step, or a snapshot that is wanted: no step is under way."""
-        effects: list[Effect] = []
+        effects: list[CoordinatorEffect] = []
         if self._migrating and not self._rest:
             self._migrating = False
             effects += [MigrationDone(self._dropped), *self._next_request()]
@@ -344,13 +344,13 @@ class CoordinatorMachine:
         self._current = self._prepare_next(step, now_ms)
         return [*effects, self._publish()]
 
-    def _next_request(self) -> list[Effect]:
+    def _next_request(self) -> list[CoordinatorEffect]:
         if not self._requests:
             return []
         self._planning, self._unwanted, self._dropped = self._requests.popleft(), False, NOTHING
         return [PlanNext(self._planning)]
 
-    def _drop_rest(self) -> list[Effect]:
+    def _drop_rest(self) -> list[CoordinatorEffect]:
         """Take back what has not begun, requests too; what was published of it has to be published without it."""
         steps = len(self._rest) + (self._ahead is not None)
         planning = self._planning is not None

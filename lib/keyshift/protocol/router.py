@@ -38,7 +38,7 @@ class CaptureBarrier:
     snapshot: str
 
 
-Effect = Barrier | SavepointBarrier | CaptureBarrier | Resume
+RouterEffect = Barrier | SavepointBarrier | CaptureBarrier | Resume
 
 
 class RouterMachine:
@@ -92,9 +92,9 @@ class RouterMachine:
         """Whether the next boundary lets go what was kept back."""
         return self._next is not None or not self._next_paused
 
-    def boundary(self) -> list[Effect]:
+    def boundary(self) -> list[RouterEffect]:
         """Give the barriers that go to every slot before anything of the next frame. To be called before each frame."""
-        effects: list[Effect] = []
+        effects: list[RouterEffect] = []
         if self.paused and self.may_resume:
             effects.append(Resume())  # a newer version is there, so the step that paused is complete
         self.paused = self._next_paused

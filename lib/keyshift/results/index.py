@@ -21,7 +21,7 @@ from keyshift.model.errors import KeyshiftError, NotThere
 from keyshift.objects import Bucket
 from keyshift.results.manifest import SCHEMA_VERSION, Summary
 
-Row = Mapping[str, Any]
+IndexRow = Mapping[str, Any]
 MOST = 32  # objects that are read one by one: a list takes about 5 ms for each
 TRIES = 3
 MADE_BY = ["machine", "keyshift"]  # of a row, beside the summary: the manifest's machine, and keyshift's version
@@ -35,7 +35,7 @@ class Index:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[IndexRow]) -> None:
         """Add rows as JSON has them, with ``run_id``; raise nothing if the store refuses: the manifest has it, too."""
         with suppress(KeyshiftError):
             self._write({row["run_id"]: (now_us(), row) for row in rows})
@@ -44,7 +44,7 @@ class Index:
         """Let what the index says of a run count no more; to be called before anything of the run is removed."""
         self._write({run_id: (now_us(), None)})
 
-    def rows(self, runs: Collection[str]) -> dict[str, Row | None]:
+    def rows(self, runs: Collection[str]) -> dict[str, IndexRow | None]:
         """What is known of each of ``runs``, by its id; None of one that is to be looked at.
 
         Writes a page if many objects are there. What is not of ``runs`` is left out of it.
@@ -53,7 +53,7 @@ class Index:
         for _ in range(TRIES):
             names = self._bucket.names(f"{VERSION}/")
             with suppress(NotThere):  # another reader has put them into a page just now
-                known: dict[str, tuple[int, Row | None]] = {}
+                known: dict[str, tuple[int, IndexRow | None]] = {}
                 for name in names:
                     for run_id, (at_us, row) in self._read(name).items():
                         if run_id in there and (run_id not in known or known[run_id][0] <= at_us):
@@ -65,15 +65,15 @@ class Index:
                 return {run_id: row for run_id, (_, row) in known.items()}
         return {}
 
-    def _write(self, known: Mapping[str, tuple[int, Row | None]]) -> None:
+    def _write(self, known: Mapping[str, tuple[int, IndexRow | None]]) -> None:
         if known:
             content = gzip.compress(json.dumps(known).encode(), compresslevel=3)
             self._bucket.put(f"{VERSION}/{now_us()}-{secrets.token_hex(4)}", content)
 
-    def _read(self, name: str) -> dict[str, tuple[int, Row | None]]:
+    def _read(self, name: str) -> dict[str, tuple[int, IndexRow | None]]:
         content = self._bucket.get(name)
         try:
-            found: dict[str, tuple[int, Row | None]] = json.loads(gzip.decompress(content))
+            found: dict[str, tuple[int, IndexRow | None]] = json.loads(gzip.decompress(content))
         except (EOFError, OSError, ValueError, zlib.error):
             return {}  # damaged: as if it were not there
         return found

@@ -48,7 +48,7 @@ def _nan_is_null(value: Any) -> Any:
 
 
 Scalar = bool | int | float | str | None
-Measure = Annotated[NonNegativeFloat | None, BeforeValidator(_nan_is_null)]
+MeasuredValue = Annotated[NonNegativeFloat | None, BeforeValidator(_nan_is_null)]
 Moment = Annotated[FiniteFloat | None, BeforeValidator(_nan_is_null)]
 Count = Annotated[NonNegativeInt | None, BeforeValidator(_nan_is_null)]
 RunId = Annotated[str, Field(pattern=RUN_ID, description="UTC time, workload, strategy and six random hex digits")]
@@ -122,13 +122,13 @@ class Summary(_Record):
         default=None, description="end of the warm-up, seconds before the trigger as a negative number"
     )
     events: Count = Field(description="events offered")
-    rate_per_s: Measure = Field(description="events offered per second")
-    offered_per_s: Measure = Field(
+    rate_per_s: MeasuredValue = Field(description="events offered per second")
+    offered_per_s: MeasuredValue = Field(
         default=None,
         description="events that the generator made, per second of load; if it was late, per second until its last "
         "event",
     )
-    sustained_per_s: Measure = Field(default=None, description="events answered per second while the load lasted")
+    sustained_per_s: MeasuredValue = Field(default=None, description="events answered per second while the load lasted")
     results_due: Count = Field(
         default=None, description="results of events that had to come: lost is counted against them"
     )
@@ -137,7 +137,7 @@ class Summary(_Record):
         description="events offered and not answered when the load ended; includes the few frames that are always on "
         "their way",
     )
-    worked_off_s: Measure = Field(
+    worked_off_s: MeasuredValue = Field(
         default=None, description="end of the load to the last result; null if the run did not wait for it"
     )
     unprocessed: Count = Field(
@@ -165,15 +165,15 @@ class Summary(_Record):
         description="largest per-second P99 from the trigger until migration and recovery are both over; a result "
         "counts for the second in which its event was created"
     )
-    silence_ms: Measure = Field(description="longest time between two successive results, from the trigger on")
+    silence_ms: MeasuredValue = Field(description="longest time between two successive results, from the trigger on")
     longest_ms: Moment = Field(default=None, description="latency of the slowest event, of results after the trigger")
-    completion_s: Measure = Field(
+    completion_s: MeasuredValue = Field(
         description="first routing switch to last installed unit; of several migrations, the sum of theirs, without "
         "the pauses between them, and what overlaps (in two stages) once; null if a step did not install a unit, even "
         "if a later one did"
     )
-    phases: dict[str, Measure] = Field(description="phase to seconds, see docs/results.md")
-    recover_s: Measure = Field(
+    phases: dict[str, MeasuredValue] = Field(description="phase to seconds, see docs/results.md")
+    recover_s: MeasuredValue = Field(
         description="trigger until the per-second P99 stays under the objective; 0 if it never was above, null if the "
         "run ended first"
     )
@@ -193,29 +193,29 @@ class Summary(_Record):
     )
     units_moved: Count = Field(description="units installed at their destination")
     steps: Count = Field(description="steps of the plan that were begun")
-    floor_s: Measure = Field(
+    floor_s: MeasuredValue = Field(
         description="bytes_minimum divided by the bandwidth of a bare copy, measured on this machine within a day"
     )
-    peak_rss_mib: Measure = Field(
+    peak_rss_mib: MeasuredValue = Field(
         description="largest resident memory of all processes of the job together, in one second"
     )
-    fewer_replicas_s: Measure = Field(
+    fewer_replicas_s: MeasuredValue = Field(
         default=None,
         description="seconds of the load in which fewer than `replicas` were full: one had died, and did not keep up "
         "with the others again; null if there is one",
     )
-    cpu_busy: Measure = Field(
+    cpu_busy: MeasuredValue = Field(
         default=None,
         description="share of the processors that the run may use that was at work before the trigger, 0 to 1, for "
         "whatever; from 0.9 on latencies measure the machine. In a container with a quota: share of that time which "
         "the run had itself",
     )
-    cpu_steal: Measure = Field(
+    cpu_steal: MeasuredValue = Field(
         default=None,
         description="share of those processors that the host gave to others before the trigger, 0 to 1; null in a "
         "container with a quota",
     )
-    disturbed_s: Measure = Field(
+    disturbed_s: MeasuredValue = Field(
         default=None,
         description="seconds after the warm-up in which the host, or processes that are not of the run, had at least a "
         "tenth of those processors; null if nobody looked, as in a container with a quota",

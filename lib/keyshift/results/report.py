@@ -14,7 +14,7 @@ from keyshift.analysis.conclusions import enumerated, sentences, tradeoff_senten
 from keyshift.analysis.machine import with_disturbed
 from keyshift.analysis.plots.strategies import ccdf_figure, pareto, steps_gantt
 from keyshift.analysis.plots.timelines import panels, resource_panels, throughput_panels
-from keyshift.analysis.tables import MEASURES, comparison_table, tradeoffs
+from keyshift.analysis.tables import MEASURES, RunTables, comparison_table, tradeoffs
 from keyshift.analysis.timelines import faults, tail
 from keyshift.results.alike import differing
 from keyshift.results.anonymous import anonymous_all
@@ -22,8 +22,7 @@ from keyshift.results.manifest import COUNTS, Manifest
 from keyshift.results.pages import page, svg, table
 from keyshift.results.store import ResultStore, row_of
 
-Row = dict[str, Any]
-Tables = Mapping[str, pd.DataFrame]
+TemplateValues = dict[str, Any]  # what the template of the page shows of a run, or of several
 
 
 def report(store: ResultStore, run_ids: Sequence[str]) -> str:
@@ -38,18 +37,21 @@ def overview(manifests: Sequence[Manifest], links: Mapping[str, str]) -> str:
     return _page(manifests, [], together=list(_together(manifests)), links=links)
 
 
-def page_of(manifest: Manifest, tables: Tables) -> str:
+def page_of(manifest: Manifest, tables: RunTables) -> str:
     """The page of one run, from its ``tables_of``."""
     return _page([manifest], [_run(manifest, tables)], together=[])
 
 
-def tables_of(store: ResultStore, manifest: Manifest) -> Tables:
+def tables_of(store: ResultStore, manifest: Manifest) -> RunTables:
     """What figures are drawn from; nothing of a run that died."""
     return store.get_tables(manifest.run_id) if manifest.summary else {}
 
 
 def _page(
-    manifests: Sequence[Manifest], runs: Iterable[Row], together: list[Row], links: Mapping[str, str] | None = None
+    manifests: Sequence[Manifest],
+    runs: Iterable[TemplateValues],
+    together: list[TemplateValues],
+    links: Mapping[str, str] | None = None,
 ) -> str:
     """The page of these runs. ``links``: where the index leads to for each run; None: to its part of the same page."""
     links = links or {manifest.run_id: f"#{manifest.run_id}" for manifest in manifests}
@@ -63,7 +65,7 @@ def _page(
     )
 
 
-def _index_row(manifest: Manifest) -> Row:
+def _index_row(manifest: Manifest) -> TemplateValues:
     summary = manifest.summary.model_dump() if manifest.summary else {}
     names = ("P99 before (ms)", "P99 spike (ms)", "silence (ms)", "completion (s)", "completion (× floor)")
     return {
@@ -75,7 +77,7 @@ def _index_row(manifest: Manifest) -> Row:
     }
 
 
-def _together(manifests: Sequence[Manifest]) -> Iterator[Row]:
+def _together(manifests: Sequence[Manifest]) -> Iterator[TemplateValues]:
     """For each workload of which there are several runs with a verdict: what they show side by side; of runs that
     cannot be compared why that is, and their verdicts.
     """
@@ -100,7 +102,7 @@ def _together(manifests: Sequence[Manifest]) -> Iterator[Row]:
         }
 
 
-def _run(manifest: Manifest, tables: Tables) -> Row:
+def _run(manifest: Manifest, tables: RunTables) -> TemplateValues:
     told = anonymous_all(manifest.model_dump(mode="json"))
     summary = told["summary"] or {}
     figures = {name: _number(measure(summary)) for name, measure in MEASURES.items()}
@@ -126,7 +128,7 @@ def _facts(told: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _drawn(strategy: str, tables: Tables, measured: pd.DataFrame) -> Iterator[FigureBase | None]:
+def _drawn(strategy: str, tables: RunTables, measured: pd.DataFrame) -> Iterator[FigureBase | None]:
     """The figures of a run. ``measured``: latencies without the warm-up, which the timelines begin with."""
     latency, migration = tables["latency"], tables["migration"]
     if len(latency):

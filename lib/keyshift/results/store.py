@@ -21,7 +21,7 @@ from keyshift.model.errors import BadInput, KeyshiftError, NotThere, ServiceUnav
 from keyshift.objects import Bucket
 from keyshift.registry import unknown
 from keyshift.results.files import Files
-from keyshift.results.index import MADE_BY, Index, Row
+from keyshift.results.index import MADE_BY, Index, IndexRow
 from keyshift.results.manifest import Manifest, Summary, validate
 from keyshift.results.tables import LATER, TABLES, check_table, table_schema, upgraded
 
@@ -192,7 +192,7 @@ class ResultStore:
             raise unknown("status", status, STATUSES)
         wanted = {"workload": workload, "strategy": strategy, "status": status}
         folders = self._files.folders()[::-1]
-        known, rows, new = self._index.rows(folders), list[Row](), list[Row]()
+        known, rows, new = self._index.rows(folders), list[IndexRow](), list[IndexRow]()
         for run_id in folders:
             if limit is not None and len(rows) >= limit:
                 break
@@ -208,7 +208,7 @@ class ResultStore:
         frame = pd.DataFrame([[row.get(name) for name in columns] for row in rows], columns=columns)
         return frame.assign(started_at=pd.to_datetime(frame["started_at"], utc=True, format="ISO8601"))
 
-    def _looked_at(self, run_id: str) -> Row | None:
+    def _looked_at(self, run_id: str) -> IndexRow | None:
         """The row of a run by its manifest; None for a folder without one, which is no run."""
         try:
             return row_of(_parsed(run_id, self._files.bucket.get(f"{run_id}/{MANIFEST}")))

@@ -19,9 +19,8 @@ import pyarrow as pa
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, units_of
 from keyshift.workloads import KeyedStage, Workload, due, uses_time
-from keyshift.workloads.times import Times
+from keyshift.workloads.times import Mask, Times
 
-Mask = npt.NDArray[np.bool_]
 _ORIGIN = ("router", "offset", "position")  # which event a result is of; all -1: of a timer
 _EXAMPLES_PER_KIND = 3  # of six kinds, and one of the seventh: at most 19 examples
 

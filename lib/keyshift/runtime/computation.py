@@ -12,7 +12,7 @@ import numpy.typing as npt
 from keyshift.model.keys import Version
 from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime.key_access import KeyAccess
-from keyshift.runtime.operator import FrameOperator, Record, Where
+from keyshift.runtime.operator import FrameOperator, WaitingRecord, Where
 from keyshift.state import Store, UnitState
 from keyshift.state.timers import EVENT, PROCESSING, Agenda
 
@@ -31,7 +31,7 @@ class Computation(Generic[Events, Result]):
     def __init__(
         self,
         operator: FrameOperator[Events, Result],
-        machine: SlotMachine[Record[Events]],
+        machine: SlotMachine[WaitingRecord[Events]],
         keys: KeyAccess[Events],
         store: Store,
         states: dict[int, UnitState],
@@ -73,14 +73,14 @@ class Computation(Generic[Events, Result]):
             events = some
         return self._process_round([(events, where)], now_us)
 
-    def process_all(self, records: list[Record[Events]], now_us: int, keys_here: bool = False) -> list[Result]:
+    def process_all(self, records: list[WaitingRecord[Events]], now_us: int, keys_here: bool = False) -> list[Result]:
         """Results of records that have waited; see ``process``. ``keys_here``: all their keys are known to be here."""
         if self._keys and not keys_here:
             return [result for events, where in records for result in self.process(events, where, now_us)]
         rounds = self._rounds(records) if self._operator.uses_time else [records] if records else []
         return [result for each in rounds for result in self._process_round(each, now_us)]
 
-    def _process_round(self, records: list[Record[Events]], now_us: int) -> list[Result]:
+    def _process_round(self, records: list[WaitingRecord[Events]], now_us: int) -> list[Result]:
         """Process all of ``records`` at once. If time counts, each of their units meets one watermark only."""
         events, (*origin, met) = self._together(records)
         units = self._operator.units(events)
@@ -145,9 +145,9 @@ class Computation(Generic[Events, Result]):
             state = self._states[unit] = self._store.unit(unit)
         return state
 
-    def _rounds(self, records: list[Record[Events]]) -> list[list[Record[Events]]]:
+    def _rounds(self, records: list[WaitingRecord[Events]]) -> list[list[WaitingRecord[Events]]]:
         """``records`` in rounds, in each of which every unit meets one watermark; those of a unit keep their order."""
-        rounds: list[list[Record[Events]]] = []
+        rounds: list[list[WaitingRecord[Events]]] = []
         last: dict[int, tuple[int, int]] = {}  # unit -> its last round so far, and the watermark that it meets there
         for record in records:
             events, (*_, met) = record
@@ -160,7 +160,7 @@ class Computation(Generic[Events, Result]):
             rounds[number].append(record)
         return rounds
 
-    def _together(self, records: list[Record[Events]]) -> tuple[Events, Sequence[int | npt.NDArray[np.int64]]]:
+    def _together(self, records: list[WaitingRecord[Events]]) -> tuple[Events, Sequence[int | npt.NDArray[np.int64]]]:
         """The events of all records, and where they came from: one value for all of them, or one for each."""
         if len(records) == 1:
             return records[0]

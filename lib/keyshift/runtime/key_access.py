@@ -16,15 +16,15 @@ import numpy as np
 
 from keyshift.model.keys import Mode, UnitId, Version
 from keyshift.protocol.absent_keys import AbsentKeys
-from keyshift.runtime.operator import FrameOperator, Record, Where
+from keyshift.runtime.operator import FrameOperator, WaitingRecord, Where
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import EVENT, PROCESSING
 
 Events = TypeVar("Events")
 # A unit, and the version with which its ownership left the place where its keys still are.
 Stay = tuple[UnitId, Version]
-Written = tuple[Stay, list[int], list[rows.Row]]  # keys that are deleted, and those that have new values
-Changes = dict[int, int]  # key -> number of its last change
+WrittenKeys = tuple[Stay, list[int], list[rows.KeyValue]]  # keys that are deleted, and those that have new values
+ChangeNumbers = dict[int, int]  # key -> number of its last change
 
 RECORD_BYTES = 2048  # of memory for a record that waits, beside its rows: measured, between 1.6 and 3.4 KiB
 HOME = "home"  # of whom the changes are tracked for that are to be written back
@@ -60,16 +60,16 @@ class KeyAccess(Generic[Events]):
         self,
         operator: FrameOperator[Events, Any],
         states: dict[int, UnitState],
-        absent: AbsentKeys[Record[Events]] | None = None,
+        absent: AbsentKeys[WaitingRecord[Events]] | None = None,
     ) -> None:
         self._operator, self._states = operator, states
-        self._absent: AbsentKeys[Record[Events]] = absent or AbsentKeys()
+        self._absent: AbsentKeys[WaitingRecord[Events]] = absent or AbsentKeys()
         self._homes: dict[int, Home] = {}
         # If time counts, records wait in the order of their unit: for their own key, or that of a timer that is due.
-        self._stalled: dict[int, deque[Record[Events]]] = {}
+        self._stalled: dict[int, deque[WaitingRecord[Events]]] = {}
         self._stalled_bytes = 0
         # Keys whose value at home is old, with the numbers of their last changes; an errand to write them is queued.
-        self._unwritten: dict[Stay, Changes] = {}
+        self._unwritten: dict[Stay, ChangeNumbers] = {}
         self._changes = itertools.count(1)
         self._rests: dict[Stay, int | None] = {}  # that are to come: the last key that has, as they come ascending
         self.errands: list[Errand] = []
@@ -160,7 +160,7 @@ class KeyAccess(Generic[Events]):
             self._rests[home.stay] = None
             self.errands.append(Errand(home, "rest"))
 
-    def drain(self, most: int, now_us: int) -> tuple[list[Record[Events]], list[int]]:
+    def drain(self, most: int, now_us: int) -> tuple[list[WaitingRecord[Events]], list[int]]:
         """Records to be processed now and in this order, about ``most``; and the units that are whole after them."""
         if not self._homes:
             return [], []
@@ -181,14 +181,14 @@ class KeyAccess(Generic[Events]):
             self.errands.append(Errand(home, "drop"))
         return records, whole
 
-    def _waits(self, unit: int, record: Record[Events], now_us: int) -> bool:
+    def _waits(self, unit: int, record: WaitingRecord[Events], now_us: int) -> bool:
         events, (*_, watermark) = record
         keys = set(self._operator.keys(events).tolist())
         return self._lacks(unit, keys) or self._misses_timers(unit, watermark, now_us)
 
     # -- who carries errands ------------------------------------------------------------------------------------------
 
-    def unwritten(self, stays: Iterable[Stay]) -> Iterator[tuple[Written, Changes]]:
+    def unwritten(self, stays: Iterable[Stay]) -> Iterator[tuple[WrittenKeys, ChangeNumbers]]:
         """The values to be written back, as they are now, and the numbers of their changes; a slice of each unit."""
         for stay in stays:
             if (unwritten := self._unwritten.get(stay)) is None:
@@ -197,7 +197,7 @@ class KeyAccess(Generic[Events]):
             found = self._states[stay[0]].take(changes)
             yield (stay, sorted(changes.keys() - {key for key, _ in found}), found), changes
 
-    def written(self, stay: Stay, changes: Changes) -> None:
+    def written(self, stay: Stay, changes: ChangeNumbers) -> None:
         """Note that what ``unwritten`` gave is at its home."""
         if (home := self._home(stay)) is None:
             return
@@ -214,7 +214,7 @@ class KeyAccess(Generic[Events]):
             state.delete(key)
         state.changes(HOME)
 
-    def arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.Row]) -> bool:
+    def arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.KeyValue]) -> bool:
         """Take the answer for ``keys``: those that exist. Gives whether they live here from now on."""
         if (home := self._home(stay)) is None:
             return False
@@ -225,7 +225,7 @@ class KeyAccess(Generic[Events]):
         """Which of the rests are still to come, and behind which key."""
         return [(stay, self._rests[stay]) for stay in stays if stay in self._rests]
 
-    def rest_arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.Row], last: bool) -> None:
+    def rest_arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.KeyValue], last: bool) -> None:
         """Take a slice of the rest: ``keys`` ascending."""
         if (home := self._home(stay)) is None:
             return
@@ -241,7 +241,7 @@ class KeyAccess(Generic[Events]):
         home = self._homes.get(stay[0])
         return home if home is not None and home.stay == stay else None
 
-    def _install(self, home: Home, keys: list[int], found: Iterable[rows.Row]) -> None:
+    def _install(self, home: Home, keys: list[int], found: Iterable[rows.KeyValue]) -> None:
         unit = home.stay[0]
         state, lacking = self._states[unit], self._absent.lacks(unit, keys)
         for key, value in found:

@@ -12,7 +12,7 @@ from keyshift.state import UnitState
 Events = TypeVar("Events")
 Result = TypeVar("Result", covariant=True)
 Where = tuple[int, Version, int, int]  # router, version, offset, and the watermark that the record met
-Record = tuple[Events, Where]  # events of one unit that wait, and where they came from
+WaitingRecord = tuple[Events, Where]  # events of one unit that wait, and where they came from
 Origin = Sequence[int | npt.NDArray[np.int64]]  # router, version, offset: of all events, or one for each
 
 

@@ -49,7 +49,7 @@ class ProtocolLog:
         """Note that ``event`` happens now."""
         self.new.append(LogEvent(0, self.place, event, tuple(units), version, hop, other))
 
-    def effect(self, effect: protocol.Effect) -> None:
+    def effect(self, effect: protocol.SlotEffect) -> None:
         """Note a consequence of what was noted last. That a unit is forgotten says no more than its acknowledgement."""
         match effect:
             case protocol.Send(unit, destination, version, routers, hop):

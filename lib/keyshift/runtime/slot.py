@@ -15,7 +15,7 @@ from keyshift.model.messages import decode
 from keyshift.protocol import slot as protocol
 from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
-from keyshift.runtime.operator import FrameOperator, Record, Where
+from keyshift.runtime.operator import FrameOperator, WaitingRecord, Where
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, Row
 from keyshift.runtime.snapshots import SnapshotPart, Snapshots
@@ -74,7 +74,7 @@ class Moved:
 
 
 Mark = Cut | Moved
-Effect = (
+CoreEffect = (
     Leave
     | Captured
     | Errand
@@ -99,7 +99,7 @@ class SlotCore(Generic[Events, Result]):
 
     def __init__(
         self,
-        machine: protocol.SlotMachine[Record[Events]],
+        machine: protocol.SlotMachine[WaitingRecord[Events]],
         operator: FrameOperator[Events, Result],
         keys: KeyAccess[Events],
         computation: Computation[Events, Result],
@@ -115,7 +115,7 @@ class SlotCore(Generic[Events, Result]):
         self.modes: dict[int, Mode] = {}  # of the steps that were published, by version
         self.queue_peak_bytes = 0
         self.results: list[Result | Mark] = []  # that were not given out yet
-        self._effects: list[Effect] = []
+        self._effects: list[CoreEffect] = []
         self.operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
         self._told: set[int] = set()  # routers that have said in this batch how far time has come
         self._undrained_bytes = 0  # in the queues after the last slice
@@ -134,7 +134,7 @@ class SlotCore(Generic[Events, Result]):
         results, self.results = self.results, []
         return results
 
-    def take_effects(self) -> list[Effect]:
+    def take_effects(self) -> list[CoreEffect]:
         """Give what is to be done since the last call, in its order."""
         effects, self._effects = self._effects, []
         if self.keys.errands:
@@ -273,7 +273,7 @@ class SlotCore(Generic[Events, Result]):
         held = self.machine.admit(router, version, set(units.tolist()))
         if held:
             waits = np.isin(units, list(held))
-            effects: list[protocol.Effect] = []
+            effects: list[protocol.SlotEffect] = []
             for unit, part in self.operator.by_unit(self.operator.filter(events, waits)):
                 size = self.operator.nbytes(part) + RECORD_BYTES
                 effects += self.machine.hold(unit, router, (part, where), size)
@@ -332,7 +332,7 @@ class SlotCore(Generic[Events, Result]):
         if self.machine.is_lent(unit, version):
             self._follow(self.machine.opened(unit))
 
-    def _follow(self, effects: Iterable[protocol.Effect]) -> None:
+    def _follow(self, effects: Iterable[protocol.SlotEffect]) -> None:
         """Do what can be done here; the rest is for the driver."""
         for effect in effects:
             self.log.effect(effect)

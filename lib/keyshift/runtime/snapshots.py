@@ -31,7 +31,7 @@ class SnapshotPart:
     follows: int
     timers: Timers
     whole: UnitState | None
-    changed: list[rows.Row]
+    changed: list[rows.KeyValue]
     deleted: list[int]
 
 

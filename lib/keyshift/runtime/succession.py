@@ -12,7 +12,7 @@ from keyshift.model.ids import UnitId, Version
 from keyshift.runtime.row import Row
 
 
-class Change(NamedTuple):
+class ChangeOfHands(NamedTuple):
     """The ``hop``-th change of hands of ``unit`` in the step of ``version``, in the stage before."""
 
     unit: UnitId
@@ -26,16 +26,16 @@ class UnitsMoved:
     ended before it.
     """
 
-    begun: tuple[Change, ...]
-    ended: tuple[Change, ...]
+    begun: tuple[ChangeOfHands, ...]
+    ended: tuple[ChangeOfHands, ...]
 
 
 class Succession:
     """The rows that wait in one slot during one batch, by router."""
 
     def __init__(self) -> None:
-        self._ended: set[Change] = set()  # whose beginnings have not come
-        self._awaited: dict[int, set[Change]] = {}
+        self._ended: set[ChangeOfHands] = set()  # whose beginnings have not come
+        self._awaited: dict[int, set[ChangeOfHands]] = {}
         self._kept: dict[int, list[Row]] = {}
 
     def keep(self, row: Row) -> bool:
@@ -45,7 +45,7 @@ class Succession:
         kept.append(row)
         return True
 
-    def told(self, router: int, begun: Collection[Change], ended: Collection[Change]) -> list[Row]:
+    def told(self, router: int, begun: Collection[ChangeOfHands], ended: Collection[ChangeOfHands]) -> list[Row]:
         """Hear what ``router`` has said. Gives the rows that waited for that, in the order of each router."""
         self._ended.update(ended)
         if begun:

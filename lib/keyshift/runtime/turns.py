@@ -16,7 +16,7 @@ from typing import TypeVar
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import NO_VERSION, Version
 from keyshift.protocol.slot import Skip, TurnMachine
-from keyshift.runtime.operator import Record
+from keyshift.runtime.operator import WaitingRecord
 from keyshift.runtime.row import CAPTURE, DATA, Row
 from keyshift.runtime.slot import Cut, SlotCore
 from keyshift.runtime.turn import Turn
@@ -41,7 +41,7 @@ class TurnEnd:
 class TurnCore(SlotCore[Events, Result | TurnEnd]):
     """One slot during one batch. ``watermarks`` and the position of its order machine are handed over together."""
 
-    machine: TurnMachine[Record[Events]]
+    machine: TurnMachine[WaitingRecord[Events]]
 
     @property
     def ready(self) -> bool:

@@ -17,7 +17,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services.jars import jars, require_java
 from keyshift.services.processes import run_to_end, tail
-from keyshift.services.service import ANSWER_S, HOST, JVM, Command, Env, Service, port_of
+from keyshift.services.service import ANSWER_S, HOST, JVM, Argv, Env, Service, port_of
 
 
 class Kafka(Service):
@@ -27,12 +27,12 @@ class Kafka(Service):
     default_ports: ClassVar = {"kafka": 19092, "kafka_controller": 19093, "kafka_relay": 19094, "kafka_relayed": 19095}
     relay_ports = ("kafka_relay", "kafka_relayed")
 
-    def fetch(self, say: Say, cancel: threading.Event) -> Command:
+    def fetch(self, say: Say, cancel: threading.Event) -> Argv:
         """Get Java and the jars of the broker."""
         classpath = os.pathsep.join(str(jar) for jar in jars("broker", say, cancel))
         return [require_java(), *JVM, "-Xms128m", "-Xmx512m" if self.node.alone else "-Xmx384m", "-cp", classpath]
 
-    def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
+    def configure(self, program: Argv, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Argv, Env]:
         """Write the properties, and format the data folder at the first start. Raises ServiceUnavailable if it has
         data that one of so many nodes cannot go on from.
         """
@@ -94,7 +94,7 @@ class Kafka(Service):
                 f"Kubernetes the claim data-{pod}), or start the nodes that have written it"
             )
 
-    def _format(self, program: Command, file: str, voters: str, cancel: threading.Event) -> None:
+    def _format(self, program: Argv, file: str, voters: str, cancel: threading.Event) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         log = self.log.with_name(f"{self.name}-format.log")
         command = [*program, "kafka.tools.StorageTool", "format", "-t", cluster_id(voters), "-c", file]

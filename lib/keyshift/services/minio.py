@@ -14,7 +14,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.progress import Say
 from keyshift.services.go_programs import GoProgram, go_program
-from keyshift.services.service import ANSWER_S, HOST, LOCAL, Binding, Command, Env, Service
+from keyshift.services.service import ANSWER_S, HOST, LOCAL, Argv, Binding, Env, Service
 
 BUCKET = "keyshift"
 PROGRAM = GoProgram(  # no binary of it is published any more
@@ -39,11 +39,11 @@ class MinIO(Service):
         super().__init__(home, binding)
         self._given = credentials
 
-    def fetch(self, say: Say, cancel: threading.Event) -> Command:
+    def fetch(self, say: Say, cancel: threading.Event) -> Argv:
         """Get the server program; building it is what takes minutes."""
         return [str(go_program(PROGRAM, say, cancel))]
 
-    def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
+    def configure(self, program: Argv, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Argv, Env]:
         """Give the command and the environment, which have everything."""
         access_key, secret_key = self.credentials()
         # Settings of another MinIO in the user's environment must not leak into this one.

@@ -23,7 +23,7 @@ from keyshift.program import run_program
 from keyshift.redis_program import PASSWORD, redis_configuration, redis_program
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import MinIO
-from keyshift.services.service import ALONE, ANSWER_S, EVERYWHERE, Binding, Member, Service, port_of
+from keyshift.services.service import ALONE, ANSWER_S, EVERYWHERE, Binding, Service, ServiceNode, port_of
 from keyshift.services.zookeeper import ZooKeeper
 from keyshift.waiting import wait_until
 
@@ -169,7 +169,7 @@ def _binding(data: Path, name: str, listen: str, advertise: str = "") -> Binding
     return Binding(_address(listen), advertise or listen, data / name)
 
 
-def _node(nodes: str) -> Member:
+def _node(nodes: str) -> ServiceNode:
     """The node of this machine. Raises BadInput for names that are none, or if this machine is not among them."""
     if not nodes:
         return ALONE
@@ -177,10 +177,10 @@ def _node(nodes: str) -> Member:
     short = [host.split(".")[0] for host in hosts]
     if len(hosts) != 3 or not all(map(HOST_NAME.fullmatch, hosts)) or here.split(".")[0] not in short:
         raise BadInput(f"--nodes {nodes!r}: expected the names of three hosts with commas between, {here} among them")
-    return Member(short.index(here.split(".")[0]) + 1, hosts)
+    return ServiceNode(short.index(here.split(".")[0]) + 1, hosts)
 
 
-def _ports(node: Member, ports: dict[str, int]) -> dict[str, int]:
+def _ports(node: ServiceNode, ports: dict[str, int]) -> dict[str, int]:
     """The ports of a node, as of each node: all of them have the same."""
     return {port_of(name, number): port for number in range(1, len(node.hosts) + 1) for name, port in ports.items()}
 

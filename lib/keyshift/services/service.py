@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from keyshift.progress import Say
 
-Command = list[str]
+Argv = list[str]
 Env = dict[str, str]
 
 HOST = "127.0.0.1"
@@ -46,7 +46,7 @@ class Route(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ServiceNode:
     """Which node of a service one is: ``number``, from 1; ``hosts``: how each finds the others."""
 
     number: int = 1
@@ -67,7 +67,7 @@ class Member:
         return {n: f"{host}:{ports[port_of(port, n)]}" for n, host in enumerate(self.hosts, 1)}
 
 
-ALONE = Member()
+ALONE = ServiceNode()
 
 
 def port_of(port: str, number: int) -> str:
@@ -85,7 +85,7 @@ class Service(ABC):
     relay_ports: ClassVar[tuple[str, ...]] = ()  # where a relay listens, and where it connects to, if there may be one
     deadline_s: ClassVar[float]  # from its start to the first good check, on a busy machine
 
-    def __init__(self, home: Path, binding: Binding = LOCAL, node: Member = ALONE) -> None:
+    def __init__(self, home: Path, binding: Binding = LOCAL, node: ServiceNode = ALONE) -> None:
         self.home, self.binding, self.node, self.kind = home, binding, node, self.name
         if not node.alone:
             self.name, self.title = f"{self.name}-{node.number}", f"{self.title} {node.number}"
@@ -96,11 +96,11 @@ class Service(ABC):
         self.pid_file = home / "pids" / f"{self.name}.json"
 
     @abstractmethod
-    def fetch(self, say: Say, cancel: threading.Event) -> Command:
+    def fetch(self, say: Say, cancel: threading.Event) -> Argv:
         """Get what it needs, which may take minutes the first time; returns the start of its command."""
 
     @abstractmethod
-    def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
+    def configure(self, program: Argv, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Argv, Env]:
         """Write its configuration; returns the command and the environment to start it with, in the state folder.
 
         ``ports``: by the names of ``self.ports``, and of several nodes those of all of them.

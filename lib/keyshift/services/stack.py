@@ -30,7 +30,7 @@ from keyshift.services.embedded import EmbeddedService, Ports, ServiceStatus, is
 from keyshift.services.jars import require_java
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import BUCKET, MinIO
-from keyshift.services.service import ALONE, HOST, Member
+from keyshift.services.service import ALONE, HOST, ServiceNode
 from keyshift.services.users import Users
 from keyshift.services.zookeeper import SESSION_MS, ZooKeeper
 from keyshift.waiting import wait_until
@@ -81,7 +81,7 @@ class Stack:
             raise BadInput(f"nodes = {self.nodes}: Kafka and ZooKeeper have {' or '.join(map(str, NODES))} nodes each")
         self._minio = MinIO(self.home)
         of_all = Ports(self.home, ports or {})
-        places = [Member(n + 1, (HOST,) * self.nodes) for n in range(self.nodes)] if self.nodes > 1 else [ALONE]
+        places = [ServiceNode(n + 1, (HOST,) * self.nodes) for n in range(self.nodes)] if self.nodes > 1 else [ALONE]
         brokers = [Kafka(self.home, node=place) for place in places]
         servers = [ZooKeeper(self.home, session_ms=session_ms, node=place) for place in places]
         self._services = [EmbeddedService(service, of_all) for service in (*brokers, *servers, self._minio)]

@@ -11,7 +11,7 @@ from keyshift.folders import write_whole
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.services.jars import pyspark_jars, require_java
-from keyshift.services.service import ALONE, ANSWER_S, HOST, JVM, LOCAL, Binding, Command, Env, Member, Service
+from keyshift.services.service import ALONE, ANSWER_S, HOST, JVM, LOCAL, Argv, Binding, Env, Service, ServiceNode
 
 SESSION_MS, TICKS = 500, 5  # the shortest session that somebody wants, and its ticks: ZooKeeper has none below two
 JOIN_MS, SYNC_MS = 30_000, 5_000  # in which a server has to join its leader, and to answer it; a machine may be busy
@@ -35,17 +35,17 @@ class ZooKeeper(Service):
     )
 
     def __init__(
-        self, home: Path, binding: Binding = LOCAL, session_ms: int = SESSION_MS, node: Member = ALONE
+        self, home: Path, binding: Binding = LOCAL, session_ms: int = SESSION_MS, node: ServiceNode = ALONE
     ) -> None:
         super().__init__(home, binding, node)
         self._tick_ms = max(1, session_ms // TICKS)
 
-    def fetch(self, say: Say, cancel: threading.Event) -> Command:
+    def fetch(self, say: Say, cancel: threading.Event) -> Argv:
         """Get Java and the jars of pyspark."""
         found = [str(jar) for pattern in self._jars for jar in sorted(pyspark_jars().glob(f"{pattern}.jar"))]
         return [require_java(), *JVM, "-Xmx256m" if self.node.alone else "-Xmx128m", "-cp", os.pathsep.join(found)]
 
-    def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
+    def configure(self, program: Argv, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Argv, Env]:
         """Write its file of settings, and in an ensemble which server it is."""
         settings: dict[str, object] = {
             "clientPortAddress": self.binding.listen,

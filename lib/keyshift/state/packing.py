@@ -156,16 +156,16 @@ def _plain(kind: pa.DataType) -> bool:
     return types.is_binary(kind) or types.is_string(kind) or numbers
 
 
-Written = tuple[bytes, int]  # of a field, and a mark for its length
+PackedField = tuple[bytes, int]  # of a field, and a mark for its length
 
 
-def _writer(kind: pa.DataType) -> Callable[[Any], Written]:
+def _writer(kind: pa.DataType) -> Callable[[Any], PackedField]:
     if types.is_binary(kind):
         return lambda item: (item, 0)
     if types.is_string(kind):
         return lambda item: (item.encode(), 0)
 
-    def in_arrow(item: Any) -> Written:
+    def in_arrow(item: Any) -> PackedField:
         batch = pa.RecordBatch.from_arrays([pa.array([item], kind)], names=[""])
         return batch.serialize().to_pybytes(), _ARROW
 
@@ -173,7 +173,7 @@ def _writer(kind: pa.DataType) -> Callable[[Any], Written]:
         return in_arrow
     letter = _FIXED[kind.value_type]
 
-    def numbers(item: Any) -> Written:
+    def numbers(item: Any) -> PackedField:
         try:
             return array(letter, item).tobytes(), 0
         except TypeError:  # there is a None in it

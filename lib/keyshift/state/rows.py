@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from keyshift.state.tracking import Value
 
-Row = tuple[int, Value]
+KeyValue = tuple[int, Value]
 
 
-def pack(schema: pa.Schema, rows: Iterable[Row]) -> pa.RecordBatch:
+def pack(schema: pa.Schema, rows: Iterable[KeyValue]) -> pa.RecordBatch:
     """Rows of key and value as one batch of ``schema``, whose first column is the key."""
     columns: list[list[Any]] = [[] for _ in schema]
     for key, value in rows:
@@ -21,18 +21,18 @@ def pack(schema: pa.Schema, rows: Iterable[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def unpack(batch: pa.RecordBatch) -> Iterator[Row]:
+def unpack(batch: pa.RecordBatch) -> Iterator[KeyValue]:
     """The inverse of ``pack``."""
     for key, *value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         yield key, tuple(value)
 
 
-def join(schema: pa.Schema, parts: Sequence[Sequence[Row]]) -> tuple[pa.RecordBatch, list[int]]:
+def join(schema: pa.Schema, parts: Sequence[Sequence[KeyValue]]) -> tuple[pa.RecordBatch, list[int]]:
     """The rows of all parts as one batch, and how many belong to each: a batch of its own for each would cost more."""
     return pack(schema, chain.from_iterable(parts)), [len(part) for part in parts]
 
 
-def split(batch: pa.RecordBatch, sizes: Iterable[int]) -> list[list[Row]]:
+def split(batch: pa.RecordBatch, sizes: Iterable[int]) -> list[list[KeyValue]]:
     """The inverse of ``join``."""
     rows = unpack(batch)
     return [list(islice(rows, size)) for size in sizes]

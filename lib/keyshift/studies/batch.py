@@ -37,7 +37,7 @@ PREFIX = "batches"  # of the files of all batches
 WITHOUT = "without --again if it had that"  # else it would begin anew
 MAX_EXECUTIONS = 10_000  # at a minute each, a week; more is a typing error, surely
 Execute = Callable[[Path, dict[str, Any], Path], notebooks.Executed]
-Store = Callable[[], AbstractContextManager[object]]
+WithStore = Callable[[], AbstractContextManager[object]]
 
 
 class Batch(BaseModel):
@@ -219,7 +219,7 @@ def run_batch(
     say: Callable[[str], None],
     execute: Execute = notebooks.execute,
     seen: Callable[[PreparedBatch, dict[str, ExecutionRecord]], None] = lambda prepared, done: None,
-    store: Store = nullcontext,
+    store: WithStore = nullcontext,
 ) -> dict[str, ExecutionRecord]:
     """Execute what has not ended well yet; returns the records there are then, by id.
 
@@ -284,7 +284,7 @@ def _run(
     records: Files,
     home: Path,
     execute: Execute,
-    store: Store,
+    store: WithStore,
 ) -> ExecutionRecord:
     name, started = prepared.batch.name, datetime.now(UTC)
     executed, error, copy_at = None, None, None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import nbformat
 from pydantic import ValidationError
 
-from keyshift.lab.environment import Asked, NotStarted, nothing_starts, require_room
+from keyshift.lab.environment import Asked, NotStarted, nothing_starts, require_fit
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.needs import Needs, Resources, executors, needs_of, services, size
 from keyshift.place.profile import load_profile
@@ -198,7 +198,7 @@ def _possible(prepared: PreparedBatch, execution: NotebookExecution, machine: Re
         if asked.specs:
             require_java()
         for spec in asked.specs:
-            require_room(spec, asked.place, machine)
+            require_fit(spec, asked.place, machine)
     except KeyshiftError as error:
         return None, str(error)
     return asked, ""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from keyshift.analysis.plots.style import shown, style_of
-from keyshift.analysis.tables import REPETITION, Row, measured
+from keyshift.analysis.tables import REPETITION, SummaryRow, measured
 from keyshift.planner import MEANINGS
 from keyshift.results.alike import FREE, fixed
 from keyshift.results.index import MADE_BY
@@ -25,7 +25,7 @@ _Values = Mapping[str, float]  # by the name of the point
 class Ours(Protocol):
     """The values of stored runs at the points of a curve."""
 
-    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
+    def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
         """Runs of one load, made alike, at a time: one of them, with the parameters that all have, and a value for each
         point.
         """
@@ -65,7 +65,7 @@ class Line:
         return float(self.points["ratio"].median())
 
 
-def beside(curve: Curve, rows: Sequence[Row]) -> list[Line]:
+def beside(curve: Curve, rows: Sequence[SummaryRow]) -> list[Line]:
     """Our lines that have the most points of a curve; none if no run has any.
 
     ``rows``: of ``row_of``, with how many ``stages`` the run had (1 if that is not said), of which those whose verdict
@@ -83,7 +83,7 @@ def beside(curve: Curve, rows: Sequence[Row]) -> list[Line]:
     return lines
 
 
-def _name(row: Row, others: Sequence[Row]) -> str:
+def _name(row: SummaryRow, others: Sequence[SummaryRow]) -> str:
     """The workload, and in what the lines of one curve differ: parameters, machine, version."""
     names = sorted({name for other in others for name in fixed(other, REPETITION)} - {"workload"})
     ours, *theirs = ({name: each["parameters"].get(name) for name in names} | _made_by(each) for each in (row, *others))
@@ -91,27 +91,27 @@ def _name(row: Row, others: Sequence[Row]) -> str:
     return ", ".join([row["workload"], *(f"{name}={shown(ours[name])}" for name in varying)])
 
 
-def _made_by(row: Row) -> dict[str, Any]:
+def _made_by(row: SummaryRow) -> dict[str, Any]:
     told = {name: row.get(name) for name in MADE_BY}
     machine = told["machine"] or {}
     return told | {"machine": ", ".join(f"{name} {value}" for name, value in machine.items())}
 
 
-def _loads(rows: Sequence[Row], free: set[str]) -> list[list[Row]]:
+def _loads(rows: Sequence[SummaryRow], free: set[str]) -> list[list[SummaryRow]]:
     """Rows that differ in parameters of ``free`` alone, and were made by the same, together."""
-    loads: dict[str, list[Row]] = {}
+    loads: dict[str, list[SummaryRow]] = {}
     for row in rows:
         loads.setdefault(repr((sorted(fixed(row, free).items(), key=str), _made_by(row))), []).append(row)
     return list(loads.values())
 
 
-def _plain(row: Row) -> bool:
+def _plain(row: SummaryRow) -> bool:
     """Whether a run is of one stage, which is no query, at a rate that stays."""
     other = row.get("stages", 1) > 1 or row["workload"] == _QUERIES
     return not (other or row["parameters"].get("rate_steps"))
 
 
-def _ordered(row: Row) -> bool:
+def _ordered(row: SummaryRow) -> bool:
     return bool(row["parameters"].get("ordering", "none") != "none")
 
 
@@ -125,7 +125,7 @@ class _AtPoints:
     column: str
     points: Mapping[str, Mapping[str, Any]]
 
-    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
+    def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
         free = {*REPETITION, *(name for where in self.points.values() for name in where)}
         for alike in _loads([row for row in rows if _plain(row)], free | {"replicas"}):
             alone = [row for row in alike if not _ordered(row)]
@@ -146,7 +146,7 @@ class _Columns:
     where: Mapping[str, Any]
     columns: Mapping[str, str]  # by the name of the point
 
-    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
+    def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
         some = [row for row in rows if _plain(row) and self.where.items() <= row["parameters"].items()]
         for load in _loads(some, REPETITION):
             values: dict[str, float] = {}
@@ -164,7 +164,7 @@ class _Against:
     baseline: str
     columns: Mapping[str, str]  # by the name of the point
 
-    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[Row, _Values]]:
+    def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
         presets = [row for row in rows if all(row["parameters"].get(name) is None for name in MEANINGS)]
         for load in _loads(presets, FREE):
             one, other = ([row for row in load if row["strategy"] == name] for name in (self.strategy, self.baseline))
@@ -177,7 +177,7 @@ class _Against:
                 yield one[0], values
 
 
-def _means(of_point: Mapping[str, Sequence[Row]], column: str) -> dict[str, float]:
+def _means(of_point: Mapping[str, Sequence[SummaryRow]], column: str) -> dict[str, float]:
     """The mean of each point over its runs; without the points of which no run knows the column."""
     found = {name: measured(rows, lambda row: row.get(column)) for name, rows in of_point.items()}
     return {name: sum(values) / len(values) for name, values in found.items() if values}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis.tables import REPETITION, Row
+from keyshift.analysis.tables import REPETITION, SummaryRow
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
 from keyshift.progress import Say, progress
@@ -47,7 +47,7 @@ def comparable(runs: pd.DataFrame, workload: str = "", like: str = "", anywhere:
     return [_summary(row) for row in reversed(rows) if alike(row) == first]
 
 
-def over_rates(runs: pd.DataFrame, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def over_rates(runs: pd.DataFrame, rows: Sequence[SummaryRow]) -> list[dict[str, Any]]:
     """``rows``, of one rate, and those of stored runs that differ from one of them in rate and repetition only, under
     the same strategy. All get a parameter more, "events in a frame": so many keyshift has in one at that rate.
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.analysis import metrics
 from keyshift.analysis.machine import with_disturbed
+from keyshift.analysis.tables import RunTables
 from keyshift.analysis.timelines import faults
 from keyshift.experiment.parameters import DEFAULTS, declared
 from keyshift.experiment.spec import RunSpec, make_spec
@@ -25,7 +26,7 @@ from keyshift.results.store import ResultStore
 from keyshift.state import backends
 from keyshift.studies import notebook
 
-Tables = Mapping[str, pd.DataFrame]
+Points = Mapping[str, Mapping[str, Any]]  # parameters of each point, by its name, over what is common to all
 _ALLOWED = "names of strategies in a list, or {name: {strategy: …, settings: {…}}}"
 
 
@@ -35,7 +36,7 @@ class Study:
     has none, with the paths of this machine, as whoever waits here looks for its log.
     """
 
-    runs: dict[str, list[tuple[Manifest, Tables]]]
+    runs: dict[str, list[tuple[Manifest, RunTables]]]
     specs: dict[str, RunSpec]
     died: dict[str, str] = field(default_factory=dict)
 
@@ -86,7 +87,7 @@ class Study:
             if manifest.summary
         ]
 
-    def good(self) -> dict[str, list[tuple[Manifest, Tables]]]:
+    def good(self) -> dict[str, list[tuple[Manifest, RunTables]]]:
         """The ``runs`` without those whose verdict is bad: they enter no figure."""
         found = {name: [run for run in some if run[0].status == "ok"] for name, some in self.runs.items()}
         return {name: some for name, some in found.items() if some}
@@ -136,7 +137,7 @@ class Study:
             }
         return found
 
-    def first(self) -> dict[str, Tables]:
+    def first(self) -> dict[str, RunTables]:
         """All tables of the first good run of each point: for ``throughput_panels`` and ``resource_panels``."""
         return {name: some[0][1] for name, some in self.good().items()}
 
@@ -181,7 +182,7 @@ class Study:
             raise KeyshiftError(f"{len(self.died)} of {len(self.specs)} points died: {died}")
 
 
-def _publish(runs: Mapping[str, Sequence[tuple[Manifest, Tables]]]) -> None:
+def _publish(runs: Mapping[str, Sequence[tuple[Manifest, RunTables]]]) -> None:
     notebook.publish({name: [manifest for manifest, _ in some] for name, some in runs.items()})
 
 
@@ -237,7 +238,7 @@ def collect(
     return study
 
 
-def specs_of(points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, RunSpec]:
+def specs_of(points: Points, common: Mapping[str, Any]) -> dict[str, RunSpec]:
     """The specs of ``points``, by their names; see ``measure``. Raises BadInput."""
     specs = {name: make_spec({**common, **given}) for name, given in points.items()}
     if not specs:

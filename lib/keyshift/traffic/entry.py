@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.messages import decode
 from keyshift.refusals import refusal
-from keyshift.traffic.messages import Command, Stop
+from keyshift.traffic.messages import Stop, TrafficCommand
 from keyshift.traffic.process import keep_reports_apart
 from keyshift.traffic.topics import Topic
 from keyshift.workloads import Workload, model_of
@@ -48,7 +48,7 @@ class TrafficConfig(BaseModel):
 class CommandLines:
     """Lines of standard input, read by a thread of its own: a configuration, then commands of these ``kinds``."""
 
-    def __init__(self, kinds: Any = Command) -> None:
+    def __init__(self, kinds: Any = TrafficCommand) -> None:
         self._kinds = kinds
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -76,7 +76,7 @@ class CommandLines:
         return decode(self._kinds, line) if line else Stop()
 
 
-def run(config_type: type[C], body: Callable[[C, CommandLines], None], kinds: Any = Command) -> None:
+def run(config_type: type[C], body: Callable[[C, CommandLines], None], kinds: Any = TrafficCommand) -> None:
     """Run ``body`` and exit; what Ctrl-C and the end of the terminal mean is up to who has started this process.
     ``kinds``: of its commands.
     """

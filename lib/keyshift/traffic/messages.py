@@ -66,7 +66,7 @@ class Stop:
 
 
 OfLoad = SkipEvents | Begin | SetRate | EndLoad
-Command = Annotated[OfLoad | Stop, Field(discriminator="kind")]
+TrafficCommand = Annotated[OfLoad | Stop, Field(discriminator="kind")]
 
 
 # -- from the generator ------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from keyshift.runtime.succession import UnitsMoved
 from keyshift.wire.faults import Fault
 
 T = TypeVar("T")
-Events = tuple[LogEvent, ...]  # of a protocol log
+LogEvents = tuple[LogEvent, ...]  # of a protocol log
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def make_codecs() -> None:
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, StepRecord, PhaseDone, UnitsCame, UnitsLeft),
         *(SavepointCalled, SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover, Position),
-        *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, bool, int, str),
+        *(CopiesWanted, CopiesClose, FaultNow, Measured, LogEvents, bool, int, str),
         *(Facts, SlotMarker, UnitsMoved, Record),
     ):
         codec(kind)
@@ -291,7 +291,7 @@ class Handover:
     measures: Measured
     watermarks: tuple[int, ...]
     savepoint: str
-    log: Events
+    log: LogEvents
     position: Position | None = None
 
 
@@ -365,9 +365,9 @@ def copied(order: str) -> Folder[CopiesClose]:
     return Folder(f"{ALL_COPIED.path}/{order}", {"": CopiesClose})
 
 
-def logs(question: str) -> Folder[Events]:
+def logs(question: str) -> Folder[LogEvents]:
     """The last protocol events of slots and routers, by place."""
-    return Folder(f"logs/{question}", {"": Events})
+    return Folder(f"logs/{question}", {"": LogEvents})
 
 
 ENDED_LOGS = logs("ended")  # of tasks that hand nothing over, by place; of one that has failed with "-failed" behind

@@ -24,7 +24,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, Damaged, ProtocolViolation
 from keyshift.model.keys import Assignment, UnitId
-from keyshift.objects import Bucket, Progress
+from keyshift.objects import Bucket, ByteProgress
 from keyshift.ordering import Position
 from keyshift.refusals import refusal
 from keyshift.runtime.snapshots import SnapshotPart
@@ -154,7 +154,7 @@ class SavepointStore:
         parts: Iterable[SnapshotPart],
         schema: pa.Schema,
         chunk_bytes: int,
-        progress: Progress = lambda more: None,
+        progress: ByteProgress = lambda more: None,
     ) -> list[Location]:
         """Write parts of a slot's units for the savepoint or snapshot ``name``. Raises ServiceUnavailable.
 
@@ -349,10 +349,10 @@ def _end(place: Location) -> int:
     return place.offset + place.length
 
 
-Part = tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]  # timers, deleted keys, values
+SavedPart = tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]  # timers, deleted keys, values
 
 
-def _decoded(place: Location, data: memoryview) -> Part:
+def _decoded(place: Location, data: memoryview) -> SavedPart:
     if zlib.crc32(data) != place.crc:
         raise Damaged(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
     streams, begin = [], 0
@@ -364,7 +364,7 @@ def _decoded(place: Location, data: memoryview) -> Part:
     return timers, *(list(pa.ipc.open_stream(stream)) if len(stream) else [] for stream in streams[1:])
 
 
-def _joined(unit: int, parts: Sequence[Part]) -> SavedUnit:
+def _joined(unit: int, parts: Sequence[SavedPart]) -> SavedUnit:
     *_, (timers, _, _) = parts
     seen = pa.array([], pa.int64())  # keys of which a later part has told
     batches: list[pa.RecordBatch] = []

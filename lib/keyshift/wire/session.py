@@ -10,7 +10,7 @@ from kazoo.exceptions import KazooException
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.wire.client import ANSWER_S, GIVE_UP_S, begin, end
 
-Begun = tuple[KazooClient, threading.Event]  # a session, and what is set while it has a connection
+BegunSession = tuple[KazooClient, threading.Event]  # a session, and what is set while it has a connection
 
 
 class _Ahead:
@@ -19,7 +19,7 @@ class _Ahead:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of: tuple[str, str] | None = None
-        self._begun: Begun | None = None
+        self._begun: BegunSession | None = None
 
     def begin(self, hosts: str, secret: str) -> None:
         """Begin a session, and do not wait for it. One for another job ends."""
@@ -30,7 +30,7 @@ class _Ahead:
         if other is not None:
             end(other[0])
 
-    def take(self, hosts: str, secret: str) -> Begun | None:
+    def take(self, hosts: str, secret: str) -> BegunSession | None:
         """The session, if there is one; it is the caller's now."""
         with self._lock:
             if self._of != (hosts, secret):

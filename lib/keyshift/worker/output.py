@@ -12,11 +12,11 @@ from keyshift.model.markers import SlotMarker
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
 from keyshift.runtime.slot import Cut, Mark, Moved
-from keyshift.runtime.succession import Change, UnitsMoved
+from keyshift.runtime.succession import ChangeOfHands, UnitsMoved
 from keyshift.runtime.turns import TurnEnd
 from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
-from keyshift.worker.router import Routed, Routing
+from keyshift.worker.router import RoutedBytes, Routing
 
 Results = Sequence[pa.RecordBatch | Mark | TurnEnd]
 TELL_TURNS = 10  # one of so many turns is told without results, to be compared with that of other replicas
@@ -145,8 +145,8 @@ class NextStage(Routing, SlotOutput):
             rows += self._up_to_date(now_us)
         return self.in_batch(rows)
 
-    def _up_to_date(self, now_us: int) -> list[Routed]:
-        rows: list[Routed] = []
+    def _up_to_date(self, now_us: int) -> list[RoutedBytes]:
+        rows: list[RoutedBytes] = []
         while marks := [n for n, each in enumerate(self._pending) if not isinstance(each, pa.RecordBatch)]:
             first = marks[0]
             if first:
@@ -161,14 +161,14 @@ class NextStage(Routing, SlotOutput):
         self._keep_no_promise()
         return rows
 
-    def _moved(self) -> list[Routed]:
+    def _moved(self) -> list[RoutedBytes]:
         """One row for the mark that is pending first and those of units right behind it; none if it is a cut."""
-        changes: dict[bool, list[Change]] = {False: [], True: []}  # begun, ended
+        changes: dict[bool, list[ChangeOfHands]] = {False: [], True: []}  # begun, ended
         count = 0  # of marks, which are very many if units are
         while count < len(self._pending) and isinstance(mark := self._pending[count], Moved):
             if count and not self._may_say(mark):
                 break
-            changes[mark.left].append(Change(mark.unit, mark.version, mark.hop))
+            changes[mark.left].append(ChangeOfHands(mark.unit, mark.version, mark.hop))
             count += 1
         del self._pending[: max(count, 1)]
         said = UnitsMoved(tuple(changes[False]), tuple(changes[True]))
@@ -207,7 +207,7 @@ class NextStage(Routing, SlotOutput):
                 self._waits_since, self._given_up = 0.0, mark.name
             return given_up
 
-    def _frame(self, results: list[pa.RecordBatch], now_us: int) -> list[Routed]:
+    def _frame(self, results: list[pa.RecordBatch], now_us: int) -> list[RoutedBytes]:
         self._frames += 1
         rows, _ = self.routed(self._slot, self._frames, self.stage.from_all(results), 0, now_us)
         return rows
@@ -220,7 +220,7 @@ class NextStage(Routing, SlotOutput):
         return bool(self._waits_since)
 
 
-def passed_on(slot: int, markers: Sequence[SlotMarker]) -> list[Routed]:
+def passed_on(slot: int, markers: Sequence[SlotMarker]) -> list[RoutedBytes]:
     """What is said to the job, by way of a ``slot`` of the next stage."""
     rows = (Row(spark_rows.MARKER, 0, NO_VERSION, 0, 0, messages.encode(said)) for said in markers)
     return [(slot, spark_rows.packed(row)) for row in rows]

@@ -22,7 +22,7 @@ from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
 from keyshift.workloads import Source
 
-Routed = tuple[int, bytes]  # a row, and the slot it goes to
+RoutedBytes = tuple[int, bytes]  # a row, and the slot it goes to
 
 
 class Routing:
@@ -82,7 +82,7 @@ class Routing:
 
     def routed(
         self, router: int, offset: int, events: pa.RecordBatch, watermark: int, time_us: int | None = None
-    ) -> tuple[list[Routed], list[str]]:
+    ) -> tuple[list[RoutedBytes], list[str]]:
         """Rows for all slots, and savepoints whose barriers are among them; see ``RouterCore.frame``.
 
         Raises ServiceUnavailable if ZooKeeper has been away for so long that nobody would hear of a switch.
@@ -93,12 +93,12 @@ class Routing:
 
     def _routed(
         self, router: int, offset: int, events: pa.RecordBatch, watermark: int, time_us: int | None
-    ) -> tuple[list[Routed], list[str]]:
+    ) -> tuple[list[RoutedBytes], list[str]]:
         """Rows for all slots, as ``routed`` gives them; under the lock."""
         rows, savepoints = self._core.frame(router, offset, events, watermark, time_us)
         return self._out(router, rows), savepoints
 
-    def _out(self, router: int, rows: list[tuple[int, Row]]) -> list[Routed]:
+    def _out(self, router: int, rows: list[tuple[int, Row]]) -> list[RoutedBytes]:
         """What the core has said, as it goes out; under the lock."""
         if self._core.log.new:
             self._core.log.stamp(now_us())
@@ -106,12 +106,12 @@ class Routing:
             rows, self._primers = self._primers + rows, []
         return _packed(rows)
 
-    def moved(self, router: int, offset: int, said: UnitsMoved) -> list[Routed]:
+    def moved(self, router: int, offset: int, said: UnitsMoved) -> list[RoutedBytes]:
         """Rows for all slots about units that move in the stage before."""
         with self._lock:
             return _packed(self._core.moved(router, offset, said))
 
-    def resume(self) -> list[Routed]:
+    def resume(self) -> list[RoutedBytes]:
         """Give what was kept back, in its order."""
         return _packed(self._core.resume())
 
@@ -121,7 +121,7 @@ class Routing:
         with self._lock:
             return self._core.full
 
-    def in_batch(self, rows: list[Routed]) -> list[pa.RecordBatch]:
+    def in_batch(self, rows: list[RoutedBytes]) -> list[pa.RecordBatch]:
         """Rows as Spark takes them: one batch, or none."""
         return [spark_rows.routed(rows, self._slots_per_process)] if rows else []
 
@@ -150,7 +150,7 @@ class RouterTask(Routing):
     def _savepoint_called(self, called: nodes.SavepointCalled) -> None:
         self.request_savepoint(called.id)
 
-    def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
+    def frame(self, router: int, offset: int, value: pa.Buffer) -> list[RoutedBytes]:
         """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
         source = self._source = self._source or self._make_source(router)
         events, facts = frames.decode(value, source.schema)
@@ -168,5 +168,5 @@ class RouterTask(Routing):
         """End with the batch: nothing more is routed in it."""
 
 
-def _packed(rows: list[tuple[int, Row]]) -> list[Routed]:
+def _packed(rows: list[tuple[int, Row]]) -> list[RoutedBytes]:
     return [(slot, spark_rows.packed(row)) for slot, row in rows]

@@ -17,8 +17,8 @@ from keyshift.worker.turn_router import make_router
 
 STALL_S = 0.005
 
-Batches = Iterator[pa.RecordBatch]
-Task = Callable[[Batches], Batches]  # what runs in one task of a stage, for ``mapInArrow``
+RecordBatches = Iterator[pa.RecordBatch]
+Task = Callable[[RecordBatches], RecordBatches]  # what runs in one task of a stage, for ``mapInArrow``
 
 
 def router(config: JobConfig, batch_s: float) -> Task:
@@ -27,7 +27,7 @@ def router(config: JobConfig, batch_s: float) -> Task:
     Here and in a slot, rows without a value have only pushed others.
     """
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: RecordBatches) -> RecordBatches:
         task = make_router(config)
         # Then little comes any more. A router that waited for room would keep the batch from ending, and wait for ever
         # if another one has ended its own without switching: slots take the end of all for its barrier.
@@ -65,7 +65,7 @@ def slot(config: JobConfig, batch_s: float) -> Task:
     this one, ``ROUTED``.
     """
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: RecordBatches) -> RecordBatches:
         from pyspark import TaskContext
 
         context = TaskContext.get()

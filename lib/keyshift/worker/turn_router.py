@@ -18,7 +18,7 @@ from keyshift.runtime.router import RouterCore
 from keyshift.runtime.turn_router import TurnRouter
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
-from keyshift.worker.router import Routed, RouterTask, Routing
+from keyshift.worker.router import RoutedBytes, RouterTask, Routing
 
 LOOK_S = 0.002  # between two looks whether an appointment holds
 
@@ -108,7 +108,7 @@ class TurnRouterTask(TurnRouting, RouterTask):
 
     def routed(  # noqa: D102
         self, router: int, offset: int, events: pa.RecordBatch, watermark: int, time_us: int | None = None
-    ) -> tuple[list[Routed], list[str]]:
+    ) -> tuple[list[RoutedBytes], list[str]]:
         if self._router is None:
             self.listen(router)
         while True:

@@ -30,25 +30,25 @@ def misplaced(workload: Grouped, part: pd.DataFrame) -> Iterator[str]:
     yield from lines(part, part["unit"] != workload.units_of(part["key"]), text)
 
 
-Table: TypeAlias = pd.DataFrame | pa.Table  # of the latter types are known, also of lists that are empty
+AnyTable: TypeAlias = pd.DataFrame | pa.Table  # of the latter types are known, also of lists that are empty
 
 
 class Tables:
     """Answers statements about tables by their names. ``parameters``: what ``$name`` is in statements that have it."""
 
-    def __init__(self, parameters: dict[str, int], **tables: Table) -> None:
+    def __init__(self, parameters: dict[str, int], **tables: AnyTable) -> None:
         import duckdb  # here: slots load the modules of oracles too, and need no database
 
         # Of the one database of this process: to make another takes longer than most statements.
         self._connection, self._parameters = duckdb.cursor(), parameters
         self.add(**tables)
 
-    def add(self, **tables: Table) -> None:
+    def add(self, **tables: AnyTable) -> None:
         """Add tables, or others in place of those of the same names. They must not change."""
         for name, table in tables.items():
             self._connection.register(name, table)
 
-    def __call__(self, statement: str, **tables: Table) -> pd.DataFrame:
+    def __call__(self, statement: str, **tables: AnyTable) -> pd.DataFrame:
         """The answer. Sums of integers are floats, unless the statement casts them."""
         answer: pd.DataFrame = self._run(statement, tables).df()
         return answer
@@ -58,7 +58,7 @@ class Tables:
         for name, statement in statements.items():
             self._run(f"CREATE OR REPLACE TEMP TABLE {name} AS {statement}", {})
 
-    def lines(self, statement: str, text: str, **tables: Table) -> Iterator[str]:
+    def lines(self, statement: str, text: str, **tables: AnyTable) -> Iterator[str]:
         """``text`` for each row of the answer, exact. It may name columns, and so may the text in column ``wrong``."""
         answer = self._run(statement, tables)
         names = [column[0] for column in answer.description]
@@ -66,7 +66,7 @@ class Tables:
             values = dict(zip(names, row, strict=True))
             yield text.replace("{wrong}", values.get("wrong", "")).format_map(values)
 
-    def _run(self, statement: str, tables: dict[str, Table]) -> Any:
+    def _run(self, statement: str, tables: dict[str, AnyTable]) -> Any:
         self.add(**tables)
         used = {name: value for name, value in self._parameters.items() if f"${name}" in statement}
         return self._connection.execute(statement, used)

@@ -7,7 +7,7 @@ import pytest
 from small_jobs import file_of
 
 from keyshift.control import process
-from keyshift.control.background import Order
+from keyshift.control.background import StartOrder
 from keyshift.control.files import Jobs
 from keyshift.driver.job import Past
 from keyshift.experiment.live_spec import live_spec
@@ -25,7 +25,7 @@ def home(monkeypatch, tmp_path):
 
 def entry(run, **values):
     values = VALUES | values
-    order = Order(name=NAME, values=values, profile=None, entry=run)
+    order = StartOrder(name=NAME, values=values, profile=None, entry=run)
     found = process._Entry(order, live_spec(values), threading.Event())
     found.expect(run, "secret")
     Jobs().write(file_of(NAME, entry=run))

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from keyshift.driver import agreement
-from keyshift.driver.agreement import Agreement, Say, alone
+from keyshift.driver.agreement import Agreement, MemberSay, alone
 from keyshift.waiting import wait_until
 
 
@@ -19,7 +19,7 @@ class Group:
 
     def decide(self, member, what, mine, of_all):
         def run():
-            say = Say(self.agreement, member)
+            say = MemberSay(self.agreement, member)
             self.results[member] = say.decide(what, mine, of_all, lambda: self.wanted)
 
         self.threads.append(threading.Thread(target=run, daemon=True))
@@ -90,7 +90,7 @@ def test_a_decision_counts_for_whoever_asks_for_it_later():
 def test_old_decisions_are_forgotten(monkeypatch):
     monkeypatch.setattr(agreement, "KEPT", 2)
     group = Group(FIRST)
-    say = Say(group.agreement, FIRST)
+    say = MemberSay(group.agreement, FIRST)
     for number in range(4):
         say.decide(number, number, most, lambda: True)
     assert say.decide(3, 9, most, lambda: True) == 3
@@ -107,9 +107,9 @@ def test_whoever_does_not_want_it_any_more_waits_no_more():
 def test_one_leaves_the_others_and_the_last_one_does_not():
     group = Group(FIRST, SECOND)
     group.decide(FIRST, "epoch", 5, most)
-    assert Say(group.agreement, SECOND).leave()
+    assert MemberSay(group.agreement, SECOND).leave()
     assert group.over() == {FIRST: 5}
-    assert not Say(group.agreement, FIRST).leave()
+    assert not MemberSay(group.agreement, FIRST).leave()
     group.decide(SECOND, "epoch", 9, most)
     assert group.over()[SECOND] is None, "nobody counts on it any more"
 
@@ -129,9 +129,9 @@ def test_one_that_leaves_has_ended_before_others_go_on_without_it():
         time.sleep(0.05)
         seen.append(group.results.copy())
 
-    assert Say(group.agreement, SECOND, end).leave()
+    assert MemberSay(group.agreement, SECOND, end).leave()
     assert group.over() == {FIRST: 5} and seen == [{}]
-    last = Say(group.agreement, FIRST, lambda: pytest.fail("it goes on"))
+    last = MemberSay(group.agreement, FIRST, lambda: pytest.fail("it goes on"))
     assert not last.leave()
 
 
@@ -139,7 +139,7 @@ def test_one_that_leaves_has_ended_before_others_go_on_without_it():
 def test_of_all_that_leave_at_once_one_stays(number):
     group, left = Group(*((each, 0) for each in range(number))), []
     threads = [
-        threading.Thread(target=lambda each=each: left.append(Say(group.agreement, (each, 0)).leave()))
+        threading.Thread(target=lambda each=each: left.append(MemberSay(group.agreement, (each, 0)).leave()))
         for each in range(number)
     ]
     for thread in threads:
@@ -151,7 +151,7 @@ def test_of_all_that_leave_at_once_one_stays(number):
 
 def test_the_next_attempt_of_one_that_has_left_has_a_say_again():
     group = Group(FIRST, SECOND)
-    Say(group.agreement, SECOND).leave()
+    MemberSay(group.agreement, SECOND).leave()
     group.living = [FIRST, (1, 1)]
     group.decide(FIRST, "epoch", 5, most)
     group.decide((1, 1), "epoch", 9, most)

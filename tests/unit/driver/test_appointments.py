@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from small_job import CONFIG
 
-from keyshift.driver.agreement import Agreement, Say
+from keyshift.driver.agreement import Agreement, MemberSay
 from keyshift.driver.appointments import LEAST_US, MOST_US, Appointments
 from keyshift.model.errors import MigrationFailed
 from keyshift.protocol.coordinator import Appointment
@@ -96,8 +96,8 @@ def together(*worlds):
 
 def test_replicas_appoint_the_same_epoch_and_it_holds_if_the_routers_of_all_have_confirmed_it():
     agreement = Agreement(lambda: [(0, 0), (1, 0)])
-    always = World(lambda router, time: True, agrees=Say(agreement, (0, 0)))
-    later = World(lambda router, time: router == 0 or time > 1, agrees=Say(agreement, (1, 0)))
+    always = World(lambda router, time: True, agrees=MemberSay(agreement, (0, 0)))
+    later = World(lambda router, time: router == 0 or time > 1, agrees=MemberSay(agreement, (1, 0)))
     together(always, later)
     assert always.told == later.told and [each.holds for each in always.told] == [False, False, True]
     assert always.told[0].epoch < always.told[1].epoch == always.epoch == later.epoch
@@ -111,8 +111,8 @@ def test_of_one_that_dies_before_it_has_confirmed_nobody_knows_if_it_has_passed_
         living[:] = [(0, 0)]
         return True
 
-    lives = World(lambda router, time: True, agrees=Say(agreement, (0, 0)))
-    dead = World(dies, agrees=Say(agreement, (1, 0)))
+    lives = World(lambda router, time: True, agrees=MemberSay(agreement, (0, 0)))
+    dead = World(dies, agrees=MemberSay(agreement, (1, 0)))
     together(lives, dead)
     assert [each.holds for each in lives.told] == [False, False, True]
     assert lives.told[0].epoch < lives.told[1].epoch == lives.epoch

@@ -8,7 +8,7 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.driver import leader as module
-from keyshift.driver.agreement import Agreement, Say
+from keyshift.driver.agreement import Agreement, MemberSay
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied
 from keyshift.driver.step_log import StepLog
@@ -311,7 +311,7 @@ def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads
 @pytest.mark.parametrize(("others", "ends"), [([(1, 0)], True), ([], False)])
 def test_a_replica_that_is_late_with_a_step_ends_if_there_are_others(others, ends):
     nodes = Nodes()
-    agrees = Say(Agreement(lambda: [(0, 0), *others]), (0, 0))
+    agrees = MemberSay(Agreement(lambda: [(0, 0), *others]), (0, 0))
     config = replace(CONFIG, ordering="live_robin", heartbeat_us=20_000)
     leader = coordinator(nodes, deadline_s=0.05, appointments=Appointments(config, nodes, agrees))
     if ends:

@@ -10,7 +10,7 @@ from keyshift.model.messages import encode
 from keyshift.protocol.slot import Request, SlotMachine
 from keyshift.runtime.row import DATA, MOVED, SNAPSHOT, Row
 from keyshift.runtime.slot import DRAIN_RECORDS, Cut, SlotCore
-from keyshift.runtime.succession import Change, UnitsMoved
+from keyshift.runtime.succession import ChangeOfHands, UnitsMoved
 
 COME = 3 * DRAIN_RECORDS  # records with each row: more than a slice has at least
 MOST = 1 << 20
@@ -137,7 +137,7 @@ def test_what_a_router_says_behind_a_snapshot_keeps_its_order_if_a_unit_moves_to
         core.on_rows([Row(kind, router, 2, 0, 0, payload)], 0, lambda: True)
 
     def moved(router, left):
-        changes = [(Change(7, 3, 1),), ()]
+        changes = [(ChangeOfHands(7, 3, 1),), ()]
         take(router, MOVED, encode(UnitsMoved(*(reversed(changes) if left else changes))))
 
     take(0, SNAPSHOT)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyshift.runtime.row import DATA, Row
-from keyshift.runtime.succession import Change, Succession
+from keyshift.runtime.succession import ChangeOfHands, Succession
 
-CHANGE = Change(3, 7, 0)
+CHANGE = ChangeOfHands(3, 7, 0)
 
 
 def row(router, offset):

@@ -11,11 +11,11 @@ from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services import stack as stacks
 from keyshift.services.embedded import EmbeddedService
 from keyshift.services.kafka import Kafka
-from keyshift.services.service import HOST, Member
+from keyshift.services.service import HOST, ServiceNode
 from keyshift.services.stack import STORE, Stack
 from keyshift.services.zookeeper import ZooKeeper
 
-OF_THREE = [Member(number, (HOST,) * 3) for number in (1, 2, 3)]
+OF_THREE = [ServiceNode(number, (HOST,) * 3) for number in (1, 2, 3)]
 
 
 @pytest.fixture(autouse=True)

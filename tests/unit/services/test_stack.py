@@ -32,7 +32,7 @@ from keyshift.services.embedded import EmbeddedService, Ports
 from keyshift.services.go_programs import go_program
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import PROGRAM, MinIO
-from keyshift.services.service import ALONE, HOST, Command, Env, Member, Service
+from keyshift.services.service import ALONE, HOST, Argv, Env, Service, ServiceNode
 from keyshift.services.stack import DEFAULT_PORTS, SERVICES, STORE, Stack
 from keyshift.waiting import wait_until
 
@@ -592,14 +592,14 @@ class Listener(Service):
     name, title, deadline_s = "listener", "Listener", DEADLINE_S
     default_ports: ClassVar = {"zookeeper": 19992, "kafka_relay": 19993}  # nobody listens at the second
 
-    def __init__(self, home: Path, rivals: Sequence[socket.socket] = (), node: Member = ALONE) -> None:
+    def __init__(self, home: Path, rivals: Sequence[socket.socket] = (), node: ServiceNode = ALONE) -> None:
         super().__init__(home, node=node)
         self.rivals = list(rivals)
 
-    def fetch(self, say: Say, cancel: threading.Event) -> Command:
+    def fetch(self, say: Say, cancel: threading.Event) -> Argv:
         return [sys.executable, "-c"]
 
-    def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
+    def configure(self, program: Argv, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Argv, Env]:
         if self.rivals:  # somebody else is quicker
             rival = self.rivals.pop()
             rival.bind((HOST, ports["zookeeper"]))
@@ -653,7 +653,7 @@ def test_the_port_of_a_relay_goes_with_that_of_clients_as_far_as_there_are_ports
     assert list(Ports(tmp_path, wanted).choose(Kafka(tmp_path), silent).values()) == ports
 
 
-@pytest.mark.parametrize("node", [ALONE, Member(1, (HOST,) * 3)])
+@pytest.mark.parametrize("node", [ALONE, ServiceNode(1, (HOST,) * 3)])
 def test_a_service_that_does_not_answer_is_started_again_at_its_ports(tmp_path, node):
     """Its own process has them until it is ended; other nodes would not find it at others."""
     with ExitStack() as stack:

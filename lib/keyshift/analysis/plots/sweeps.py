@@ -31,7 +31,7 @@ from keyshift.analysis.plots.style import (
     styles,
 )
 from keyshift.analysis.sweeps import in_order, sweep
-from keyshift.analysis.tables import MEASURES, Measure, Row, phase_name
+from keyshift.analysis.tables import MEASURES, Measure, SummaryRow, phase_name
 from keyshift.model.errors import BadInput
 
 MEASURED = ("P99 spike (ms)", "completion (s)")
@@ -46,7 +46,7 @@ _PHASE_MEASURES: dict[str, Measure] = {name: MEASURES[phase_name(name)] for name
 
 
 def sweep_lines(
-    summaries: Sequence[Row],
+    summaries: Sequence[SummaryRow],
     parameter: str,
     measures: Sequence[str] | Mapping[str, Measure] = MEASURED,
     group: str = "strategy",
@@ -82,7 +82,7 @@ def sweep_lines(
 
 
 def sweep_bars(
-    summaries: Sequence[Row],
+    summaries: Sequence[SummaryRow],
     parameter: str,
     measures: Sequence[str] | Mapping[str, Measure] = MEASURED,
     group: str = "strategy",
@@ -128,7 +128,7 @@ def sweep_bars(
 
 
 def phase_bars(
-    summaries: Sequence[Row],
+    summaries: Sequence[SummaryRow],
     parameter: str = "strategy",
     group: str | None = None,
     *,
@@ -169,7 +169,7 @@ def phase_bars(
     return finish(figure, title, handles, _notes(swept.points[swept.points["measure"] == _TOTAL]))
 
 
-def _total(row: Row) -> float | None:
+def _total(row: SummaryRow) -> float | None:
     """Seconds until the last unit is drained; None if a phase is not known (a plan that was not measured took none)."""
     found = [_PHASE_MEASURES[name](row) for name in PHASE_STYLES]
     return None if None in found[1:] else sum(value or 0.0 for value in found)
@@ -183,7 +183,7 @@ class _Swept:
 
     def __init__(
         self,
-        summaries: Sequence[Row],
+        summaries: Sequence[SummaryRow],
         parameter: str,
         measures: Sequence[str] | Mapping[str, Measure],
         group: str,

@@ -27,12 +27,12 @@ from keyshift.analysis.plots.style import (
     style_of,
     styles,
 )
+from keyshift.analysis.tables import RunTables
 from keyshift.analysis.timelines import faults as faults_of
 from keyshift.analysis.timelines import resources, throughput
 from keyshift.model.errors import BadInput
 
 Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
-Tables = Mapping[str, pd.DataFrame]  # of a run, by name, as ``ResultStore.get_tables`` gives them
 _SIZE = (4.3, 2.8)  # of a panel, in inches
 _GREY = "#444444"  # for all strategies
 _PROCESSES: dict[str, tuple[Any, Any, str]] = {  # colour, dashes and name
@@ -133,7 +133,7 @@ def latency_signs(runs: Iterable[pd.DataFrame]) -> list[Artist]:
     return signs
 
 
-def throughput_panels(runs: Mapping[str, Tables], *, title: str = "Results while state moves") -> Figure:
+def throughput_panels(runs: Mapping[str, RunTables], *, title: str = "Results while state moves") -> Figure:
     """Results per second over time, one panel per run, all with the same axes. Tables: latency, migration, metrics."""
     _require(runs)
     columns = columns_for(len(runs))
@@ -147,7 +147,7 @@ def throughput_panels(runs: Mapping[str, Tables], *, title: str = "Results while
     return finish(figure, title, _mark_from_zero(axes, columns, list(runs.values())))
 
 
-def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and memory while state moves") -> Figure:
+def resource_panels(runs: Mapping[str, RunTables], *, title: str = "Processors and memory while state moves") -> Figure:
     """CPU (100 % is one processor) and resident memory of the job over time, two panels per run; and below them how
     full the machine was, if all of them know. Tables: migration, metrics.
     """
@@ -191,14 +191,14 @@ def _require(runs: Mapping[str, Any]) -> None:
         raise BadInput("no run given: a figure of runs needs at least one")
 
 
-def mark_runs(axes: Sequence[Axes], columns: int, runs: Sequence[Tables]) -> list[Artist]:
+def mark_runs(axes: Sequence[Axes], columns: int, runs: Sequence[RunTables]) -> list[Artist]:
     """Mark when what happened to the run of each panel; gives the handles for it. Tables: migration, metrics."""
     struck = [[at_s for at_s, _ in faults_of(tables["metrics"])] for tables in runs]
     hatched = [disturbed(tables["metrics"]) or () for tables in runs]
     return _mark(axes, columns, [tables["migration"] for tables in runs], struck, hatched)
 
 
-def _mark_from_zero(axes: Sequence[Axes], columns: int, runs: Sequence[Tables]) -> list[Artist]:
+def _mark_from_zero(axes: Sequence[Axes], columns: int, runs: Sequence[RunTables]) -> list[Artist]:
     """Mark as ``mark_runs`` does, on axes from 0 on."""
     marks = mark_runs(axes, columns, runs)
     for ax in axes:

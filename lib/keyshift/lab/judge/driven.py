@@ -63,7 +63,7 @@ class DrivenStage:
         self.slots = [
             make_core(slot, stage, store, shape, {}, first.units_of(slot), [], first.version) for slot in range(slots)
         ]
-        self.results = Results()
+        self.results = DrivenResults()
 
     def _router(self, number: int, first: Assignment, slots: int, split: ArrowSplit) -> RouterCore[pa.RecordBatch]:
         return RouterCore(RouterMachine(first), slots, _QUEUE_BYTES, split)
@@ -213,7 +213,7 @@ class DrivenTurns(DrivenStage):
         return ends
 
 
-class Results:
+class DrivenResults:
     """What all slots gave, one log per slot."""
 
     def __init__(self) -> None:

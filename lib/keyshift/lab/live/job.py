@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from keyshift.experiment.commands import UNDER_WAY, Answer, Command
-from keyshift.experiment.live_spec import parameters, partitions, room
+from keyshift.experiment.commands import UNDER_WAY, Command, CommandAnswer
+from keyshift.experiment.live_spec import most_slots, parameters, partitions
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import told
 from keyshift.lab.controls import JobControls
@@ -29,7 +29,7 @@ from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.traffic.messages import Latencies
 
 TOLD = 10  # decisions of an autoscaler in a status
-Record = Callable[..., Manifest]  # see ``Lab.record``
+RecordRun = Callable[..., Manifest]  # see ``Lab.record``
 
 
 class LiveJob:
@@ -44,14 +44,14 @@ class LiveJob:
 
     def __init__(
         self,
-        record: Record,
+        record: RecordRun,
         spec: RunSpec,
         on_end: Callable[[], None] = lambda: None,
         keeper: Keeper | None = None,
     ) -> None:
         self._record, self.spec, self._on_end, self._keeper = record, spec, on_end, keeper or Keeper()
         resumed = self._keeper.resumed
-        self.most = dict.fromkeys(spec.tasks, room(spec))  # slots of each stage that a restart may lead to
+        self.most = dict.fromkeys(spec.tasks, most_slots(spec))  # slots of each stage that a restart may lead to
         self.run_id = resumed().run_id if resumed else new_run_id(spec.workload.name, spec.strategy.name)
         self.ready, self.ended = threading.Event(), threading.Event()
         self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
@@ -210,7 +210,7 @@ class LiveJob:
 
     # -- what can be done with it -------------------------------------------------------------------------------------
 
-    def do(self, command: Command, wait: bool = False) -> Answer:
+    def do(self, command: Command, wait: bool = False) -> CommandAnswer:
         """Carry out a command and give its answer; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
         answer = run.inbox.ask(lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.most)))

@@ -43,7 +43,7 @@ class Spent(NamedTuple):
         return cls(times.user + times.system, ended, process.ppid())
 
 
-class Looks:
+class Spending:
     """What processes spend between two looks at them, each second of it once. Of one that has ended in between, the
     last of it is its parent's. ``first``: the look before all.
     """
@@ -95,7 +95,7 @@ class Sampler:
         self._used: dict[str, PodUsed] = {}  # likewise, what they told last
         self._stop = threading.Event()
         self._clock_set: list[float] = []  # seconds by which somebody has set the clock, each time
-        self._cpu = Looks({})
+        self._cpu = Spending({})
         # When the machine was looked at last, and seconds of its processors by then, by what they did.
         self._machine: tuple[float, dict[str, float]] = (0.0, {})
         # Times and values, by metric and instance: eight bytes each, as a job may last for days.
@@ -131,7 +131,7 @@ class Sampler:
     def _run(self) -> None:
         before, last = clocks()
         self._machine = (time.monotonic(), processors_s())
-        self._cpu = Looks(dict(_spent(self._around())))
+        self._cpu = Spending(dict(_spent(self._around())))
         while not self._stop.wait(SAMPLED_S):
             now, moment = clocks()
             if abs(set_by := (now - before) - (moment - last)) > CLOCK_SET_S:

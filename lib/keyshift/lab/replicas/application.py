@@ -70,7 +70,7 @@ class GiveWayNoMore:
     kind: Literal["give way no more"] = "give way no more"
 
 
-Command = Annotated[RunQuery | StopQuery | GiveWayNoMore | Stop, Field(discriminator="kind")]
+ApplicationCommand = Annotated[RunQuery | StopQuery | GiveWayNoMore | Stop, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class QueryEnded:
     kind: Literal["ended"] = "ended"
 
 
-Report = Annotated[Ready | QueryStarted | QueryEnded, Field(discriminator="kind")]
+ApplicationReport = Annotated[Ready | QueryStarted | QueryEnded, Field(discriminator="kind")]
 
 
 def serve(config: ApplicationConfig, commands: CommandLines) -> None:
@@ -148,4 +148,4 @@ def _started(spark: SparkSession, told: RunQuery) -> StreamingQuery:
 
 
 if __name__ == "__main__":
-    run(ApplicationConfig, serve, Command)
+    run(ApplicationConfig, serve, ApplicationCommand)

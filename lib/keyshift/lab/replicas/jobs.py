@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keyshift.driver.agreement import Agreement, Member, Say
+from keyshift.driver.agreement import Agreement, Member, MemberSay
 from keyshift.driver.job import Job, forget_attempts, newest_attempt
 from keyshift.driver.job_faults import ServicesToHit
 from keyshift.driver.snapshotter import CAPTURE, capture
@@ -109,7 +109,7 @@ class Replicas:
         for stage in job.stages:
             if not config.apart:
                 member = config.replica, config.attempt
-                stage.agrees = Say(self._agreements[stage.name], member, application.kill)
+                stage.agrees = MemberSay(self._agreements[stage.name], member, application.kill)
         return job, KeyshiftJob(self._spec, job)
 
     def _members(self) -> list[Member]:

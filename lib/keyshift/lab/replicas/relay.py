@@ -43,7 +43,7 @@ class RelayPorts:
     ports: dict[str, tuple[int, ...]]
 
 
-Command = Annotated[CutOff | Stop, Field(discriminator="kind")]
+RelayCommand = Annotated[CutOff | Stop, Field(discriminator="kind")]
 
 
 def serve(config: Relayed, commands: CommandLines) -> None:
@@ -52,20 +52,20 @@ def serve(config: Relayed, commands: CommandLines) -> None:
 
 
 async def _relay(config: Relayed, commands: CommandLines) -> None:
-    gates = {service: Gate() for service in config.services}
+    valves = {service: Valve() for service in config.services}
     ports: dict[str, tuple[int, ...]] = {}
     for service, routes in config.services.items():
-        connect = partial(_connect, gates[service])
+        connect = partial(_connect, valves[service])
         servers = [await asyncio.start_server(partial(connect, each), HOST, each.port) for each in routes]
         ports[service] = tuple(server.sockets[0].getsockname()[1] for server in servers)
     say(RelayPorts(ports))
     while not isinstance(command := await asyncio.to_thread(commands.next, 3600.0), Stop):
         if isinstance(command, CutOff):
-            gates[command.service].close(command.seconds)
+            valves[command.service].close(command.seconds)
 
 
-class Gate:
-    """A gate between a replica and a service: open, or closed for a time."""
+class Valve:
+    """A valve between a replica and a service: open, or closed for a time."""
 
     def __init__(self) -> None:
         self._open, self._cuts = asyncio.Event(), 0
@@ -87,20 +87,20 @@ class Gate:
         await self._open.wait()
 
 
-async def _connect(gate: Gate, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await gate.passed()
+async def _connect(valve: Valve, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await valve.passed()
     try:
         from_service, to_service = await asyncio.open_connection(*route.to)
     except OSError:
         return writer.close()
-    await asyncio.gather(_copy(reader, to_service, gate), _copy(from_service, writer, gate))
+    await asyncio.gather(_copy(reader, to_service, valve), _copy(from_service, writer, valve))
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: Gate) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, valve: Valve) -> None:
     """Copy what comes, until one of both ends of the connection is closed."""
     try:
         while data := await reader.read(READ_BYTES):
-            await gate.passed()
+            await valve.passed()
             writer.write(data)
             await writer.drain()
     except ConnectionError:
@@ -110,4 +110,4 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate
 
 
 if __name__ == "__main__":
-    run(Relayed, serve, Command)
+    run(Relayed, serve, RelayCommand)

@@ -11,10 +11,10 @@ import psutil
 
 from keyshift.lab.replicas.application import (
     ApplicationConfig,
+    ApplicationReport,
     GiveWayNoMore,
     QueryEnded,
     QueryStarted,
-    Report,
     RunQuery,
     StopQuery,
 )
@@ -60,7 +60,7 @@ class Application:
 
     def begin(self) -> None:
         """Start it, without waiting."""
-        self._begun = JsonProcess(MODULE, self._config, Report, self._heard)
+        self._begun = JsonProcess(MODULE, self._config, ApplicationReport, self._heard)
 
     @property
     def _process(self) -> JsonProcess:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
+from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, ScriptStep
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import Second
@@ -145,7 +145,7 @@ class RateSearch:
             found += f"{self.held.p99_ms:.1f} ms"
         run.system.note(f"the rate was searched, {len(self.tried)} were tried: {found}")
 
-    def _burst(self, run: RunLoop, rate: float) -> Generator[Step, None, Burst]:
+    def _burst(self, run: RunLoop, rate: float) -> Generator[ScriptStep, None, Burst]:
         run.reporter.enter(Doing(Activity.STEADY, f"{rate:.0f} events/s"))
         seconds, told = run.traffic.seconds, len(run.traffic.seconds)
         yield partial(run.change_rate, rate)

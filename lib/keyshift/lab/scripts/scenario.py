@@ -10,7 +10,7 @@ from keyshift.experiment.replicas import ends_one
 from keyshift.experiment.scenario import Action, Migrate
 from keyshift.lab.controls import JobControls
 from keyshift.lab.plans.migrations import Migrations
-from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
+from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, ScriptStep
 from keyshift.lab.system import KeyshiftJob, LiveSystem, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected, QueryDied, ServiceUnavailable
 from keyshift.model.notes import Activity, Doing
@@ -59,7 +59,7 @@ def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script
         yield lambda: system.announce(action.change)
 
 
-def _await_full(system: SystemUnderTest, ends: float) -> Generator[Step, None, bool]:
+def _await_full(system: SystemUnderTest, ends: float) -> Generator[ScriptStep, None, bool]:
     """Hold a death back until the replica that died before is full again: it could hit the only one that answers. Gives
     whether that was so before the load ends.
     """

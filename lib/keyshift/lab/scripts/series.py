@@ -18,7 +18,7 @@ from keyshift.experiment.scenario import Map, ScenarioPart
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span, bytes_beside
 from keyshift.lab.judge.final_state import CopiedAhead
-from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, Step
+from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, ScriptStep
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.notes import Activity, Doing
@@ -136,7 +136,7 @@ class Series:
         yield from self._go_back()
         self._laps.append(Lap(spec, span, planned_s, numbers, copied, sent, notes))
 
-    def _migrate(self, spec: RunSpec, point: Strategy) -> Generator[Step, None, tuple[float, dict[str, int]]]:
+    def _migrate(self, spec: RunSpec, point: Strategy) -> Generator[ScriptStep, None, tuple[float, dict[str, int]]]:
         """Migrate until it is over. Gives seconds for the plans, and the numbers of the migrations."""
         system, begin = self._system, time.perf_counter()
         proposals = [system.plans.propose(stage, spec.changes[0], point) for stage in spec.moving]

@@ -14,7 +14,6 @@ The machine never sees state or the content of records: ``Record`` is whatever t
 from keyshift.protocol.slot.effects import (
     Capture,
     Complete,
-    Effect,
     Forget,
     Freeze,
     Hurry,
@@ -25,6 +24,7 @@ from keyshift.protocol.slot.effects import (
     Request,
     Send,
     Skip,
+    SlotEffect,
 )
 from keyshift.protocol.slot.machine import SlotMachine
 from keyshift.protocol.slot.turn_machine import TurnMachine
@@ -32,7 +32,6 @@ from keyshift.protocol.slot.turn_machine import TurnMachine
 __all__ = [
     "Capture",
     "Complete",
-    "Effect",
     "Forget",
     "Freeze",
     "Hurry",
@@ -43,6 +42,7 @@ __all__ = [
     "Request",
     "Send",
     "Skip",
+    "SlotEffect",
     "SlotMachine",
     "TurnMachine",
 ]

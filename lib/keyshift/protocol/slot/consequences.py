@@ -9,13 +9,13 @@ from keyshift.model.keys import RouterId, Step, UnitId, Version
 from keyshift.protocol.slot.effects import (
     Capture,
     Complete,
-    Effect,
     Installed,
     Open,
     Prepared,
     Released,
     Request,
     Send,
+    SlotEffect,
 )
 from keyshift.protocol.slot.phases import AT_THE_OTHER, NOT_INSTALLED, NOT_RELEASED, Event, Phase
 from keyshift.protocol.slot.queues import Record
@@ -25,9 +25,9 @@ from keyshift.protocol.slot.situation import ActiveStep, Situation
 class Consequences(Situation[Record]):
     """What follows from an event, and changes the situation; the rest is effects, for whoever drives the slot."""
 
-    def _advance(self, touched: Iterable[int] = ()) -> list[Effect]:
+    def _advance(self, touched: Iterable[int] = ()) -> list[SlotEffect]:
         """Do what follows from an event. Of the step's units only those ``touched`` by it may be ready to go now."""
-        effects: list[Effect] = []
+        effects: list[SlotEffect] = []
         if step := self._step:
             if not step.aligned and self._ready(step):
                 step.aligned = True
@@ -42,11 +42,11 @@ class Consequences(Situation[Record]):
             effects += self._capture()
         return effects
 
-    def _capture(self) -> list[Effect]:
+    def _capture(self) -> list[SlotEffect]:
         """Capture the snapshot, if every router stands there: all state is here."""
         if (pending := self._snapshot) is None:
             return []
-        effects: list[Effect] = []
+        effects: list[SlotEffect] = []
         if not pending.prepared:
             pending.prepared = True
             effects.append(Prepared(pending.version))
@@ -57,7 +57,7 @@ class Consequences(Situation[Record]):
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def prepare(self, version: Version, step: Step, before: int = 0) -> list[Effect]:
+    def prepare(self, version: Version, step: Step, before: int = 0) -> list[SlotEffect]:
         """Prepare a published step that will switch with ``version``. Repeated or outdated calls change nothing.
 
         The step of version ``before`` has switched and has to end first. Any other earlier one was cancelled, if this
@@ -103,9 +103,9 @@ class Consequences(Situation[Record]):
             del self._queues[unit]
         self._step = self._ahead = None
 
-    def _report(self, step: ActiveStep) -> list[Effect]:
+    def _report(self, step: ActiveStep) -> list[SlotEffect]:
         """Report what of the step is done here, once; then the step has ended here, and the one ahead is prepared."""
-        effects: list[Effect] = []
+        effects: list[SlotEffect] = []
         # A pure destination does not wait for its own last barrier: with the state here, every router has switched.
         if not step.released and not self._phases.any(NOT_RELEASED):
             step.released = True
@@ -127,7 +127,7 @@ class Consequences(Situation[Record]):
 
     # -- units ---------------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, step: ActiveStep, unit: UnitId) -> list[Effect]:
+    def _hand_over(self, step: ActiveStep, unit: UnitId) -> list[SlotEffect]:
         """Send ``unit`` to the other slot of its move, if it may go now."""
         match self._phases[unit]:
             case Phase.BORROWED if unit in step.asked:
@@ -145,7 +145,7 @@ class Consequences(Situation[Record]):
                 return self._lend(step, unit)
         return []
 
-    def _lend(self, step: ActiveStep, unit: UnitId) -> list[Effect]:
+    def _lend(self, step: ActiveStep, unit: UnitId) -> list[SlotEffect]:
         """Lend ``unit``, but not before the router has switched whose record waits at the destination."""
         heard = frozenset(RouterId(router) for router, version in self._heard.items() if version >= step.version)
         if step.asked.get(unit) not in heard:
@@ -153,10 +153,10 @@ class Consequences(Situation[Record]):
         del step.asked[unit]
         return [self._send(step, unit, Event.LEND, heard)]
 
-    def _give_back(self, step: ActiveStep, unit: UnitId) -> list[Effect]:
+    def _give_back(self, step: ActiveStep, unit: UnitId) -> list[SlotEffect]:
         """Give back what was lent to us; it is asked for again if records wait for it."""
         del step.borrowed[unit], step.asked[unit]
-        effects: list[Effect] = [self._send(step, unit, Event.RETURN, frozenset())]
+        effects: list[SlotEffect] = [self._send(step, unit, Event.RETURN, frozenset())]
         self._queues.open(unit)
         if queue := self._queues[unit]:
             effects += self._ask(unit, queue[0][0])
@@ -168,7 +168,7 @@ class Consequences(Situation[Record]):
         step.hops[unit] += 1
         return Send(unit, step.other[unit], step.version, routers, step.hops[unit])
 
-    def _ask(self, unit: int, router: int) -> list[Effect]:
+    def _ask(self, unit: int, router: int) -> list[SlotEffect]:
         """Ask the other slot of the move, once per stay of ``unit`` there."""
         step = self._step
         if step is None or unit in step.wanted or self._phases[unit] not in AT_THE_OTHER:
@@ -176,7 +176,7 @@ class Consequences(Situation[Record]):
         step.wanted.add(unit)
         return [Request(UnitId(unit), step.other[UnitId(unit)], step.version, RouterId(router), step.hops[unit])]
 
-    def _complete(self, unit: UnitId) -> list[Effect]:
+    def _complete(self, unit: UnitId) -> list[SlotEffect]:
         """Ask for the rest of a partial unit, once."""
         if self._partial[unit]:
             return []

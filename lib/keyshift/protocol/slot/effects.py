@@ -110,4 +110,6 @@ class Skip:
     version: Version
 
 
-Effect = Prepared | Send | Open | Request | Hurry | Forget | Complete | Installed | Released | Freeze | Capture | Skip
+SlotEffect = (
+    Prepared | Send | Open | Request | Hurry | Forget | Complete | Installed | Released | Freeze | Capture | Skip
+)

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 
 from keyshift.model.keys import NO_VERSION, Step, UnitId, Version
 from keyshift.protocol.slot.consequences import Consequences
-from keyshift.protocol.slot.effects import Effect, Forget, Hurry, Skip
+from keyshift.protocol.slot.effects import Forget, Hurry, Skip, SlotEffect
 from keyshift.protocol.slot.ending import PendingSnapshot
 from keyshift.protocol.slot.phases import AT_THE_OTHER, AWAY, ON_LOAN, Event, Phase
 from keyshift.protocol.slot.queues import Record
@@ -20,7 +20,7 @@ class SlotMachine(Consequences[Record]):
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def published(self, version: Version, steps: Sequence[tuple[Version, Step]]) -> list[Effect]:
+    def published(self, version: Version, steps: Sequence[tuple[Version, Step]]) -> list[SlotEffect]:
         """Take all ``steps`` that are under way, by version, oldest first; others up to ``version`` are not (any more).
 
         One is prepared only when the one before it has ended here.
@@ -33,7 +33,7 @@ class SlotMachine(Consequences[Record]):
             before = of
         return effects if before == version else effects + self.cancel(version, before)
 
-    def _prepare_snapshot(self, version: Version, name: str) -> list[Effect]:
+    def _prepare_snapshot(self, version: Version, name: str) -> list[SlotEffect]:
         """Prepare a snapshot: all state is to be here soon, and kept as it is at the barriers of ``version``.
 
         A step before it was cancelled, if this slot did not hear of that. Nothing happens if a router has switched to
@@ -50,7 +50,7 @@ class SlotMachine(Consequences[Record]):
             return self.skip()
         return self._advance()
 
-    def cancel(self, version: Version, before: int = 0) -> list[Effect]:
+    def cancel(self, version: Version, before: int = 0) -> list[SlotEffect]:
         """Cancel the step of ``version``, which will not switch, nor did an earlier one whose end this slot did not
         hear of; but that of version ``before`` did.
         """
@@ -65,13 +65,13 @@ class SlotMachine(Consequences[Record]):
         self._drop(step)
         return self._advance()
 
-    def barrier(self, router: int, version: Version) -> list[Effect]:
+    def barrier(self, router: int, version: Version) -> list[SlotEffect]:
         """``router`` routes under ``version`` from here on.
 
         A version beyond that of the step means that the step was cancelled, and another one made without this slot.
         """
         self._check_router(router)
-        step, skipped = self._step, list[Effect]()
+        step, skipped = self._step, list[SlotEffect]()
         if step and version > step.version:
             if self._switched(step):
                 raise self._violation(f"router {router} is at version {version} while step {step.version} is active")
@@ -83,7 +83,7 @@ class SlotMachine(Consequences[Record]):
 
     # -- state that comes and goes ------------------------------------------------------------------------------------
 
-    def requested(self, unit: int, version: Version, router: int, hop: int) -> list[Effect]:
+    def requested(self, unit: int, version: Version, router: int, hop: int) -> list[SlotEffect]:
         """Another slot asks for ``unit``, because a record of ``router`` waits there. Outdated calls change nothing.
 
         ``hop`` is that of the ``Request``: one that is repeated takes no unit back that was lent again meanwhile.
@@ -99,7 +99,7 @@ class SlotMachine(Consequences[Record]):
             step.asked[unit] = router
         return self._advance([unit])
 
-    def arrived(self, unit: int, routers: frozenset[int] | None = None, partial: bool = False) -> list[Effect]:
+    def arrived(self, unit: int, routers: frozenset[int] | None = None, partial: bool = False) -> list[SlotEffect]:
         """The state of ``unit`` is here: for good, or lent for the records of ``routers``; with all its keys or not.
 
         Raises ProtocolViolation if it was not expected (or came twice).
@@ -116,19 +116,19 @@ class SlotMachine(Consequences[Record]):
         self._queues.close(unit)
         return self._advance([unit])
 
-    def opened(self, unit: int) -> list[Effect]:
+    def opened(self, unit: int) -> list[SlotEffect]:
         """``unit``, which was lent to this slot, is ours for good. Raises ProtocolViolation if it is not here."""
         self._move(unit, Event.OPEN, f"unit {unit} opened, which is not lent to us")
         if self._step:
             del self._step.borrowed[unit]
         return self._advance()
 
-    def acknowledged(self, unit: int) -> list[Effect]:
+    def acknowledged(self, unit: int) -> list[SlotEffect]:
         """The other side has installed ``unit`` (or knows that it is open)."""
         self._move(unit, Event.ACKNOWLEDGE, f"unit {unit} acknowledged, which was not sent")
         return [Forget(UnitId(unit)), *self._advance([unit])]
 
-    def completed(self, unit: int) -> list[Effect]:
+    def completed(self, unit: int) -> list[SlotEffect]:
         """Every key of the partial ``unit`` is here. Raises ProtocolViolation if it is not partial."""
         if unit not in self._partial:
             raise self._violation(f"unit {unit} completed, which was not partial")
@@ -166,14 +166,14 @@ class SlotMachine(Consequences[Record]):
             return units
         return held | {unit for unit in units & step.borrowed.keys() if router not in step.borrowed[unit]}
 
-    def hold(self, unit: int, router: int, record: Record, size: int = 0) -> list[Effect]:
+    def hold(self, unit: int, router: int, record: Record, size: int = 0) -> list[SlotEffect]:
         """Queue a record, of ``size`` bytes, of a unit that ``admit`` said must wait."""
         if unit not in self._queues and not self._blocked and self._phases[unit] not in AWAY | ON_LOAN:
             raise self._violation(f"a record of unit {unit} is held, which has no queue")
         self._queues.put(unit, router, record, size)
         return self._ask(unit, router) if self._step and self._step.mode.transfer == "fetch" else []
 
-    def urge(self) -> list[Effect]:
+    def urge(self) -> list[SlotEffect]:
         """Ask for all units that records wait for, whatever the transfer: the queues have become long."""
         return [effect for unit in self._waited_for() for effect in self._ask(unit, -1)]
 
@@ -195,7 +195,7 @@ class SlotMachine(Consequences[Record]):
                 break
         return records, emptied
 
-    def drained(self, emptied: list[int]) -> list[Effect]:
+    def drained(self, emptied: list[int]) -> list[SlotEffect]:
         """The records that ``drain`` gave are processed, and none of the units ``emptied`` waits any more.
 
         Not before: what follows may be that a unit goes on its way, or the capture of a snapshot, whose state has to
@@ -205,7 +205,7 @@ class SlotMachine(Consequences[Record]):
 
     # -- savepoint and end of input -----------------------------------------------------------------------------------
 
-    def snapshot_barrier(self, router: int, version: Version) -> list[Effect]:
+    def snapshot_barrier(self, router: int, version: Version) -> list[SlotEffect]:
         """``router`` stands at a snapshot, and routes under ``version`` from here on.
 
         The caller has to keep back what it sends behind it, until ``Capture`` or ``Skip``. One that does not happen is
@@ -218,7 +218,7 @@ class SlotMachine(Consequences[Record]):
         self._snapshot.standing.add(router)
         return self._advance()
 
-    def skip(self) -> list[Effect]:
+    def skip(self) -> list[SlotEffect]:
         """Skip the snapshot that was published, if there is one: it does not happen here."""
         if (pending := self._snapshot) is None:
             return []
@@ -230,7 +230,7 @@ class SlotMachine(Consequences[Record]):
         if self._snapshot and self._snapshot.standing:
             self._snapshot = None
 
-    def savepoint_barrier(self, router: int, savepoint: str) -> list[Effect]:
+    def savepoint_barrier(self, router: int, savepoint: str) -> list[SlotEffect]:
         """``router`` stands at ``savepoint``: what it sends later is not ours to process."""
         self._check_router(router)
         if self._ending.savepoint not in (None, savepoint):
@@ -239,7 +239,7 @@ class SlotMachine(Consequences[Record]):
         self._ending.stop(router, savepoint)
         return self._advance()
 
-    def end_of_input(self) -> list[Effect]:
+    def end_of_input(self) -> list[SlotEffect]:
         """End the batch: an implicit barrier from every router.
 
         If one router switched, the new version was published, and every router begins the next batch with it: what

@@ -18,7 +18,7 @@ from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.model.keys import UnitId
 from keyshift.model.messages import decode, encode
-from keyshift.runtime.key_access import Stay, Written
+from keyshift.runtime.key_access import Stay, WrittenKeys
 from keyshift.runtime.row import Row
 from keyshift.state import rows
 from keyshift.wire import spark_rows
@@ -29,6 +29,7 @@ from keyshift.worker.flight.messages import (
     Acknowledged,
     AnswerKeys,
     CopyPart,
+    FlightRequest,
     GiveRest,
     GiveRows,
     GiveSealed,
@@ -38,7 +39,6 @@ from keyshift.worker.flight.messages import (
     Label,
     Message,
     Pulled,
-    Request,
     RestOf,
     Shipment,
     TakeCopies,
@@ -50,7 +50,7 @@ from keyshift.worker.flight.stream import AWAY, BROKEN, Stream
 class KeysFound(NamedTuple):
     """The rows found for each request, their bytes, and the bytes that were written."""
 
-    found: list[list[rows.Row]]
+    found: list[list[rows.KeyValue]]
     nbytes: int
     written_bytes: int
 
@@ -108,7 +108,7 @@ class StateClients:
                 self._clients[address] = connect(address, scheme, **proof)
             return self._clients[address]
 
-    def _open(self, address: str, request: Request) -> Stream:
+    def _open(self, address: str, request: FlightRequest) -> Stream:
         descriptor = flight.FlightDescriptor.for_command(encode(request))
         with service_errors(AWAY, lambda error: f"{address} cannot be called: {error}"):
             ends = self._to(address).do_exchange(descriptor, _options(self._token))
@@ -126,7 +126,7 @@ class StateClients:
             self._streams.discard(stream)
 
     @contextlib.contextmanager
-    def _stream(self, address: str, request: Request) -> Iterator[Stream]:
+    def _stream(self, address: str, request: FlightRequest) -> Iterator[Stream]:
         stream = self._open(address, request)
         try:
             yield stream
@@ -168,7 +168,7 @@ class StateClients:
     def _put(
         self,
         address: str,
-        request: Request,
+        request: FlightRequest,
         units: Iterable[Iterator[messages.Fragment]],
         acknowledged: Callable[[Acknowledged], None],
     ) -> None:
@@ -245,7 +245,7 @@ class StateClients:
         return found
 
     def keys(
-        self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()
+        self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[WrittenKeys] = ()
     ) -> KeysFound:
         """Request single keys: those of ``stays`` that exist at ``address``. They stay there until a later call names
         them as ``moved``. The values in ``written`` are stored there before the answer is made. If the call fails, a
@@ -285,7 +285,7 @@ class StateClients:
             for fragment in messages.unpack(chunk):
                 arrived((fragment.label.unit, fragment.label.version), fragment.batch, fragment.last)
 
-    def _get(self, address: str, request: Request) -> Iterator[Any]:
+    def _get(self, address: str, request: FlightRequest) -> Iterator[Any]:
         with self._stream(address, request) as stream:
             stream.done_writing()
             while (chunk := stream.read()) is not None:

@@ -142,9 +142,9 @@ class AnswerKeys:
     kind: Literal["keys"] = "keys"
 
 
-Request = TakeUnits | TakeCopies | GiveSealed | GiveRows | GiveRest | AnswerKeys
+FlightRequest = TakeUnits | TakeCopies | GiveSealed | GiveRows | GiveRest | AnswerKeys
 SomeMessage: Any = Annotated[Message, Field(discriminator="kind")]
-SomeRequest: Any = Annotated[Request, Field(discriminator="kind")]
+SomeRequest: Any = Annotated[FlightRequest, Field(discriminator="kind")]
 
 
 class Answer(NamedTuple):
@@ -334,18 +334,18 @@ def unpack(chunk: Any) -> Iterator[Fragment]:
         row, timer = row + rows_, timer + timers_
 
 
-Unit = tuple[Label, list[pa.RecordBatch], pa.RecordBatch | None]  # label, state, timers
+ArrivedUnit = tuple[Label, list[pa.RecordBatch], pa.RecordBatch | None]  # label, state, timers
 Begun = dict[int, tuple[str, list[pa.RecordBatch]]]  # unit that is not complete -> its journey, and what has come of it
 
 
-def units(chunks: Iterable[Any], begun: Begun) -> Iterator[list[Unit]]:
+def units(chunks: Iterable[Any], begun: Begun) -> Iterator[list[ArrivedUnit]]:
     """The units that are complete with each chunk, as they come: the inverse of ``chunks``.
 
     ``begun`` is what earlier streams left, and what this one leaves to the next. Raises ServiceUnavailable if fragments
     are missing.
     """
     for chunk in chunks:
-        complete: list[Unit] = []
+        complete: list[ArrivedUnit] = []
         for fragment in unpack(chunk):
             label, number = fragment.label, fragment.number
             before: list[pa.RecordBatch] = []

@@ -17,13 +17,13 @@ from keyshift.worker.flight.messages import (
     Acknowledged,
     Answer,
     AnswerKeys,
+    FlightRequest,
     GiveRest,
     GiveRows,
     GiveSealed,
     Greeting,
     KeysAsked,
     Label,
-    Request,
     Shipment,
     SomeMessage,
     SomeRequest,
@@ -65,7 +65,7 @@ class StateServer(flight.FlightServerBase):
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve any stream; the first message names its kind."""
-        request: Request = decode(SomeRequest, descriptor.command)
+        request: FlightRequest = decode(SomeRequest, descriptor.command)
         if not reader.schema.equals(self._holder.state_schema):
             raise flight.FlightServerError(f"state has columns {reader.schema.names}, not those of this job")
         match request:

@@ -4,27 +4,27 @@ import queue
 import threading
 from collections.abc import Callable
 
-Job = Callable[[], None]
+Chore = Callable[[], None]
 
 
 class Background:
-    """Jobs, one after the other from ``start`` on, and other work beside them. The task's thread raises what goes wrong
-    there, and the errors of any other thread of the slot that come to ``failed``.
+    """Chores, one after the other from ``start`` on, and other work beside them. The task's thread raises what goes
+    wrong there, and the errors of any other thread of the slot that come to ``failed``.
     """
 
     def __init__(self, slot: int) -> None:
         self._slot = slot
-        self._jobs: queue.Queue[Job | None] = queue.Queue()
-        self._over = threading.Event()  # no job is done any more
+        self._chores: queue.Queue[Chore | None] = queue.Queue()
+        self._over = threading.Event()  # no chore is done any more
         self._over.set()
         self.error: BaseException | None = None  # the last one
 
-    def put(self, job: Job) -> None:
-        """Do this when all jobs before are done."""
-        self._jobs.put(job)
+    def put(self, chore: Chore) -> None:
+        """Do this when all chores before are done."""
+        self._chores.put(chore)
 
-    def start(self, *works: Job) -> None:
-        """Begin with the jobs, and with each of ``works`` in another thread."""
+    def start(self, *works: Chore) -> None:
+        """Begin with the chores, and with each of ``works`` in another thread."""
         self._over.clear()
         for work in (self._work, *works):
             threading.Thread(target=self._beside, args=(work,), name=f"keyshift-slot-{self._slot}", daemon=True).start()
@@ -39,14 +39,14 @@ class Background:
             raise self.error
 
     def close(self) -> None:
-        """Take no job any more."""
-        self._jobs.put(None)
+        """Take no chore any more."""
+        self._chores.put(None)
 
     def await_end(self, within_s: float) -> bool:
-        """Wait, for so long at the most, until the jobs are done; gives whether they are."""
+        """Wait, for so long at the most, until the chores are done; gives whether they are."""
         return self._over.wait(within_s)
 
-    def _beside(self, work: Job) -> None:
+    def _beside(self, work: Chore) -> None:
         try:
             work()
         except BaseException as error:
@@ -54,7 +54,7 @@ class Background:
 
     def _work(self) -> None:
         try:
-            while (job := self._jobs.get()) is not None:
-                job()
+            while (chore := self._chores.get()) is not None:
+                chore()
         finally:
             self._over.set()

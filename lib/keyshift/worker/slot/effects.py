@@ -18,7 +18,7 @@ from keyshift.worker.slot.cores import ArrowCore
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.slot.snapshots import SlotSnapshots
 from keyshift.worker.state.addresses import Addresses
-from keyshift.worker.state.departures import Departures, Message
+from keyshift.worker.state.departures import Departures, StepMessage
 from keyshift.worker.state.key_couriers import KeyCouriers
 from keyshift.worker.state.replicator import Replicator
 
@@ -68,7 +68,7 @@ class SlotEffects:
             self._shared.faults.heard(core.log.new)
             core.log.stamp(now_us())
         leaving: dict[int, list[Shipment]] = {}  # by slot, as what goes together travels together
-        messages: dict[int, list[Message]] = {}
+        messages: dict[int, list[StepMessage]] = {}
         effects = core.take_effects()
         routed = self._promise(core.results) if any(isinstance(effect, Leave) for effect in effects) else 0
         for effect in effects:

@@ -190,7 +190,7 @@ class SlotHost:
         """Rows of routers that ``slot`` left here at the end of a batch. Raises KeyError if there is nothing of it."""
         return self.left_rows[slot]
 
-    def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:
+    def keys(self, stay: Stay, keys: list[int]) -> list[rows.KeyValue]:
         """Those of ``keys`` that are here, of a unit whose ownership has left."""
         with self._lock:
             state = self.lent.get(stay)
@@ -212,7 +212,7 @@ class SlotHost:
                 for key in keys:
                     state.delete(key)
 
-    def write(self, stay: Stay, number: int, written: list[rows.Row], deleted: list[int]) -> None:
+    def write(self, stay: Stay, number: int, written: list[rows.KeyValue], deleted: list[int]) -> None:
         """Write keys that were used elsewhere: they come back with new values, or are nowhere any more. Does nothing if
         a greater number has come: this one was given up, and repeated with what is newer.
         """

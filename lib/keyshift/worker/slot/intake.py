@@ -10,7 +10,7 @@ from keyshift.clock import now_us
 from keyshift.model import messages
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.markers import SlotMarker
-from keyshift.ordering import Effect, Local, Ordering, Position, Propose, Record, Resign
+from keyshift.ordering import Local, OrderEffect, Ordering, Position, Propose, Record, Resign
 from keyshift.runtime.row import KINDS, Row
 from keyshift.runtime.slot import SlotCore
 from keyshift.runtime.turns import TurnCore
@@ -94,7 +94,7 @@ class TurnIntake(Intake):
         for effect in order.take_effects():
             self._carry_out(effect)
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: OrderEffect) -> None:
         if isinstance(effect, Local):
             self._pass_on([effect.row])
 
@@ -151,7 +151,7 @@ class LedIntake(TurnIntake):
             self._following.withdraw()
         return self._over
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: OrderEffect) -> None:
         match effect:
             case Propose(record):
                 self._following.append(record)

@@ -37,7 +37,7 @@ from keyshift.worker.slot.used import tells_used
 from keyshift.worker.state.arrivals import Arrivals
 from keyshift.worker.turn_output import make_output
 
-Begin = Callable[[Sequence[Row]], None]
+BeginWith = Callable[[Sequence[Row]], None]
 
 
 class _Found(NamedTuple):
@@ -50,7 +50,7 @@ class _Found(NamedTuple):
     left: Sequence[Row] = ()
     fresh: Sequence[int] = ()
     expected: Sequence[int] = ()
-    fetch: Callable[[Arrivals, Begin], None] | None = None
+    fetch: Callable[[Arrivals, BeginWith], None] | None = None
 
 
 def make_slots(config: JobConfig, slots: Sequence[int]) -> Iterator[SlotTask]:
@@ -149,7 +149,7 @@ def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
     if savepoint is None:
         return _Found(assignment.version, {}, fresh=owned)
 
-    def restore(arrivals: Arrivals, begin: Begin) -> None:
+    def restore(arrivals: Arrivals, begin: BeginWith) -> None:
         begin(())
         arrivals.restore(owned, SavepointStore(config.endpoints, config.restore_of or config.job), savepoint)
 
@@ -161,7 +161,7 @@ def _following(slot: int, host: SlotHost, handover: nodes.Handover) -> _Found:
     if handover.address == host.server.address:
         return _Found(handover.version, dict(host.left.pop(slot)), host.left_rows.pop(slot))
 
-    def pull(arrivals: Arrivals, begin: Begin) -> None:
+    def pull(arrivals: Arrivals, begin: BeginWith) -> None:
         begin(arrivals.left_rows(handover.address) if handover.position else ())
         arrivals.pull(handover.units, handover.address)
 

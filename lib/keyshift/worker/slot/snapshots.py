@@ -8,7 +8,7 @@ from functools import partial
 
 from keyshift.model.errors import Damaged, ServiceUnavailable
 from keyshift.model.markers import StateWritten
-from keyshift.objects import Progress
+from keyshift.objects import ByteProgress
 from keyshift.ordering import Position
 from keyshift.runtime.slot import Captured
 from keyshift.runtime.snapshots import SnapshotPart
@@ -77,7 +77,7 @@ class SlotSnapshots:
                 if complete:
                     self._shared.markers.say(StateWritten(self._shared.config.stage, effect.snapshot))
 
-    def _written(self, effect: Captured, progress: Progress) -> SlotSaved:
+    def _written(self, effect: Captured, progress: ByteProgress) -> SlotSaved:
         """Write what was captured. Gives what there is to answer."""
         shared = self._shared
         try:
@@ -98,13 +98,13 @@ class SlotSnapshots:
         written = sum(place.length for place in places)
         return SlotSaved(all_places, written, position=self._stood.get(effect.snapshot))
 
-    def _store_parts(self, name: str, parts: Iterable[SnapshotPart], progress: Progress) -> list[Location]:
+    def _store_parts(self, name: str, parts: Iterable[SnapshotPart], progress: ByteProgress) -> list[Location]:
         config, schema = self._shared.config, self._shared.host.state_schema
         slot = f"{config.stage}-{self._shared.slot}"
         return self._store().write(name, slot, parts, schema, config.chunk_bytes, progress)
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[Progress]:
+    def _told(self, name: str) -> Iterator[ByteProgress]:
         """Inside, what is written of ``name`` is told to whoever waits for it; its end, too, behind the answer."""
         node, size, said_at = WRITING[self._shared.slot], 0, time.monotonic()
 

@@ -23,7 +23,7 @@ from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.order.following import Following
 from keyshift.worker.output import SlotOutput
 from keyshift.worker.slot.answers import SlotAnswers
-from keyshift.worker.slot.background import Job
+from keyshift.worker.slot.background import Chore
 from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.intake import Intake
 from keyshift.worker.slot.measures import Measures
@@ -49,7 +49,7 @@ class SlotTask:
     answers: SlotAnswers
     output: SlotOutput
     following: Following | None = None  # of a leader, if there are some
-    works: Sequence[Job] = ()
+    works: Sequence[Chore] = ()
     deadline: float = field(default=0.0, init=False)  # by the monotonic clock, once the input has ended
     _ended: bool = field(default=False, init=False)  # the core knows that the batch is over
     _progress: tuple[Any, ...] = field(default=(), init=False)  # since then: what changes while something comes or goes

@@ -13,7 +13,7 @@ from keyshift.wire.nodes import RESTORED, RESTORING, UNREADABLE, Location, Resto
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight.messages import Shipment, Taken
 from keyshift.worker.slot.shared import Shared, slice_of_time
-from keyshift.worker.state.departures import Turn
+from keyshift.worker.state.departures import CoreTurn
 from keyshift.worker.state.outbox import again
 
 SAY_S = 1.0  # between two words about what is being restored
@@ -24,7 +24,7 @@ PULL_CALLS = 64  # or more of them, so that there are not more calls than that: 
 class Arrivals:
     """What arrives. ``turn()``: see ``SlotEffects.turn``. ``times``: unit -> received_us, installed_us, kept here."""
 
-    def __init__(self, shared: Shared, turn: Turn, times: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, shared: Shared, turn: CoreTurn, times: dict[int, tuple[int, int]]) -> None:
         self._shared, self._turn, self._times = shared, turn, times
         self._here: list[int] = []  # units that were fetched
 

@@ -15,19 +15,19 @@ from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.addresses import Addresses
 from keyshift.worker.state.outbox import Courier, Outbox
 
-Message = Request | Open
-Turn = Callable[[], AbstractContextManager[ArrowCore]]  # the core, for a moment
+StepMessage = Request | Open
+CoreTurn = Callable[[], AbstractContextManager[ArrowCore]]  # the core, for a moment
 
 
 class Departures:
     """What leaves a slot. ``sent(unit, size)``: some state of this unit is on its way."""
 
-    def __init__(self, shared: Shared, addresses: Addresses, turn: Turn, sent: Callable[[int, int], None]) -> None:
+    def __init__(self, shared: Shared, addresses: Addresses, turn: CoreTurn, sent: Callable[[int, int], None]) -> None:
         self._slot, self._clients, self._failed = shared.slot, shared.clients, shared.background.failed
         self._at, self._addresses = shared.host.server.address, addresses
         self._turn, self._sent = turn, sent
         self._outboxes: dict[int, Outbox] = {}
-        self._messengers: dict[int, Courier[Message]] = {}
+        self._messengers: dict[int, Courier[StepMessage]] = {}
         self._greeted: set[str] = set()  # addresses
 
     def greet(self, step: Step) -> None:
@@ -51,7 +51,7 @@ class Departures:
         for outbox in self._outboxes.values():
             outbox.hurry(unit)
 
-    def tell(self, slot: int, messages: list[Message], mode: Mode) -> None:
+    def tell(self, slot: int, messages: list[StepMessage], mode: Mode) -> None:
         """Deliver messages of a step of this mode."""
         if slot not in self._messengers:
             deliver = partial(self._deliver, slot)
@@ -85,7 +85,7 @@ class Departures:
 
         self._clients.push(self._addresses.of(destination), destination, self._at, shipments, sent, acknowledged)
 
-    def _deliver(self, slot: int, messages: list[Message]) -> None:
+    def _deliver(self, slot: int, messages: list[StepMessage]) -> None:
         wanted = tuple(Wanted(m.unit, m.version, m.router, m.hop) for m in messages if isinstance(m, Request))
         opened = tuple(Opened(m.unit, m.version) for m in messages if isinstance(m, Open))
         self._clients.tell(self._addresses.of(slot), OfStep(slot, wanted, opened))

@@ -25,14 +25,14 @@ OPENS = datetime(2026, 1, 5, 9, 30)  # a Monday; every tape begins then
 ENTERS, EXECUTED = "A", "X"
 BURSTS = 2.0  # of a negative binomial distribution: the lines of a slice scatter much more than by chance
 
-Order = dict[str, Any]  # an event of a tape (``ORDERS``), and how much of it is ``executed``
+StockOrder = dict[str, Any]  # an event of a tape (``ORDERS``), and how much of it is ``executed``
 
 
 def write(workload: "Stock", form: str, rate: float, seconds: float) -> Iterator[str]:
     """The lines of a tape of router 0, without their ends. ``rate``: orders and deletions per second, on average,
     before those are left out whose order was executed whole.
     """
-    books, known = dict[str, Book](), dict[int, Order]()
+    books, known = dict[str, Book](), dict[int, StockOrder]()
     mean = rate * SLICE_US / 1e6
     random = np.random.default_rng((workload.seed, 1 << 16))  # not that of a router
 
@@ -58,7 +58,7 @@ def _slices(workload: "Stock", slices: int, draw: Callable[[], int]) -> Iterator
         yield partition.take(np.zeros(draw(), np.int64))
 
 
-def _told(event: Order, books: dict[str, Book], known: dict[int, Order]) -> Iterator[tuple[str, Order]]:
+def _told(event: StockOrder, books: dict[str, Book], known: dict[int, StockOrder]) -> Iterator[tuple[str, StockOrder]]:
     """The lines that follow from an event. A deletion of an order that was executed whole is not told."""
     number, security = event["order"], event["security"]
     book = books.get(security, Book())
@@ -90,7 +90,7 @@ def waiting(orders: pa.RecordBatch) -> int:
     return sum(len(side) for book in books.values() for side in book) // BYTES
 
 
-def _line(form: str, code: str, at: datetime, order: Order) -> str:
+def _line(form: str, code: str, at: datetime, order: StockOrder) -> str:
     told = order | {
         "code": code,
         "date": f"{at:%Y%m%d}",

@@ -10,7 +10,7 @@ from statistics import median
 import psutil
 import pytest
 
-from keyshift.lab.machine.sampler import CpuWatch, Looks, Sampler, Spent, processors_s, spent_s
+from keyshift.lab.machine.sampler import CpuWatch, Sampler, Spending, Spent, processors_s, spent_s
 from keyshift.model.records import PodUsed
 from keyshift.services import limits, processes
 from keyshift.waiting import wait_until
@@ -157,7 +157,7 @@ def test_a_clock_that_is_set_makes_no_negative_cpu_and_is_noted(busy, monkeypatc
 
 
 def test_what_was_known_of_a_child_is_not_told_again_whenever_its_parent_hears_of_its_end():
-    looks = Looks({1: Spent(1.0, 0.0, 0), 2: Spent(5.0, 0.5, 1)})
+    looks = Spending({1: Spent(1.0, 0.0, 0), 2: Spent(5.0, 0.5, 1)})
     assert dict(looks.since({1: Spent(1.5, 0.0, 0)}, [1])) == {1: 0.5}, "the child has ended behind the parent's look"
     assert dict(looks.since({1: Spent(1.5, 6.0, 0)}, [1])) == {1: 0.5}, "0.5 s that nobody had seen"
     assert dict(looks.since({1: Spent(1.5, 6.0, 0), 3: Spent(2.0, 1.0, 1)}, [1, 3])) == {1: 0.0, 3: 3.0}
@@ -166,8 +166,8 @@ def test_what_was_known_of_a_child_is_not_told_again_whenever_its_parent_hears_o
 
 def test_what_was_known_of_a_child_that_ends_with_its_parent_is_not_told_again_either():
     first = {1: Spent(0.0, 0.0, 0), 2: Spent(5.0, 0.0, 1), 3: Spent(100.0, 0.0, 2)}
-    assert dict(Looks(first).since({1: Spent(0.0, 105.0, 0)}, [])) == {1: 0.0}
-    looks = Looks(first)
+    assert dict(Spending(first).since({1: Spent(0.0, 105.0, 0)}, [])) == {1: 0.0}
+    looks = Spending(first)
     two = Spent(5.0, 0.0, 1)
     assert dict(looks.since({1: first[1], 2: two}, [])) == {1: 0.0, 2: 0.0}, "behind the look at its parent"
     assert dict(looks.since({1: Spent(0.0, 106.0, 0)}, [])) == {1: 1.0}, "1 s that nobody had seen"

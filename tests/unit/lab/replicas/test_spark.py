@@ -37,7 +37,7 @@ RUN = RunQuery(replace(CONFIG, job="run", token="secret").of_replica(1), "checkp
 
 
 def test_a_query_travels_with_all_of_its_configuration():
-    assert decode(application.Command, encode(RUN)) == RUN
+    assert decode(application.ApplicationCommand, encode(RUN)) == RUN
     assert "secret" not in repr(RUN)
 
 
