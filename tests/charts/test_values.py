@@ -29,6 +29,7 @@ from rendering import (
 
 from keyshift.control import batch_metrics as of_batches
 from keyshift.control import metrics as of_jobs
+from keyshift.lab import run_metrics as of_runs
 from keyshift.place.profile import REPLICA_LABEL, Profile, ServicesProfile, SparkProfile, load_profile
 from keyshift.redis_program import PASSWORD
 
@@ -326,8 +327,8 @@ def test_a_batch_is_scraped_only_if_jobs_are_with_the_same_token_and_port():
 
 
 def exported():
-    """Names of all that a job and a batch tell Prometheus, as its text has them."""
-    source = "".join(Path(module.__file__).read_text() for module in (of_jobs, of_batches))
+    """Names of all that a job, a batch and a run tell Prometheus, as its text has them."""
+    source = "".join(Path(module.__file__).read_text() for module in (of_jobs, of_batches, of_runs))
     names = {*re.findall(r'"(keyshift_\w+)"', source), *(f"keyshift_{name}" for name, *_ in of_jobs.OF_A_SLOT)}
     names |= {f"keyshift_batch_{name}" for name in re.findall(r'_gauge\("(\w+)"', source)}
     return names | {f"{name}_{suffix}" for name in names for suffix in ("total", "bucket", "sum", "count")}
@@ -347,6 +348,8 @@ def test_grafana_gets_a_dashboard_only_if_wanted_of_metrics_that_there_are():
     assert set().union(*used.values()) <= exported()
     of_batches_shown = {name for names in used.values() for name in names if name.startswith("keyshift_batch_")}
     assert len(of_batches_shown) == 5, "all that a batch tells"
+    of_runs_shown = {name for names in used.values() for name in names if name.startswith("keyshift_run_")}
+    assert of_runs_shown == {f"keyshift_run_{what}" for what in ("offered_rate", "results_rate", "p99_seconds")}
     of_replicas = {name for name in set().union(*used.values()) if name.startswith("keyshift_replica_")}
     assert of_replicas == {f"keyshift_replica_{what}" for what in ("state", "lag_seconds", "deaths_total")}
     assert not {"keyshift_batch_nothing", "keyshift_lateny_seconds_bucket"} & exported()

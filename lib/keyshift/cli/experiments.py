@@ -167,7 +167,7 @@ def batch(
     with (
         work_folder(home, "batch-"),  # whoever has the services, nothing is wiped under it
         batches.alone(prepared, home),
-        _metrics(metrics, profile) as seen,
+        _metrics(metrics, profile, home) as seen,
         _services(profile) as endpoints,
     ):
         runs, records = ResultStore(endpoints), Files(endpoints, batches.PREFIX)
@@ -209,7 +209,7 @@ def _write(page: Path, report: Callable[[], str]) -> str:
 
 
 @contextmanager
-def _metrics(port: int | None, profile: str | None) -> "Iterator[Callable[[PreparedBatch, Done], None]]":
+def _metrics(port: int | None, profile: str | None, home: Path) -> "Iterator[Callable[[PreparedBatch, Done], None]]":
     """Give what is told of each end, so that Prometheus can read it at ``port``; it does nothing without one."""
     if port is None:
         yield lambda prepared, done: None
@@ -220,7 +220,7 @@ def _metrics(port: int | None, profile: str | None) -> "Iterator[Callable[[Prepa
 
     if not (token := control_token()):
         raise BadInput(f"--metrics {port}: who reads them needs a token, which has to be in the environment: {TOKEN}")
-    metrics = BatchMetrics()
+    metrics = BatchMetrics(home)
     with served(metrics, load_profile(profile).control.listen, port, token):
         yield metrics.seen
 

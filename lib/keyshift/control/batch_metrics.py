@@ -1,27 +1,32 @@
-"""What Prometheus reads of batches while they are executed: what is done, failed and left, and the verdicts of runs."""
+"""What Prometheus reads of batches while they are executed: what is done, failed and left, the verdicts of runs, and
+how runs under way are.
+"""
 
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from keyshift.control.server import Server, guarded_app, listen
+from keyshift.lab.run_metrics import of_runs
 from keyshift.studies.batch import PreparedBatch
 from keyshift.studies.batch_report import NOT_RUN, STATUSES, Done, status_of
 
 
 class BatchMetrics(Collector):
     """The metrics of batches that are executed one after the other. ``seen`` is told by who executes them, ``collect``
-    is for any thread.
+    is for any thread. ``home``: the state folder, in which runs, each in the process of a notebook, write how they are.
 
     Records of earlier executions count, so that a batch which goes on does not begin at zero: all are gauges.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
+        self._home = home
         self._batches: dict[str, tuple[PreparedBatch, Done]] = {}
         self._last = time.time()
 
@@ -47,6 +52,8 @@ class BatchMetrics(Collector):
                 verdicts.add_metric((name, verdict), found[verdict])
         yield from (executions, remaining, seconds, verdicts)
         yield GaugeMetricFamily("keyshift_batch_last_end_seconds", "an execution ended, or a batch began", self._last)
+        with suppress(OSError):  # of batches there is something to say all the same
+            yield from of_runs(self._home)
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> Any:

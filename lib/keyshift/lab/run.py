@@ -27,6 +27,7 @@ from keyshift.lab.replicas.spark import application_of
 from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import MakeScript, RunLoop
+from keyshift.lab.run_metrics import written
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.scripts.series import Series, as_stored, job_of, one_job
 from keyshift.lab.service_faults import BesideRun, ServiceFaults, require_possible
@@ -281,6 +282,8 @@ class Lab:
         try:
             run = RunLoop(spec, system, traffic, reporter, partial(self._await_executors, traffic), make_script)
             run.cut_faults_short = services.cut_short
+            if not end.outlives:  # a job in the background is asked itself
+                run.metrics = partial(written, config.job, run, self._home)
             if self._stack is not None:
                 run.services = self._stack.pids
             if isinstance(job, Replicas):

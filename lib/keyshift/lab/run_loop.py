@@ -5,6 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
@@ -66,6 +67,7 @@ class RunLoop:
         make_script: MakeScript,
     ) -> None:
         self.spec, self.system, self.traffic, self.reporter = spec, system, traffic, reporter
+        self.strategy = str(spec.parameters()["strategy"])  # the one that migrates now
         self._ready = ready
         self.lasts_s = spec.run.load_s  # so long is the load at the most; a series, or a search for a rate, is longer
         self.open: Callable[[], Feed] = self.open_new
@@ -74,6 +76,7 @@ class RunLoop:
         self.pods: Callable[[], Iterable[tuple[str, PodUsed]]] = tuple  # what executors that are pods have used by now
         self.parts: Callable[[], Mapping[int, str]] = dict  # names of what the job consists of, see ``Sampler``
         self.services: Callable[[], Mapping[int, str]] = dict  # processes of ours beside the job, with their names
+        self.metrics: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext  # see ``run_metrics``
         self.cut_faults_short: Callable[[], None] = lambda: None  # those beside the run, see ``BesideRun``
         self.feed: Feed | None = None
         self.began_at = math.nan  # the load, in seconds since the epoch; if it was resumed, in another process
@@ -109,7 +112,7 @@ class RunLoop:
     def run(self) -> None:
         """Run from the topics until all is answered and the system stands. Raises KeyshiftError if the run dies."""
         self.feed = feed = self.open()
-        with Sampler(self.around, self.pods, self.parts) as sampler:
+        with Sampler(self.around, self.pods, self.parts) as sampler, self.metrics():
             begin = time.time() + LEAD_S
             if math.isnan(self.began_at):
                 self.began_at = begin

@@ -21,6 +21,7 @@ from keyshift.lab.machine import bare_copy
 from keyshift.lab.recording import Recording
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.run_metrics import written
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.peers.counting import CountingJob, CountingQuery
 from keyshift.program import interrupts_wait
@@ -100,6 +101,7 @@ def run_peer(
         with prepared(run_id) as run:
             services = Stack(lab.home).pids
             run.services = lambda: {**services(), **beside()}  # else what they use would be others', or the job's
+            run.metrics = partial(written, run_id, run, lab.home)
             found = run.execute()
             tables = found.tables | {"metrics": told(found.tables["metrics"])}
             return recording.ended(found._replace(tables=tables), [])

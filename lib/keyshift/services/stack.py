@@ -48,7 +48,7 @@ OURS = (
     # What commands leave there. People may have put more beside it, so these are names that are ours for sure.
     *("spark.log", "spark-*.log", "bare_copy.json", "load-cost-*.json", "report-*.html"),
     *(f"notebooks/*-{'[0-9]' * 8}T{'[0-9]' * 6}", f"batches/*/{'[0-9a-f]' * 16}"),  # executed ones
-    "batches/*.lock",
+    *("batches/*.lock", "metrics/run-*.prom*"),
 )
 PATIENCE_S = 10.0  # before a live service counts as unhealthy: a busy machine answers late
 
@@ -320,6 +320,6 @@ def _wipe(home: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    for folder in (*home.glob("batches/*"), home / "batches", home / "notebooks", home / "data"):
+    for folder in (*home.glob("batches/*"), *(home / name for name in ("batches", "metrics", "notebooks", "data"))):
         with suppress(OSError):  # it is not there, or has something else
             folder.rmdir()

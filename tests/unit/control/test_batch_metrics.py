@@ -8,6 +8,7 @@ from small_batches import Bench, Executor, prepared, write_notebook
 
 from keyshift.control.batch_metrics import BatchMetrics, served
 from keyshift.control.server import LOOPBACK, listen
+from keyshift.folders import work_folder
 from keyshift.model.errors import BadInput
 from keyshift.studies.batch import run_batch
 
@@ -40,7 +41,7 @@ def scrape(port, **headers):
 
 
 def test_a_scrape_tells_what_is_done_failed_and_left_with_verdicts_and_seconds(made, tmp_path):
-    bench, metrics, port, scraped = Bench(tmp_path), BatchMetrics(), free_port(), []
+    bench, metrics, port, scraped = Bench(tmp_path), BatchMetrics(tmp_path), free_port(), []
     execute = Executor(verdicts={1: "bad"}, errors={2: "cell 3: Oh"})
 
     def seen(batch, done):
@@ -69,7 +70,7 @@ def test_a_scrape_tells_what_is_done_failed_and_left_with_verdicts_and_seconds(m
 
 
 def test_batches_that_wait_are_there_beside_that_under_way(made, tmp_path):
-    metrics = BatchMetrics()
+    metrics = BatchMetrics(tmp_path)
     metrics.seen(made, {})
     metrics.seen(prepared(tmp_path, name="other"), {})
     text = generate_latest(metrics).decode()
@@ -77,10 +78,24 @@ def test_batches_that_wait_are_there_beside_that_under_way(made, tmp_path):
     assert 'keyshift_batch_remaining_executions{batch="other"} 1.0' in text
 
 
-def test_a_port_that_is_taken_is_refused():
+def test_what_runs_under_way_have_written_is_told_beside_the_batch(made, tmp_path):
+    metrics = BatchMetrics(tmp_path)
+    metrics.seen(made, {})
+    (tmp_path / "metrics").mkdir()
+    with work_folder(tmp_path, "run-") as work:
+        (tmp_path / "metrics" / f"{work.name}.prom").write_text('keyshift_run_results_rate{run="a"} 1234.0\n')
+        text = generate_latest(metrics).decode()
+    assert 'keyshift_run_results_rate{run="a"} 1234.0' in text and "keyshift_batch_executions" in text
+    (tmp_path / "keyshift-work" / "in-use").unlink()
+    (tmp_path / "keyshift-work" / "in-use").mkdir()
+    text = generate_latest(metrics).decode()
+    assert "keyshift_batch_executions" in text, "though nobody can say which runs are under way"
+
+
+def test_a_port_that_is_taken_is_refused(tmp_path):
     with (
         listen() as taken,
         pytest.raises(BadInput, match="cannot be listened on"),
-        served(BatchMetrics(), LOOPBACK, taken.getsockname()[1], TOKEN),
+        served(BatchMetrics(tmp_path), LOOPBACK, taken.getsockname()[1], TOKEN),
     ):
         pass

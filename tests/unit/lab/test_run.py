@@ -149,6 +149,19 @@ def test_faults_of_services_can_be_cut_short_before_a_job_ends(lab, monkeypatch)
     assert cut[0] == [] and lab.recorded == ["ended"]
 
 
+@pytest.mark.parametrize("outlives", [True, False], ids=["a job in the background", "a run"])
+def test_a_run_writes_its_metrics_and_a_job_that_is_asked_for_them_does_not(lab, monkeypatch, outlives):
+    loop, end = SimpleNamespace(execute=lambda: None), RunEnd()
+    end.outlives = outlives
+    monkeypatch.setattr(run, "RunLoop", lambda *parts: loop)
+    monkeypatch.setattr(run, "written", lambda *given: given)
+    recorded(lab, end=end)
+    if outlives:
+        assert not hasattr(loop, "metrics")
+    else:
+        assert loop.metrics() == ("run-1", loop, lab._home)
+
+
 @pytest.mark.parametrize("error", [None, Deposed("it runs elsewhere"), ServiceUnavailable("the generator died")])
 def test_a_run_that_another_process_goes_on_with_says_so_whatever_ended_it_and_deletes_and_stores_nothing(lab, error):
     lab.driver_of = deposed

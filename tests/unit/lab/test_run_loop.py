@@ -315,6 +315,14 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         setattr(run.system, name, note(name))
     run.system.request, run.system.hit = note("request"), note("hit")  # which nothing dies of
     run.system.final_state = lambda: note("final state")() or "final"
+
+    @contextlib.contextmanager
+    def metrics():
+        note("metrics begin")()
+        yield
+        note("metrics end")()
+
+    run.metrics = metrics
     sampled = SimpleNamespace(rows=["sample"], notes=["the clock was set"])
     monkeypatch.setattr(run_loop, "Sampler", lambda *ignore: contextlib.nullcontext(sampled))
     ended = mock.Mock(return_value=mock.Mock(evaluation=lambda span, scalings, say: (span, scalings)))
@@ -326,11 +334,13 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         (0.0, "open"),
         (0.0, "feed", SourceLoad(100.0, [(9.0, 300.0)])),
         (0.0, "start"),
+        (0.0, "metrics begin"),
         (0.0, "load", begin, 24.0),
         (begin + 4.0, "announce", ScaleTo(4)),
         (begin + 5.0, "hit", *run.spec.scenario.faults()),
         (begin + 12.0, "request", ScaleTo(4), False),
         (begin + 24.0, "stop"),
+        (begin + 24.0, "metrics end"),
         (begin + 24.0, "stop traffic"),
         (begin + 24.0, "final state"),
     ]

@@ -57,11 +57,15 @@ def test_a_run_that_was_judged_is_stored_though_a_service_is_away_when_it_is_tid
     assert said == ["cleaning up: job (ServiceUnavailable: Kafka is away)"]
 
 
-def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others(recorded, tmp_path):
-    around = []
+def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others_and_metrics_are_written(
+    recorded, tmp_path, monkeypatch
+):
+    around, written = [], []
+    monkeypatch.setattr(runs, "written", lambda *given: written.append(given))
 
     def execute():
         around.append(run.services())
+        run.metrics()
         raise KeyshiftError("it is over")
 
     run = SimpleNamespace(execute=execute)
@@ -73,6 +77,8 @@ def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others(r
     with pytest.raises(KeyshiftError, match="it is over"):
         runs.run_peer(SPEC, lab(tmp_path), prepared)
     assert around == [{7: "kafka"}] and recorded == ["it is over"]
+    ((_, of, home),) = written
+    assert (of, home) == (run, tmp_path)
 
 
 FILES = """

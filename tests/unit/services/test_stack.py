@@ -676,10 +676,12 @@ def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_ha
         *("data/minio/x", "data/kafka-2/x", "logs/job-a.log", "jobs/a.json", "ports.json"),
         *("spark.log", "spark-1.log", "spark-spare-0.log", "keyshift-work/spark-ab12/x"),
         *("bare_copy.json", "load-cost-2.json", "load-cost-16.json", "report-small.html", "batches/small.lock"),
+        *("metrics/run-ab12.prom", "metrics/run-cd34.prom.7.8"),
         *("notebooks/00_quickstart-20260101T101112/00_quickstart.ipynb", "batches/small/0123456789abcdef/notebooks/x"),
     ]
     theirs = [
         *("notebooks/mine.ipynb", "notebooks/mine-2026/a.ipynb", "spark-notes/a", "report.html", "costs.json"),
+        "metrics/mine.prom",
         *("data/mine.yaml", "batches/small/mine.yaml", "batches/0123456789abcdef/a"),
     ]
     for name in (*ours, *theirs):
@@ -694,7 +696,7 @@ def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_ha
     (tmp_path / ours[-1]).parent.mkdir(parents=True)
     (tmp_path / ours[0]).parent.mkdir(parents=True)
     Stack(tmp_path).down(wipe=True)
-    for folder in ("batches", "data"):
+    for folder in ("batches", "data", "metrics"):
         assert not (tmp_path / folder).exists(), "nothing was in it but what was ours"
 
 

@@ -119,6 +119,7 @@ class Series:
                 yield from self._lap(spec)
 
     def _lap(self, spec: RunSpec) -> Script:
+        self._run.strategy = spec.strategy.name
         system, run, point = self._system, spec.run, spec.point().phase(0)
         yield from self._await_calm(time.time(), time.time() + run.seconds, 2)
         begin, told = time.time(), len(system.notes)

@@ -213,5 +213,6 @@ def test_a_lap_lasts_until_latency_was_normal_for_a_while_behind_its_migration(m
     for moment in series._lap(mine):
         job.now = max(job.now + 0.01, moment)
     [lap] = series._laps
+    assert job.strategy == mine.strategy.name, "what is told of the series meanwhile"
     assert len(asked) == 2, "it is of all seconds: once before the migration, and once behind it"
     assert behind_s <= lap.span.end - job.migrated_at < behind_s + 2.5
