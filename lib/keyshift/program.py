@@ -98,7 +98,9 @@ def end(process: "subprocess.Popen[bytes]", within_s: float) -> None:
 
 @contextmanager
 def ending_with_us(pids: Sequence[int]) -> Iterator[None]:
-    """Let these processes end when ours is gone, however it ends: then the standard input of a watchdog does."""
+    """Let these processes end when ours is gone while inside, however it ends: then a watchdog's standard input
+    ends.
+    """
     watchdog = subprocess.Popen(
         ["/bin/sh", "-c", f"read line; kill {' '.join(map(str, pids))} 2>/dev/null; exit 0"],
         stdin=subprocess.PIPE,

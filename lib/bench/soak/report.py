@@ -107,7 +107,9 @@ def growth_table(rows: Sequence[Grown]) -> str:
 
 
 def problems(told: Mapping[str, Any] | None, happened: Sequence[Happened], rows: Sequence[Grown]) -> list[str]:
-    """Problems, each in one line; none: the soak is passed. ``told``: its last status, None if it gave no verdict."""
+    """Problems, each in one line; none: the soak is passed. ``told``: the job's last status, None if it gave no
+    verdict.
+    """
     found = []
     verdict = told["summary"]["verdict"] if told and told.get("summary") else None
     if verdict != "ok":

@@ -207,7 +207,7 @@ def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None)
 
 
 def bytes_sent(migration: pd.DataFrame) -> int | None:
-    """Bytes of state sent with the units of ``migration``; None if a step switched and the source of one never told."""
+    """Bytes of state sent with units of ``migration``; None if a step switched and the source of a unit never told."""
     need(migration, ["bytes", "switched_s", "sent_s"], "bytes_sent")
     if (migration["switched_s"].notna() & migration["sent_s"].isna()).any():
         return None

@@ -133,7 +133,7 @@ class Watched:
         self.changed = set()
 
     def untrack(self) -> None:
-        """Stop to track: nobody asks any more; nothing happens if nobody did."""
+        """Stop tracking: nobody asks any more; nothing happens if nobody did."""
         self.state.untrack(_WHO)
         self.changed = None
 
@@ -155,7 +155,7 @@ class Watched:
         self.content |= content
 
     def copy(self) -> None:
-        """Copy it as a snapshot is written, while the original goes on."""
+        """Copy the state, as for a snapshot, which is written from the copy while the original goes on."""
         self.copied = self.state.copy(), dict(self.content)
 
     def compare(self) -> None:

@@ -111,7 +111,9 @@ def _check_copies(strategy: Strategy, plan: Plan, current: Assignment, moved: di
 
 
 def _check_decisions(plan: Plan, moved: dict[int, int]) -> None:
-    """Require one decision for each unit that moves, and at most two more: why not before, or why not copied."""
+    """Require one decision that says when for each unit that moves, and at most two more: why not before, or why not
+    copied.
+    """
     when = sorted((decision.unit, decision.step) for decision in plan.decisions if decision.step is not None)
     require(
         when == sorted(moved.items()), "the decisions do not say once of each unit that moves in which step it does"

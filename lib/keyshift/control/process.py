@@ -120,7 +120,9 @@ class _Entry(Keeper):
             raise BadInput(f"job {self._name} was forgotten: nobody would find it again")
 
     def require_not_stored(self, store: ResultStore, run: str) -> None:
-        """Raise BadInput if a job that is to go on has its verdict: its process died before it could say so."""
+        """Refuse to go on with a job that has its verdict, and close its journal: BadInput. Its process died before it
+        could say so.
+        """
         if store.holds(run):
             self._file.close()
             raise BadInput(f"its verdict was stored before it died: `keyshift results show {run}`")
@@ -138,7 +140,7 @@ class _Entry(Keeper):
             self._file.close()
 
     def ended(self, job: LiveJob) -> None:
-        """Say how it ended, for ``keyshift job list``. A job that was stopped, with nothing left, has no entry."""
+        """Say how it ended, for ``keyshift job list``. Only a job that was stopped, with nothing left, has no entry."""
         file, deposed = self._jobs.read(self._name), isinstance(job.error, Deposed)
         another = file is not None and file.entry != self._entry  # it was forgotten, maybe from another machine
         if self.deleted or another or (deposed and file is None):  # nobody needs what was written since it was stopped

@@ -45,7 +45,7 @@ class MemberSay:
     def decide(
         self, what: Hashable, mine: T, of_all: Callable[[Mapping[Member, T]], R], wanted: Callable[[], bool]
     ) -> R | None:
-        """Give what follows ``of_all`` that they say of ``what``, of which this is ``mine``. Waits for all that live.
+        """Give what ``of_all`` makes of what they say of ``what``, of which this is ``mine``. Waits for all that live.
 
         None if that is not ``wanted`` any more, or nobody counts on this member any more.
         """

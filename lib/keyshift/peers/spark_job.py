@@ -124,8 +124,9 @@ class SparkQuery(CountingQuery):
         return sink.outputMode("update").trigger(**self._trigger).start()  # type: ignore[call-overload, no-any-return]
 
     def halt(self, finally_: bool = False) -> Stopped:
-        """Stop it right behind the end of a batch: the next one has no results yet that would come once more. How much
-        state there is, only ``rescale`` knows.
+        """Stop it, see ``CountingQuery``: right behind the end of a batch, as the next one has no results yet that
+        would come once more; ``finally_``: when all events are in the checkpoint. How much state there is, only
+        ``rescale`` knows.
         """
         if not finally_:
             self._await_batch()

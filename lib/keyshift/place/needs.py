@@ -135,7 +135,7 @@ def _units(spec: RunSpec) -> int:
 
 
 def _or_units(spec: RunSpec, room: int) -> str:
-    """Advise fewer key groups if there would be ``room`` for them (bytes, negative); nothing if not."""
+    """Advise fewer key groups, if that helps; else nothing. ``room``: what is missing, in bytes, negative."""
     each = spec.job.replicas * len(spec.tasks) * UNIT_BYTES * spec.workload.bins
     groups = spec.workload.key_groups + room // each
     return f", or key_groups to {groups}" if groups >= max(spec.tasks.values()) else ""
@@ -174,7 +174,7 @@ def size(amount: int) -> str:
 
 
 def executors(place: Profile, cores: int, replicas: int = 1) -> str:
-    """Say where the tasks of a run with so many ``cores``, of all ``replicas`` together, are."""
+    """Give in words where the tasks of a run with so many ``cores``, of all ``replicas`` together, are."""
     spark = place.spark
     if spark.on_kubernetes:
         there = replicas * spark.executors  # each replica has its own
@@ -188,7 +188,7 @@ def executors(place: Profile, cores: int, replicas: int = 1) -> str:
 
 
 def services(place: Profile, needs: Needs, also: tuple[str, ...] = ()) -> list[str]:
-    """Say what has to be there beside Spark. ``also``: what else the runs start."""
+    """Give in words what has to be there beside Spark. ``also``: what else the runs start."""
     words = ["Kafka", "ZooKeeper", "MinIO"]
     if place.services == "embedded":
         several = {word: f"{place.nodes} nodes" for word in words[:2] if place.nodes > 1}

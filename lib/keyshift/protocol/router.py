@@ -93,7 +93,9 @@ class RouterMachine:
         return self._next is not None or not self._next_paused
 
     def boundary(self) -> list[RouterEffect]:
-        """Give the barriers that go to every slot before anything of the next frame. To be called before each frame."""
+        """Switch to what was announced, and give what follows: Resume, and the barriers that go to every slot before
+        anything of the next frame. To be called before each frame.
+        """
         effects: list[RouterEffect] = []
         if self.paused and self.may_resume:
             effects.append(Resume())  # a newer version is there, so the step that paused is complete

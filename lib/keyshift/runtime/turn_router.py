@@ -38,7 +38,8 @@ class Due(NamedTuple):
 
 
 class TurnRouter(RouterCore[Events]):
-    """One router. ``watermark``: where the batch before ended, in microseconds. ``told``: published when it opened.
+    """One router. ``watermark``: where the batch before ended, in microseconds. ``told``: what was published when it
+    opened.
 
     Where it stands then says which assignment it routes by, and what is still to come.
     """
@@ -70,7 +71,7 @@ class TurnRouter(RouterCore[Events]):
         return self.watermark // self._heartbeat_us
 
     def switch(self, told: PublishAssignment) -> bool | None:
-        """Keep the appointment of a switch; see ``_keep``."""
+        """Note the appointment of a switch; see ``_keep``."""
         if told.appointment is None or told.assignment.version <= self.machine.newest:
             return None
         act = partial(self.machine.announce, told.assignment, snapshot=told.snapshot)
@@ -78,7 +79,7 @@ class TurnRouter(RouterCore[Events]):
         return self._keep(str(version), told.appointment, (SWITCH, version), act)
 
     def savepoint(self, name: str, appointment: Appointment, stops: bool = True) -> bool | None:
-        """Keep the appointment of a savepoint or, if the router goes on behind it, of a capture; see ``_keep``."""
+        """Note the appointment of a savepoint or, if the router goes on behind it, of a capture; see ``_keep``."""
         if name == self._said or self.machine.stopped_for is not None:
             return None
         return self._keep(name, appointment, (STOP if stops else CAPTURED, 0), partial(self._request, name, stops))
@@ -104,7 +105,7 @@ class TurnRouter(RouterCore[Events]):
     def _keep(
         self, name: str, appointment: Appointment, place: tuple[int, int], act: Callable[[], None]
     ) -> bool | None:
-        """Keep an appointment that was told, perhaps again. Gives whether the router confirms it, None if nobody asks.
+        """Note an appointment that was told, perhaps again. Gives whether the router confirms it, None if nobody asks.
 
         Raises ProtocolViolation if it holds and the router has passed its epoch: then nobody has asked this one.
         """

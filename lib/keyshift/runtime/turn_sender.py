@@ -35,9 +35,8 @@ class Sender(NamedTuple):
 
 
 class TurnSender(TurnRouter[Events], Generic[Events, Result]):
-    """A slot as a router. ``sender``: as it begins a batch. ``together``: makes events there of a turn's results.
-
-    For the others see ``TurnRouter``.
+    """A slot as a router. ``sender``: as it begins a batch. ``together``: makes events of the next stage of a turn's
+    results. For the others see ``TurnRouter``.
     """
 
     each_counts = True

@@ -162,7 +162,7 @@ def _exec(home: Path, command: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def _binding(data: Path, name: str, listen: str, advertise: str = "") -> Binding:
-    """Say where a service is. Raises BadInput for a path or an address that no configuration can hold."""
+    """Make the binding of a service. Raises BadInput for a path or an address that no configuration can hold."""
     if not data.is_absolute() or not PLAIN_PATH.fullmatch(str(data)):
         raise BadInput(f"--data {str(data)!r}: expected an absolute path of letters, digits and . _ - /")
     # A folder in it: at the root of a fresh volume is lost+found, which Kafka takes for a broken topic.
@@ -181,7 +181,7 @@ def _node(nodes: str) -> ServiceNode:
 
 
 def _ports(node: ServiceNode, ports: dict[str, int]) -> dict[str, int]:
-    """The ports of a node, as of each node: all of them have the same."""
+    """The ``ports`` of all nodes, by ``port_of``: each node has the same."""
     return {port_of(name, number): port for number in range(1, len(node.hosts) + 1) for name, port in ports.items()}
 
 

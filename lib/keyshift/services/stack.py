@@ -140,7 +140,9 @@ class Stack:
         return self._endpoints()
 
     def _require_nodes(self, missing: list[EmbeddedService]) -> None:
-        """Raise BadInput if other services of the folder run, ServiceUnavailable if there is no memory for these."""
+        """Make sure that so many nodes can run, and write the number down. Raises BadInput if other services of the
+        folder run, ServiceUnavailable if memory is short.
+        """
         before = _nodes_before(self.home)
         if before != self.nodes:
             if any(service.kind in NODE_BYTES for service in Stack(self.home, nodes=before).alive()):

@@ -175,7 +175,7 @@ class Study:
             )
 
     def publish(self) -> None:
-        """Leave it in the last cell, see ``notebook.publish``. Then raises KeyshiftError if points died."""
+        """Leave a row per run in the last cell, see ``notebook.publish``. Then raises KeyshiftError if points died."""
         _publish(self.runs)
         if self.died:
             died = "; ".join(f"{name} ({why})" for name, why in self.died.items())

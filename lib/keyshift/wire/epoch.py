@@ -27,7 +27,9 @@ class Epoch(NamedTuple):
         transaction.check(_node(self.job), self.number)
 
     def require(self, client: KazooClient) -> None:
-        """Refuse if another driver has claimed the job, or has ended it: Deposed. What is read next is not older."""
+        """Refuse to go on if another driver has claimed the job, or has ended it: Deposed. What is read next is not
+        older.
+        """
         client.retry(client.sync, _node(self.job))  # another server may be behind
         found = client.retry(client.exists, _node(self.job))
         if found is None:

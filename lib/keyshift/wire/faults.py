@@ -250,7 +250,9 @@ class FaultPoints:
                     fault.strike()
 
     def sending(self, cut: Callable[[], None]) -> None:
-        """Hit or tell what is due as a unit is on its way, but for its end. ``cut()`` ends all connections."""
+        """Be slow, or ``cut()`` all connections, as faults of Flight say that are due: a unit is on its way, but for
+        its end.
+        """
         for fault in list(self._of_flight):
             if fault.action == "slow":
                 time.sleep(fault.seconds)

@@ -127,7 +127,7 @@ class MemorySession:
         self._require()
 
     def catch_up(self) -> None:
-        """Do nothing: nobody is behind here."""
+        """Raise ServiceUnavailable if the session is over, as the real one does: nobody is behind here."""
         with self._talking():
             pass
 

@@ -274,7 +274,7 @@ class SavepointStore:
         self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
 
     def remove_state(self, savepoint: str) -> None:
-        """Remove the state, to which no other one refers; what it was can still be read. Raises ServiceUnavailable."""
+        """Remove the state, to which no other savepoint refers; the manifest stays. Raises ServiceUnavailable."""
         names = self._bucket.names(f"{savepoint}/")
         self._bucket.remove([name for name in names if name != f"{savepoint}/{_MANIFEST}"])
 

@@ -46,7 +46,9 @@ class GuardedWrites:
         self._term: int | None = None  # the version of ``leader`` while this session leads
 
     def keep_term(self, candidate: str, name: str) -> None:
-        """See ``begin_term``; goes on with one that was begun in this session. Writes are refused when it is over."""
+        """Lead as by ``begin_term``, or go on in a term that was begun in this session. Writes are refused when it is
+        over.
+        """
         if self._term is None:
             self._term = self.begin_term(candidate, name)
 

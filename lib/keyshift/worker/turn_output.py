@@ -15,7 +15,8 @@ from keyshift.worker.turn_router import TurnRouting
 
 
 class NextTurns(TurnRouting, SlotOutput):
-    """The output to the stage of ``config``, by turns. ``sender``: of the slot, as it begins; ``stage``: its own.
+    """The output to the stage of ``config``, by turns. ``sender``: of the slot, as it begins the batch; ``stage``: its
+    own.
 
     A turn waits here until it is known whether what is appointed before its end holds. If there are other replicas, one
     of ten is told to be compared: so it is known in which stage they differ.
@@ -58,7 +59,9 @@ class NextTurns(TurnRouting, SlotOutput):
 
 
 def make_output(config: JobConfig, slot: int, position: Position | None) -> SlotOutput:
-    """Make the output of a slot of this stage. ``position``: of one that works in turns, if it has had any."""
+    """Make the output of a slot of the stage of ``config``. ``position``: of one that works in turns, if it has had
+    any.
+    """
     following = config.next
     if following is None:
         return Sink(config)

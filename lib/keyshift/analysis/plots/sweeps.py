@@ -170,7 +170,9 @@ def phase_bars(
 
 
 def _total(row: SummaryRow) -> float | None:
-    """Seconds until the last unit is drained; None if a phase is not known (a plan that was not measured took none)."""
+    """Seconds from the trigger until the last unit is drained; None if a phase is not known (a plan that was not
+    measured took none).
+    """
     found = [_PHASE_MEASURES[name](row) for name in PHASE_STYLES]
     return None if None in found[1:] else sum(value or 0.0 for value in found)
 

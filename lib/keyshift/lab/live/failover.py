@@ -100,7 +100,7 @@ class Failover(Protocol):
 
 
 class JobFailover:
-    """The failover of ``job``, planned by ``plans``; also how it goes on where another replica stands."""
+    """The failover of ``job``, whose migrations ``plans`` planned; also how it goes on where another replica stands."""
 
     def __init__(self, job: Job, plans: JobPlans) -> None:
         self._job, self._plans = job, plans

@@ -80,7 +80,7 @@ class LiveRun:
         loop.cut_faults_short()  # else whoever stops the job would wait for what is away
 
     def _pause(self) -> None:
-        """Look, then sleep for no named moment: if the clock is set back, nobody would be heard until that comes."""
+        """Look, then sleep for a fixed time: if the clock is set back, a moment to wait for would come too late."""
         self.loop.look()
         time.sleep(LOOK_S)
 

@@ -54,7 +54,7 @@ class LedReplica:
     deaths: int = 0
 
     def begins_from(self, begin: Savepoint | None) -> None:
-        """Have its next job begin there, or at the beginning: some slots may give results before others fail."""
+        """Note where its next job is to begin, None: the beginning. Some slots may give results before others fail."""
         turns = begin.turns if begin else {}
         self.began.append(Incarnation(turns.get(self.job.stages[-1].name, {}), self.job.config.attempt))
 
@@ -290,7 +290,9 @@ def _each(replicas: Iterable[LedReplica], stack: contextlib.ExitStack, end: Call
 
 
 class _MayStrike:
-    """What faults may hit: services that all replicas have, and the ``application`` of one, ``struck`` then."""
+    """What faults may hit: services that all replicas have, and the ``application`` of one; ``struck`` gets what hits
+    that, and when.
+    """
 
     executors = False  # ``replicas.system`` deletes them
 

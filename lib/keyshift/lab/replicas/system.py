@@ -122,7 +122,9 @@ class LiveReplicas:
                 replica.system.announce(change, point)
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
-        """Ask all of them for a migration. Raises BadInput for ``replace``: not all might have begun by then."""
+        """Ask all of them for a migration. Raises BadInput for ``replace``: some might have begun by then, and others
+        not.
+        """
         if replace:
             raise BadInput("replicas do not take back what has not begun, as one of them may have begun it")
         self._admission.add(MoveRequest(change, stage))
@@ -148,7 +150,7 @@ class LiveReplicas:
 
     @property
     def returning(self) -> bool:
-        """Whether a replica is away or not full yet, also before anybody has noticed that it has died."""
+        """Whether a replica is to come back or is not full yet, or has died and nobody has noticed."""
         living = self._replicas.living
         return len(_answering(living, self._hit)) < len(living) or self._returns.to_come
 

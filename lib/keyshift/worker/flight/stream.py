@@ -65,7 +65,7 @@ class Stream:
         self._reader.cancel()
 
     def close(self) -> None:
-        """Close the call when nobody reads any more, or Arrow closes it and complains."""
+        """Close the call. To be called when nobody reads any more, or Arrow closes it and complains."""
         self.end()
         with contextlib.suppress(*BROKEN):
             self._writer.close()

@@ -43,7 +43,9 @@ class Intake:
         self._core.drain(now_us(), slice_of_time())
 
     def over(self) -> bool:
-        """Whether all that can be worked on in this batch was given to the core: no row will come any more in it."""
+        """Hear that no row will come any more in this batch, and work on what waits. Gives whether all that can be
+        worked on in it was given to the core.
+        """
         return True
 
     def left(self) -> tuple[Position | None, Sequence[Row]]:

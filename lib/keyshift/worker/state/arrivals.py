@@ -22,7 +22,9 @@ PULL_CALLS = 64  # or more of them, so that there are not more calls than that: 
 
 
 class Arrivals:
-    """What arrives. ``turn()``: see ``SlotEffects.turn``. ``times``: unit -> received_us, installed_us, kept here."""
+    """What arrives. ``turn()``: see ``SlotEffects.turn``. ``times``: unit -> received_us, installed_us, written down
+    here.
+    """
 
     def __init__(self, shared: Shared, turn: CoreTurn, times: dict[int, tuple[int, int]]) -> None:
         self._shared, self._turn, self._times = shared, turn, times
