@@ -9,7 +9,19 @@ import pandas as pd
 from keyshift.analysis.machine import FULL, ROBBED
 from keyshift.analysis.metrics import HOLD_S
 from keyshift.analysis.statistics import differ
-from keyshift.analysis.tables import TIE, Point, SummaryRow, on_front, points, ratio, shared, tradeoffs, why_early
+from keyshift.analysis.tables import (
+    TIE,
+    Point,
+    SummaryRow,
+    copied_before,
+    on_front,
+    owners_only,
+    points,
+    ratio,
+    shared,
+    tradeoffs,
+    why_early,
+)
 
 ONCE = 2.0  # as TIE, of single runs: ten equal ones had spikes of 36 to 73 ms (docs/performance.md)
 FRAMES = 2  # silences of up to so many frames are there at any time
@@ -50,13 +62,18 @@ def tradeoff_sentences(summaries: Sequence[SummaryRow]) -> list[str]:
     if shared(known["floor_s"]):
         said = [*_unbeaten(known, equal), *_fastest(known, equal)]
     else:
-        said = ["By their floors these move different amounts of state: they are not compared in spike and completion."]
+        said = [
+            "Their floors differ, by the state that moves or by when that was measured: they are not compared in spike "
+            "and completion."
+        ]
     staying = list(known[known["stays"]]["label"])
     if staying:
         said.append(
             f"{enumerated(staying)}: completion is the change of owner only; state follows later, or stays where it "
             "was."
         )
+    if copied := list(known[known["copied"] & ~known["stays"]]["label"]):
+        said.append(f"{enumerated(copied)}: copies were made before; completion is of what had changed since.")
     return said
 
 
@@ -89,10 +106,12 @@ def _fastest(known: pd.DataFrame, equal: float) -> list[str]:
     many, took = len(fastest) > 1, _span(_s, fastest["completion_s"].min(), fastest["completion_s"].max())
     if fastest["runs"].max() > 1:
         took += " (medians of their runs)" if many else " (the median of its runs)"
-    return [
-        f"Of what moves everything {enumerated(list(fastest['label']))} {'complete' if many else 'completes'} "
-        f"first, in {took}; the floor, a bare copy of the same bytes, is {_s(fastest['floor_s'].iloc[0])}."
-    ]
+    names = enumerated(list(fastest["label"]))
+    if len(whole) == 1:
+        found = f"{names} moves everything, in {took}"
+    else:
+        found = f"Of what moves everything {names} {'complete' if many else 'completes'} first, in {took}"
+    return [f"{found}; the floor, a bare copy of the same bytes, is {_s(fastest['floor_s'].iloc[0])}."]
 
 
 def _traded(front: pd.DataFrame, equal: float) -> str:
@@ -112,27 +131,32 @@ def rescaling_sentences(
     chance (Welch, 95 %). A point of which a run does not know a completion or a spike is not compared.
 
     ``tables`` and ``names``: see ``rescaling_figure``; of points all of whose runs are correct. ``rows``: summary rows
-    of the runs, named by their points, for ``why_early``.
+    of the runs, named by their points: whether only owners change, and whether copies were made before.
     """
-    early = {name: name + _in_brackets(why_early([row for row in rows if row["strategy"] == name])) for name in tables}
-    plain = {name: name for name in tables}
+    of = {name: [row for row in rows if row["strategy"] == name] for name in tables}
     said = []
     for number, migration in enumerate(names):
         runs = {
             name: table.loc[table["number"] == number, ["completion_s", "spike_ms"]] for name, table in tables.items()
         }
         known = {name: costs for name, costs in runs.items() if len(costs) and not costs.isna().to_numpy().any()}
-        for column, show, called, verbs, best in (
-            ("completion_s", _s, early, ("was done", "were done"), " first, in"),
-            ("spike_ms", _ms, plain, ("had", "had"), " the lowest spike,"),
+        for column, show, verbs, best in (
+            ("completion_s", _s, ("was done", "were done"), " first, in"),
+            ("spike_ms", _ms, ("had", "had"), " the lowest spike,"),
         ):
             values = {name: costs[column].tolist() for name, costs in known.items()}
             if len(values) > 1:
                 first = _least(values)
-                text = f"{enumerated([called[name] for name in first])} {verbs[len(first) > 1]}{best}"
+                text = f"{enumerated([*first])} {verbs[len(first) > 1]}{best}"
                 said.append(f"{migration}: {text} {_span(show, min(first.values()), max(first.values()))}.")
         if unknown := [name for name in runs if name not in known]:
             said.append(f"{migration}: {enumerated(unknown)}: not compared, as a completion or a spike is not known.")
+    for what, words in (
+        (lambda some: any(map(owners_only, some)), "completion is the change of owner only"),
+        (copied_before, "copies were made before some of these migrations"),
+    ):
+        if names_of := [name for name, some in of.items() if what(some)]:
+            said.append(f"{enumerated(names_of)}: {words}.")
     return said
 
 

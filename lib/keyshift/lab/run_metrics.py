@@ -42,7 +42,7 @@ class RunMetrics(Collector):
             offered = run.feed.sent + run.feed.before.events
             yield self._counted("keyshift_run_events_offered", "events sent to Kafka", offered)
             yield self._now("keyshift_run_offered_rate", "events of the last second", _offered_rate(run.feed))
-        yield self._counted("keyshift_run_deaths", "deaths of the query", len(run.deaths))
+        yield self._counted("keyshift_run_deaths", "deaths of the query, none of replicas", len(run.deaths))
         # No counter: what came out of an attempt that died counts no more. Prometheus would see one that began anew.
         yield self._now("keyshift_run_results", "results that count so far", run.traffic.received)
         yield self._now("keyshift_run_results_rate", "results of the last second", last.results)

@@ -333,6 +333,7 @@ def test_in_a_migration_it_is_said_who_had_copied_before_and_names_with_commas_a
     tables = {"chunks of 1": costs((0, 1.0, 20.0)), "chunks of 4, copied": costs((0, 1.5, 20.0))}
     rows = [row("chunks of 1"), row("chunks of 4, copied", bytes_copied=1)]
     assert rescaling_sentences(tables, ["2 → 4"], rows) == [
-        "2 → 4: chunks of 1; chunks of 4, copied (copies were made before) were done first, in 1.0 s to 1.5 s.",
+        "2 → 4: chunks of 1; chunks of 4, copied were done first, in 1.0 s to 1.5 s.",
         "2 → 4: chunks of 1; chunks of 4, copied had the lowest spike, 20 ms.",
+        "chunks of 4, copied: copies were made before some of these migrations.",
     ]

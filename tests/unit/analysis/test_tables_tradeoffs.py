@@ -111,7 +111,8 @@ def test_the_sentences_name_the_front_the_beaten_the_floor_and_what_stays():
 def test_of_migrations_of_different_amounts_of_state_nobody_beats_another_one():
     half = [row("16 groups", 30, 0.12, floor_s=0.12), row("32 groups", 40, 0.15), row("lazy", 20, 0.01)]
     assert tradeoff_sentences(half) == [
-        "By their floors these move different amounts of state: they are not compared in spike and completion.",
+        "Their floors differ, by the state that moves or by when that was measured: they are not compared in spike and "
+        "completion.",
         "lazy: completion is the change of owner only; state follows later, or stays where it was.",
     ]
 
@@ -120,8 +121,8 @@ def test_who_has_copied_before_does_not_complete_first_of_what_moves_everything(
     rows = [row("all_at_once", 600, 0.5), row("replicated", 30, 0.1, bytes_copied=9 * MIB)]
     assert tables.tradeoffs(rows)["copied"].tolist() == [False, True]
     assert tradeoff_sentences(rows)[1:] == [
-        "Of what moves everything all_at_once completes first, in 500 ms; the floor, a bare copy of the same bytes, is "
-        "250 ms."
+        "all_at_once moves everything, in 500 ms; the floor, a bare copy of the same bytes, is 250 ms.",
+        "replicated: copies were made before; completion is of what had changed since.",
     ]
 
 

@@ -41,13 +41,12 @@ class AutoLoad(NamedTuple):
 
 def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> AutoLoad:
     """The one load for all of ``specs`` that left something open: as much as the dearest of them can have."""
-    of_keycount = event_cpu_us(cost_spec().workload)
-    more = [max(0.0, event_cpu_us(spec.workload) - of_keycount) for spec in specs]
+    more = [_more_us(spec) for spec in specs]
     frames = _frames(specs)
     loads = [_chosen(spec, cost, more_us, frames) for spec, more_us in zip(specs, more, strict=True)]
     rate, frame_ms = min(_of_open("rate", specs, loads)), max(_of_open("frame_ms", specs, loads))
     cores = [
-        cores_of(spec.settled(rate=rate, frame_ms=frame_ms), cost, more_us)
+        _cores(spec.settled(rate=rate, frame_ms=frame_ms), cost, more_us)
         for spec, more_us in zip(specs, more, strict=True)
     ]
     return AutoLoad(rate, frame_ms, max(cores))
@@ -88,8 +87,17 @@ def _chosen(spec: RunSpec, cost: LoadCost, more_us: float, frames: Sequence[floa
     return AutoLoad(rate, frame_ms, 0.0)
 
 
-def cores_of(spec: RunSpec, cost: LoadCost, more_us: float = 0.0) -> float:
-    """Processors that the load of ``spec`` is expected to take at its peak. ``more_us``: see ``LoadCost.cores``."""
+def cores_of(spec: RunSpec, cost: LoadCost) -> float:
+    """Processors that the load of ``spec`` is expected to take at its peak; with replicas, at the least."""
+    return spec.job.replicas * _cores(spec, cost, _more_us(spec))
+
+
+def _more_us(spec: RunSpec) -> float:
+    """See ``LoadCost.cores``."""
+    return max(0.0, event_cpu_us(spec.workload) - event_cpu_us(cost_spec().workload))
+
+
+def _cores(spec: RunSpec, cost: LoadCost, more_us: float) -> float:
     return cost.cores(rows_per_s(spec, spec.run.frame_ms), sum(map(_peak, spec.loads)), more_us)
 
 
