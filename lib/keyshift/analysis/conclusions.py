@@ -6,7 +6,7 @@ from math import isfinite, nan
 
 import pandas as pd
 
-from keyshift.analysis.machine import FULL, ROBBED
+from keyshift.analysis.machine import doubts
 from keyshift.analysis.metrics import HOLD_S
 from keyshift.analysis.statistics import differ
 from keyshift.analysis.tables import (
@@ -184,30 +184,6 @@ def digits(value: float) -> str:
     if value < 1:
         return f"{value:.2g}"
     return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"
-
-
-def doubts(rows: Sequence[SummaryRow]) -> list[str]:
-    """A sentence for each thing because of which figures of ``rows`` say less: a full machine, an overloaded job."""
-    busy = sum((row.get("cpu_busy") or 0.0) >= FULL for row in rows)
-    robbed = sum((row.get("cpu_steal") or 0.0) >= ROBBED for row in rows)
-    overloaded = sum(bool(row.get("overloaded")) for row in rows)
-    said = []
-    if busy:
-        said.append(
-            f"The processors were full before the migration in {busy} of {len(rows)} runs: their latencies "
-            "measure the machine."
-        )
-    if robbed:
-        said.append(
-            f"The host gave others at least {ROBBED:.0%} of the processors before the migration in {robbed} of "
-            f"{len(rows)} runs: their latencies measure the host."
-        )
-    if overloaded:
-        said.append(
-            f"The job was overloaded in {overloaded} of {len(rows)} runs: their figures know nothing of the events "
-            "that it had not processed."
-        )
-    return said
 
 
 def verdict_sentences(rows: Sequence[SummaryRow]) -> list[str]:

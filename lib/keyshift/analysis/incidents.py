@@ -7,7 +7,8 @@ from math import isfinite
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import digits, doubts, enumerated, is_hit, tie, verdict_sentences
+from keyshift.analysis.conclusions import digits, enumerated, is_hit, tie, verdict_sentences
+from keyshift.analysis.machine import doubts
 from keyshift.analysis.metrics import need
 from keyshift.analysis.statistics import differ
 from keyshift.analysis.tables import (

@@ -1,6 +1,6 @@
 """Whether the machine had room for what was measured on it: full processors, and time that others took away."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from keyshift.analysis.metrics import before, need
+from keyshift.analysis.tables import SummaryRow
 
 MACHINE = "machine_cores"  # metric: processors of those that the run may use, by what they did
 BUSY, STOLEN, OTHERS, ALL = "busy", "stolen", "others", "all"  # its instances; others: busy for nothing of the run
@@ -102,3 +103,27 @@ def machine_notes(busy: float | None, stolen: float | None, rate: float, frame_m
             "measure them, too; try again at another hour"
         )
     return notes
+
+
+def doubts(rows: Sequence[SummaryRow]) -> list[str]:
+    """A sentence for each thing because of which figures of ``rows`` say less: a full machine, an overloaded job."""
+    busy = sum((row.get("cpu_busy") or 0.0) >= FULL for row in rows)
+    robbed = sum((row.get("cpu_steal") or 0.0) >= ROBBED for row in rows)
+    overloaded = sum(bool(row.get("overloaded")) for row in rows)
+    said = []
+    if busy:
+        said.append(
+            f"The processors were full before the migration in {busy} of {len(rows)} runs: their latencies "
+            "measure the machine."
+        )
+    if robbed:
+        said.append(
+            f"The host gave others at least {ROBBED:.0%} of the processors before the migration in {robbed} of "
+            f"{len(rows)} runs: their latencies measure the host."
+        )
+    if overloaded:
+        said.append(
+            f"The job was overloaded in {overloaded} of {len(rows)} runs: their figures know nothing of the events "
+            "that it had not processed."
+        )
+    return said

@@ -27,7 +27,7 @@ from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import doubts
+from keyshift.analysis.machine import doubts
 from keyshift.analysis.metrics import mean_ms
 from keyshift.analysis.plots.published import published_figure
 from keyshift.model.errors import BadInput
