@@ -172,4 +172,4 @@ def test_the_comparison_shows_copies_minimum_and_floor_if_they_are_known():
 def test_the_sentence_of_several_runs_says_that_it_has_their_median():
     """A sentence beside it has their mean."""
     *_, said = tradeoff_sentences([row("fluid", 30, time_s) for time_s in (1.0, 2.0, 6.0)])
-    assert "fluid completes first, in 2.0 s (the median of its runs); the floor" in said
+    assert "fluid moves everything, in 2.0 s (the median of its runs); the floor" in said
