@@ -116,7 +116,7 @@ def run(seed: int, **pinned: Any) -> Outcome:
     order = OrderServices(seed)
     with (
         outcome.measured(),
-        _installed(ensemble, bucket, failures, fate),
+        installed(ensemble, bucket, failures, fate),
         order.installed(),
         _counted(TurnCore, "deliver", outcome.seen, "turns"),
         _counted(SlotTask, "_others_read", outcome.seen, "late behind their rows"),
@@ -143,7 +143,7 @@ def _counted(owner: Any, method: str, seen: Counter[str], what: str) -> Iterator
 
 
 @contextlib.contextmanager
-def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fate) -> Iterator[None]:
+def installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fate) -> Iterator[None]:
     """Everything that is not there is stood in for."""
     with contextlib.ExitStack() as patches:
         for module, kind in ((job, Session), (attempt, Session), (opening, TaskSession), (routing, TaskSession)):
@@ -217,13 +217,13 @@ class Run:
             replica=replica,
         )
         self._workload = config.make_workload()
-        self._topic = Topic(config.routers)
+        self.topic = Topic(config.routers)
         given = shape.batch_s, shape.moves, shape.slow_s, shape.leaves, shape.held_s
-        self._engine = Engine(self.seed, self._topic, self._workload, *given)
-        self._job = Job(self._engine.start_query, config, Path("/nowhere"), shape.batch_s, self)
-        self._over, self._loading = threading.Event(), threading.Lock()
+        self.engine = Engine(self.seed, self.topic, self._workload, *given)
+        self.job = Job(self.engine.start_query, config, Path("/nowhere"), shape.batch_s, self)
+        self.over, self.loading = threading.Event(), threading.Lock()
         self.load_s = LOAD_S
-        self._loaded, self._offered, self._due = False, 0, 0  # whether the load has ended; events, and results due
+        self.loaded, self._offered, self.due = False, 0, 0  # whether the load has ended; events, and results due
         # Of the last plan for each stage, as long as nothing may keep it from being reached.
         self._targets: dict[str, Assignment] = {}
         self._first: Assignment | None = None  # the target that is told in advance, if copies are kept all the time
@@ -231,26 +231,26 @@ class Run:
 
     def go(self) -> None:
         """Everything; problems are in the outcome."""
-        for act in (self._load, self._weather):
-            threading.Thread(target=self._beside, args=(act,), name=f"harness{act.__name__}", daemon=True).start()
+        for act in (self.load, self._weather):
+            threading.Thread(target=self._beside, args=(act,), name=f"harness-{act.__name__}", daemon=True).start()
         try:
             self._execute()
-            self._job.stop()
+            self.job.stop()
             self._judge()
         except BaseException as error:
             self._problem(type(error).__name__, "".join(traceback.format_exception(error)[-3:]))
-            self._job.read_log()
+            self.job.read_log()
         finally:
-            self._over.set()
+            self.over.set()
             with contextlib.suppress(AssertionError):
-                self._job.stop()
-            self._engine.end()
-        self.outcome.log = self._job.log
-        self.seen.update({"batches": self._engine.batches, "moved process": self._engine.moved})
-        self.seen["processes left"] += len(self._engine.left)
-        restored = (self._job.config.restore or "").startswith(MARK)
-        self.seen.update({"snapshots": len(self._job.snapshots.newest), "began from a snapshot": restored})
-        self.seen.update({"leaders died": self._fate.deaths, "queries died": len(self._job.revoked) > 0})
+                self.job.stop()
+            self.engine.end()
+        self.outcome.log = self.job.log
+        self.seen.update({"batches": self.engine.batches, "moved process": self.engine.moved})
+        self.seen["processes left"] += len(self.engine.left)
+        restored = (self.job.config.restore or "").startswith(MARK)
+        self.seen.update({"snapshots": len(self.job.snapshots.newest), "began from a snapshot": restored})
+        self.seen.update({"leaders died": self._fate.deaths, "queries died": len(self.job.revoked) > 0})
 
     def _problem(self, check: str, what: Any) -> None:
         self.outcome.problems.setdefault(check, str(what))
@@ -259,13 +259,13 @@ class Run:
 
     def _execute(self) -> None:
         shape = self.shape
-        groups, slots = shape.parameters["key_groups"], [stage.config.slots for stage in self._job.stages]
+        groups, slots = shape.parameters["key_groups"], [stage.config.slots for stage in self.job.stages]
         begin = [Assignment.contiguous(groups, min(shape.begin_slots, each)) for each in slots]
-        self._job.start([in_units(shape.point, each) for each in begin])
+        self.job.start([in_units(shape.point, each) for each in begin])
         if shape.dies_at_s is not None:
             threading.Timer(shape.dies_at_s, self._beside, (self._kill_query,)).start()
         if (ahead := shape.point.phase(0)).copies == "periodic":
-            stage = self._job.stages[0]
+            stage = self.job.stages[0]
             self._first = self._draw_target(stage, stage.assignment)
             copies = make_plan(ahead, stage.assignment, self._first).copies
             self._surviving(lambda: self._copy(stage, copies, ahead))
@@ -276,46 +276,46 @@ class Run:
             self._play(deque([requests.popleft()]), now + 1.5 * gap)
             self._surviving(self._restart)
         self._play(requests, end)
-        with self._loading:
-            self._loaded = True
+        with self.loading:
+            self.loaded = True
         self._surviving(self._finish)
 
     def _finish(self) -> None:
         self.await_answered(fatal=False)
-        most = 2 * len(self._job.stages)  # one that is late or a snapshot, and the one ahead
+        most = 2 * len(self.job.stages)  # one that is late or a snapshot, and the one ahead
         if self.shape.held_s:  # or the savepoint is late, for which that one may have rows
-            self._await("the batch of a slow process is over", lambda: self._engine.batches > 2)
-        self._await("steps that are over are watched no more", lambda: self._watched() <= most, fatal=False)
-        if len(left := [*self._engine.left]) > MANY and not self.shape.fails:  # some do not hear that all was taken
-            self._await("processes end", lambda: sum(each.stays for each in left) <= len(left) // 2, fatal=False)
-        self._job.savepoint()
-        self._await("nothing is left behind", lambda: not any(self._look_behind().values()), fatal=False)
-        self._job.read_log()
+            self.await_that("the batch of a slow process is over", lambda: self.engine.batches > 2)
+        self.await_that("steps that are over are watched no more", lambda: self._watched() <= most, fatal=False)
+        if len(left := [*self.engine.left]) > MANY and not self.shape.fails:  # some do not hear that all was taken
+            self.await_that("processes end", lambda: sum(each.stays for each in left) <= len(left) // 2, fatal=False)
+        self.job.savepoint()
+        self.await_that("nothing is left behind", lambda: not any(self._look_behind().values()), fatal=False)
+        self.job.read_log()
 
     def _watched(self) -> int:
         """How many folders of acknowledgements somebody listens to."""
-        begin = f"{of_job(self._job.config.job)}/"
+        begin = f"{of_job(self.job.config.job)}/"
         with self._ensemble.lock:
             paths = [watch.path for each in self._ensemble.sessions for watch in each.watches if not watch.over]
         return sum(path.startswith(begin) and f"/{ALL_ACKS.path}/" in path for path in paths)
 
     def _look_behind(self) -> dict[str, set[tuple[int, int]]]:
         """By stage: units, and slots that have keys of them which are elsewhere, too."""
-        for stage in self._job.stages:
+        for stage in self.job.stages:
             answers = stage.ask.measure().items()
             left = {(unit, slot) for slot, answer in answers for unit in answer.left_behind}
             self._left_behind[stage.name] = left
         return self._left_behind
 
     def _restart(self) -> None:
-        stage = self._rng.choice(self._job.stages)
-        self._job.restart(stage.name, scale(stage.assignment, self._rng.randint(1, self.shape.slots)))
+        stage = self._rng.choice(self.job.stages)
+        self.job.restart(stage.name, scale(stage.assignment, self._rng.randint(1, self.shape.slots)))
         self._targets.clear()
         self.seen["restarts"] += 1
 
     def _request(self, at_s: float, number: int) -> Request:
         drawn = self._rng.random()
-        stage = self._job.stages[0 if self._first else self._rng.randrange(len(self._job.stages))]
+        stage = self.job.stages[0 if self._first else self._rng.randrange(len(self.job.stages))]
         if number and drawn < self.shape.overlaps / 2:
             return Request(at_s, stage.cancel, cancels=True)
 
@@ -367,7 +367,7 @@ class Run:
                 self._pass_until(requests[0].at_s)
                 requests.popleft().make()
             self._pass_until(until_s)
-            while any(stage.busy for stage in self._job.stages):
+            while any(stage.busy for stage in self.job.stages):
                 self._pass_until(time.monotonic() + LOOK_S)
 
         self._surviving(play)
@@ -381,7 +381,7 @@ class Run:
         except QueryDied as death:
             if "injected" not in str(death):
                 raise
-            self._job.recover()  # and what was requested goes on
+            self.job.recover()  # and what was requested goes on
             return step()
 
     # -- what happens to it --------------------------------------------------------------------------------------------
@@ -393,26 +393,26 @@ class Run:
         except Exception:
             self._problem("harness", traceback.format_exc(limit=-3))
 
-    def _load(self) -> None:
+    def load(self) -> None:
         """Frames for all routers, and events in them until the load has ended, or more of it would only take longer."""
         rng, shape = random.Random(f"load {self.seed}"), self.shape
         most = time.monotonic() + self.load_s
         partitions = [(source, source.partition(n)) for source in self._workload.sources for n in range(shape.routers)]
-        while not self._over.wait(shape.frame_s * (0.5 + rng.random())):
+        while not self.over.wait(shape.frame_s * (0.5 + rng.random())):
             for router, (source, partition) in enumerate(partitions):
-                with self._loading:
+                with self.loading:
                     now = time.time_ns() // 1000
-                    events = 0 if self._loaded or time.monotonic() > most else rng.choice((0, 1, 3, 6))
+                    events = 0 if self.loaded or time.monotonic() > most else rng.choice((0, 1, 3, 6))
                     times = now - np.arange(events, dtype=np.int64)[::-1]
                     batch = partition.take(times) if events else frames.empty(source.schema)
-                    self._topic.partitions[router].append(frames.encode(batch, frames.Facts(now)))
+                    self.topic.partitions[router].append(frames.encode(batch, frames.Facts(now)))
                     self._offered += events
-                    self._due += results_due(source, self._workload.stages, batch)
+                    self.due += results_due(source, self._workload.stages, batch)
 
     def _weather(self) -> None:
         """Sessions with ZooKeeper expire."""
         rng = random.Random(f"weather {self.seed}")
-        while self.shape.expires_s and not self._over.wait(rng.expovariate(1 / self.shape.expires_s)):
+        while self.shape.expires_s and not self.over.wait(rng.expovariate(1 / self.shape.expires_s)):
             with self._ensemble.lock:
                 session = rng.choice([*self._ensemble.sessions, None])
             if session is not None:
@@ -420,25 +420,25 @@ class Run:
                 session.expire()
 
     def _kill_query(self) -> None:
-        if self._loaded:
+        if self.loaded:
             return
         with self._ensemble.lock:
             of_tasks = [each for each in self._ensemble.sessions if isinstance(each, TaskSession)]
         if self.shape.dies_by == "worker" or not of_tasks:
-            self._engine.query.die(RuntimeError("injected: a worker was killed"))
+            self.engine.query.die(RuntimeError("injected: a worker was killed"))
         else:
             self._rng.choice(of_tasks).lose("injected: was lost")
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def _await(
+    def await_that(
         self, what: str, there: Callable[[], bool], progress: Callable[[], Any] = lambda: None, fatal: bool = True
     ) -> None:
         """The deadline begins anew while what ``progress`` gives changes."""
         within_s = self.shape.deadline_s + self.shape.held_s + WITHIN_S
         seen, deadline = None, time.monotonic() + within_s
         while not there():
-            self._job.check()
+            self.job.check()
             if (now := progress()) != seen:
                 seen, deadline = now, time.monotonic() + within_s
             if time.monotonic() > deadline:
@@ -450,25 +450,25 @@ class Run:
 
     def await_answered(self, fatal: bool = True) -> None:
         """Until every event has its result."""
-        self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal)
+        self.await_that("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal)
 
     def _pass_until(self, at_s: float) -> None:
         while (left := at_s - time.monotonic()) > 0:
-            self._job.check()
+            self.job.check()
             time.sleep(min(left, LOOK_S))
 
     @property
     def received(self) -> int:
         """So many frames of results."""
-        return len(self._engine.results)
+        return len(self.engine.results)
 
     def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None], replica: int = 0) -> None:
         """Until each of ``slots`` has said it."""
-        self._await(f"slots say {said.kind!r}", lambda: set(slots) <= self.said(said))
+        self.await_that(f"slots say {said.kind!r}", lambda: set(slots) <= self.said(said))
 
     def said(self, what: Marker) -> set[int]:
         """The slots that have said it."""
-        return {said.slot for said in list(self._engine.markers) if said.marker == what}
+        return {said.slot for said in list(self.engine.markers) if said.marker == what}
 
     def revoke(self, versions: Collection[int]) -> None:
         """What counts is asked of the job here."""
@@ -479,16 +479,16 @@ class Run:
     # -- what came of it -----------------------------------------------------------------------------------------------
 
     def _results(self) -> pd.DataFrame:
-        return pd.concat(list(self._engine.results), ignore_index=True)
+        return pd.concat(list(self.engine.results), ignore_index=True)
 
     def _unanswered(self) -> int:
         """Events without a result that is due and counts."""
-        of_versions = list(self._engine.answered.items())
-        answered = [events for version, events in of_versions if version not in self._job.revoked]
-        return self._due - len(set().union(*answered))
+        of_versions = list(self.engine.answered.items())
+        answered = [events for version, events in of_versions if version not in self.job.revoked]
+        return self.due - len(set().union(*answered))
 
     def _judge(self) -> None:
-        job, topic, results = self._job, self._topic.read(self._workload), self._results()
+        job, topic, results = self.job, self.topic.read(self._workload), self._results()
         final = judging.final_state(job, self._left_behind)
         for check, what in judging.problems(self._workload, topic, self._offered, results, final):
             self._problem(check, what)
@@ -513,7 +513,7 @@ class Run:
 
     def _judge_log(self, stage: LedStage) -> None:
         """Whether the log of the last attempt, if it is whole, has all that arrived, and its cause before it."""
-        job, events = self._job, Counter(event.place for event in self._job.log)
+        job, events = self.job, Counter(event.place for event in self.job.log)
         if {f"slot-{slot}" for slot in range(job.config.slots)} - events.keys() or max(events.values()) >= EVENTS:
             return
         self.seen["logs judged"] += 1

@@ -193,9 +193,9 @@ def test_replicas_that_move_their_state_together_do_the_same_turns_and_give_the_
 )
 def test_a_replica_dies_while_both_move_and_the_other_one_goes_on_with_all_of_it(ordering, dies_after_s):
     lives, dead, (replica, gone) = moves_and_dies(1, "keycount", dies_after_s, ordering)
-    history = lives._job.stages[-1].history
+    history = lives.job.stages[-1].history
     assert len(history.records) == 80 and {record.outcome for record in history.records} == {"complete"}
-    assert len(dead._job.stages[-1].history.records) < 80, "it has died meanwhile"
+    assert len(dead.job.stages[-1].history.records) < 80, "it has died meanwhile"
     assert len(gone.turns) == 2, "in each of its slots"
     for place, turns in gone.turns.items():
         assert agreed(replica.turns[place], turns) == len(turns) > 2, "until it died it did the same"

@@ -24,7 +24,7 @@ from engine import Bucket, Engine
 from flaky_flight import Failures
 from leading import Fate
 from nodes import Ensemble
-from one_run import Outcome, Run, _installed
+from one_run import Outcome, Run, installed
 from order_services import OrderServices
 from shape import draw
 
@@ -91,28 +91,28 @@ def run(
     runs = [Run(outcome, *common, number) for number, outcome in enumerate(outcomes)]
     first, second = runs
     first.load_s, moving = math.inf, {"": [], "one": [second], "both": runs, "one_by_one": [second, first]}[moves]
-    second._topic = second._engine.topic = first._topic
+    second.topic = second.engine.topic = first.topic
     replicas = [Replica() for _ in runs]
     if moves == "both":
         _agree(runs, lambda: {*range(2)})
     for each in runs if moves == "one_by_one" else []:
-        each._job.config = dataclasses.replace(each._job.config, apart=True)
+        each.job.config = dataclasses.replace(each.job.config, apart=True)
     with (
-        _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
+        installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
         order.installed(),
         _recorded(replicas),
         _ended(runs),
     ):
-        Thread(target=first._load, daemon=True).start()
-        assignments = [Assignment.contiguous(8, stage.config.slots) for stage in first._job.stages]
-        first._job.start(assignments)
+        Thread(target=first.load, daemon=True).start()
+        assignments = [Assignment.contiguous(8, stage.config.slots) for stage in first.job.stages]
+        first.job.start(assignments)
         time.sleep(LATE_S)
         begin = None
         if returns:
             time.sleep(LOAD_S / 2)
             _await_turns(first, replicas[0], TURNS)
             begin = _captured(first, second)
-        second._job.start(assignments, begin)
+        second.job.start(assignments, begin)
         time.sleep(LATE_S)
         for each in moving:
             _await_results(each)
@@ -124,27 +124,27 @@ def run(
             _await_moved(each)
             _await_results(each)
         time.sleep(LOAD_S)
-        first._await("load", lambda: first._due > MANY, lambda: first._due)
+        first.await_that("load", lambda: first.due > MANY, lambda: first.due)
         for each, replica in zip(runs, replicas, strict=True):
             _await_batches(each)
-            if each._job.config.in_turns:
+            if each.job.config.in_turns:
                 _await_turns(each, replica, TURNS)
         if returns:
             _await_results(second)
-        with first._loading:
-            first._loaded, second._due = True, first._due
+        with first.loading:
+            first.loaded, second.due = True, first.due
         if begin:
             first.await_answered()
-            second._due = first._due - _answered_until(begin, first)
+            second.due = first.due - _answered_until(begin, first)
         for each in runs:
             each.await_answered()
         at_us = now_us() + TOGETHER_US
         for each in runs:
-            each._job.call_savepoint(at_us)
+            each.job.call_savepoint(at_us)
         for each in runs:
-            each._job.savepoint()
+            each.job.savepoint()
     for each, replica in zip(runs, replicas, strict=True):
-        table, replica.batches = pd.concat(each._engine.results), each._engine.batches
+        table, replica.batches = pd.concat(each.engine.results), each.engine.batches
         for slot, rows in table.groupby("slot", sort=False):
             own = HERE_ONLY if moves in ("one", "one_by_one") else MOVED_ALIKE
             kept = rows.drop(columns=own).itertuples(index=False, name=None)
@@ -160,36 +160,36 @@ def _plain(value: Any) -> Any:
 def _captured(first: Run, second: Run) -> Savepoint:
     """What ``first`` has written down, from which ``second`` is to begin."""
     saved = _capture(first)
-    _restore(second, saved, first._job.config.job)
+    _restore(second, saved, first.job.config.job)
     return saved
 
 
 def _capture(run: Run) -> Savepoint:
-    return capture(run._job.config, run._job.stages, run._job.check, "capture-0")[0]
+    return capture(run.job.config, run.job.stages, run.job.check, "capture-0")[0]
 
 
 def _restore(run: Run, saved: Savepoint, of: str) -> None:
-    run._job.config = dataclasses.replace(run._job.config, restore=saved.name, restore_of=of)
+    run.job.config = dataclasses.replace(run.job.config, restore=saved.name, restore_of=of)
 
 
 def _point(run: Run) -> ResumePoint:
     """What it writes down for whoever goes on from there."""
     saved = _capture(run)
-    histories = {stage.name: StageHistory(Assignments([stage.assignment])) for stage in run._job.stages}
-    return ResumePoint(run._job.config.job, saved, histories, {}, math.inf)
+    histories = {stage.name: StageHistory(Assignments([stage.assignment])) for stage in run.job.stages}
+    return ResumePoint(run.job.config.job, saved, histories, {}, math.inf)
 
 
 def _answered_until(begin: Savepoint, run: Run) -> int:
     """So many results of events came before ``begin``, which ``run`` has written."""
-    turns = begin.turns[run._job.stages[-1].name]
-    return sum(of_events for slot, turn, of_events in run._engine.by_turn if turn <= turns[slot])
+    turns = begin.turns[run.job.stages[-1].name]
+    return sum(of_events for slot, turn, of_events in run.engine.by_turn if turn <= turns[slot])
 
 
 def _move(run: Run) -> None:
     """All units of the last stage change their slots: of another one, whoever is behind it would get the events of a
     key from other senders, and in another order.
     """
-    stage = run._job.stages[-1]
+    stage = run.job.stages[-1]
 
     def steps(current: Assignment) -> Sequence[Step]:
         target = Assignment(current.version, tuple(SlotId(1 - owner) for owner in current.owner))
@@ -199,17 +199,17 @@ def _move(run: Run) -> None:
 
 
 def _await_moved(run: Run) -> None:
-    stages = run._job.stages
+    stages = run.job.stages
 
     def versions() -> list[int]:
         return [stage.assignment.version for stage in stages]
 
-    run._await("nothing moves", lambda: not any(stage.busy for stage in stages), versions)
+    run.await_that("nothing moves", lambda: not any(stage.busy for stage in stages), versions)
 
 
 def _await_results(run: Run) -> None:
     """Until more than ``MANY`` others have come from each slot, in more than ``FRAMES`` frames."""
-    of_turns = run._engine.by_turn
+    of_turns = run.engine.by_turn
     before = len(of_turns)
 
     def fewest() -> tuple[int, int]:
@@ -221,27 +221,27 @@ def _await_results(run: Run) -> None:
         results, in_frames = fewest()
         return results > MANY and in_frames > FRAMES
 
-    run._await("results", enough, fewest)
+    run.await_that("results", enough, fewest)
 
 
 def _await_turns(run: Run, replica: Replica, many: int) -> None:
     """Until each slot of each stage has had more than so ``many``."""
-    places = [(stage.config.number, slot) for stage in run._job.stages for slot in range(stage.config.slots)]
+    places = [(stage.config.number, slot) for stage in run.job.stages for slot in range(stage.config.slots)]
 
     def fewest() -> int:
         return min(len(replica.turns.get(place, ())) for place in places)  # who looks adds none
 
-    run._await("turns", lambda: fewest() > many, fewest)
+    run.await_that("turns", lambda: fewest() > many, fewest)
 
 
 def _await_batches(run: Run) -> None:
     """Until more than ``BATCHES`` have begun."""
-    run._await("batches", lambda: run._engine.batches > BATCHES, lambda: run._engine.batches)
+    run.await_that("batches", lambda: run.engine.batches > BATCHES, lambda: run.engine.batches)
 
 
 def _agree(runs: list[Run], living: Callable[[], Collection[int]]) -> None:
     """They switch behind the same epochs, as long as their numbers are among ``living``."""
-    for stages in zip(*(each._job.stages for each in runs), strict=True):
+    for stages in zip(*(each.job.stages for each in runs), strict=True):
         agreement = Agreement(lambda: [(number, 0) for number in living()])
         for number, stage in enumerate(stages):
             stage.agrees = MemberSay(agreement, (number, 0))
@@ -262,10 +262,10 @@ def _incarnations(
     outcomes = [Outcome(many * seed + number, shape, {}) for number in range(many)]
     runs = [Run(outcome, ensemble, bucket, Fate(ensemble, 0.0)) for outcome in outcomes]
     for each, number in zip(runs, replicas, strict=True):
-        each._topic = each._engine.topic = runs[0]._topic
-        each._job.config = dataclasses.replace(each._job.config.of_replica(number), input_of="both")
+        each.topic = each.engine.topic = runs[0].topic
+        each.job.config = dataclasses.replace(each.job.config.of_replica(number), input_of="both")
     with (
-        _installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
+        installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
         (order or OrderServices(seed)).installed(),
         _ended(runs),
     ):
@@ -278,17 +278,17 @@ def _ended(runs: Sequence[Run]) -> Iterator[None]:
     try:
         yield
     finally:
-        runs[0]._over.set()
+        runs[0].over.set()
         for each in runs:
-            each._job.stop()
-            each._engine.end()
+            each.job.stop()
+            each.engine.end()
 
 
 def _begin(runs: Sequence[Run]) -> None:
     """The load, and each of them from its beginning."""
-    Thread(target=runs[0]._load, daemon=True).start()
+    Thread(target=runs[0].load, daemon=True).start()
     for each in runs:
-        each._job.start([Assignment.contiguous(8, stage.config.slots) for stage in each._job.stages])
+        each.job.start([Assignment.contiguous(8, stage.config.slots) for stage in each.job.stages])
 
 
 def moves_and_dies(
@@ -305,11 +305,11 @@ def moves_and_dies(
                 _move(each)
         _await_turns(second, replicas[1], 2)
         time.sleep(dies_after_s)
-        second._engine.query.die(RuntimeError("injected: the replica was killed"))
+        second.engine.query.die(RuntimeError("injected: the replica was killed"))
         living.remove(1)
         _await_moved(first)
-        with first._loading:
-            first._loaded = True
+        with first.loading:
+            first.loaded = True
         first.await_answered()
     return first, second, replicas
 
@@ -365,8 +365,8 @@ class Application:
     def kill(self) -> None:
         self.did.append("struck")
         self.running = False
-        if hasattr(self._run._engine, "query"):
-            self._run._engine.query.die(RuntimeError("injected: the replica was killed"))
+        if hasattr(self._run.engine, "query"):
+            self._run.engine.query.die(RuntimeError("injected: the replica was killed"))
 
     end = strike = kill
 
@@ -414,7 +414,7 @@ class Replicas:
 
     def lead_next(self, replica: Any, saved: Savepoint, of: str, other: Any) -> None:
         following = self.following[replica.number]
-        replica.job, replica.system.check = following._job, following._job.check
+        replica.job, replica.system.check = following.job, following.job.check
         _restore(following, saved, of)
         replica.job.start([stage.assignment for stage in other.job.stages], saved)
         replica.lives = True
@@ -439,8 +439,8 @@ class Replicas:
 
 def _led(number: int, run: Run) -> Any:
     """A replica."""
-    system = SimpleNamespace(plans=SimpleNamespace(busy=False), busy=False, owners={}, check=run._job.check)
-    given = {"job": run._job, "system": system, "application": Application(run)}
+    system = SimpleNamespace(plans=SimpleNamespace(busy=False), busy=False, owners={}, check=run.job.check)
+    given = {"job": run.job, "system": system, "application": Application(run)}
     return SimpleNamespace(number=number, lives=True, deaths=0, **given)
 
 
@@ -454,18 +454,18 @@ def dies_and_returns(
     with _incarnations(seed, numbers, workload, **pinned) as runs:
         first, second, third = runs
         replicas = Replicas([_led(0, first)], {1: third})
-        with replicas.told({id(each._engine): number for each, number in zip(runs, numbers, strict=True)}):
+        with replicas.told({id(each.engine): number for each, number in zip(runs, numbers, strict=True)}):
             _begin(runs[:2])
             time.sleep(LOAD_S / 2)
             point = _point(second) if kept else None
             time.sleep(LATE_S)
-            second._engine.query.die(RuntimeError("injected: the replica was killed"))
+            second.engine.query.die(RuntimeError("injected: the replica was killed"))
             time.sleep(LOAD_S / 2)
             dead = _led(1, second)
             dead.lives = False
             way = Return(dead, replicas, lambda: point)
             chains = replicas.chains
-            first._await("it is over", lambda: way.over and chains.compared > COMPARED, lambda: chains.compared)
+            first.await_that("it is over", lambda: way.over and chains.compared > COMPARED, lambda: chains.compared)
     return dead, way, replicas
 
 
@@ -477,13 +477,13 @@ def two_die(seed: int, workload: str = "keycount", **pinned: Any) -> tuple[Repli
     with _incarnations(seed, numbers, workload, **pinned) as runs:
         replicas = Replicas([_led(*each) for each in enumerate(runs[:3])], dict(enumerate(runs[3:])), 1)
         job = LiveReplicas(make_spec({"replicas": 3, "ordering": "live_robin"}), replicas, told.append)
-        with replicas.told({id(each._engine): number for each, number in zip(runs, numbers, strict=True)}):
+        with replicas.told({id(each.engine): number for each, number in zip(runs, numbers, strict=True)}):
             _begin(runs[:3])
             time.sleep(LOAD_S / 2)
             for fault in parse(f"kill:{REPLICA}@4, kill:{REPLICA}@4"):
                 job.hit(fault)
             compared = lambda: replicas.chains.compared  # noqa: E731
-            runs[2]._await("all are full", lambda: job.check() or not job.returning, compared)
+            runs[2].await_that("all are full", lambda: job.check() or not job.returning, compared)
     return replicas, [full for _, full in job._returns.strength], told
 
 
@@ -510,37 +510,37 @@ def driver_dies(seed: int, **pinned: Any) -> tuple[list[Frame], Superseded, int]
         _agree(before, lambda: set(living))
         _begin(before)
         _await_results(first)
-        saved, assignments = _capture(first), [stage.assignment for stage in first._job.stages]
+        saved, assignments = _capture(first), [stage.assignment for stage in first.job.stages]
         for each in before:
             _move(each)
         for each in before:
             _await_moved(each)
             _await_results(each)
         for each in before:
-            each._engine.query.die(RuntimeError("injected: the driver was killed"))
-            each._job.stop()
+            each.engine.query.die(RuntimeError("injected: the driver was killed"))
+            each.job.stop()
         for each in before:
             _loses(each, 1, 10)
-        begins = order.ends(first._job.config)
+        begins = order.ends(first.job.config)
         for each in after:
-            _restore(each, saved, first._job.config.job)
-            each._job.config = dataclasses.replace(each._job.config, order_begins=begins)
-            each._job.start(assignments, saved)
+            _restore(each, saved, first.job.config.job)
+            each.job.config = dataclasses.replace(each.job.config, order_begins=begins)
+            each.job.start(assignments, saved)
         for each in after:
             _await_results(each)
-        with first._loading:
-            first._loaded = True
+        with first.loading:
+            first.loaded = True
         for each in after:
-            each._due = first._due - _answered_until(saved, first)
+            each.due = first.due - _answered_until(saved, first)
             each.await_answered()
-    ends = tuple(Counter(slot for slot, _, _ in each._engine.by_turn) for each in before)
+    ends = tuple(Counter(slot for slot, _, _ in each.engine.by_turn) for each in before)
     frames = [frame for number in range(2) for frame in _log(number, before[number], after[number])]
-    return frames, Superseded(ends, saved.turns), first._due
+    return frames, Superseded(ends, saved.turns), first.due
 
 
 def _loses(run: Run, slot: int, frames: int) -> None:
     """So many of the last ones of a slot have not come out: slots do not die at the same turn."""
-    engine = run._engine
+    engine = run.engine
     for at in [at for at, (of, _, _) in enumerate(engine.by_turn) if of == slot][: -frames - 1 : -1]:
         del engine.by_turn[at], engine.results[at]
 
@@ -549,6 +549,6 @@ def _log(replica: int, *runs: Run) -> Iterator[Frame]:
     """Of all incarnations of one."""
     ends: dict[int, int] = defaultdict(int)
     for run in runs:
-        for (slot, turn, _), rows in zip(run._engine.by_turn, run._engine.results, strict=True):
+        for (slot, turn, _), rows in zip(run.engine.by_turn, run.engine.results, strict=True):
             yield Frame(replica, slot, ends[slot], turn, rows)
             ends[slot] += 1
