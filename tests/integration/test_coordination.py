@@ -9,6 +9,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -107,57 +108,69 @@ def folder(path):
     return Folder(path, {"": Any})
 
 
-def sizes(coordination, node):
+def sizes(client, node):
     """Of the data of a node and of all below it."""
-    client = coordination._client
     found = [len(client.get(node)[0])]
-    return found + [size for name in client.get_children(node) for size in sizes(coordination, f"{node}/{name}")]
+    return found + [size for name in client.get_children(node) for size in sizes(client, f"{node}/{name}")]
 
 
-def test_who_gets_another_session_is_registered_and_hears_everything_as_before(join, expire):
+@pytest.fixture
+def begun(join, monkeypatch):
+    """The clients of all sessions that were begun, in their order. What was begun ahead and nobody has taken ends."""
+    begin, clients = module.begin, []
+
+    def seen(hosts, secret):
+        client, there = begin(hosts, secret)
+        clients.append(client)
+        return client, there
+
+    monkeypatch.setattr(module, "begin", seen)
+    yield clients
+    join().close()
+
+
+def tell(client, *states):
+    """As kazoo does when its connection changes."""
+    for state in states:
+        for listener in [*client.state_listeners]:
+            listener(state)
+
+
+def test_who_gets_another_session_is_registered_and_hears_everything_as_before(join, begun, expire):
     slot, other = join(), join()
+    mine, client = begun
     heard, names = [], []
     slot.register(node("slots/1"), {"address": "here"})
     slot.watch(node("steps"), heard.append)
     slot.watch_children(folder("acks"), names.append)
-    before = slot._client.client_id
+    before = mine.client_id
     expire(slot)
     until(lambda: other.read(node("slots/1")) == {"address": "here"})
-    assert other._client.exists(f"{other.root}/slots/1").owner_session_id == slot._client.client_id[0] != before[0]
+    assert client.exists(f"{other.root}/slots/1").owner_session_id == mine.client_id[0] != before[0]
     other.publish(node("steps"), {"version": 2})
     other.acknowledge(node("acks/one"), {})
     until(lambda: heard == [{"version": 2}] and ["one"] in names)
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["folder goes", "folder stays"])
-def test_a_watch_that_was_ended_leaves_nothing_behind(join, gone):
+def test_a_watch_that_was_ended_leaves_nothing_behind(join, begun, gone):
     slot = join()
-    before = len(slot._client.state_listeners)
+    [client] = begun
+    before = len(client.state_listeners)
     end = slot.watch_children(folder("acks/2"), print)
     if gone:
         slot.withdraw(folder("acks/2"))
     end()
-    assert len(slot._client.state_listeners) == before
-
-
-@pytest.fixture
-def begun():
-    """The session that was begun ahead, if there is one."""
-
-    def begun():
-        return module._ahead._begun and module._ahead._begun[0]
-
-    yield begun
-    if (left := begun()) is not None:
-        module._ahead.take(*module._ahead._of)
-        module.end(left)
+    assert len(client.state_listeners) == before
 
 
 def test_a_session_may_be_begun_before_the_next_participant_needs_it(join, begun):
     join().close(prepare_next=True)
-    ahead = begun()
-    second, third = join(), join()
-    assert second._client is ahead is not third._client
+    assert len(begun) == 2
+    second = join()
+    assert len(begun) == 2, "it has the one that was begun ahead"
+    third = join()
+    assert len(begun) == 3
     second.register(node("slots/1"), {"address": "here"})
     assert third.read(node("slots/1")) == {"address": "here"}
     second.close()
@@ -166,24 +179,24 @@ def test_a_session_may_be_begun_before_the_next_participant_needs_it(join, begun
 
 def test_a_session_that_was_begun_ahead_is_renewed_if_its_connection_is_lost_meanwhile(server, join, begun):
     join().close(prepare_next=True)
-    ahead = begun()
+    [_, ahead] = begun
     until(lambda: ahead.connected)
     server.kill()
     until(lambda: not ahead.connected)
     server.start()
     second = join()
     second.publish(node("steps"), {"version": 2})
-    assert second._client is ahead and second.read(node("steps")) == {"version": 2}
+    assert len(begun) == 2 and second.read(node("steps")) == {"version": 2}
 
 
 def test_a_session_for_another_job_ends_when_one_is_begun_for_this_job(server, join, begun):
     Coordination(server.hosts, "/jobs/other", "secret").close(prepare_next=True)
-    other = begun()
+    [_, other] = begun
     until(lambda: other.connected)
     first = join()
-    assert first._client is not other
+    assert len(begun) == 3
     first.close(prepare_next=True)
-    assert begun() is not other and not other.connected
+    assert len(begun) == 4 and not other.connected
 
 
 def test_what_was_withdrawn_is_not_registered_again(join, expire):
@@ -196,7 +209,7 @@ def test_what_was_withdrawn_is_not_registered_again(join, expire):
     assert other.children(folder("slots")) == ["2"]
 
 
-def test_acknowledgements_arrive_though_the_connection_is_lost_while_they_are_under_way(server, join):
+def test_acknowledgements_arrive_though_the_connection_is_lost_while_they_are_under_way(server, join, begun):
     slot, other = join(), join()
     slot.acknowledge(node("acks/2/first"), 0)
     until(lambda: other.children(folder("acks/2")))
@@ -205,7 +218,7 @@ def test_acknowledgements_arrive_though_the_connection_is_lost_while_they_are_un
         slot.acknowledge(node(f"acks/2/frozen-{number}"), number)
     time.sleep(0.2)  # for them to be sent
     server.kill()
-    until(lambda: slot._client.state == KazooState.SUSPENDED)
+    until(lambda: begun[0].state == KazooState.SUSPENDED)
     slot.acknowledge(node("acks/2/suspended"), 3)
     server.start()
     wanted = {"first": 0, "frozen-0": 0, "frozen-1": 1, "frozen-2": 2, "suspended": 3}
@@ -235,17 +248,18 @@ def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under
     assert sorted(found) == list(range(300))
 
 
-def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_counts(join):
+def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_counts(join, begun):
     slot, other = join(), join()
     other.publish(node("acks/2/before"), {})
-    writes = slot._acknowledgements
-    answered, writes._answered = writes._answered, lambda *_: None
+    writes, client = slot._acknowledgements, begun[0]
+    create = client.create_async
+    client.create_async = lambda *given: create(*given) and Mock()  # whoever waits for an answer gets none
     slot.acknowledge(node("acks/2/one"), {"at": 1})
     until(lambda: "one" in other.children(folder("acks/2")))
     slot.acknowledge(node("acks/2/one"), {"at": 2})
     assert not writes.wait(0)
-    writes._answered = answered
-    slot._connection_changed(KazooState.CONNECTED)
+    client.create_async = create
+    tell(client, KazooState.CONNECTED)
     until(lambda: writes.wait(0))
     slot.acknowledge(node("acks/2/one"), {"at": 3})
     slot.publish(node("behind"), {})
@@ -313,21 +327,19 @@ def test_a_server_that_is_away_for_too_long_is_given_up_loudly(server, join, mon
             call()
 
 
-def test_a_server_that_ends_the_session_and_dies_is_given_up_too(server, join, monkeypatch):
+def test_a_server_that_ends_the_session_and_dies_is_given_up_too(join, begun, monkeypatch):
     monkeypatch.setattr(module, "GIVE_UP_S", 1.0)
     slot = join()
-    slot._connection_changed(KazooState.SUSPENDED)
-    slot._connection_changed(KazooState.LOST)
-    until(lambda: slot._failure)
+    tell(begun[0], KazooState.SUSPENDED, KazooState.LOST)
     with pytest.raises(ServiceUnavailable, match="was away"):
-        slot.check()
+        until(slot.check)
 
 
 RNG = random.Random(1)
 LONG = [[unit, unit % 7, RNG.randbytes(16).hex()] for unit in range(60_000)]  # 1.2 MB when it is compressed
 
 
-def test_values_of_any_size_are_published_watched_and_read(join):
+def test_values_of_any_size_are_published_watched_and_read(join, begun):
     coordinator, slot = join(), join()
     heard = []
     slot.watch(node("steps"), lambda value: heard.append(len(value)))
@@ -339,10 +351,10 @@ def test_values_of_any_size_are_published_watched_and_read(join):
     until(lambda: heard and heard[-1] == 10)
     assert slot.children(folder("parts")) == [], "what was overwritten is gone"
     coordinator.publish(node("plan"), LONG)
-    assert PART_BYTES >= max(sizes(slot, slot.root)) > PART_BYTES / 2
+    assert PART_BYTES >= max(sizes(begun[1], slot.root)) > PART_BYTES / 2
 
 
-def test_acknowledgements_of_any_size_are_there_with_all_their_parts(join, expire):
+def test_acknowledgements_of_any_size_are_there_with_all_their_parts(join, begun, expire):
     slot, coordinator = join(), join()
     whole = []
 
@@ -356,7 +368,7 @@ def test_acknowledgements_of_any_size_are_there_with_all_their_parts(join, expir
     until(lambda: whole)
     watching.join()
     assert whole == [LONG]
-    assert PART_BYTES >= max(sizes(slot, slot.root)) > PART_BYTES / 2
+    assert PART_BYTES >= max(sizes(begun[0], slot.root)) > PART_BYTES / 2
     coordinator.withdraw(folder("acks"))
     assert coordinator.children(folder("parts")) == []
 
@@ -383,15 +395,15 @@ def test_a_reader_of_a_value_that_is_overwritten_all_the_time_gets_one_of_them_w
         writing.join()
 
 
-def test_what_a_task_acknowledges_late_when_the_job_is_removed_leaves_nothing_behind(join):
+def test_what_a_task_acknowledges_late_when_the_job_is_removed_leaves_nothing_behind(join, begun):
     driver, task = join(), join()
     task.acknowledge(node("acks/1/prepared-0"), {})
     until(lambda: driver.children(folder("acks/1")))
     driver.withdraw(ALL)
-    with pytest.raises(ServiceUnavailable):
-        task.acknowledge(node("acks/2/prepared-1"), {"some": "value"})
-        task._confirm()
-    assert driver._client.exists(driver.root) is None
+    task.acknowledge(node("acks/2/prepared-1"), {"some": "value"})
+    with pytest.raises(ServiceUnavailable, match=r"refused /.*/acks/2/prepared-1"):
+        task.publish(node("behind"), {})
+    assert begun[0].exists(driver.root) is None
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ def job(stack):
     coordination.publish(ASSIGNMENT, {"version": 1})
     coordination.register(ADDRESSES[0], "here:1")
     yield coordination
-    coordination._client.delete(coordination.root.removesuffix("/0"), recursive=True)
+    coordination.root = coordination.root.removesuffix("/0")
+    coordination.withdraw(ALL)
     coordination.close()
 
 

@@ -15,12 +15,14 @@ class Client:
 
     def __init__(self):
         self.nodes, self.intruders, self.lost = {"/job": b""}, [], False
-        self.handler, self.stopped = Handler(), False
+        self.handler, self.stopped, listeners = Handler(), False, set()
+        self.listeners, self.add_listener, self.remove_listener = listeners, listeners.add, listeners.discard
 
-    def add_listener(self, listener):
-        pass
-
-    remove_listener = add_listener
+    def tell(self, *states):
+        """The listeners hear that the connection changes."""
+        for state in states:
+            for listener in [*self.listeners]:
+                listener(state)
 
     def stop(self):
         self.stopped = True

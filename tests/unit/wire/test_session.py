@@ -9,6 +9,7 @@ from small_kazoo import Client
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.waiting import wait_until
 from keyshift.wire import session as zookeeper_session
+from keyshift.wire.confirmed import ConfirmedWrites
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.session import Session
 
@@ -17,9 +18,28 @@ DEADLINE_S = 60.0
 
 @pytest.fixture
 def there(monkeypatch):
+    """Set while there is a connection; ``there.begun``: the clients of all sessions, in their order."""
     there = threading.Event()
-    monkeypatch.setattr(zookeeper_session, "begin", lambda hosts, secret: (Client(), there))
+    there.begun = []
+
+    def begin(hosts, secret):
+        there.begun.append(Client())
+        return there.begun[-1], there
+
+    monkeypatch.setattr(zookeeper_session, "begin", begin)
     return there
+
+
+def join():
+    return Coordination("nowhere:1", "/keyshift/job")
+
+
+def begun_ahead(there):
+    """The client of a session that somebody has left for the next one, and that has no connection."""
+    there.set()
+    join().close(prepare_next=True)
+    there.clear()
+    return there.begun[-1]
 
 
 class Renewed(Session):
@@ -34,42 +54,44 @@ class Renewed(Session):
         self.seen.append(expired)
         assert self.go.wait(DEADLINE_S)
 
+    def close(self):
+        self._end()
+
 
 def test_a_storm_of_renewals_is_one_thread_that_renews_once_more(there):
     there.set()
     session = Renewed()
-    session._connection_changed(KazooState.SUSPENDED)
-    session._connection_changed(KazooState.CONNECTED)
+    [client] = there.begun
+    client.tell(KazooState.SUSPENDED, KazooState.CONNECTED)
     assert wait_until(lambda: session.seen, DEADLINE_S)
     for lost in [KazooState.LOST, *[KazooState.SUSPENDED] * 100]:
-        session._connection_changed(lost)
-        session._connection_changed(KazooState.CONNECTED)
-    threads = session._client.handler.threads
+        client.tell(lost, KazooState.CONNECTED)
+    threads = client.handler.threads
     assert len(threads) == 1 and session.seen == [False]
     session.go.set()
     threads[0].join(DEADLINE_S)
     assert session.seen == [False, True], "what was registered is registered in the newest session"
-    session._connection_changed(KazooState.SUSPENDED)
-    session._connection_changed(KazooState.CONNECTED)
+    client.tell(KazooState.SUSPENDED, KazooState.CONNECTED)
     assert wait_until(lambda: session.seen == [False, True, False], DEADLINE_S)
-    session._end()
+    session.close()
 
 
 def test_one_that_was_begun_ahead_is_waited_for_as_one_that_has_lost_its_connection_and_no_longer(there, monkeypatch):
     """Its server may have been away meanwhile, and kazoo waits for an answer of one that was just going."""
     monkeypatch.setattr(zookeeper_session, "ANSWER_S", 0.05)
-    zookeeper_session._ahead.begin("nowhere:1", "")
+    begun_ahead(there)
     threading.Timer(0.3, there.set).start()
-    Coordination("nowhere:1", "/keyshift/job")._end()
+    join().close()
     there.clear()
     with pytest.raises(ServiceUnavailable, match=r"nowhere:1 did not answer within 0\.05 s"):
-        Coordination("nowhere:1", "/keyshift/job")
+        join()
+    client = begun_ahead(there)
     monkeypatch.setattr(zookeeper_session, "GIVE_UP_S", 0.06)
-    zookeeper_session._ahead.begin("nowhere:1", "")
-    client, _ = zookeeper_session._ahead._begun
     with pytest.raises(ServiceUnavailable, match=r"nowhere:1 did not answer within 0\.06 s"):
-        Coordination("nowhere:1", "/keyshift/job")
-    assert client.stopped and zookeeper_session._ahead._begun is None
+        join()
+    assert client.stopped
+    with pytest.raises(ServiceUnavailable, match=r"0\.05 s"):  # nobody else gets it
+        join()
 
 
 def interrupt(*_):
@@ -77,16 +99,15 @@ def interrupt(*_):
 
 
 def test_a_session_ends_though_somebody_is_interrupted_who_begins_or_ends_it(there, monkeypatch):
-    there.set()
     with monkeypatch.context() as patched:
-        patched.setattr(Coordination, "_start", interrupt)
-        zookeeper_session._ahead.begin("nowhere:1", "")
-        client, _ = zookeeper_session._ahead._begun
+        client = begun_ahead(there)
+        patched.setattr(there, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            Coordination("nowhere:1", "/keyshift/job")
+            join()
         assert client.stopped
-    session = Coordination("nowhere:1", "/keyshift/job")
-    monkeypatch.setattr(session, "_confirm", interrupt)
+    there.set()
+    session = join()
+    monkeypatch.setattr(ConfirmedWrites, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         session.close()
-    assert session._client.stopped
+    assert there.begun[-1].stopped
