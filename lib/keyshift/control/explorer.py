@@ -27,8 +27,8 @@ from keyshift.workloads import workloads
 class Explorer:
     """The page with buttons and a picture. ``values``: of the job that is started, where nothing else was chosen.
 
-    Shows the job of this name at once if it runs, else how it ended. Raises BadInput for an unknown workload or
-    strategy.
+    Shows the job of this name at once if it runs, else how it ended. ``looking``: whether a thread looks at it. Raises
+    BadInput for an unknown workload or strategy.
     """
 
     _watching: ClassVar[dict[str, "Explorer"]] = {}  # by job: a cell that runs again makes another page
@@ -37,7 +37,7 @@ class Explorer:
         workloads.get(values["workload"])  # in words that a list of choices does not have
         strategies.get(values["strategy"])
         self.job, self._values = job, dict(values)
-        self._looking = False
+        self.looking = False
         self._busy = threading.Lock()  # while the job starts or stops
         self._workload = widgets.Dropdown(options=workloads.names(), value=values["workload"], description="workload")
         self._strategy = widgets.Dropdown(options=strategies.names(), value=values["strategy"], description="strategy")
@@ -140,8 +140,8 @@ class Explorer:
     def _watch(self) -> None:
         """Start a thread that looks until the job has ended, wherever it is stopped, or another page looks at it."""
         self._watching[self.job.name] = self
-        if not self._looking:
-            self._looking = True
+        if not self.looking:
+            self.looking = True
             threading.Thread(target=self._look_on, daemon=True).start()
 
     def _look_on(self) -> None:
@@ -159,7 +159,7 @@ class Explorer:
         except KeyshiftError:  # it has ended between two looks
             pass
         finally:
-            self._looking = False
+            self.looking = False
         if self._watching[self.job.name] is not self:
             return
         if not self._busy.locked():  # nobody here has stopped it

@@ -3,10 +3,10 @@
 import contextlib
 from unittest import mock
 
-import ipywidgets
 import pytest
 from small_jobs import file_of
 from small_live import live_job
+from small_page import Page
 
 from keyshift.analysis.plots.live import History
 from keyshift.control import explorer as explorer_module
@@ -185,60 +185,55 @@ def test_a_job_that_dies_ends_its_script_with_how_it_ended(job):
 
 
 @pytest.fixture
-def page(job, monkeypatch):
-    shown = []
-    monkeypatch.setattr(explorer_module, "display", shown.append)
-    page = Explorer(job, VALUES)
-    page.show()
-    assert shown == [page._page]
-    yield page
+def explorer(job):
+    explorer = Explorer(job, VALUES)
+    yield explorer
     if job.runs:
         job.stop()
-    assert wait_until(lambda: not page._looking, DEADLINE_S)
+    assert wait_until(lambda: not explorer.looking, DEADLINE_S)
 
 
-def buttons(page):
-    found = {}
+@pytest.fixture
+def page(explorer, monkeypatch):
+    return Page(monkeypatch, explorer)
 
-    def look(widget):
-        if isinstance(widget, ipywidgets.Button):
-            found[widget.description] = widget
-        for child in getattr(widget, "children", ()):
-            look(child)
 
-    look(page._page)
-    return found
+def has_picture(page):
+    return wait_until(lambda: bytes(page.picture.value).startswith(PNG), DEADLINE_S)
+
+
+def says(page, words):
+    return wait_until(lambda: words in page.said.value, DEADLINE_S)
 
 
 def test_buttons_start_watch_ask_and_stop(page, job):
-    press = buttons(page)
+    press = page.buttons
     assert [name for name, button in press.items() if not button.disabled] == ["start"]
     press["start"].click()
-    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG) and not press["scale"].disabled, DEADLINE_S)
+    assert has_picture(page) and wait_until(lambda: not press["scale"].disabled, DEADLINE_S)
     assert press["start"].disabled and not press["stop"].disabled
-    before = bytes(page._picture.value)
+    before = bytes(page.picture.value)
     press["scale"].click()
-    assert wait_until(lambda: "counter: 4 slots" in page._status.value, DEADLINE_S)
-    assert wait_until(lambda: bytes(page._picture.value) != before, DEADLINE_S)
+    assert wait_until(lambda: "counter: 4 slots" in page.status.value, DEADLINE_S)
+    assert wait_until(lambda: bytes(page.picture.value) != before, DEADLINE_S)
     press["plan"].click()
-    assert wait_until(lambda: "plan matched 4" in page._said.value, DEADLINE_S)
+    assert says(page, "plan matched 4")
     press["double"].click()
     assert wait_until(lambda: ("change_rate", 200.0, "events") in job.live.traffic.told, DEADLINE_S)
     press["stop"].click()
-    assert wait_until(lambda: "has ended, verdict ok" in page._said.value, DEADLINE_S)
+    assert says(page, "has ended, verdict ok")
     assert wait_until(lambda: not press["start"].disabled and press["scale"].disabled, DEADLINE_S)
 
 
 @pytest.mark.parametrize(("typed", "given"), [("auto", "auto"), ("250", 250), ("2.5", 2.5), ("fast", "fast")])
 def test_the_rate_of_a_page_is_a_number_or_what_else_was_typed(monkeypatch, typed, given):
     started = []
-    job = mock.Mock(runs=False, how=lambda: "", start=lambda values, say: started.append(values))
-    page = Explorer(job, VALUES | {"rate": "auto"})
-    assert (page._rate.value, page._given["rate"]["rate"].value) == ("auto", "2000.0")
-    monkeypatch.setattr(page, "_watch", lambda: None)
-    page._rate.value = typed
-    page._begin()
-    assert started == [VALUES | {"rate": given}]
+    job = mock.Mock(runs=False, how=lambda: "", history=History(), start=lambda values, say: started.append(values))
+    page = Page(monkeypatch, Explorer(job, VALUES | {"rate": "auto"}))
+    assert (page.rate.value, page.given["rate"]["rate"].value) == ("auto", "2000.0")
+    page.rate.value = typed
+    page.buttons["start"].click()
+    assert wait_until(lambda: started, DEADLINE_S) == [VALUES | {"rate": given}]
 
 
 @pytest.mark.parametrize(("name", "near"), [("workload", "keycount"), ("strategy", "fluid")])
@@ -249,44 +244,41 @@ def test_a_page_refuses_what_is_not_among_its_choices(name, near):
 
 def test_a_page_that_is_opened_later_shows_the_job_that_runs(job, monkeypatch):
     job.start(VALUES)
-    monkeypatch.setattr(explorer_module, "display", lambda page: None)
-    page = Explorer(WatchedJob(), VALUES)
-    page.show()
-    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG), DEADLINE_S)
+    explorer = Explorer(WatchedJob(), VALUES)
+    page = Page(monkeypatch, explorer)
+    assert has_picture(page)
     job.stop()  # by somebody else
-    assert wait_until(lambda: "no job explore runs" in page._said.value, DEADLINE_S)
-    assert wait_until(lambda: buttons(page)["scale"].disabled, DEADLINE_S) and not page._looking
+    assert says(page, "no job explore runs")
+    assert wait_until(lambda: page.buttons["scale"].disabled, DEADLINE_S) and not explorer.looking
 
 
-def test_a_page_does_not_look_any_more_when_its_cell_has_run_again(page, job):
-    buttons(page)["start"].click()
-    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG), DEADLINE_S)
-    again = Explorer(WatchedJob(), VALUES)
-    again.show()
-    assert wait_until(lambda: not page._looking, DEADLINE_S)
-    assert wait_until(lambda: bytes(again._picture.value).startswith(PNG), DEADLINE_S)
+def test_a_page_does_not_look_any_more_when_its_cell_has_run_again(explorer, page, job, monkeypatch):
+    page.buttons["start"].click()
+    assert has_picture(page)
+    again = Page(monkeypatch, Explorer(WatchedJob(), VALUES))
+    assert wait_until(lambda: not explorer.looking, DEADLINE_S)
+    assert has_picture(again)
     job.stop()
-    assert wait_until(lambda: "no job explore runs" in again._said.value, DEADLINE_S)
-    assert page._said.value == "job explore runs: keycount, fluid"
+    assert says(again, "no job explore runs")
+    assert page.said.value == "job explore runs: keycount, fluid"
 
 
-def test_what_is_refused_is_said_in_one_line(page, job, monkeypatch):
-    press = buttons(page)
+def test_what_is_refused_is_said_in_one_line(explorer, page, job):
+    press = page.buttons
     press["start"].click()
     assert wait_until(lambda: not press["scale"].disabled, DEADLINE_S)
-    page._given["scale"]["slots"].value = "9"
+    page.given["scale"]["slots"].value = "9"
     press["scale"].click()
-    assert wait_until(lambda: "slots = 9: 4 are provisioned" in page._said.value, DEADLINE_S)
-    with page._busy:
+    assert says(page, "slots = 9: 4 are provisioned")
+    with explorer._busy:
         press["stop"].click()
-        assert wait_until(lambda: "starts or stops already" in page._said.value, DEADLINE_S)
+        assert says(page, "starts or stops already")
     assert job.runs
 
 
 def test_a_page_goes_on_with_a_job_that_was_started_between_two_looks(page, job):
-    press = buttons(page)
-    press["start"].click()
-    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG), DEADLINE_S)
+    page.buttons["start"].click()
+    assert has_picture(page)
     job.history = History()  # as a start leaves it
     assert wait_until(lambda: len(job.history.samples) > 2, DEADLINE_S)
 

@@ -2,6 +2,7 @@
 
 import pytest
 from pydantic import Field
+from small_page import Page
 from typer.main import get_command
 
 from keyshift.cli import app
@@ -25,6 +26,7 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.live.job import LiveJob
 from keyshift.model.errors import BadInput
+from keyshift.waiting import wait_until
 from keyshift.wire.faults import Fault
 
 # Of each verb words of a script, and what a job is then told to do.
@@ -115,38 +117,41 @@ def test_a_script_may_change_the_rate_of_a_source_beside_one_that_has_steps():
     assert make_spec({"workload": "saas", "rate_steps": "control=0:6", "trigger": "script", "script": "4: double"})
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
-def test_each_has_a_path_an_option_for_each_field_and_a_button(verb, monkeypatch, tmp_path):
+@pytest.fixture
+def show(monkeypatch, tmp_path):
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    values = {"workload": "keycount", "strategy": "fluid", "rate": 100.0, "slots_max": 4}
+    return lambda job: Page(monkeypatch, Explorer(job, values))
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_each_has_a_path_an_option_for_each_field_and_a_button(verb, show):
     routes = make_app(LiveJob(lambda *_: None, live_spec({})), "token").routes
     assert [route.methods for route in routes if route.path == f"/{verb}"] == [{"POST"}]
     shown = get_command(app).commands["job"].commands[verb]
     assert {option.name for option in shown.params} >= {"name", *COMMANDS[verb].model_fields}
     assert shown.help == COMMANDS[verb].__doc__
-    page = Explorer(WatchedJob(), {"workload": "keycount", "strategy": "fluid", "rate": 100.0, "slots_max": 4})
-    assert page._asks[verb].description == verb
-    assert page._given[verb].keys() == COMMANDS[verb].model_fields.keys() - {"settings"}
+    page = show(WatchedJob())
+    assert verb in page.buttons
+    assert page.given[verb].keys() == COMMANDS[verb].model_fields.keys() - {"settings"}
 
 
 class Pressed(WatchedJob):
-    runs = True
-
     def do(self, asked):
         self.asked = asked
 
 
-def test_a_button_sends_what_was_written_and_leaves_out_what_may_be_missing(monkeypatch, tmp_path):
-    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+def test_a_button_sends_what_was_written_and_leaves_out_what_may_be_missing(show):
     job = Pressed()
-    page = Explorer(job, {"workload": "keycount", "strategy": "fluid", "rate": 100.0, "slots_max": 4})
-    page._ask("scale")
-    assert job.asked == Scale(slots=4)
-    page._given["fault"]["fault"].value = ""
-    with pytest.raises(BadInput, match="fault = ''"):
-        page._ask("fault")
+    page = show(job)
+    page.buttons["scale"].click()
+    assert wait_until(lambda: page.said.value == "scale 4", 60.0) and job.asked == Scale(slots=4)
+    page.given["fault"]["fault"].value = ""
+    page.buttons["fault"].click()
+    assert wait_until(lambda: "fault = &#x27;&#x27;" in page.said.value, 60.0) and job.asked == Scale(slots=4)
 
 
-def test_a_button_of_a_verb_of_ones_own_shows_its_defaults_and_nothing_of_what_is_needed(monkeypatch, tmp_path):
+def test_a_button_of_a_verb_of_ones_own_shows_its_defaults_and_nothing_of_what_is_needed(show, monkeypatch):
     class Pause(Command):
         why: str
         seconds: int = 0
@@ -154,9 +159,8 @@ def test_a_button_of_a_verb_of_ones_own_shows_its_defaults_and_nothing_of_what_i
         times: int = Field(default_factory=lambda: 3)
         stage: str | None = None
 
-    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
-    page = Explorer(WatchedJob(), {"workload": "keycount", "strategy": "fluid", "rate": 100.0, "slots_max": 4})
-    shown = {name: field.value for name, field in page._fields(Pause).items()}
+    monkeypatch.setitem(COMMANDS, "pause", Pause)
+    shown = {name: field.value for name, field in show(WatchedJob()).given["pause"].items()}
     assert shown == {"why": "", "seconds": "0", "whole": "False", "times": "3", "stage": ""}
 
 
