@@ -105,7 +105,7 @@ class Series:
         """Give, for each lap, when it was and what came of it. Ends the system."""
         ended, wrong = self._run.end(), self._run.measured_wrong
         verdict, laps = ended.verdict(), [replace(lap, notes=[*lap.notes, *wrong]) for lap in self._laps]
-        return [(lap.span, _evaluation(ended, lap, verdict)) for lap in laps]
+        return [(lap.span, evaluation_of(ended, lap, verdict)) for lap in laps]
 
     def _play(self) -> Script:
         run, specs, reporter = self._run, self._specs, self._run.reporter
@@ -180,7 +180,7 @@ class Series:
         return metrics.objective_ms(median(p99s_ms or [0.0]))
 
 
-def _evaluation(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
+def evaluation_of(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     """The evaluation of a lap; ``verdict`` is that of the job."""
     span = lap.span
     tables = ended.tables(span, lap.numbers)

@@ -1,6 +1,5 @@
 """What a run's verdict says of snapshots that were judged."""
 
-from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -33,7 +32,8 @@ TAKEN = [SnapshotRecord(1, 2, {"counter": 3}, {"counter": 4}, name) for name in 
 @pytest.fixture
 def ended(monkeypatch):
     """A good run, as its verdict is to be made; gives it what is found at each snapshot, None if none is judged. Of
-    ``made_of`` events of the source routers make one.
+    ``made_of`` events of the source routers make one. ``traffic``: that of the last one; ``given`` are first copies and
+    the results of each replica.
     """
 
     def make(cuts, kind=KeyCount, kept=slice(None), made_of=1, **more):
@@ -47,13 +47,20 @@ def ended(monkeypatch):
         def offered(before):
             return run.events[run.events["offset"] < run.events["router"].map(before or {0: 10, 1: 10})], frames
 
-        traffic = SimpleNamespace(offered=offered, results=lambda: results, seconds=[], differences=[])
+        of_replicas = {"given": {None: results}, "differences": [], "compared": 40, "replicas": 2}
+        make.traffic = traffic = SimpleNamespace(offered=offered, seconds=[], **of_replicas)
+        traffic.results = lambda replica=None: traffic.given[replica]
         stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
         offsets = more.pop("offsets", {0: 10, 1: 10})
         final = FinalState(offsets, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
         return EndedJob(workload, traffic, SimpleNamespace(offered=total), final, [], **more)
 
     return make
+
+
+def anew(ended, traffic, **final):
+    """The same job, with what ``traffic`` gives by now and another final state."""
+    return EndedJob(ended.workload, traffic, ended.feed, replace(ended.final, **final), [])
 
 
 def verdicts(ended):
@@ -101,7 +108,7 @@ def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offere
     assert (whole.unprocessed, given_up.unprocessed) == (0, 3 * (made - made // 2))
     half = Span(0.0, 0.0, whole.events["t"].median() / SECOND_US, 0.0)
     lap = Lap(make_spec({"keys": 50}), half, 0.0, {}, CopiedAhead(), 0, [])
-    load = series._evaluation(whole, lap, None).facts["load"]
+    load = series.evaluation_of(whole, lap, None).facts["load"]
     assert (load.events, load.planned, load.due) == (3 * load.due, 3 * load.due, half.of(whole.events["t"]).sum())
     assert 0 < load.due < made
     stopped = ended(None, offsets={0: 5, 1: 5}, made_of=3, overloaded=True)
@@ -177,18 +184,14 @@ def test_the_migration_of_a_lap_is_the_first_one_of_its_run(ended):
     assert (found["migration"].to_pylist(), found["unit"].to_pylist()) == ([0], [4])
 
 
-def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_difference(ended, monkeypatch):
-    run = ended(None)
-    results, plain = run._results, run.final
-    lost = results.iloc[:-1]
-    run._traffic.results = lambda replica: (results, lost)[replica]
-    run._traffic.compared, run._traffic.replicas = 40, 2
-    run.final = replace(plain, replicas={0: plain})
-    assert run.verdict().ok and run.verdict().others["diverged"] == 0
-    run = copy(run)
-    for known in ("_replicas", "_differences"):
-        run.__dict__.pop(known)
-    run.final = replace(plain, replicas={0: plain, 1: plain})
+def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_difference(ended):
+    alone = ended(None)
+    plain, traffic = alone.final, ended.traffic
+    results = traffic.given[None]
+    traffic.given |= {0: results, 1: results.iloc[:-1]}
+    found = anew(alone, traffic, replicas={0: plain}).verdict()
+    assert found.ok and found.others["diverged"] == 0
+    run = anew(alone, traffic, replicas={0: plain, 1: plain})
     found = run.verdict()
     assert not found.ok and (found.lost, found.others["diverged"]) == (0, 1)
     [example] = found.examples
@@ -198,11 +201,10 @@ def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_differ
         "2 replicas were judged, each as if it had been alone: 1 bad; of 40 turns that two of them told, and of all "
         "results, 0 differences are known; first copies: 100% of replica 0"
     )
-    run._traffic.differences.append(Diverged("counter", Difference(1, (0, 1), turn=70, epoch=80, same=66)))
-    run._traffic.results = lambda replica: results.assign(t=replica)
-    run.__dict__.pop("_differences")
-    found = run.verdict()
-    assert found.others["diverged"] == 2 + 4, "two slots of both replicas"
+    traffic.differences.append(Diverged("counter", Difference(1, (0, 1), turn=70, epoch=80, same=66)))
+    traffic.given |= dict.fromkeys(range(2), results.assign(slot_turn=9))
+    found = anew(run, traffic).verdict()
+    assert found.others["diverged"] == 1 + 4, "two slots of both replicas"
     assert any(line.startswith("diverged: replica 1: slot 0 gave another result") for line in found.examples)
     assert found.examples[0] == (
         "diverged: replicas 0 and 1 differ in slot 1 of stage counter at epoch 80 (turn 70; the same until turn 66)"
@@ -211,51 +213,48 @@ def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_differ
 
 def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_copies_are_what_it_gave(ended):
     run = ended(None)
-    mine = run._results.assign(slot_turn=np.arange(len(run._results)) // 10 + 1, replica=0, first=True)
+    traffic = ended.traffic
+    results = traffic.given[None]
+    mine = results.assign(slot_turn=np.arange(len(results)) // 10 + 1)
     moved = mine.assign(slot=9, replica=1)  # where nothing belongs, as far as the other one knows
     firsts = pd.concat([mine.iloc[::2], moved.iloc[1::2]]).sort_index()
-    run._results, plain = firsts.assign(log_offset=range(len(firsts))), replace(run.final, heartbeat_us=1)
-    run._traffic.results = lambda replica: (mine, moved)[replica]
-    run._traffic.compared, run._traffic.replicas = 40, 2
-    run.final = replace(plain, replicas={0: plain}, judged=0)
-    assert run.verdict().ok and run.verdict().others["diverged"] == 0
-    rolled_back = copy(run)
-    rolled_back.__dict__.pop("_differences")
-    stage = run.final.stages[0]
+    firsts = firsts.assign(log_offset=range(len(firsts)))
+    traffic.given = {None: firsts, 0: mine, 1: moved}
+    run.final = plain = replace(run.final, heartbeat_us=1)
+    found = anew(run, traffic, replicas={0: plain}, judged=0).verdict()
+    assert found.ok and found.others["diverged"] == 0
+    stage = plain.stages[0]
     first, *_ = stage.ownership.assignments
     other = replace(stage.ownership, assignments=[replace(first, owner=tuple(1 - slot for slot in first.owner))])
     replicas = {0: plain, 1: replace(plain, stages=[replace(stage, ownership=other)])}
-    rolled_back.final = replace(run.final, replicas=replicas)
-    run._traffic.differences.append(Diverged("counter", Difference(1, (0, 1), turn=70, epoch=80, same=66)))
-    assert rolled_back._differences == [], "turns under one version, and different assignments, tell nothing"
-    rolled_back.__dict__.pop("_differences")
-    rolled_back.final = replace(rolled_back.final, judged=None)
-    assert "turn 70" in rolled_back._differences[0], "those that move together have the same assignments"
-    run._traffic.differences.pop()
-    together, more = copy(run), copy(run)
-    for each in (together, more):
-        each.__dict__.pop("_differences")
-    together.final = replace(run.final, judged=None)
-    assert together.verdict().ownership_violations and together.verdict().others["diverged"] > 2
-    more._results = pd.concat([run._results, run._results.iloc[[-1]]])
-    found = more.verdict()
+    different = Diverged("counter", Difference(1, (0, 1), turn=70, epoch=80, same=66))
+    traffic.differences.append(different)
+    [note] = anew(run, traffic, replicas=replicas, judged=0).notes
+    assert "results, 0 differences" in note, "turns under one version, and different assignments, tell nothing"
+    found = anew(run, traffic, replicas=replicas).verdict()
+    assert f"diverged: {different}" in found.examples, "those that move together have the same assignments"
+    traffic.differences.clear()
+    found = anew(run, traffic, replicas={0: plain}).verdict()
+    assert found.ownership_violations and found.others["diverged"] > 2
+    traffic.given[None] = pd.concat([firsts, firsts.iloc[[-1]]])
+    found = anew(run, traffic, replicas={0: plain}, judged=0).verdict()
     assert found.others["diverged"] == 1 and found.examples == ["diverged: 1 first copies more than replica 0 gave"]
 
 
 @pytest.mark.parametrize("turn", [20, 5], ids=["written behind its death", "written before that"])
 def test_a_replica_that_came_back_is_judged_with_what_another_one_gave_while_it_was_away(ended, turn):
     run = ended(None)
-    results = run._results = run._results.assign(slot_turn=np.arange(len(run._results)) // 10 + 1)
+    traffic = ended.traffic
+    results = traffic.given[None]
+    results = results.assign(slot_turn=np.arange(len(results)) // 10 + 1)
     before, behind = results[results["slot_turn"] <= 8], results[results["slot_turn"] > turn]
     mine, back = pd.concat([before, behind.assign(attempt=1)]), Incarnation(dict.fromkeys(range(8), turn), 1)
-    run._traffic.results = lambda replica: (results, mine)[replica]
-    run._traffic.compared, run._traffic.replicas = 40, 2
-    plain = replace(run.final, heartbeat_us=1)
-    away, never = (copy(run) for _ in range(2))
-    away.final = replace(plain, replicas={0: plain, 1: plain}, began={0: NEVER_DIED, 1: [*NEVER_DIED, back]})
-    assert away.verdict().ok and away.verdict().others["diverged"] == 0
-    never.final = replace(away.final, began=dict.fromkeys(range(2), NEVER_DIED))
-    found = never.verdict()
+    traffic.given = {None: results, 0: results, 1: mine}
+    run.final = plain = replace(run.final, heartbeat_us=1)
+    both = {0: plain, 1: plain}
+    found = anew(run, traffic, replicas=both, began={0: NEVER_DIED, 1: [*NEVER_DIED, back]}).verdict()
+    assert found.ok and found.others["diverged"] == 0
+    found = anew(run, traffic, replicas=both, began=dict.fromkeys(range(2), NEVER_DIED)).verdict()
     assert found.others["diverged"] >= 2
     assert any(f"replica 1: {'lost' if turn > 8 else 'duplicated'}" in line for line in found.examples)
     assert any("results of attempts that it has not had" in line for line in found.examples)

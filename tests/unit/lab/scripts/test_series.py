@@ -145,7 +145,7 @@ def test_each_lap_says_that_the_clock_was_set_though_that_is_known_behind_the_la
     series, ended = Series([]), SimpleNamespace(verdict=lambda: "ok")
     series.script(SimpleNamespace(system=None, end=lambda: ended, measured_wrong=["the clock was set"]))
     series._laps = [Lap(spec(), number, 0.0, {}, None, 0, [f"note {number}"]) for number in (1, 2)]
-    monkeypatch.setattr(scripts, "_evaluation", lambda ended, lap, verdict: lap.notes)
+    monkeypatch.setattr(scripts, "evaluation_of", lambda ended, lap, verdict: lap.notes)
     assert series.evaluations() == [(number, [f"note {number}", "the clock was set"]) for number in (1, 2)]
 
 
