@@ -118,7 +118,7 @@ class RunLoop:
                 self.began_at = begin
             feed.before = feed.before._replace(took_s=begin - self.began_at)
             feed.begin(begin, self.load_s)
-            self._follow()
+            self.follow()
             feed = self.feed  # a script may have begun another one
             self._ended_at = time.time() if self.load_s is None else begin + self.load_s
             self.backlog.begin(feed)
@@ -152,12 +152,14 @@ class RunLoop:
 
     # -- while the load is offered ------------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Do what the script says, to its end."""
         with contextlib.closing(self._script) as script:
             for step in script:
-                self.surviving(step if callable(step) else partial(self._look_until, step))
+                self.surviving(step if callable(step) else partial(self.look_until, step))
 
-    def _look_until(self, moment: float) -> None:
+    def look_until(self, moment: float) -> None:
+        """Look again and again until ``moment``, in seconds since the epoch."""
         while (left := moment - time.time()) > 0:
             self.look()
             time.sleep(min(left, LOOK_S))

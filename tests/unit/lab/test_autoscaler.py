@@ -139,7 +139,9 @@ def driven(monkeypatch):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock.now))
         job, said = of(clock, slots, offered), []
         spec = make_spec({"trigger": "auto", "slots": slots, "slots_max": 6} | values)
-        driver = Autoscaler(spec, job, job.traffic, job.feed, BEGIN + 2, said.append, job.request)
+        driver = Autoscaler(
+            spec, job, job.traffic, job.feed, BEGIN + 2, said.append, lambda *asked: job.request(*asked)
+        )
 
         def run(seconds):
             for _ in range(seconds):
@@ -210,6 +212,13 @@ def test_slots_that_do_not_answer_are_no_look_and_no_end(driven):
     assert made.driver.decisions[-1].look.offered_per_s == 100.0
 
 
+def backlog(made):
+    """As another look sees it, a while later."""
+    made.clock.now += 2
+    made.driver.go_on()
+    return made.driver.decisions[-1].look.backlog
+
+
 def test_results_that_are_due_for_some_events_only_are_counted_in_events(driven):
     made = driven(1, lambda now: 1000.0, slots_max=1)
     made.run(10)
@@ -218,22 +227,22 @@ def test_results_that_are_due_for_some_events_only_are_counted_in_events(driven)
     seconds = made.job.traffic.seconds
     seconds[:] = [second._replace(results=second.results / 4) for second in seconds]
     made.job.traffic.received /= 4
-    assert made.driver._backlog() == made.job.queue
+    assert backlog(made) == made.job.queue
 
 
 def test_the_backlog_is_that_of_a_moment_that_both_sides_have_told_of(driven):
     made = driven(1, lambda now: 400.0)
     made.run(10)
-    assert made.driver._backlog() == 0
+    assert backlog(made) == 0
     made.job.traffic.early = 300
     made.job.traffic.received += made.job.traffic.early
-    assert made.driver._backlog() == 0
+    assert backlog(made) == 0
     made.job.feed.progress.pop()  # the generator tells later than the collector
-    assert made.driver._backlog() == 0
+    assert backlog(made) == 0
     made.job.feed.progress = deque(Progress(p.at - 0.5, p.events - 200, p.due - 200) for p in made.job.feed.progress)
-    assert made.driver._backlog() == 0
+    assert backlog(made) == 0
     made.job.feed.progress.clear()
-    assert made.driver._backlog() == 0
+    assert backlog(made) == 0
 
 
 @pytest.mark.parametrize("answered", [8_000, 200], ids=["most", "little"])
@@ -243,11 +252,11 @@ def test_after_a_resume_the_backlog_is_that_of_all_events_and_results(driven, an
     made.run(10)
     made.job.feed.before = Before(events=10_000, due=10_000)
     made.job.traffic.received += answered
-    assert made.driver._backlog() == 10_000 - answered
+    assert backlog(made) == 10_000 - answered
     made.job.feed.progress = deque(Progress(at, events=0, due=0) for at, *_ in made.job.feed.progress)
     made.job.traffic.received = answered
     made.job.traffic.seconds[:] = [second._replace(results=0) for second in made.job.traffic.seconds]
-    assert made.driver._backlog() == 10_000 - answered, "while nothing is offered, too"
+    assert backlog(made) == 10_000 - answered, "while nothing is offered, too"
 
 
 def test_every_decision_is_said_and_stored_with_its_numbers(driven):
@@ -294,14 +303,14 @@ def test_each_stage_of_a_chain_gets_the_slots_that_it_needs(driven):
 
 def test_of_a_chain_a_stage_whose_request_is_refused_stays_and_the_others_move(driven):
     made = driven(1, lambda now: 900.0, of=Chain, workload="chain")
-    request = made.driver._ask
+    request = made.job.request
 
     def ask(change, stage):
         if stage == "counter-1":
             raise BadInput("not now")
         request(change, stage)
 
-    made.driver._ask = ask
+    made.job.request = ask
     made.run(15)
     (moved,) = (decision for decision in made.driver.decisions if decision.moves)
     assert [stage.target - stage.slots for stage in moved.stages] == [0, made.job.behind.slots - 1]
@@ -372,14 +381,14 @@ def test_a_migration_of_somebody_else_between_two_looks_does_not_go_unnoticed(dr
 def test_a_request_that_cannot_be_made_is_said_and_made_later(driven):
     made = driven(1, lambda now: 1500.0, slots_max=4)
     answers = [MigrationFailed("measure: 1 did not answer")]
-    request = made.driver._ask
+    request = made.job.request
 
     def ask(*given):
         if answers:
             raise answers.pop()
         request(*given)
 
-    made.driver._ask = ask
+    made.job.request = ask
     made.run(40)
     assert "autoscaler: nothing was requested of counter, measure: 1 did not answer" in made.said
     assert made.job.slots > 3

@@ -12,6 +12,7 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import run
 from keyshift.lab.ending import Ending, RunEnd, Unwanted
+from keyshift.lab.judge.evaluation import Span
 from keyshift.lab.machine import load_cost
 from keyshift.lab.run import Lab
 from keyshift.lab.scripts.series import Series, one_job
@@ -52,7 +53,8 @@ def test_stages_share_the_cores_that_are_left_for_a_restart(tmp_path):
 def lab(tmp_path, monkeypatch):
     """``lab.done`` has what happened to what a run consists of, ``lab.recorded`` what was stored of it."""
     made = lab_of(tmp_path)
-    made.work, made._spark, made._copy_bytes_per_s = tmp_path, SimpleNamespace(session=None), 1.0
+    made.work, made._copy_bytes_per_s = tmp_path, 1.0
+    made.spark = made._spark = SimpleNamespace(session=None)
     made.done, made.recorded, made.driver_of = [], [], lambda: None
 
     def note(what):
@@ -74,7 +76,7 @@ def lab(tmp_path, monkeypatch):
     stored = SimpleNamespace(
         ended=lambda *_: made.recorded.append("ended"), died=lambda error, _: made.recorded.append(repr(error))
     )
-    monkeypatch.setattr(made, "_recording", lambda *_: stored)
+    monkeypatch.setattr(run, "Recording", lambda *_: stored)
     return made
 
 
@@ -122,7 +124,7 @@ def test_executors_are_waited_for_before_a_recovery_as_long_as_somebody_wants_th
     asked, ends = [], dict.fromkeys(("kill", "close"), lambda: None)
     monkeypatch.setattr(run, "job_traffic", lambda *_: SimpleNamespace(require_wanted="is it wanted?", **ends))
     monkeypatch.setattr(run, "RunLoop", lambda *parts: SimpleNamespace(execute=parts[4]))
-    lab._spark.await_executors = asked.append
+    lab.spark.await_executors = asked.append
     recorded(lab)
     assert asked == ["is it wanted?"]
 
@@ -150,7 +152,7 @@ def test_faults_of_services_can_be_cut_short_before_a_job_ends(lab, monkeypatch)
 
 
 @pytest.mark.parametrize("outlives", [True, False], ids=["a job in the background", "a run"])
-def test_a_run_writes_its_metrics_and_a_job_that_is_asked_for_them_does_not(lab, monkeypatch, outlives):
+def test_a_run_writes_its_metrics_and_a_job_that_is_asked_for_them_does_not(lab, tmp_path, monkeypatch, outlives):
     loop, end = SimpleNamespace(execute=lambda: None), RunEnd()
     end.outlives = outlives
     monkeypatch.setattr(run, "RunLoop", lambda *parts: loop)
@@ -159,7 +161,7 @@ def test_a_run_writes_its_metrics_and_a_job_that_is_asked_for_them_does_not(lab,
     if outlives:
         assert not hasattr(loop, "metrics")
     else:
-        assert loop.metrics() == ("run-1", loop, lab._home)
+        assert loop.metrics() == ("run-1", loop, tmp_path)
 
 
 @pytest.mark.parametrize("error", [None, Deposed("it runs elsewhere"), ServiceUnavailable("the generator died")])
@@ -233,17 +235,17 @@ def measured(lab, monkeypatch):
     return made
 
 
-def test_what_a_load_costs_is_measured_once_for_all_labs_of_a_state_folder(lab, measured):
+def test_what_a_load_costs_is_measured_once_for_all_labs_of_a_state_folder(lab, tmp_path, measured):
     measured += [cost(0.5), cost(0.7)]
-    assert lab.load_cost() == lab.load_cost() == load_cost.kept(lab._home) == cost(0.5)
-    assert lab.load_cost(again=True) == lab.load_cost() == load_cost.kept(lab._home) == cost(0.7)
+    assert lab.load_cost() == lab.load_cost() == load_cost.kept(tmp_path) == cost(0.5)
+    assert lab.load_cost(again=True) == lab.load_cost() == load_cost.kept(tmp_path) == cost(0.7)
 
 
-def test_what_others_have_disturbed_is_for_one_lab_and_told(lab, measured):
+def test_what_others_have_disturbed_is_for_one_lab_and_told(lab, tmp_path, measured):
     measured += [cost(9.0, others=0.6)]
     lab.say = (said := []).append
     assert lab.load_cost() == lab.load_cost() == cost(9.0, others=0.6)
-    assert load_cost.kept(lab._home) is None
+    assert load_cost.kept(tmp_path) is None
     [line] = [line for line in said if "others had 60%" in line]
     assert "keyshift calibrate" in line
 
@@ -260,8 +262,8 @@ def test_all_runs_of_a_lab_that_leave_their_load_open_have_the_same_and_others_k
     assert lab.settled(found) == found, "chosen once"
 
 
-def test_where_executors_run_elsewhere_the_load_is_the_default_and_nothing_is_measured(lab):
-    lab._place = SparkProfile(master="k8s://https://api")
+def test_where_executors_run_elsewhere_the_load_is_the_default_and_nothing_is_measured(tmp_path):
+    lab = lab_of(tmp_path, place=SparkProfile(master="k8s://https://api"))
     lab.say = (said := []).append
     [spec] = lab.settled([make_spec({"rate": "auto"})])
     assert (spec.run.rate, spec.run.auto) == (2000.0, "rate")
@@ -275,8 +277,8 @@ def test_laps_are_stored_with_the_slots_of_their_job_if_some_need_fewer(lab, mon
     specs = [make_spec({"to_slots": slots}) for slots in to_slots]
     loop = SimpleNamespace(run=lambda: None)
     monkeypatch.setattr(lab, "_prepared", lambda *_: contextlib.nullcontext((loop, None)))
-    monkeypatch.setattr(Series, "evaluations", lambda series: [(None, None)] * len(specs))
-    monkeypatch.setattr(lab, "_store_lap", lambda spec, *_: spec.parameters())
+    monkeypatch.setattr(Series, "evaluations", lambda series: [(Span(0.0, 0.0, 1.0, 0.0), None)] * len(specs))
+    monkeypatch.setattr(run, "Recording", lambda *given: SimpleNamespace(ended=lambda *_: given[4]))
     stored = list(lab.run_series(job := one_job(specs), specs))
     assert [(each["to_slots"], each["slots_max"]) for each in stored] == [(slots, slots_max) for slots in to_slots]
     assert [make_spec(each).tasks for each in stored] == [job.tasks] * len(specs)
@@ -303,16 +305,18 @@ class Live:
 
 def test_a_job_whose_start_is_interrupted_is_given_up_and_another_one_may_start(lab, monkeypatch):
     """Nobody else has it."""
-    monkeypatch.setattr(run, "LiveJob", Live)
-    for _ in range(2):
+    jobs = []
+    monkeypatch.setattr(run, "LiveJob", lambda *_: jobs.append(Live()) or jobs[-1])
+    for number in range(2):
         with pytest.raises(KeyboardInterrupt):
             lab.start(live_spec({}))
-        assert lab._live.ended.is_set()
+        assert jobs[number].ended.is_set()
 
 
 def test_a_lab_ends_its_spark_though_somebody_interrupts_the_end_of_its_job(lab):
-    lab._live, lab._closing = Live(), contextlib.ExitStack()
-    lab._closing.callback(lab.done.append, "spark")
+    lab._live = job = Live()
+    lab._closing = closing = contextlib.ExitStack()
+    closing.callback(lab.done.append, "spark")
     with pytest.raises(KeyboardInterrupt):
         lab.__exit__()
-    assert lab._live.ended.is_set() and lab.done == ["spark"]
+    assert job.ended.is_set() and lab.done == ["spark"]

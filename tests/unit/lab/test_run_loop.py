@@ -3,7 +3,6 @@
 import contextlib
 import math
 from types import SimpleNamespace
-from typing import ClassVar
 from unittest import mock
 
 import pytest
@@ -148,7 +147,7 @@ def test_a_migration_is_taken_back_once_when_the_time_for_the_backlog_is_up(
 
 
 def play(run):
-    run._follow()
+    run.follow()
     return run.system.calls
 
 
@@ -227,7 +226,7 @@ def test_a_query_that_dies_while_it_recovers_is_recovered_as_often_as_a_run_may_
     run = made(recoveries=2)
     run.system.dies = [1.0] * deaths
     with pytest.raises(QueryDied) if deaths > 2 else contextlib.nullcontext():
-        run.surviving(lambda: run._look_until(BEGIN + 3))
+        run.surviving(lambda: run.look_until(BEGIN + 3))
         assert run.clock.now == pytest.approx(BEGIN + 3)
         (note,) = run.system.notes
         assert "(gone); everything since its beginning was done again" in note
@@ -244,7 +243,7 @@ def test_a_run_that_nobody_wants_any_more_ends_before_its_next_attempt_and_while
 
     run.come = come
     with pytest.raises(Unwanted):
-        run.surviving(lambda: run._look_until(BEGIN + 9))
+        run.surviving(lambda: run.look_until(BEGIN + 9))
     assert run.clock.now == pytest.approx(BEGIN + 3, abs=0.5) and run.system.calls == []
     with pytest.raises(Unwanted):
         run.traffic.require_wanted()
@@ -254,14 +253,14 @@ def test_a_run_that_nobody_wants_any_more_ends_before_its_next_attempt_and_while
 def test_it_is_told_when_a_query_died(made, began_at, words):
     run = made()
     run.began_at, run.system.dies = began_at, [1.0]
-    run.surviving(lambda: run._look_until(BEGIN + 3))
+    run.surviving(lambda: run.look_until(BEGIN + 3))
     assert run.system.notes[0].startswith(f"the query died {words} the load began (gone); everything since")
 
 
 def test_a_death_is_kept_with_the_samples(made, monkeypatch):
     run = made()
     run.system.dies = [1.0]
-    run.surviving(lambda: run._look_until(BEGIN + 3))
+    run.surviving(lambda: run.look_until(BEGIN + 3))
     run.traffic.stop, run.system.final_state = (lambda: None), (lambda: None)
     monkeypatch.setattr(run_loop, "EndedJob", lambda *given: given[4])
     run.samples = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
@@ -354,7 +353,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
 def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_offered(made):
     run, looks = made(), []
     run.each_second.append(lambda: looks.append(run.clock.now - BEGIN))
-    run._look_until(BEGIN + 3.5)
+    run.look_until(BEGIN + 3.5)
     run.backlog.await_results()
     assert looks == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
 
@@ -368,24 +367,24 @@ def test_a_death_that_is_seen_by_looking_is_survived_like_any_other(made):
             raise deaths.pop()
 
     run.each_second.append(look)
-    run.surviving(lambda: run._look_until(BEGIN + 3))
+    run.surviving(lambda: run.look_until(BEGIN + 3))
     assert [what for _, what in run.system.calls] == ["recover"]
 
 
-def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(made):
-    class Stub:
-        seen: ClassVar[list[float]] = []
+def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(made, monkeypatch):
+    seen = []
 
-        def go_on(self):
-            self.seen.append(run.clock.now - BEGIN)
-            if len(self.seen) == 20:
-                raise QueryDied("seen by whoever asks")
+    def go_on():
+        seen.append(run.clock.now - BEGIN)
+        if len(seen) == 20:
+            raise QueryDied("seen by whoever asks")
 
     run = made(trigger="auto", trigger_s=2.0, seconds=10.0)
-    run._autoscaler = Stub()
-    run.surviving(lambda: run._look_until(BEGIN + 10))
-    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * run_loop.LOOK_S)
-    assert len(run._autoscaler.seen) == pytest.approx(10 / run_loop.LOOK_S, abs=2)
+    monkeypatch.setattr(run_loop, "Autoscaler", lambda *_: SimpleNamespace(go_on=go_on))
+    run.autoscale(BEGIN, print)
+    run.surviving(lambda: run.look_until(BEGIN + 10))
+    assert seen[-1] == pytest.approx(10, abs=2 * run_loop.LOOK_S)
+    assert len(seen) == pytest.approx(10 / run_loop.LOOK_S, abs=2)
     assert [call for _, *call in run.system.calls] == [["recover"]]
 
 

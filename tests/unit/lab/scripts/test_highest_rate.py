@@ -146,7 +146,7 @@ def searched(monkeypatch):
         clock.pass_by = pass_by
         for module in (highest_rate, run_loop):
             monkeypatch.setattr(module, "time", clock)
-        run._follow()
+        run.follow()
         job.expected_s = expected_s(spec, 2)
         return found, job
 
