@@ -19,6 +19,7 @@ from small_store import tables
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.objects import Bucket
+from keyshift.results.files import Files
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 from keyshift.results.tables import make_table
@@ -112,15 +113,15 @@ def test_an_empty_store_lists_nothing_and_says_so(store):
 @pytest.mark.parametrize("stops_at", ["decisions.parquet", "latency.parquet", "manifest.json"])
 @pytest.mark.parametrize("arrived", [False, True])
 def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, arrived):
-    upload = store._files.write
+    upload = Files.write
 
-    def interrupted(run_id: str, name: str, content: bytes) -> None:
+    def interrupted(files: Files, run_id: str, name: str, content: bytes) -> None:
         if name != stops_at or arrived:
-            upload(run_id, name, content)
+            upload(files, run_id, name, content)
         if name == stops_at:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(store._files, "write", interrupted)
+    monkeypatch.setattr(Files, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.put_run(run(), TABLES)
     assert keys() == set()
@@ -128,13 +129,13 @@ def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, a
 
 def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatch, stack, prefix):
     seen = []
-    upload = store._files.write
+    upload = Files.write
 
-    def watched(run_id: str, name: str, content: bytes) -> None:
+    def watched(files: Files, run_id: str, name: str, content: bytes) -> None:
         seen.append((name, len(store.list_runs())))
-        upload(run_id, name, content)
+        upload(files, run_id, name, content)
 
-    monkeypatch.setattr(store._files, "write", watched)
+    monkeypatch.setattr(Files, "write", watched)
     stored = store.put_run(run(), TABLES)
     assert seen[-1][0] == "manifest.json"
     assert {count for _, count in seen} == {0}

@@ -341,8 +341,8 @@ def without_waiting(monkeypatch):
 @contextlib.contextmanager
 def live_job(monkeypatch, spec, resume=None, **kept):
     """One that runs, with a ``Keeper`` that has what is ``kept``; ``job.inner``, its last stage ``job.counter`` and
-    ``job.traffic`` are stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
-    With replicas ``job.replicas`` are stand-ins, and ``job.ways`` those back.
+    ``job.traffic`` are stand-ins, and ``job.loop`` is real. ``resume`` is what the inner job does instead of going on.
+    It is given up at the end. With replicas ``job.replicas`` are stand-ins, and ``job.ways`` those back.
     """
     without_waiting(monkeypatch)
     several = spec.job.replicas > 1
@@ -366,7 +366,8 @@ def live_job(monkeypatch, spec, resume=None, **kept):
         else:
             system = LiveReplicas(spec, replicas, said.append)
         system.final_state = lambda: None
-        run_loop.RunLoop(spec, system, traffic, Reporter(said.append), lambda: None, make_script).execute()
+        job.loop = run_loop.RunLoop(spec, system, traffic, Reporter(said.append), lambda: None, make_script)
+        job.loop.execute()
         return manifest_of(run_id, spec)
 
     if resume:

@@ -106,7 +106,7 @@ def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
     for stage, phase in ("counter-1", "steady"), ("counter-2", "moving"):
         of_stage = {key: value for key, value in found.items() if ("stage", stage) in key and "phase" in key[0]}
         assert [dict(key[1:])["keyshift_migration_phase"] for key, value in of_stage.items() if value] == [phase]
-    chain._run.loop.reporter.enter(Doing(Activity.RECOVERING))
+    chain.loop.reporter.enter(Doing(Activity.RECOVERING))
     assert sum("recovering" in dict(key[1:]).values() for key, value in samples(client).items() if value) == 2
 
 

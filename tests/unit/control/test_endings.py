@@ -580,7 +580,7 @@ def _(world, monkeypatch):
             if hangs:
                 raise hangs.pop()
 
-        job._run.system.stop = savepoint
+        job.loop.system.stop = savepoint
         assert job.stop().verdict.lost == 0
         assert job.inner.calls == ["start", "recover"]
         return "\n".join(map(str, job.inner.notes))

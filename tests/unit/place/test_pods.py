@@ -4,7 +4,7 @@ from types import SimpleNamespace as Thing
 
 import pytest
 import tenacity.nap
-from kubernetes import config
+from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
@@ -38,13 +38,22 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def cluster(monkeypatch):
-    """A cluster that has the pods of a list."""
+def asking(monkeypatch):
+    """Makes what asks an API."""
     monkeypatch.setattr(config, "load_incluster_config", lambda: None)
+
+    def make(api, kind=pods.Pods, *more):
+        monkeypatch.setattr(client, "CoreV1Api", lambda _: api)
+        return kind(SPARK, *more)
+
+    return make
+
+
+@pytest.fixture
+def cluster(asking):
+    """A cluster that has the pods of a list."""
     found: list[Thing] = []
-    made = pods.Pods(SPARK)
-    monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=lambda *_, **__: Thing(items=found)))
-    return made, found
+    return asking(Thing(list_namespaced_pod=lambda *_, **__: Thing(items=found))), found
 
 
 def test_executors_that_come_are_waited_for_and_progress_is_told(cluster, clock):
@@ -80,12 +89,11 @@ def ended(name: str) -> Thing:
     return pod(name, container_statuses=[Thing(state=Thing(waiting=None, terminated=how))])
 
 
-def test_a_pod_that_is_kept_after_its_end_is_no_trouble_while_another_one_starts(cluster, monkeypatch, clock):
+def test_a_pod_that_is_kept_after_its_end_is_no_trouble_while_another_one_starts(asking, clock):
     """As with spark.kubernetes.executor.deleteOnTermination=false; the label is Spark's, when it has seen the end."""
-    made, _ = cluster
     kept = ended("exec-1")
     kept.metadata.labels = {"spark-exec-inactive": "true"}
-    monkeypatch.setattr(made, "_core", Api(kept, pod("exec-2", container_statuses=not_started("ContainerCreating"))))
+    made = asking(Api(kept, pod("exec-2", container_statuses=not_started("ContainerCreating"))))
     made.await_executors("app", lambda: 2 * (clock.now > 100), lambda line: None)
 
 
@@ -120,28 +128,26 @@ def test_executors_that_never_come_are_given_up_with_the_last_word_of_a_pod(clus
         (2, "2 of 2 pods were made"),
     ],
 )
-def test_of_executors_that_say_nothing_it_is_told_how_many_were_made(cluster, monkeypatch, clock, there, told):
+def test_of_executors_that_say_nothing_it_is_told_how_many_were_made(asking, clock, there, told):
     """All that are there run; what the first one said while it started is no reason."""
-    made, _ = cluster
 
     def found(*_, **__):
         starting = {"container_statuses": not_started("ContainerCreating")} if clock.now < 5 else {}
         return Thing(items=[pod(f"exec-{number}", **starting) for number in range(there)])
 
-    monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=found))
+    made = asking(Thing(list_namespaced_pod=found))
     with pytest.raises(ServiceUnavailable, match=f"1 of 2 executors came within 300 s: {told}$"):
         made.await_executors("app", lambda: 1, lambda line: None)
 
 
 @pytest.mark.parametrize("error", [HTTPError("timed out"), ApiException(status=503, reason="Busy")])
-def test_an_api_server_that_does_not_answer_is_asked_again_until_time_is_up(cluster, monkeypatch, clock, error):
-    made, _ = cluster
+def test_an_api_server_that_does_not_answer_is_asked_again_until_time_is_up(asking, clock, error):
     said = []
 
     def silent(*_, **__):
         raise error
 
-    monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=silent))
+    made = asking(Thing(list_namespaced_pod=silent))
     made.await_executors("app", lambda: 2 * (clock.now > 15), said.append)
     [line] = said
     assert line.startswith("executors: 0 of 2 after 10 s; the Kubernetes API server https://127.0.0.1:1 ")
@@ -149,13 +155,11 @@ def test_an_api_server_that_does_not_answer_is_asked_again_until_time_is_up(clus
         made.await_executors("app", lambda: 0, said.append)
 
 
-def test_an_api_server_that_refuses_is_quoted(cluster, monkeypatch):
-    made, _ = cluster
-
+def test_an_api_server_that_refuses_is_quoted(asking):
     def refuse(*_, **__):
         raise ApiException(status=401, reason="Unauthorized")
 
-    monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=refuse))
+    made = asking(Thing(list_namespaced_pod=refuse))
     with pytest.raises(ServiceUnavailable, match=r"said 401 Unauthorized \(namespace lab\)"):
         made.await_executors("app", lambda: 0, lambda line: None)
 
@@ -208,15 +212,8 @@ def executor(number: int, **status: object) -> Thing:
 
 
 @pytest.fixture
-def executors(monkeypatch):
-    monkeypatch.setattr(config, "load_incluster_config", lambda: None)
-
-    def make(api):
-        made = pods.ExecutorPods(SPARK, "app")
-        monkeypatch.setattr(made._pods, "_core", api)
-        return made
-
-    return make
+def executors(asking):
+    return lambda api: asking(api, pods.ExecutorPods, "app")
 
 
 def test_all_executors_of_an_application_are_deleted_and_their_end_is_waited_for(executors, clock):
@@ -249,14 +246,11 @@ def test_one_executor_that_is_deleted_is_that_of_the_host_or_else_the_first_one_
         ("now", "True", None, (False, False)),
     ],
 )
-def test_of_a_service_it_is_told_whether_it_is_ready_and_keeps_its_data(
-    cluster, monkeypatch, going, ready, claim, told
-):
-    made, _ = cluster
+def test_of_a_service_it_is_told_whether_it_is_ready_and_keeps_its_data(asking, going, ready, claim, told):
     kafka = pod("kafka-0", conditions=[Thing(type="Ready", status=ready)])
     kafka.metadata = Thing(name="kafka-0", uid="u", deletion_timestamp=going)
     kafka.spec = Thing(volumes=[Thing(persistent_volume_claim=claim)])
-    monkeypatch.setattr(made, "_core", Api(kafka))
+    made = asking(Api(kafka))
     assert made.of_service("kafka-0") == ("kafka-0", "u", *told)
     assert made.of_service("kafka-1") is None
     made.delete("kafka-1")  # it has gone meanwhile

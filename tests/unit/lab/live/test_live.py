@@ -302,9 +302,8 @@ def test_a_job_that_scales_itself_tells_what_it_decides_and_asks_for_it_like_any
     found = generate_latest(Metrics(scaling)).decode()
     assert 'keyshift_target_slots{stage="counter-1"} 4.0' in found
     assert "keyshift_autoscaler_moves_total 1.0" in found
-    run = scaling._run
     scaling.stop()
-    assert len(run.loop.scalings) >= 2, "all of them are stored with the run"
+    assert len(scaling.loop.scalings) >= 2, "all of them are stored with the run"
 
 
 def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
@@ -572,7 +571,7 @@ def test_it_stops_with_its_verdict_and_whoever_asks_again_gets_the_same(job):
 
 def test_whoever_stops_a_job_does_not_wait_for_the_end_of_a_fault_that_lasts(job):
     faults = job.inner.faults
-    faults.busy, job._run.loop.cut_faults_short = True, lambda: setattr(faults, "busy", False)
+    faults.busy, job.loop.cut_faults_short = True, lambda: setattr(faults, "busy", False)
     job.begin_stop()
     assert job.ended.wait(60) and job.status()["state"] == "ended"
 

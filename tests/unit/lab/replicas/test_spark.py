@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -127,6 +128,7 @@ class Process:
 
     def __init__(self, module, config, reports, heard):
         self.heard, self.told, self.running, self.pid, self.answers = heard, [], True, 0, {}
+        self.config = config
         made.append(self)
 
     def tell(self, command):
@@ -167,6 +169,12 @@ def begun(monkeypatch):
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+def config_of(one):
+    """What its process gets."""
+    one.begin()
+    return made[-1].config
 
 
 def given():
@@ -213,18 +221,21 @@ def test_a_process_that_is_killed_has_no_query_and_is_asked_nothing_more(begun):
     assert process.told == [RUN]
 
 
-def test_each_has_a_folder_and_a_log_of_its_own_and_gives_way_or_not():
+def test_each_has_a_folder_and_a_log_of_its_own_and_gives_way_or_not(begun):
     given = SparkProfile(), 4, [], Path("."), Path("home"), "1"
-    first, second = (spark.application_of(*given, number, number > 0)._config for number in (0, 1))
+    first, second = (config_of(spark.application_of(*given, number, number > 0)) for number in (0, 1))
     assert (first.log, first.work, first.gives_way) == (Path("home/spark-1.log"), Path("spark-1"), False)
     assert (second.log, second.work, second.gives_way) == (Path("home/spark-1-1.log"), Path("spark-1-1"), True)
 
 
 class Executors:
-    """``asked``: for whose, and what."""
+    """``asked``: for whose, and what. ``opened``: all there are."""
+
+    opened: ClassVar[list["Executors"]] = []
 
     def __init__(self, place, application):
         self.asked, self.fails = [application], False
+        self.opened.append(self)
 
     def delete(self):
         self.asked.append("all")
@@ -239,23 +250,25 @@ class Executors:
 def in_pods(monkeypatch):
     """Opens applications whose executors are pods."""
     monkeypatch.setattr(pods, "ExecutorPods", Executors)
+    Executors.opened.clear()
     return lambda *more: spark.application_of(PODS, 4, [], Path("."), Path("home"), *more)
 
 
-def test_pods_are_named_by_their_replica_and_found_by_their_application(in_pods):
+def test_pods_are_named_by_their_replica_and_found_by_their_application(begun, in_pods):
     opened = [in_pods("0"), in_pods("1"), in_pods("0", 1, True), in_pods("spare-0", 0, True)]
-    labels = [one._config.more["spark.kubernetes.executor.label.keyshift/replica"] for one in opened]
+    given = [config_of(one).more for one in opened]
+    labels = [each["spark.kubernetes.executor.label.keyshift/replica"] for each in given]
     assert labels == ["0", "1", "0", "spare-0"]
-    applications = [one._config.more["spark.app.id"] for one in opened]
+    applications = [each["spark.app.id"] for each in given]
     assert len({*applications}) == 4
-    assert [one._executors.asked for one in opened] == [[each] for each in applications]
+    assert [executors.asked for executors in Executors.opened] == [[each] for each in applications]
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_with_the_process_go_the_pods_of_its_executors(begun, in_pods, fails):
-    one, executors = in_pods("0"), None
+    one = in_pods("0")
     one.kill()
-    executors = one._executors
+    [executors] = Executors.opened
     assert len(executors.asked) == 1, "it has not begun"
     one.begin()
     executors.fails = fails
@@ -304,13 +317,17 @@ time.sleep(600)
 
 
 @pytest.fixture
-def parent():
-    """A process with a child, and the child, that end with the test."""
+def parent(monkeypatch):
+    """An application, its process with a child, the child, and what the application sees of its process. Both
+    processes end with the test.
+    """
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     child = psutil.Process(int(parent.stdout.readline()))
+    seen = SimpleNamespace(pid=parent.pid, running=True, kill=lambda: (parent.kill(), parent.wait()))
+    monkeypatch.setattr(spark, "JsonProcess", lambda *given: seen.__setattr__("heard", given[-1]) or seen)
     one = spark.Application(TOLD)
-    one._begun = SimpleNamespace(pid=parent.pid, running=True, kill=lambda: (parent.kill(), parent.wait()))
-    yield one, parent, child
+    one.begin()
+    yield one, parent, child, seen
     for each in (parent, child):
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
@@ -323,13 +340,13 @@ def gone(process):
 
 
 def test_nothing_is_left_of_a_process_that_is_killed_nor_of_what_it_has_started(parent):
-    one, process, child = parent
+    one, process, child, _ = parent
     one.kill()
     assert process.wait(60) == -9 and gone(child)
 
 
 def test_one_that_is_stopped_goes_on_after_a_while_with_all_that_it_has_started(parent):
-    one, process, child = parent
+    one, process, child, seen = parent
     both = psutil.Process(process.pid), child
 
     def stopped():
@@ -341,18 +358,18 @@ def test_one_that_is_stopped_goes_on_after_a_while_with_all_that_it_has_started(
     one.pause(5.0)
     one.kill()
     assert gone(child)
-    one._begun.running = False
+    seen.running = False
     one.pause(1.0)  # nothing is there
 
 
 @pytest.mark.parametrize("how", ["kill", "end"])
 def test_what_a_process_that_has_died_leaves_behind_writes_no_more(parent, how):
     """A JVM notices seconds later that nobody is there any more; its query goes on until then."""
-    one, process, child = parent
-    one._heard(Ready())
+    one, process, child, seen = parent
+    seen.heard(Ready())
     process.kill()
     process.wait()
-    one._begun.running = False
+    seen.running = False
     assert not gone(child)
     getattr(one, how)()
     assert gone(child)

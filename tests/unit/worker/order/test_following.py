@@ -67,15 +67,20 @@ class Told:
 
 @pytest.fixture
 def made(monkeypatch):
-    monkeypatch.setattr(following, "OrderLog", Log)
-    monkeypatch.setattr(following, "Election", Election)
+    """``made.log`` and ``made.election`` are stand-ins."""
+    seen = {}
+    for name, kind in ("OrderLog", Log), ("Election", Election):
+        opened = lambda *given, name=name, kind=kind: seen.setdefault(name, kind(*given))  # noqa: E731
+        monkeypatch.setattr(following, name, opened)
     config = replace(CONFIG, job="run", slots_before=3, session_ms=200, token="secret").of_replica(1)
-    return Following(config, 2, 40)
+    made = Following(config, 2, 40)
+    made.log, made.election = seen["OrderLog"], seen["Election"]
+    return made
 
 
 def test_the_log_is_that_of_the_slot_in_all_replicas_and_so_is_the_election(made):
-    assert made._log.place == ("run-order", 5, 40, 1)
-    _, *given = made._election.given
+    assert made.log.place == ("run-order", 5, 40, 1)
+    _, *given = made.election.given
     assert given == ["secret", "run", (CONFIG.stage, 2), 1, 0.2]
 
 
@@ -104,4 +109,4 @@ def test_what_is_read_and_each_term_are_told_in_a_turn_until_it_is_closed(made):
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    assert made._log.closed and made._election.kept and made._election.resigned == 1
+    assert made.log.closed and made.election.kept and made.election.resigned == 1
