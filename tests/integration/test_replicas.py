@@ -38,7 +38,7 @@ def temporary():
 
 def of_replicas(manifest):
     """What the run says of them."""
-    return next(note for note in manifest.notes if "replicas were judged" in note)
+    return next(note for note in manifest.notes if "as if it had been alone" in note)
 
 
 def leaders(manifest):
@@ -78,7 +78,7 @@ def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers
         assert len(led := leaders(manifest)) == 2
         assert all(replicas.startswith("0") and replicas.endswith("1") for replicas in led)
     assert any(note.startswith("replica 0 died") and "1 of 2 went on" in note for note in manifest.notes)
-    assert "1 replicas were judged" in of_replicas(manifest)
+    assert "1 replica was judged" in of_replicas(manifest)
     assert left() == []
 
 
@@ -112,7 +112,7 @@ def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, ph
     migration = lab.store.get_table(manifest.run_id, "migration")
     assert len(migration) and migration["drained_s"].notna().all()
     assert not any("did not happen" in note for note in manifest.notes), manifest.notes
-    lives = "1 replicas were" if fault and not returns else "2 replicas were"
+    lives = "1 replica was" if fault and not returns else "2 replicas were"
     assert of_replicas(manifest).startswith(lives) and "and of all results, 0 differences" in of_replicas(manifest)
     assert left() == []
 
@@ -130,7 +130,7 @@ def test_so_they_do_where_leaders_order_the_rows(lab, left, fault, workload):
     migration = lab.store.get_table(manifest.run_id, "migration")
     assert len(migration) and migration["drained_s"].notna().all()
     assert not any("did not happen" in note for note in manifest.notes), manifest.notes
-    assert of_replicas(manifest).startswith("1 replicas were" if fault else "2 replicas were")
+    assert of_replicas(manifest).startswith("1 replica was" if fault else "2 replicas were")
     assert "and of all results, 0 differences" in of_replicas(manifest)
     assert left() == []
 

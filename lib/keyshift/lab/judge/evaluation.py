@@ -234,10 +234,11 @@ class EndedJob:
             bad = sum(not found.ok for found in self._replicas.values())
             shares = self._results["replica"].value_counts(normalize=True).sort_index()
             firsts = ", ".join(f"{share:.0%} of replica {number}" for number, share in shares.items())
+            several = len(self._replicas) > 1
+            who = f"{len(self._replicas)} replicas were judged, each" if several else "1 replica was judged,"
             notes.append(
-                f"{len(self._replicas)} replicas were judged, each as if it had been alone: {bad} bad; of "
-                f"{self._traffic.compared} turns that two of them told, and of all results, {len(self._differences)} "
-                f"differences are known; first copies: {firsts}"
+                f"{who} as if it had been alone: {bad} bad; of {self._traffic.compared} turns that two of them told, and "
+                f"of all results, {len(self._differences)} differences are known; first copies: {firsts}"
             )
         return notes
 
