@@ -237,8 +237,8 @@ class EndedJob:
             several = len(self._replicas) > 1
             who = f"{len(self._replicas)} replicas were judged, each" if several else "1 replica was judged,"
             notes.append(
-                f"{who} as if it had been alone: {bad} bad; of {self._traffic.compared} turns that two of them told, and "
-                f"of all results, {len(self._differences)} differences are known; first copies: {firsts}"
+                f"{who} as if it had been alone: {bad} bad; of {self._traffic.compared} turns that two of them told, "
+                f"and of all results, {len(self._differences)} differences are known; first copies: {firsts}"
             )
         return notes
 
