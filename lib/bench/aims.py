@@ -3,14 +3,13 @@
 A row is the summary of a run.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from bench.measurements import Measurement, table
-from keyshift.analysis.tables import comparison_table
+from keyshift.analysis.tables import SummaryRow, comparison_table
 from keyshift.cli.options import ProfileOption
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import KeyshiftError
@@ -32,10 +31,8 @@ AT_MOST_BEFORE = 2.0  # their spike, times the P99 before
 AT_MOST_OF = {"order_unaware": 1 / 5, "stop_restart": 1 / 20}
 AT_MOST_FLOOR = 1.5  # completion of all_at_once, times the floor of the run: a bare copy of the same bytes
 
-Row = Mapping[str, Any]
 
-
-def aims(rows: Sequence[Row]) -> list[Measurement]:
+def aims(rows: Sequence[SummaryRow]) -> list[Measurement]:
     """The aims that these runs can tell about: each compares neighbours of a repetition, correct ones only."""
     known: dict[tuple[str, str], dict[int, float]] = {}  # of a preset, a figure in ms by the seed
     for row in rows:
@@ -60,7 +57,7 @@ def aims(rows: Sequence[Row]) -> list[Measurement]:
     return [row for row in found if row.keyshift]
 
 
-def _figures(row: Row) -> Iterator[tuple[str, float | None]]:
+def _figures(row: SummaryRow) -> Iterator[tuple[str, float | None]]:
     """What aims are about, in ms; nothing of a run that is not correct."""
     if row["verdict"] == "ok":
         yield from {"spike": row["spike_ms"], "before": row["p99_ms"]}.items()
@@ -68,7 +65,7 @@ def _figures(row: Row) -> Iterator[tuple[str, float | None]]:
         yield from ((figure, None if value is None else value * 1000) for figure, value in seconds.items())
 
 
-def hand_over_s(row: Row) -> float | None:
+def hand_over_s(row: SummaryRow) -> float | None:
     """Seconds from the last unit aligned to the last one in place: what travels, travels in that time."""
     phases = [row["phases"][name] for name in ("transfer", "install")]
     return None if row["completion_s"] is None or None in phases else float(sum(phases))

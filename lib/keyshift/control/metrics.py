@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.status import REPLICA_STATES, JobState, ReplicaStatus, ScalingStatus, StageStatus
-from keyshift.model.notes import Activity
+from keyshift.lab.run_metrics import states_at
 from keyshift.traffic.messages import BUCKETS_MS
 
 LABELS = ("stage", "slot")
@@ -55,7 +55,7 @@ class Metrics(Collector):
         yield GaugeMetricFamily("keyshift_results_rate", "results of the last second", told["results_per_s"])
         phase = StateSetMetricFamily("keyshift_migration_phase", "what happens to the state now", labels=("stage",))
         for stage, now in self._job.phases.items():
-            phase.add_metric((stage,), {each.value.replace(" ", "_"): each is now for each in Activity})
+            phase.add_metric((stage,), states_at(now))
         yield phase
         if "replicas" in told:
             yield from _of_replicas(told["replicas"])

@@ -50,8 +50,7 @@ class RunMetrics(Collector):
             yield self._now("keyshift_run_p50_seconds", "median latency of the last second", last.p50_ms / 1000)
             yield self._now("keyshift_run_p99_seconds", "P99 of the latency of the last second", last.p99_ms / 1000)
         phase = StateSetMetricFamily("keyshift_run_phase", "what is done now", labels=("run",))
-        now = run.reporter.doing.activity
-        phase.add_metric((self._run_id,), {each.value.replace(" ", "_"): each is now for each in Activity})
+        phase.add_metric((self._run_id,), states_at(run.reporter.doing.activity))
         yield phase
 
     def _counted(self, name: str, meaning: str, count: int) -> Metric:
@@ -63,6 +62,11 @@ class RunMetrics(Collector):
         family = GaugeMetricFamily(name, meaning, labels=("run",))
         family.add_metric((self._run_id,), value)
         return family
+
+
+def states_at(now: Activity) -> dict[str, bool]:
+    """The states of a phase, as Prometheus names them, and which one it is ``now``."""
+    return {each.value.replace(" ", "_"): each is now for each in Activity}
 
 
 def _offered_rate(feed: Feed) -> int:
@@ -94,9 +98,10 @@ def _write(metrics: RunMetrics, home: Path, ended: threading.Event, say: Say) ->
             _files(home)  # nobody else may ever look
             file = home / METRICS / f"{work.name}{SUFFIX}"
             try:
-                write_to_textfile(str(file), metrics)
-                while not ended.wait(EVERY_S):
+                over = False
+                while not over:
                     write_to_textfile(str(file), metrics)
+                    over = ended.wait(EVERY_S)
             finally:
                 file.unlink(missing_ok=True)
     except (OSError, ServiceUnavailable) as error:

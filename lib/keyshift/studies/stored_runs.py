@@ -1,6 +1,6 @@
 """Stored runs for a notebook that compares them: the store, and which of its runs can be compared."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ from keyshift.analysis.tables import REPETITION, SummaryRow
 from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput
 from keyshift.progress import Say, progress
-from keyshift.results.alike import fixed
+from keyshift.results.alike import FREE, fixed
 from keyshift.results.index import MADE_BY
 from keyshift.results.manifest import Summary
 from keyshift.results.store import ResultStore
@@ -32,19 +32,14 @@ def comparable(runs: pd.DataFrame, workload: str = "", like: str = "", anywhere:
     of) the id of a run; the others are like it. Empty: like the newest run of ``workload``, or of all. None if there
     is no such run. ``anywhere``: made wherever, and by any version. Raises BadInput for a run that is not among them.
     """
-    ended = runs[runs["status"].isin(["ok", "bad"])]
+    ended = _ended(runs)
     chosen = ended[ended["workload"] == workload] if workload else ended
     if like and (chosen := ended[ended["run_id"].str.startswith(like)]).empty:
         raise BadInput(f"like = {like!r}: no run with a verdict begins so, of {len(ended)}; `keyshift results list`")
     if chosen.empty:
         return []
-    made_by = [] if anywhere else MADE_BY
-
-    def alike(row: Any) -> tuple[Any, ...]:
-        return fixed(row), *(row[name] for name in made_by)
-
-    first, rows = alike(chosen.iloc[0]), ended.to_dict("records")
-    return [_summary(row) for row in reversed(rows) if alike(row) == first]
+    made_by, first = [] if anywhere else MADE_BY, chosen.iloc[0]
+    return [_summary(row) for row in reversed(ended.to_dict("records")) if _are_alike(row, first, FREE, made_by)]
 
 
 def over_rates(runs: pd.DataFrame, rows: Sequence[SummaryRow]) -> list[dict[str, Any]]:
@@ -54,20 +49,27 @@ def over_rates(runs: pd.DataFrame, rows: Sequence[SummaryRow]) -> list[dict[str,
     ``runs``: of ``ResultStore.list_runs``, with those of ``rows``. As in ``comparable``, runs that died are left out,
     and what was made on other machines or by other versions. Other runs at the rate of ``rows`` are, too.
     """
-
-    def alike(row: Any) -> str:
-        return repr((sorted(fixed(row, {*REPETITION, "rate"}).items()), [row[name] for name in MADE_BY]))
-
     given = {row["run_id"]: row["strategy"] for row in rows}
     rates = {row["parameters"]["rate"] for row in rows}
-    ended = [(alike(row), row) for row in runs[runs["status"].isin(["ok", "bad"])].to_dict("records")]
-    names = {like: given[row["run_id"]] for like, row in ended if row["run_id"] in given}
-    others = [
-        _summary(row) | {"strategy": names[like]}
-        for like, row in reversed(ended)
-        if like in names and row["parameters"]["rate"] not in rates
-    ]
+    ended = _ended(runs).to_dict("records")
+    measured = [row for row in reversed(ended) if row["run_id"] in given]
+    others = []
+    for row in reversed(ended):
+        alike = (one for one in measured if _are_alike(row, one, {*REPETITION, "rate"}, MADE_BY))
+        if row["parameters"]["rate"] not in rates and (one := next(alike, None)):
+            others.append(_summary(row) | {"strategy": given[one["run_id"]]})
     return [{**row, "parameters": _with_frames(row["parameters"])} for row in (*rows, *others)]
+
+
+def _ended(runs: pd.DataFrame) -> pd.DataFrame:
+    """Those that did not die."""
+    return runs[runs["status"].isin(["ok", "bad"])]
+
+
+def _are_alike(row: Any, other: Any, free: Collection[str], made_by: Iterable[str]) -> bool:
+    """Whether rows differ in parameters of ``free`` only, and were made by the same."""
+    one, another = ([fixed(each, free), *(each[name] for name in made_by)] for each in (row, other))
+    return one == another
 
 
 def _with_frames(parameters: Mapping[str, Any]) -> dict[str, Any]:

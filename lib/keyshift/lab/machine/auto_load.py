@@ -41,15 +41,10 @@ class AutoLoad(NamedTuple):
 
 def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> AutoLoad:
     """The one load for all of ``specs`` that left something open: as much as the dearest of them can have."""
-    more = [_more_us(spec) for spec in specs]
     frames = _frames(specs)
-    loads = [_chosen(spec, cost, more_us, frames) for spec, more_us in zip(specs, more, strict=True)]
+    loads = [_chosen(spec, cost, frames) for spec in specs]
     rate, frame_ms = min(_of_open("rate", specs, loads)), max(_of_open("frame_ms", specs, loads))
-    cores = [
-        _cores(spec.settled(rate=rate, frame_ms=frame_ms), cost, more_us)
-        for spec, more_us in zip(specs, more, strict=True)
-    ]
-    return AutoLoad(rate, frame_ms, max(cores))
+    return AutoLoad(rate, frame_ms, max(cores_of(spec.settled(rate=rate, frame_ms=frame_ms), cost) for spec in specs))
 
 
 def _frames(specs: Sequence[RunSpec]) -> list[float]:
@@ -68,8 +63,8 @@ def _of_open(name: str, specs: Sequence[RunSpec], loads: Sequence[AutoLoad]) -> 
     return [value for value, spec in zip(values, specs, strict=True) if name in spec.unsettled] or values
 
 
-def _chosen(spec: RunSpec, cost: LoadCost, more_us: float, frames: Sequence[float]) -> AutoLoad:
-    us, row_s = cost.event_us + more_us, cost.row_ms / 1e3
+def _chosen(spec: RunSpec, cost: LoadCost, frames: Sequence[float]) -> AutoLoad:
+    us, row_s = cost.event_us + _more_us(spec), cost.row_ms / 1e3
     first, *others = spec.loads
     most = SHARE * cost.machine.cpus - cost.base_cores - sum(map(_peak, others)) * us / 1e6
     rate, frame_ms = spec.run.rate, spec.run.frame_ms  # the default where they are open
@@ -89,16 +84,13 @@ def _chosen(spec: RunSpec, cost: LoadCost, more_us: float, frames: Sequence[floa
 
 def cores_of(spec: RunSpec, cost: LoadCost) -> float:
     """Processors that the load of ``spec`` is expected to take at its peak; with replicas, at the least."""
-    return spec.job.replicas * _cores(spec, cost, _more_us(spec))
+    of_one = cost.cores(rows_per_s(spec, spec.run.frame_ms), sum(map(_peak, spec.loads)), _more_us(spec))
+    return spec.job.replicas * of_one
 
 
 def _more_us(spec: RunSpec) -> float:
     """See ``LoadCost.cores``."""
     return max(0.0, event_cpu_us(spec.workload) - event_cpu_us(cost_spec().workload))
-
-
-def _cores(spec: RunSpec, cost: LoadCost, more_us: float) -> float:
-    return cost.cores(rows_per_s(spec, spec.run.frame_ms), sum(map(_peak, spec.loads)), more_us)
 
 
 def _peak(load: SourceLoad) -> float:

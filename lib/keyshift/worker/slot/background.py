@@ -15,8 +15,7 @@ class Background:
     def __init__(self, slot: int) -> None:
         self._slot = slot
         self._chores: queue.Queue[Chore | None] = queue.Queue()
-        self._over = threading.Event()  # no chore is done any more
-        self._over.set()
+        self._worker: threading.Thread | None = None  # does them, from ``start`` on
         self.error: BaseException | None = None  # the last one
 
     def put(self, chore: Chore) -> None:
@@ -25,9 +24,12 @@ class Background:
 
     def start(self, *works: Chore) -> None:
         """Begin with the chores, and with each of ``works`` in another thread."""
-        self._over.clear()
-        for work in (self._work, *works):
-            threading.Thread(target=self._beside, args=(work,), name=f"keyshift-slot-{self._slot}", daemon=True).start()
+        name = f"keyshift-slot-{self._slot}"
+        self._worker, *others = (
+            threading.Thread(target=self._beside, args=(work,), name=name, daemon=True) for work in (self._work, *works)
+        )
+        for thread in (self._worker, *others):
+            thread.start()
 
     def failed(self, error: BaseException) -> None:
         """Let the task fail because of this error."""
@@ -42,9 +44,10 @@ class Background:
         """Take no chore any more."""
         self._chores.put(None)
 
-    def await_end(self, within_s: float) -> bool:
-        """Wait, for so long at the most, until the chores are done; gives whether they are."""
-        return self._over.wait(within_s)
+    def await_end(self, within_s: float) -> None:
+        """Wait, for so long at the most, until the chores are done."""
+        if self._worker is not None:
+            self._worker.join(within_s)
 
     def _beside(self, work: Chore) -> None:
         try:
@@ -53,8 +56,5 @@ class Background:
             self.failed(error)
 
     def _work(self) -> None:
-        try:
-            while (chore := self._chores.get()) is not None:
-                chore()
-        finally:
-            self._over.set()
+        while (chore := self._chores.get()) is not None:
+            chore()
