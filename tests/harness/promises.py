@@ -83,7 +83,7 @@ def broken(promise: Promise, given: Input) -> str:
         StageEnd(name, Ownership(stage.assignments), stage.begins, {}, stage.records)
         for name, stage in past.stages.items()
     ]
-    final = FinalState({}, lambda timers: iter(()), stages, past.revoked, ())
+    final = FinalState({}, lambda timers, units: iter(()), stages, past.revoked, ())
     judged = judging.snapshots(given.workload, given.topic, given.results, final, promise.store)
     return "" if judged[promise.name].ok else "; ".join(judged[promise.name].examples)
 

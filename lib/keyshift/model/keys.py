@@ -48,6 +48,20 @@ def units_of(keys: npt.NDArray[np.int64], key_groups: int, bins: int = 1) -> npt
     return (group * np.uint64(bins) + bin_).astype(np.int32)
 
 
+class SomeUnits(NamedTuple):
+    """The units whose number, modulo ``of``, is one of ``numbers``."""
+
+    numbers: Sequence[int]
+    of: int
+
+    def have(self, units: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which of ``units`` are among them."""
+        return np.isin(units % self.of, self.numbers)
+
+
+ALL_UNITS = SomeUnits((0,), 1)
+
+
 class Move(NamedTuple):
     """One unit changes its slot."""
 

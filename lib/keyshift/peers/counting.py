@@ -260,7 +260,7 @@ class CountingJob(SystemUnderTest):
         )
         return FinalState(
             offsets={},
-            parts=lambda timers: self._query.final_parts(),
+            parts=lambda timers, units: self._query.final_parts(),
             stages=[end],
             revoked=(),
             notes=[*self.notes, self._query.told],

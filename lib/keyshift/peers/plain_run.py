@@ -99,7 +99,7 @@ class PlainSystem(SystemUnderTest):
         begins = [self._owned.version]
         return FinalState(
             offsets={},
-            parts=lambda timers: iter(()),
+            parts=lambda timers, units: iter(()),
             stages=[StageEnd(self._stage, Ownership([self._owned]), begins=begins, unit_bytes=units, records=[])],
             revoked=(),
             notes=[*self.notes, NOTE],

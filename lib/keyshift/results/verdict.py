@@ -6,7 +6,7 @@ same verdict.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import Assignment, units_of
+from keyshift.model.keys import ALL_UNITS, Assignment, SomeUnits, units_of
 from keyshift.workloads import KeyedStage, Workload, due, uses_time
 from keyshift.workloads.times import Mask, Times
 
@@ -171,7 +171,7 @@ def judge(
         _reordered(results.assign(_event_key=event["key"].to_numpy())),
     )
     results = pd.concat([results.drop(columns=["_place", "_row"]), timers], ignore_index=True)
-    owner = _owners(results, units_of(results["key"].to_numpy(), workload.key_groups, workload.bins), owned.assignments)
+    owner = _owners(results, _units(workload, results), owned.assignments)
     found.rows(
         "foreign",
         "slot {slot} answered key {key} of unit {unit}, whose owner at version {version} was slot {owner} (-1: none)",
@@ -200,6 +200,38 @@ def judge(
         left = sorted(of_stage.left_behind)
         found.lines("foreign", (f"slot {slot} still has keys of unit {unit}" for unit, slot in left))
     return found.verdict()
+
+
+def judge_in_parts(
+    parts: int,
+    workload: Workload,
+    events: pd.DataFrame,
+    results: pd.DataFrame,
+    judge_some: Callable[[Workload, pd.DataFrame, pd.DataFrame, SomeUnits], Judgement],
+) -> Judgement:
+    """``judge`` with little more memory than the tables take: some units after the others, in so many ``parts``, and
+    those parts with mistakes once more together. In one part, if the verdict on a unit needs others.
+
+    ``judge_some``: the verdict on some units, from what there is of them: workload, events, results. A result whose key
+    is not that of its event counts as unexpected, if the part of that event has no mistake.
+    """
+
+    def verdict_on(*numbers: int) -> Judgement:
+        units = SomeUnits(numbers, parts)
+        alone = workload.only(units)
+        assert alone is not None  # as it was asked before
+        mine = (each[units.have(_units(workload, each))] for each in (events, results))
+        return judge_some(alone, *mine, units)
+
+    if parts < 2 or workload.only(ALL_UNITS) is None:
+        return judge_some(workload, events, results, ALL_UNITS)
+    found = [verdict_on(number) for number in range(parts)]
+    bad = [number for number, each in enumerate(found) if not each.ok]
+    return verdict_on(*bad) if len(bad) > 1 else found[bad[0] if bad else 0]
+
+
+def _units(workload: Workload, table: pd.DataFrame) -> npt.NDArray[np.int32]:
+    return units_of(table["key"].to_numpy(), workload.key_groups, workload.bins)
 
 
 def due_in(stages: Sequence[KeyedStage], events: pd.DataFrame) -> Mask:

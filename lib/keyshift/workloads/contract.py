@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift.model.frames import ARRIVAL_FIELDS, RESULT_FIELDS, empty
+from keyshift.model.keys import SomeUnits
 from keyshift.state import UnitState
 from keyshift.workloads.times import Times
 
@@ -204,6 +205,11 @@ class Workload(Protocol):
         watermarks, are in ``times``, which is there if an operator uses time. Lost, duplicated and reordered results of
         events are counted elsewhere, and timers that are overdue in the final state, and all results without an event
         where no operator uses time; otherwise results of timers are judged here alone.
+        """
+
+    def only(self, units: SomeUnits) -> "Workload | None":
+        """The same workload, whose ``wrong`` is about keys of these ``units`` alone; None if the verdict on a unit
+        needs others. A run of very many events is judged some units at a time where that can be.
         """
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from keyshift.model.frames import EVENT_FIELDS
+from keyshift.model.keys import ALL_UNITS, SomeUnits
 from keyshift.state import UnitState
 from keyshift.workloads.contract import KeyedStage, Operator, Source
 from keyshift.workloads.keyed import DRAWN_WITH, WORD, KeyDraw, Keyed, UniformDraw
@@ -97,6 +98,7 @@ class KeyCount(Keyed):
 
     name: ClassVar[str] = "keycount"
     summary: ClassVar[str] = "count the events of each key, beside a payload of state_bytes per key"
+    apart: ClassVar[bool] = True  # units are judged; of this class, not of those derived from it, which judge otherwise
 
     exist: Literal["from the start", "once used"] = Field(
         default="from the start",
@@ -110,6 +112,8 @@ class KeyCount(Keyed):
         default="waiting",
         description="how: waiting takes the slot but no core, like a call to another service; spinning takes a core",
     )
+
+    _judged: SomeUnits = PrivateAttr(ALL_UNITS)
 
     @model_validator(mode="after")
     def _uniform(self) -> Self:
@@ -127,6 +131,19 @@ class KeyCount(Keyed):
         if not self.from_start:
             return UniformDraw(self.keys, (self.seed, router))
         return super().key_draw(router)
+
+    def only(self, units: SomeUnits) -> Self | None:
+        """See ``Workload.only``."""
+        if not vars(type(self)).get("apart"):
+            return None
+        some = self.model_copy()
+        some._judged = units
+        return some
+
+    @property
+    def judged_keys(self) -> npt.NDArray[np.int64]:
+        """The keys that exist from the start, of those units that are judged."""
+        return np.flatnonzero(self._judged.have(self.units))
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -207,7 +224,7 @@ class StateCheck:
 
     def __init__(self, workload: KeyCount, counts: KeyCounts) -> None:
         self._workload = workload
-        self._keys = np.arange(workload.keys) if workload.from_start else counts.keys
+        self._keys = workload.judged_keys if workload.from_start else counts.keys
         self._units, self._counts = workload.units_of(self._keys), counts.of(self._keys)
         self._seen = np.zeros(len(self._keys), dtype=np.int64)
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from keyshift.model.keys import MAX_UNITS, hash_keys, units_of
+from keyshift.model.keys import MAX_UNITS, SomeUnits, hash_keys, units_of
 
 DRAWN_WITH = ("key_groups", "seed", "keys", "skew")  # what the keys of ``Keyed`` depend on
 WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
@@ -37,6 +37,10 @@ class Grouped(BaseModel):
     def units_of(self, keys: npt.NDArray[np.int64] | pd.Series) -> npt.NDArray[np.int32]:
         """The unit of each of ``keys``."""
         return units_of(np.asarray(keys, np.int64), self.key_groups, self.bins)
+
+    def only(self, units: SomeUnits) -> Self | None:
+        """See ``Workload.only``."""
+        return None
 
 
 class Keyed(Grouped):

@@ -63,6 +63,7 @@ class Micro(KeyCount):
 
     name: ClassVar[str] = "micro"
     summary: ClassVar[str] = "read one value per key, and write it in the seconds in which the key group is active"
+    apart: ClassVar[bool] = True
 
     active_share: float = Field(
         default=0.02, gt=0, le=1, description="share of the key groups that are active in each second, one at least"

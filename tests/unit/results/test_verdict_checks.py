@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from keyshift.lab.judge.sequential import run_sequentially
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, SomeUnits
 from keyshift.results import verdict
 from keyshift.state.timers import CLOCK, EVENT, PROCESSING, WATERMARK
 from keyshift.workloads import Workload, keycount, times
@@ -53,11 +53,13 @@ class Run:
     ownership: verdict.Ownership = field(default_factory=lambda: verdict.Ownership(TWO))
     unread: int = 0
 
-    def judged(self) -> verdict.Judgement:
-        known = times.Times(self.frames, [self.timers], TWO, **self.known)
-        return verdict.judge(
-            self.workload, self.events, self.results, [self.final], [self.ownership], times=known, unread=self.unread
-        )
+    def judged(self, parts: int = 1) -> verdict.Judgement:
+        def judge_some(workload: Any, events: pd.DataFrame, results: pd.DataFrame, units: SomeUnits) -> Any:
+            final, timers = (each[units.have(each["unit"])] for each in (self.final, self.timers))
+            known = times.Times(self.frames, [timers], TWO, **self.known)
+            return verdict.judge(workload, events, results, [final], [self.ownership], times=known, unread=self.unread)
+
+        return verdict.judge_in_parts(parts, self.workload, self.events, self.results, judge_some)
 
     @property
     def answers(self) -> pd.DataFrame:
@@ -121,6 +123,7 @@ def test_a_good_run_is_ok(of):
     run.ownership = verdict.Ownership(TWO, [run.inventory(), run.inventory()])
     found = run.judged()
     assert found.ok, found.examples
+    assert run.judged(parts=3) == found
 
 
 # -- verdict.py --------------------------------------------------------------------------------------------------------
@@ -617,6 +620,7 @@ def test_a_run_that_only_one_check_finds_bad(monkeypatch, module, snippet, inste
     run = copied(good(of))
     spoil(run)
     found = run.judged()
+    assert run.judged(parts=3) == found
     counts = {f.name: getattr(found, f.name) for f in fields(found) if f.name != "examples" and getattr(found, f.name)}
     assert counts == {kind: counts[kind] if kind in ("wrong", "unread") else 1}
     assert {line.split(":")[0] for line in found.examples} == {kind}

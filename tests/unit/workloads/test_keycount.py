@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import units_of
+from keyshift.model.keys import SomeUnits, units_of
 from keyshift.state.memory import MemoryState
 from keyshift.workloads import keycount, operators
 from keyshift.workloads.chain import Chain
@@ -151,6 +151,17 @@ def test_uniform_keys_are_the_same_whatever_is_drawn_at_once(keys):
 def test_keys_that_exist_once_used_come_uniformly_or_not_at_all():
     with pytest.raises(ValidationError, match=r"skew = 0.8: must be 0 with exist = once used"):
         make(exist="once used")
+
+
+def test_units_are_judged_apart_only_by_a_class_that_says_so_itself():
+    class Derived(KeyCount):
+        """Its ``wrong`` could compare keys of several units."""
+
+    some, parameters = SomeUnits((1, 2), 4), make().model_dump()
+    only = make().only(some)
+    assert only.model_dump() == parameters
+    assert [*only.judged_keys] == [key for key, unit in enumerate(make().units) if unit % 4 in (1, 2)]
+    assert Derived(**parameters).only(some) is Chain(**parameters).only(some) is None
 
 
 def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():

@@ -13,15 +13,18 @@ from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import SomeUnits
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.results.copies import repeated
-from keyshift.results.verdict import Inventory, Judgement, Ownership, judge
+from keyshift.results.verdict import Inventory, Judgement, Ownership, judge, judge_in_parts
 from keyshift.runtime.router import TICK_US
 from keyshift.traffic.copies import Incarnation
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
+
+PART_EVENTS = 1 << 20  # that are judged together, where a verdict is possible in parts
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class FinalState:
     """The end of a job, with the way there. See ``results.verdict.judge`` and ``workloads.times.Times``."""
 
     offsets: Mapping[int, int]  # of each router: what is before it was answered, and nothing else; empty: nobody knows
-    parts: Callable[[list[pd.DataFrame]], Iterator[pd.DataFrame]]  # of the state; gives it timers into a list, too
+    # Of the state, as far as it is of some units; timers of these go into the list.
+    parts: Callable[[list[pd.DataFrame], SomeUnits], Iterator[pd.DataFrame]]
     stages: Sequence[StageEnd]
     revoked: Collection[int]
     notes: Sequence[str]  # a line for each migration that did not go as planned, and each death
@@ -162,28 +166,28 @@ def judged(
 ) -> Judgement:
     """The verdict. ``offered``: how many events, as the generator says; ``events``, ``frames``: see ``Topic.read``."""
     first = final.stages[0]
-    timers: list[pd.DataFrame] = []
-    times = Times(
-        frames,
-        timers,
-        first.ownership.assignments,
-        ends=dict(final.offsets),
-        begins=first.begins,
-        lending={record.version for record in first.records if record.step.mode.fetch_back},
-        lag_us=TICK_US,
-        heartbeat_us=final.heartbeat_us,
-        stopped=final.stopped,
-    )
-    return judge(
-        workload,
-        events,
-        results[~repeated(results, final.repeats)],
-        final.parts(timers),
-        [stage.ownership for stage in final.stages],
-        final.revoked,
-        times,
-        offered - int(frames["events"].sum()),
-    )
+    unread = offered - int(frames["events"].sum())
+    if final.repeats:
+        results = results[~repeated(results, final.repeats)]
+
+    def judge_some(alone: Workload, mine: pd.DataFrame, given: pd.DataFrame, units: SomeUnits) -> Judgement:
+        timers: list[pd.DataFrame] = []
+        times = Times(
+            frames,
+            timers,
+            first.ownership.assignments,
+            ends=dict(final.offsets),
+            begins=first.begins,
+            lending={record.version for record in first.records if record.step.mode.fetch_back},
+            lag_us=TICK_US,
+            heartbeat_us=final.heartbeat_us,
+            stopped=final.stopped,
+        )
+        state = final.parts(timers, units)
+        owners = [stage.ownership for stage in final.stages]
+        return judge(alone, mine, given, state, owners, final.revoked, times, unread)
+
+    return judge_in_parts(-(-len(events) // PART_EVENTS), workload, events, results, judge_some)
 
 
 def judged_cuts(
@@ -208,13 +212,16 @@ def _judged_cut(
         return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
 
 
-def _parts(store: SavepointStore, manifest: SavepointManifest, timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+def _parts(
+    store: SavepointStore, manifest: SavepointManifest, timers: list[pd.DataFrame], units: SomeUnits
+) -> Iterator[pd.DataFrame]:
     """Give the values of a savepoint or a snapshot, some units of a slot at a time: a table for each of a million would
-    take an hour. Timers of the first stage go into ``timers``.
+    take an hour. See ``FinalState.parts``.
     """
     for number, saved in enumerate(manifest.stages.values()):
         for slot, places in saved.places.items():
-            of_slot = SavedStage(saved.assignment, {slot: places}).by_unit()
+            mine = [place for place in places if place.unit % units.of in units.numbers]
+            of_slot = SavedStage(saved.assignment, {slot: mine}).by_unit()
             for some in store.read(of_slot):
                 values = [(each.unit, batch) for each in some for batch in each.values]
                 yield from _tables(values, stage=number, slot=slot)

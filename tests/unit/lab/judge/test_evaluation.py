@@ -52,7 +52,7 @@ def ended(monkeypatch):
         traffic.results = lambda replica=None: traffic.given[replica]
         stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
         offsets = more.pop("offsets", {0: 10, 1: 10})
-        final = FinalState(offsets, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
+        final = FinalState(offsets, lambda timers, units: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
         return EndedJob(workload, traffic, SimpleNamespace(offered=total), final, [], **more)
 
     return make
@@ -305,7 +305,7 @@ def test_replicas_that_moved_one_after_the_other_and_came_back_are_judged_with_w
     traffic.offered = lambda before: (run.events, run.frames.assign(events=0))
     traffic.results = lambda replica=None: results if replica is None else given[replica]
     stage = StageEnd("counter", Ownership([NOT_YET, MOVED]), [1], {}, [])
-    plain = FinalState({0: 10, 1: 10}, lambda timers: iter(run.final), [stage], (), (), heartbeat_us=1)
+    plain = FinalState({0: 10, 1: 10}, lambda timers, units: iter(run.final), [stage], (), (), heartbeat_us=1)
     final = replace(plain, replicas={0: plain, 1: plain}, judged=of, began=began)
 
     def judged():

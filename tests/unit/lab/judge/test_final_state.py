@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from keyshift.lab.judge import final_state
 from keyshift.lab.judge.final_state import FinalState, StageEnd, StageTold
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment, Assignments
+from keyshift.model.keys import ALL_UNITS, Assignment, Assignments, SomeUnits
 from keyshift.model.notes import Note
 from keyshift.results.verdict import Inventory, Judgement, Ownership
 from keyshift.runtime.snapshots import SnapshotPart
@@ -59,7 +60,7 @@ def final(monkeypatch):
 
 def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_slot_that_wrote_it(final):
     timers = []
-    parts = list(final.parts(timers))
+    parts = list(final.parts(timers, ALL_UNITS))
     assert sorted({(int(p["unit"].iloc[0]), int(p["slot"].iloc[0]), len(p)) for p in parts}) == [(0, 2, 3), (1, 1, 3)]
     assert len(timers) == 2, "units of a slot are looked at together"
     due = pd.concat([each[each["kind"] == EVENT] for each in timers])[["unit", "slot", "time"]]
@@ -72,11 +73,17 @@ def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_sl
     ]
 
 
+def test_of_some_units_values_and_timers_alone_are_read(final):
+    timers = []
+    [only] = final.parts(timers, SomeUnits((0, 2), 3))
+    assert {*only["unit"]} == {0} and {*pd.concat(timers)["unit"]} == {0, 2}, "unit 2 has no values"
+
+
 def test_a_million_units_are_looked_at_some_at_a_time(final, monkeypatch):
     whole, timers, one_by_one = [], [], []
-    whole += final.parts(timers)
+    whole += final.parts(timers, ALL_UNITS)
     monkeypatch.setattr(savepoint, "PORTION_UNITS", 1)
-    parts = list(final.parts(one_by_one))
+    parts = list(final.parts(one_by_one, ALL_UNITS))
     assert len(one_by_one) == 3 and len(timers) == 2
     for some, others in ((parts, whole), (one_by_one, timers)):
         assert pd.concat(some, ignore_index=True).equals(pd.concat(others, ignore_index=True))
@@ -87,7 +94,7 @@ def test_units_that_are_large_together_are_looked_at_some_at_a_time_too(monkeypa
     final = ended(monkeypatch, {1: units}, store)
     [place] = write(store, "one", 1, units[:1], 10_000)
     monkeypatch.setattr(savepoint, "PORTION_BYTES", 1.5 * place.length)
-    assert [sorted({*part["unit"]}) for part in final.parts([])] == [[0, 1], [2]]
+    assert [sorted({*part["unit"]}) for part in final.parts([], ALL_UNITS)] == [[0, 1], [2]]
 
 
 def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the_final_state(final):
@@ -117,22 +124,27 @@ class Ran:
     run: SequentialRun
     state: list[pd.DataFrame]
 
+    def parts(self, timers: list[pd.DataFrame], units: SomeUnits) -> Iterator[pd.DataFrame]:
+        return (part[units.have(part["unit"])] for part in self.state)
+
     def judged(self, **changes: Any) -> Judgement:
         """The snapshot."""
         units = [(unit, slot) for unit, slot in enumerate(HERE.owner)]
         ownership = Ownership([HERE, LATER], [Inventory("snapshot-a", LATER, units)])
         stages = [StageEnd(stage.name, ownership, [1], {}, []) for stage in self.workload.stages]
         offsets = dict.fromkeys(range(ROUTERS), BEFORE)
-        cut = FinalState(offsets, lambda timers: iter(self.state), stages, (), (), stopped=False)
+        cut = FinalState(offsets, self.parts, stages, (), (), stopped=False)
         final = replace(cut, cuts={"snapshot-a": replace(cut, **changes)})
         run = self.run
         frames = run.frames.assign(events=len(run.events) // len(run.frames))
         return final_state.judged_cuts(self.workload, run.events, frames, run.results, final)["snapshot-a"]
 
 
-@pytest.fixture(params=["keycount", "chain"])
-def ran(request):
-    workload = workloads.get(request.param)(**PARAMETERS)
+@pytest.fixture(params=[("keycount", 1000), ("keycount", 50), ("micro", 50), ("chain", 50)], ids=str)
+def ran(request, monkeypatch):
+    name, together = request.param
+    monkeypatch.setattr(final_state, "PART_EVENTS", together)
+    workload = workloads.get(name)(**PARAMETERS)
     both = [HERE] * BEFORE + [LATER] * (FRAMES - BEFORE)
     whole = run_sequentially(workload, both, routers=ROUTERS, frames=FRAMES)
     return Ran(workload, whole, run_sequentially(workload, [HERE], routers=ROUTERS, frames=BEFORE).final)
@@ -155,7 +167,7 @@ def test_a_snapshot_is_bad_if_results_are_on_the_wrong_side_of_it(ran):
 
 
 def test_a_snapshot_that_cannot_be_read_is_bad(ran):
-    def gone(timers):
+    def gone(timers, units):
         raise ServiceUnavailable("its segment is not there")
         yield
 
@@ -200,6 +212,6 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     ]
     assert found[1][0].savepoints[0].units == [(0, 0)], "of two parts"
     timers = []
-    (found,) = [pd.concat(second.parts(timers))]
+    (found,) = [pd.concat(second.parts(timers, ALL_UNITS))]
     assert dict(zip(found["key"], found["count"], strict=True)) == {0: 0, 1: 9}
     assert len(timers) == 1 and timers[0]["kind"].tolist().count(EVENT) == 1

@@ -92,7 +92,7 @@ class Replica:
         return {"counter": {self.number: None}}
 
     def final_state(self):
-        return FinalState({0: self.offset, 1: 5}, lambda timers: iter(()), [], (), [f"note of {self.number}"])
+        return FinalState({0: self.offset, 1: 5}, lambda timers, units: iter(()), [], (), [f"note of {self.number}"])
 
 
 @pytest.fixture
