@@ -35,7 +35,9 @@ class RocksSettings(Settings):
     """The settings of RocksDB in each slot."""
 
     state_folder: str = Field(
-        default="", description="folder for the databases of slots; empty: in the system's folder for temporary files"
+        default="",
+        description="folder for the databases of slots; empty: beside the run's temporary files, in pods in the "
+        "system's folder for such",
     )
     state_cache_mib: int = Field(
         default=128, ge=1, le=1 << 20, description="MiB of values that a slot keeps in Python, beside RocksDB's memory"
