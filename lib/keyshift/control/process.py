@@ -55,7 +55,7 @@ def run() -> None:
             labs.append(lab)
             [job.spec] = lab.settled([job.spec])
             entry.chosen(job.spec)
-            entry.work, job.most = str(lab.work), lab.most_slots(job.spec)
+            entry.work, job.most = str(lab.work), lab.restart_slots(job.spec)
             job.execute()
     except BaseException as error:
         job.fail(error)

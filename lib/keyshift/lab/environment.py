@@ -10,7 +10,7 @@ from functools import cache, partial
 
 from keyshift.driver.spark import require_no_spark
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import most_slots
+from keyshift.experiment.live_spec import wanted_slots
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import state_folder
 from keyshift.lab.live.job import LiveJob
@@ -211,5 +211,5 @@ def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None)
 
 def open_job_lab(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> AbstractContextManager[Lab]:
     """A lab in which the live job of ``spec`` can run, with room for restarts with more slots."""
-    cores = spec.routers + most_slots(spec) * len(spec.tasks) if spec.job.replicas == 1 else 0
+    cores = spec.routers + wanted_slots(spec) * len(spec.tasks) if spec.job.replicas == 1 else 0
     return open_lab([spec], profile, say, cores)
