@@ -45,8 +45,9 @@ OF_TASKS = ({each.name for each in fields(JobConfig)} & JobPart.model_fields.key
 class SystemUnderTest(Protocol):
     """A job that reads and writes the topics of ``traffic``, and can be changed while it runs. Its owner closes it.
 
-    ``request``, ``cancel`` and ``busy`` are for any thread, all else is for one controlling thread. Where the system
-    waits, and in ``check``, it raises QueryDied if it has died and ``recover`` may help, else KeyshiftError.
+    ``request``, ``cancel``, ``migrating`` and ``busy`` are for any thread, all else is for one controlling thread.
+    Where the system waits, and in ``check``, it raises QueryDied if it has died and ``recover`` may help, else
+    KeyshiftError.
 
     What has a body is what a system does that nothing can be asked of.
     """
@@ -86,9 +87,14 @@ class SystemUnderTest(Protocol):
         """The slots of each stage that own state now."""
 
     @property
-    def busy(self) -> bool:
-        """Whether anything that was requested is not over yet."""
+    def migrating(self) -> bool:
+        """Whether a migration or a restart is to come or under way."""
         return False
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is not over yet: migrations, and what a fault has taken away for a while."""
+        return self.migrating
 
     def hit(self, fault: Fault) -> None:
         """Let a process of the system fail now. Raises BadInput if it cannot happen here."""
@@ -160,9 +166,6 @@ class LiveSystem(SystemUnderTest, Protocol):
 
     def status(self) -> SystemStatus:
         """What is known without asking anybody."""
-
-    def require_driver(self) -> None:
-        """Raise Deposed if another process has claimed the job."""
 
 
 def job_config(
@@ -299,19 +302,20 @@ class KeyshiftJob:
         self.plans.cancel()
 
     @property
+    def migrating(self) -> bool:
+        """Whether a restart or a migration is to come or under way."""
+        return self.plans.busy
+
+    @property
     def busy(self) -> bool:
-        """Whether a restart or a migration is to come or under way, or a service is away."""
-        return self.plans.busy or self._job.faults.busy
+        """Whether it migrates, or a service is away."""
+        return self.migrating or self._job.faults.busy
 
     def measure(
         self, within_s: float = math.inf, progress: Callable[[], object] = lambda: None
     ) -> dict[str, dict[int, Measured]]:
         """Asks the slots; see ``Questions.measure``."""
         return {stage.name: stage.ask.measure(within_s, progress) for stage in self._job.stages}
-
-    def require_driver(self) -> None:
-        """Raise Deposed if another process has claimed the job."""
-        self._job.require_driver()
 
     def status(self) -> SystemStatus:
         """What is known without asking anybody; for any thread. Bytes are those of the newest snapshot."""

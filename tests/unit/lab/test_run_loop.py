@@ -73,8 +73,10 @@ class System:
             self.busy_until = 0.0
 
     @property
-    def busy(self):
+    def migrating(self):
         return self.clock.now - BEGIN < self.busy_until
+
+    busy = migrating
 
     def note(self, line):
         self.notes.append(line)
