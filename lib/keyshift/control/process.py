@@ -48,7 +48,7 @@ def run() -> None:
     resumed, job = entry.resumed, LiveJob(record, entry.spec, keeper=entry)
     server = Server(make_app(job, order.token), socket.socket(fileno=order.socket))
     try:
-        with open_job_lab(job.spec, order.profile, tell) as lab:
+        with open_job_lab(job.spec, order.profile, tell, warned=True) as lab:
             if resumed:
                 entry.require_not_stored(lab.store, job.run_id)
                 lab.require_snapshots(job.spec, *resumed().snapshots)

@@ -454,7 +454,7 @@ def test_how_a_job_ends_some_day_is_not_how_a_process_did_that_was_to_take_it_ov
     started()
     before, asked = Jobs().read(NAME), client()
 
-    def no_spark(*_):
+    def no_spark(*_, **__):
         raise ServiceUnavailable("Spark did not start")
 
     with monkeypatch.context() as patched:
@@ -530,7 +530,7 @@ def client():
 def _(world, monkeypatch):
     before = Jobs().read(NAME)
 
-    def no_spark(*_):
+    def no_spark(*_, **__):
         raise ServiceUnavailable("Spark did not start")
 
     monkeypatch.setattr(process, "open_job_lab", no_spark)
