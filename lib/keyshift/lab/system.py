@@ -26,7 +26,6 @@ from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured, PodUsed, Second
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy
-from keyshift.results.from_records import OF_A_REPLICA
 from keyshift.state import Settings, backends
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
@@ -238,13 +237,13 @@ def order_log(config: JobConfig, results: int) -> Topic | None:
     return Topic.at(config.endpoints, config.order_topic, sum(each.slots for each in before) + results)
 
 
-def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[tuple[str, PodUsed]]:
-    """What executors that are pods have used, as each slot has told last, behind the name of its replica, or an empty
-    one; for any thread. Nothing of a job without an attempt.
+def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[tuple[int | None, PodUsed]]:
+    """What executors that are pods have used, as each slot has told last, behind its replica, if there are some; for
+    any thread. Nothing of a job without an attempt.
     """
-    used = list[tuple[str, PodUsed]]()
+    used = list[tuple[int | None, PodUsed]]()
     for job in jobs():
-        of = f"{OF_A_REPLICA}{job.config.replica}" if job.config.replicated else ""
+        of = job.config.replica if job.config.replicated else None
         for stage in job.stages:
             with contextlib.suppress(ServiceUnavailable):
                 used += ((of, told) for told in stage.participant.read_below(nodes.USED).values())
