@@ -14,12 +14,12 @@ import pytest
 from small_batches import write_notebook
 from small_bucket import ENDPOINTS
 from small_cluster import FREE
-from small_jobs import file_of
+from small_jobs import file_of, keep
 from small_store import result_store, run, tables
 
 from keyshift import cli, folders, planner
 from keyshift.cli import experiments, options
-from keyshift.control.files import Jobs, Kept
+from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
@@ -357,8 +357,7 @@ def test_nothing_is_wiped_that_leads_to_what_a_job_has_left_elsewhere(tmp_path, 
     jobs = Jobs(tmp_path)
     for name in profiles | values:
         jobs.write(file_of(name, gone))
-        known = {"profile": profiles.get(name, "local"), "values": values.get(name, {}), "sources": {}}
-        jobs.journal(name).keep(Kept(run_id=f"run-{name}", **known))
+        keep(jobs, name, profile=profiles.get(name, "local"), values=values.get(name, {}))
     jobs.journal("far").close()
     refused = keyshift("down", "--wipe", home=tmp_path)
     assert refused.returncode == 2 and len(jobs.all()) == 5

@@ -548,14 +548,14 @@ def _(world, monkeypatch):
 
 @brings_about("the disk is full when the journal is written")
 def _(world, monkeypatch):
-    before = Jobs().journal(NAME).read()
+    before = Jobs().journal(NAME).content()
     world.set("disk full")
     client().do(Rate(rate=300))
     said = notes(client(), "the journal cannot be written")
-    assert Jobs().journal(NAME).read() == before
+    assert Jobs().journal(NAME).content() == before
     world.unset("disk full")
     notes(client(), "and is written again")
-    assert wait_until(lambda: Jobs().journal(NAME).read().rates == {"events": 300}, WAIT_S)
+    assert wait_until(lambda: Jobs().journal(NAME).content().rates == {"events": 300}, WAIT_S)
     return said
 
 
