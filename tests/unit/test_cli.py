@@ -22,6 +22,7 @@ from keyshift.cli import experiments, options
 from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.place.needs import Resources
 from keyshift.planner import strategies
 from keyshift.program import INTERRUPTS
 from keyshift.services import processes
@@ -82,7 +83,6 @@ def test_help_names_every_command(tmp_path):
         (["run", "--workload", "wordcount", "--set", 'text="a\\u0000b"'], "which has no NUL byte"),
         (["notebook", "nowhere.ipynb"], "there is no such file"),
         (["notebook", QUICKSTART, "--set", 'strategies=["flud"]'], "unknown strategy 'flud': did you mean 'fluid'"),
-        (["notebook", QUICKSTART, "--set", "keys=40000000000"], "of memory before the first event"),
         (["upp"], "No such command"),
         (["job", "start", "--port", "70000"], "not '70000'"),
         (["job", "start", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
@@ -420,6 +420,13 @@ def test_nor_under_a_notebook_or_a_batch_between_two_of_its_runs(command, tmp_pa
     assert done.returncode == 3 and done.stderr.endswith("keyshift: that was it\n")
     assert refused[0].returncode == 2 and f"in use: {tmp_path / folders.WORK / command}-" in refused[0].stderr
     assert keyshift("down", "--wipe", home=tmp_path).returncode == 0
+
+
+def test_a_notebook_whose_runs_do_not_fit_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(Resources, "here", lambda: Resources(cpus=2, memory=1 << 20, free=1 << 20))
+    done = keyshift("notebook", QUICKSTART, home=tmp_path)
+    assert done.returncode == 2 and "of memory before the first event" in done.stderr
+    assert not (tmp_path / "logs").exists()
 
 
 def test_a_notebook_that_fails_only_where_nothing_starts_is_executed(tmp_path, monkeypatch):
