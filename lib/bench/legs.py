@@ -13,8 +13,9 @@ from keyshift import trace
 from keyshift.analysis.machine import SAMPLED_S
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.machine.sampler import AROUND, Sample, Sampler
+from keyshift.lab.machine.sampler import AROUND, Sampler
 from keyshift.lab.scripts.highest_rate import UNMEASURED_S
+from keyshift.model.records import Sample
 from keyshift.services.stack import Stack
 
 # From the moment at which a leg begins to that at which it ends: columns of ``moments``, in microseconds.
@@ -70,7 +71,8 @@ def _cpu_of(samples: list[Sample], begin_s: float, end_s: float) -> list[Measure
 
     ``samples``: see ``Sampler``; one is of the time before it.
     """
-    table = pd.DataFrame(samples, columns=["at_s", "metric", "name", "cores"])
+    named = [(at_s, metric, str(instance), value) for at_s, metric, instance, value in samples]
+    table = pd.DataFrame(named, columns=["at_s", "metric", "name", "cores"])
     table = table[table["metric"].isin(["cpu_cores", AROUND]) & table["at_s"].between(begin_s + SAMPLED_S, end_s)]
     shares = {str(name): 100 * float(cores) for name, cores in table.groupby("name")["cores"].mean().items()}
     shares["all but the driver"] = sum(share for name, share in shares.items() if name != DRIVER)

@@ -150,7 +150,8 @@ def _processes(world: World) -> list[tuple[Any, str, Any]]:
         yield SimpleNamespace(fileno=lambda: 0)
 
     @contextlib.contextmanager
-    def lab(spec: Any, profile: Any, say: Any) -> Iterator[Lab]:
+    def lab(spec: Any, profile: Any, say: Any, warned: bool) -> Iterator[Lab]:
+        assert warned, "by who has started it"
         with Lab(ENDPOINTS, [], world.folder, CORES, say) as lab:
             yield lab
 

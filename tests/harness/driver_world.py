@@ -22,7 +22,7 @@ from nodes import Ensemble
 from places import DriverDied, Fates, Fault, Place, at, here
 from shape import Shape
 
-from keyshift.control import process
+from keyshift.control import files, process
 from keyshift.control.files import Jobs
 from keyshift.lab.live.job import LiveJob
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
@@ -77,8 +77,7 @@ class World:
 
     def journal(self) -> dict[str, Any] | None:
         """The one that is on disk of the job that has the name; None if there is none."""
-        kept = Jobs(self.folder).journal(NAME).read()
-        return kept.model_dump() if kept else None
+        return files._raw(Jobs(self.folder).journal(NAME)._path)
 
     def claimed(self, place: Place) -> None:
         """By a process of a driver."""

@@ -220,12 +220,12 @@ def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_
         return [each["state"] for each in told()["replicas"].values()]
 
     def kept():
-        return Jobs(session_stack.home).journal(job.name).read()
+        return Jobs(session_stack.home).journal(job.name).content()
 
     assert wait_until(lambda: told()["snapshots"] > 0, WAIT_S)
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
     if damaged:
-        assert wait_until(lambda: kept().of_replicas["before"], WAIT_S)
+        assert wait_until(lambda: kept().of_replicas.before, WAIT_S)
     below = psutil.Process(job.pid).children(recursive=True)
     psutil.Process(job.pid).kill()
     assert below and not psutil.wait_procs(below, timeout=WAIT_S)[1], "nothing of it runs any more"
@@ -234,8 +234,8 @@ def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_
     assert "--take-over is not possible with replicas = 2" in keyshift("resume", job.name, "--take-over", status=2)
     if damaged:
         left = kept()
-        last = Bucket(endpoints, f"savepoints/{left.of_replicas['of']}/")
-        last.remove([f"{left.past['begun_from']['name']}/manifest.json"])
+        last = Bucket(endpoints, f"savepoints/{left.of_replicas.of}/")
+        last.remove([f"{left.past.begun_from.name}/manifest.json"])
 
     assert json.loads(keyshift("resume", job.name, "--json"))["run"] == row["run"]
     assert states() == ["lives", "lives"]

@@ -5,7 +5,9 @@ import platform
 
 import psutil
 
-from keyshift.control.files import JobFile
+from keyshift.control.files import JobFile, Kept
+from keyshift.driver.job import Past
+from keyshift.lab.live.journal import Journal
 from keyshift.services import processes
 
 ENTRY = "12ab"
@@ -18,3 +20,16 @@ def file_of(name, pid=None, **more):
     process = processes.identity(pid) if psutil.pid_exists(pid) else gone
     known = {"url": "http://127.0.0.1:9", "token": "secret", "workload": "keycount", "strategy": "fluid"}
     return JobFile(name=name, **(process | known | {"log": "nowhere", "entry": ENTRY} | more))
+
+
+def journal_of(run):
+    """Of a job that has just begun."""
+    past = {"past": Past({}, [], [], [], set(), None, 0), "plans": {}, "migrations": [], "targets": {}}
+    known = {"run_id": run, "token": "secret", "attempt": 0, "slots": {}}
+    return Journal(**known, **past, began_at=1.0, trigger=0.0, rates={"events": 10.0})
+
+
+def keep(jobs, name, **known):
+    """Write the journal of the job ``name``, whose run is ``2026-NAME``."""
+    run = f"2026-{name}"
+    jobs.journal(name).keep(Kept(**{"run_id": run, "token": "secret", "sources": {}} | known), journal_of(run))

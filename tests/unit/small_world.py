@@ -303,7 +303,7 @@ def world_of(monkeypatch, folder):
     world, spec, plain = World(folder / "world"), live_spec(VALUES), files.write_whole
     without_waiting(monkeypatch)
 
-    def open_lab(*_):
+    def open_lab(*_, **__):
         lab = Lab(Endpoints("k:1", "z:1", "m:1", "a", "s"), [], folder, 16, lambda line: None, SparkProfile())
         lab.work, lab._closing = folder / "work", contextlib.ExitStack()
         lab._spark = SimpleNamespace(session=None, await_executors=lambda *_: None)

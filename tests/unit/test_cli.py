@@ -11,16 +11,18 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+from small_batches import write_notebook
 from small_bucket import ENDPOINTS
 from small_cluster import FREE
-from small_jobs import file_of
+from small_jobs import file_of, keep
 from small_store import result_store, run, tables
 
 from keyshift import cli, folders, planner
 from keyshift.cli import experiments, options
-from keyshift.control.files import Jobs, Kept
+from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.place.needs import Resources
 from keyshift.planner import strategies
 from keyshift.program import INTERRUPTS
 from keyshift.services import processes
@@ -28,6 +30,7 @@ from keyshift.studies import stored_runs
 from keyshift.workloads.stock import writing
 
 LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here
+QUICKSTART = str(LIB.parent / "notebooks" / "start" / "00_quickstart.ipynb")
 
 
 def python(*arguments, home, path="/usr/bin:/bin"):
@@ -79,6 +82,7 @@ def test_help_names_every_command(tmp_path):
         (["run", "--set", f"slots={'[' * 5000}"], "input should be a valid integer"),
         (["run", "--workload", "wordcount", "--set", 'text="a\\u0000b"'], "which has no NUL byte"),
         (["notebook", "nowhere.ipynb"], "there is no such file"),
+        (["notebook", QUICKSTART, "--set", 'strategies=["flud"]'], "unknown strategy 'flud': did you mean 'fluid'"),
         (["upp"], "No such command"),
         (["job", "start", "--port", "70000"], "not '70000'"),
         (["job", "start", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
@@ -353,8 +357,7 @@ def test_nothing_is_wiped_that_leads_to_what_a_job_has_left_elsewhere(tmp_path, 
     jobs = Jobs(tmp_path)
     for name in profiles | values:
         jobs.write(file_of(name, gone))
-        known = {"profile": profiles.get(name, "local"), "values": values.get(name, {}), "sources": {}}
-        jobs.journal(name).keep(Kept(run_id=f"run-{name}", **known))
+        keep(jobs, name, profile=profiles.get(name, "local"), values=values.get(name, {}))
     jobs.journal("far").close()
     refused = keyshift("down", "--wipe", home=tmp_path)
     assert refused.returncode == 2 and len(jobs.all()) == 5
@@ -417,6 +420,24 @@ def test_nor_under_a_notebook_or_a_batch_between_two_of_its_runs(command, tmp_pa
     assert done.returncode == 3 and done.stderr.endswith("keyshift: that was it\n")
     assert refused[0].returncode == 2 and f"in use: {tmp_path / folders.WORK / command}-" in refused[0].stderr
     assert keyshift("down", "--wipe", home=tmp_path).returncode == 0
+
+
+def test_a_notebook_whose_runs_do_not_fit_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(Resources, "here", lambda: Resources(cpus=2, memory=1 << 20, free=1 << 20))
+    done = keyshift("notebook", QUICKSTART, home=tmp_path)
+    assert done.returncode == 2 and "of memory before the first event" in done.stderr
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_notebook_that_fails_only_where_nothing_starts_is_executed(tmp_path, monkeypatch):
+    def execute(*_):
+        raise KeyshiftError("in its kernel")
+
+    write_notebook(own := tmp_path / "own" / "own.ipynb", code="%matplotlib inline\nfrom keyshift.suite import measure")
+    monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
+    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext(ENDPOINTS))
+    monkeypatch.setattr("keyshift.studies.notebook.execute", execute)
+    assert keyshift("notebook", str(own), home=tmp_path).stderr.endswith("keyshift: in its kernel\n")
 
 
 def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, gone):

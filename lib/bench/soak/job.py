@@ -13,7 +13,7 @@ from keyshift.control import background
 from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import Command
-from keyshift.experiment.live_spec import live_spec, most_slots
+from keyshift.experiment.live_spec import live_spec, wanted_slots
 from keyshift.lab.live.status import JobState, Status
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.progress import Say
@@ -38,7 +38,7 @@ class SoakJob:
 
     def __init__(self, stack: Stack, values: Mapping[str, Any], profile: str | None, watched: Callable[[int], None]):
         self._stack, self._values, self._profile, self._watched = stack, dict(values), profile, watched
-        self._partitions = most_slots(live_spec(values))
+        self._partitions = wanted_slots(live_spec(values))
         self._jobs = Jobs(stack.home)
         self._file: JobFile | None = None
         self.run_id = ""

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,12 +86,21 @@ def notebook(
     settings: SettingsOption = [],  # noqa: B006 - typer wants a list
     profile: ProfileOption = None,
 ) -> None:
-    """Execute a notebook with papermill; keep the copy, its HTML and figures locally, and in MinIO beside its runs."""
+    """Execute a notebook with papermill; keep the copy, its HTML and figures locally, and in MinIO beside its runs.
+
+    What it would refuse, or what cannot run here, is refused before anything starts.
+    """
+    from keyshift.place.needs import Resources
+    from keyshift.place.profile import use_profile
     from keyshift.results.store import ResultStore
     from keyshift.services.stack import Stack
     from keyshift.studies import notebook as notebooks
+    from keyshift.studies.dry_run import Untold, startable
 
     [parameters] = notebooks.checked_parameters(path, named_values(settings))
+    use_profile(profile)
+    with suppress(Untold):  # its copy has the whole error then, or there is none in a kernel
+        startable(path, parameters, Resources.here())
     home = Stack().home
     with _services(profile) as endpoints, work_folder(home, "notebook-"):
         executed = notebooks.execute(path, parameters, home)

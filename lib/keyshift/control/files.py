@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,6 +26,9 @@ from keyshift.place.profile import load_profile
 from keyshift.progress import silent
 from keyshift.registry import unknown
 from keyshift.services import processes
+
+if TYPE_CHECKING:
+    from keyshift.lab.live.journal import Journal
 
 NAME = r"[a-z0-9][a-z0-9_-]{0,40}"
 LOCK_S = 30.0
@@ -61,11 +64,11 @@ class JobFile(BaseModel):
 
 
 class Kept(BaseModel):
-    """What is on disk of a job beside its ``JobFile``: how it was asked for and what it was named, and in a journal the
-    fields of ``lab.live.journal.Journal`` as well.
+    """What is on disk of a job beside its ``JobFile``: how it was asked for and what it was named. A journal has the
+    fields of a ``lab.live.journal.Journal`` beside these, which only whoever goes on with the job reads.
     """
 
-    model_config = ConfigDict(extra="allow", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     format: int = FORMAT
     run_id: str
@@ -274,11 +277,13 @@ class JournalFile:
 
         Nothing can go on with the job yet. Its own process calls this.
         """
-        _write(self._leftovers, known)
+        _write(self._leftovers, known.model_dump(mode="json"))
 
-    def keep(self, journal: Kept) -> None:
+    def keep(self, known: Kept, journal: "Journal") -> None:
         """Write what another process needs to go on with the job, readable for its owner alone."""
-        _write(self._path, journal)
+        from keyshift.lab.live.journal import journal_to_json  # all of a job: most commands do without it
+
+        _write(self._path, known.model_dump(mode="json") | journal_to_json(journal))
         self._leftovers.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -297,9 +302,20 @@ class JournalFile:
 
     def require(self) -> Kept:
         """Return what was kept last. Raises BadInput if nothing was, or it cannot be read."""
-        if (journal := self.read()) is None:
-            raise BadInput(f"job {self._name}: {self._path} is not there any more, so nothing can go on with it")
-        return journal
+        if (known := self.read()) is None:
+            raise self._gone()
+        return known
+
+    def content(self) -> "Journal":
+        """Return the journal that was kept last. Raises BadInput if there is none, or naming what is damaged in it."""
+        from keyshift.lab.live.journal import journal_from_json
+
+        if (raw := _raw(self._path)) is None:
+            raise self._gone()
+        return journal_from_json(raw)
+
+    def _gone(self) -> BadInput:
+        return BadInput(f"job {self._name}: {self._path} is not there any more, so nothing can go on with it")
 
     def left(self) -> Kept | None:
         """Return what is known of what the job may have left: what was kept, or what was expected; None for nothing.
@@ -350,14 +366,22 @@ def _written(path: Path) -> JobFile | None:
         return None
 
 
-def _write(path: Path, kept: Kept) -> None:
-    write_whole(path, json.dumps(kept.model_dump(mode="json")))
+def _write(path: Path, content: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(content))
+
+
+def _raw(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _read(path: Path) -> Kept | None:
     try:
-        return Kept.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return Kept.model_validate(_raw(path))
+    except ValidationError:
         return None
 
 

@@ -24,7 +24,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.ending import Ending
 from keyshift.lab.environment import open_job_lab
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.live.journal import Journal, Keeper, journal_from_json, journal_to_json
+from keyshift.lab.live.journal import Journal, Keeper
 from keyshift.lab.run import Lab
 from keyshift.model.errors import BadInput, Deposed, JobOver, ServiceUnavailable, service_errors
 from keyshift.program import run_program
@@ -48,14 +48,14 @@ def run() -> None:
     resumed, job = entry.resumed, LiveJob(record, entry.spec, keeper=entry)
     server = Server(make_app(job, order.token), socket.socket(fileno=order.socket))
     try:
-        with open_job_lab(job.spec, order.profile, tell) as lab:
+        with open_job_lab(job.spec, order.profile, tell, warned=True) as lab:
             if resumed:
                 entry.require_not_stored(lab.store, job.run_id)
                 lab.require_snapshots(job.spec, *resumed().snapshots)
             labs.append(lab)
             [job.spec] = lab.settled([job.spec])
             entry.chosen(job.spec)
-            entry.work, job.most = str(lab.work), lab.most_slots(job.spec)
+            entry.work, job.most = str(lab.work), lab.restart_slots(job.spec)
             job.execute()
     except BaseException as error:
         job.fail(error)
@@ -76,9 +76,15 @@ class _Entry(Keeper):
         super().__init__()
         self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
         self._entry, self._pid, self._file = order.entry, order.pid, self._jobs.journal(order.name, order.entry)
-        self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
-        self._given |= {"own": order.own, "sources": spec.routers_of, "replicas": spec.job.replicas}
-        self.resumed, self.take_over = self._journal if order.resume else None, order.take_over
+        self._given = Kept(
+            run_id="",
+            values=anywhere(order.values, spec),
+            profile=order.profile,
+            own=order.own,
+            sources=spec.routers_of,
+            replicas=spec.job.replicas,
+        )
+        self.resumed, self.take_over = self._file.content if order.resume else None, order.take_over
         # Temporary files of a process that is gone.
         self._before = self._file.require().work if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
@@ -86,15 +92,12 @@ class _Entry(Keeper):
 
     def chosen(self, spec: RunSpec) -> None:
         """Note the load that was chosen for the job: whoever goes on with it has the same."""
-        self._given["values"] = chosen_values(self._given["values"], spec)
-
-    def _journal(self) -> Journal:
-        return journal_from_json(self._file.require().model_dump())
+        self._given.values = chosen_values(self._given.values, spec)
 
     def expect(self, run_id: str, token: str) -> None:
         """Write a new job down before anything is made. Raises ServiceUnavailable if that fails."""
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
-            self._file.expect(self._known({"run_id": run_id, "token": token}))
+            self._file.expect(self._known(run_id, token))
 
     def keep(self, journal: Journal) -> None:
         """Write the journal. Whoever writes it drives the job, and the job's file says so from then on. The first one
@@ -103,7 +106,7 @@ class _Entry(Keeper):
         Raises BadInput if the name is another job's, or nobody's before anybody heard that the job is ready.
         """
         self._require_known(self._kept)
-        self._file.keep(self._known(journal_to_json(journal)))
+        self._file.keep(self._known(journal.run_id, journal.token), journal)
         with contextlib.suppress(ServiceUnavailable):  # then behind the next one
             self._jobs.hold(self._name, self._entry, self._pid)
         if self._before and not self._kept:
@@ -127,8 +130,8 @@ class _Entry(Keeper):
             self._file.close()
             raise BadInput(f"its verdict was stored before it died: `keyshift results show {run}`")
 
-    def _known(self, more: dict[str, Any]) -> Kept:
-        return Kept(**more, **self._given, work=self.work)
+    def _known(self, run_id: str, token: str) -> Kept:
+        return self._given.model_copy(update={"run_id": run_id, "token": token, "work": self.work})
 
     def resumable(self) -> bool:
         """Whether a journal is there and somebody knows that the job is ready."""

@@ -88,15 +88,17 @@ def _check_replicas(spec: RunSpec) -> None:
         )
 
 
-def most_slots(spec: RunSpec) -> int:
-    """How many slots have partitions and cores, if a restart is to use them. Replicas do not restart."""
+def wanted_slots(spec: RunSpec) -> int:
+    """For how many slots of a stage there are to be partitions and cores: a restart may use them. Replicas do not
+    restart.
+    """
     most = max(spec.tasks.values())
     return most if spec.job.replicas > 1 else max(most, min(RESTART_SLOTS, spec.workload.key_groups))
 
 
 def partitions(spec: RunSpec) -> int:
-    """Partitions of a topic of results: with replicas one for each slot of the last stage, else ``most_slots``."""
-    return [*spec.tasks.values()][-1] if spec.job.replicas > 1 else most_slots(spec)
+    """Partitions of a topic of results: with replicas one for each slot of the last stage, else ``wanted_slots``."""
+    return [*spec.tasks.values()][-1] if spec.job.replicas > 1 else wanted_slots(spec)
 
 
 def parameters(spec: RunSpec) -> dict[str, Any]:

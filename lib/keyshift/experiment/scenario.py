@@ -88,7 +88,7 @@ def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assi
 class Migrate:
     """Request a change, behind all others or instead of what has not begun of them.
 
-    ``cancels``: while anything is under way, take back what has not begun, and request nothing.
+    ``cancels``: while a migration is under way, take back what has not begun, and request nothing.
     """
 
     change: Change

@@ -63,21 +63,33 @@ def event_us(workload: Workload) -> float:
     """What an event takes of its slots, in microseconds: the CPU of its computation, measured here once, and the time
     that it is told to take (``told_us``).
     """
-    return _alone_us(workload) + _told_us(workload)
+    return _computation_us(_alone(workload)) + _told_us(workload)
 
 
 def event_cpu_us(workload: Workload) -> float:
     """What of ``event_us`` takes a core: not what an event waits."""
-    waits = getattr(workload, "work_by", "") == "waiting"
-    return _alone_us(workload) + (0.0 if waits else _told_us(workload))
+    return _computation_us(_alone(workload)) + _told_cpu_us(workload)
+
+
+def more_cpu_us(workload: Workload, than: Workload) -> float:
+    """By how much ``event_cpu_us`` is more ``than`` that of another workload; 0 if it is less. Where both compute the
+    same, nothing is measured.
+    """
+    alone, other = _alone(workload), _alone(than)
+    computation_us = 0.0 if alone == other else _computation_us(alone) - _computation_us(other)
+    return max(0.0, computation_us + _told_cpu_us(workload) - _told_cpu_us(than))
 
 
 def _told_us(workload: Workload) -> float:
     return float(getattr(workload, "told_us", 0.0))
 
 
-def _alone_us(workload: Workload) -> float:
-    """The CPU of an event's computation, without what it is told to take."""
+def _told_cpu_us(workload: Workload) -> float:
+    return 0.0 if getattr(workload, "work_by", "") == "waiting" else _told_us(workload)
+
+
+def _alone(workload: Workload) -> Workload:
+    """The workload whose events have the same computation, and nothing that they are told to take."""
     given: Any = workload  # a pydantic model, too
     lighter: dict[str, Any] = {"seed": 1}
     if isinstance(workload, Keyed):
@@ -88,7 +100,7 @@ def _alone_us(workload: Workload) -> float:
         if name in type(given).model_fields:
             with suppress(ValidationError):  # bounds of its own: then it is measured as it is
                 given = type(given)(**given.model_dump() | {name: value})  # a copy would keep the stages it has
-    return _computation_us(given)
+    return given
 
 
 @cache

@@ -10,7 +10,7 @@ from functools import cache, partial
 
 from keyshift.driver.spark import require_no_spark
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import most_slots
+from keyshift.experiment.live_spec import wanted_slots
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import state_folder
 from keyshift.lab.live.job import LiveJob
@@ -115,14 +115,16 @@ def open_lab(
     say: Say | None = None,
     cores: int = 0,
     lasts_s: float | None = None,
+    warned: bool = False,
 ) -> Iterator[Lab]:
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
     ``cores``: logical ones, if the specs need less. ``lasts_s``: seconds of load, if they are not those of the specs.
+    ``warned``: see ``require_possible_here``.
     Raises KeyshiftError before anything is started, as ``require_possible_here`` and, if it has a Spark,
     ``require_no_spark`` do, and before Spark is started, as ``require_session`` does.
     """
-    place = require_possible_here(specs, profile, lasts_s=lasts_s)
+    place = require_possible_here(specs, profile, lasts_s=lasts_s, warned=warned)
     needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
@@ -138,10 +140,15 @@ def open_lab(
 
 
 def require_possible_here(
-    specs: Sequence[RunSpec], profile: str | None = None, also: Sequence[str] = (), lasts_s: float | None = None
+    specs: Sequence[RunSpec],
+    profile: str | None = None,
+    also: Sequence[str] = (),
+    lasts_s: float | None = None,
+    warned: bool = False,
 ) -> Profile:
     """Require that each of ``specs`` can run in the profile, and return it. Whatever starts a run asks this before it
-    starts anything. What is too much for this machine without being refused is told.
+    starts anything. What is too much for this machine without being refused is told, unless whoever has started this
+    process has told it (``warned``).
 
     ``also``, ``lasts_s``: see ``Asked``.
     Raises KeyshiftError if Java is missing, the user has no name, the profile is not right, or a run does not fit into
@@ -153,7 +160,8 @@ def require_possible_here(
     require_java()
     for spec in specs:
         require_fit(spec, place, machine)
-    _tell_what_is_too_much(specs, place, machine)
+    if not warned:
+        _tell_what_is_too_much(specs, place, machine)
     return place
 
 
@@ -209,7 +217,9 @@ def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None)
     raise AssertionError  # for mypy: no exit of the stack swallows an error
 
 
-def open_job_lab(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> AbstractContextManager[Lab]:
-    """A lab in which the live job of ``spec`` can run, with room for restarts with more slots."""
-    cores = spec.routers + most_slots(spec) * len(spec.tasks) if spec.job.replicas == 1 else 0
-    return open_lab([spec], profile, say, cores)
+def open_job_lab(
+    spec: RunSpec, profile: str | None = None, say: Say | None = None, warned: bool = False
+) -> AbstractContextManager[Lab]:
+    """A lab in which the live job of ``spec`` can run, with room for restarts with more slots; see ``open_lab``."""
+    cores = spec.routers + wanted_slots(spec) * len(spec.tasks) if spec.job.replicas == 1 else 0
+    return open_lab([spec], profile, say, cores, warned=warned)

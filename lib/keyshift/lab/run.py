@@ -12,7 +12,7 @@ from typing import Any
 from keyshift.driver.job import Job
 from keyshift.driver.spark import idle_jvm, start_query, stop_spark
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import most_slots
+from keyshift.experiment.live_spec import wanted_slots
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space, work_folder
 from keyshift.lab.ending import RunEnd, all_of
@@ -162,7 +162,7 @@ class Lab:
             raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
         [spec] = self.settled([spec])
         self._live = job = LiveJob(self.record, spec, on_end)
-        job.most = self.most_slots(spec)
+        job.most = self.restart_slots(spec)
         threading.Thread(target=job.keep, name="keyshift-job", daemon=True).start()
         try:
             job.await_ready()
@@ -181,14 +181,14 @@ class Lab:
             with contextlib.suppress(ServiceUnavailable):
                 store.require_of(name, spec.workload)
 
-    def most_slots(self, spec: RunSpec) -> dict[str, int]:
-        """How many slots of each stage a restart of the job of ``spec`` may lead to, all stages alike: all routers and
-        slots need a core at once.
+    def restart_slots(self, spec: RunSpec) -> dict[str, int]:
+        """How many slots of each stage a restart of the job of ``spec`` may lead to, all stages alike: as many of the
+        ``wanted_slots`` as there are cores for, since all routers and slots need one at once.
         """
         place = self._place
         cores = place.executors * place.cores if place.on_kubernetes else self._cores
         each = max(0, cores - spec.cores) // len(spec.tasks)
-        return {stage: max(tasks, min(most_slots(spec), tasks + each)) for stage, tasks in spec.tasks.items()}
+        return {stage: max(tasks, min(wanted_slots(spec), tasks + each)) for stage, tasks in spec.tasks.items()}
 
     def record(
         self,

@@ -18,13 +18,13 @@ from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.backlog import LOOK_S, Backlog
 from keyshift.lab.ending import Unwanted
 from keyshift.lab.judge.evaluation import EndedJob, Evaluation, Span
-from keyshift.lab.machine.sampler import Sample, Sampler
+from keyshift.lab.machine.sampler import Sampler
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.scalings import Scalings
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
 from keyshift.model.notes import Activity, Doing
-from keyshift.model.records import PodUsed
+from keyshift.model.records import Instance, PodUsed, Sample
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
 from keyshift.waiting import wait_until
@@ -73,8 +73,8 @@ class RunLoop:
         self.open: Callable[[], Feed] = self.open_new
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
-        self.pods: Callable[[], Iterable[tuple[str, PodUsed]]] = tuple  # what executors that are pods have used by now
-        self.parts: Callable[[], Mapping[int, str]] = dict  # names of what the job consists of, see ``Sampler``
+        self.pods: Callable[[], Iterable[tuple[int | None, PodUsed]]] = tuple  # see ``Sampler``
+        self.parts: Callable[[], Mapping[int, Instance]] = dict  # likewise
         self.services: Callable[[], Mapping[int, str]] = dict  # processes of ours beside the job, with their names
         self.metrics: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext  # see ``run_metrics``
         self.cut_faults_short: Callable[[], None] = lambda: None  # those beside the run, see ``BesideRun``
@@ -104,9 +104,9 @@ class RunLoop:
         """Give what was offered and what came of it, after ``run``. Ends traffic and system."""
         self.traffic.stop()
         assert self.feed is not None
-        final, deaths = self.system.final_state(), [(at, FAULT, DEATH, 1.0) for at in self.deaths]
+        final, died = self.system.final_state(), Instance(DEATH)
         self.reporter.say("comparing every result and the final state with the oracle")
-        samples = [*self.samples, *deaths]
+        samples = [*self.samples, *(Sample(at, FAULT, died, 1.0) for at in self.deaths)]
         return EndedJob(self.spec.workload, self.traffic, self.feed, final, samples, self.backlog.overloaded)
 
     def run(self) -> None:

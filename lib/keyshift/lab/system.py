@@ -26,7 +26,6 @@ from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured, PodUsed, Second
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy
-from keyshift.results.from_records import OF_A_REPLICA
 from keyshift.state import Settings, backends
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
@@ -45,8 +44,9 @@ OF_TASKS = ({each.name for each in fields(JobConfig)} & JobPart.model_fields.key
 class SystemUnderTest(Protocol):
     """A job that reads and writes the topics of ``traffic``, and can be changed while it runs. Its owner closes it.
 
-    ``request``, ``cancel`` and ``busy`` are for any thread, all else is for one controlling thread. Where the system
-    waits, and in ``check``, it raises QueryDied if it has died and ``recover`` may help, else KeyshiftError.
+    ``request``, ``cancel``, ``migrating`` and ``busy`` are for any thread, all else is for one controlling thread.
+    Where the system waits, and in ``check``, it raises QueryDied if it has died and ``recover`` may help, else
+    KeyshiftError.
 
     What has a body is what a system does that nothing can be asked of.
     """
@@ -86,9 +86,14 @@ class SystemUnderTest(Protocol):
         """The slots of each stage that own state now."""
 
     @property
-    def busy(self) -> bool:
-        """Whether anything that was requested is not over yet."""
+    def migrating(self) -> bool:
+        """Whether a migration or a restart is to come or under way."""
         return False
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is not over yet: migrations, and what a fault has taken away for a while."""
+        return self.migrating
 
     def hit(self, fault: Fault) -> None:
         """Let a process of the system fail now. Raises BadInput if it cannot happen here."""
@@ -161,9 +166,6 @@ class LiveSystem(SystemUnderTest, Protocol):
     def status(self) -> SystemStatus:
         """What is known without asking anybody."""
 
-    def require_driver(self) -> None:
-        """Raise Deposed if another process has claimed the job."""
-
 
 def job_config(
     spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None, backend: Settings | None = None
@@ -235,13 +237,13 @@ def order_log(config: JobConfig, results: int) -> Topic | None:
     return Topic.at(config.endpoints, config.order_topic, sum(each.slots for each in before) + results)
 
 
-def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[tuple[str, PodUsed]]:
-    """What executors that are pods have used, as each slot has told last, behind the name of its replica, or an empty
-    one; for any thread. Nothing of a job without an attempt.
+def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[tuple[int | None, PodUsed]]:
+    """What executors that are pods have used, as each slot has told last, behind its replica, if there are some; for
+    any thread. Nothing of a job without an attempt.
     """
-    used = list[tuple[str, PodUsed]]()
+    used = list[tuple[int | None, PodUsed]]()
     for job in jobs():
-        of = f"{OF_A_REPLICA}{job.config.replica}" if job.config.replicated else ""
+        of = job.config.replica if job.config.replicated else None
         for stage in job.stages:
             with contextlib.suppress(ServiceUnavailable):
                 used += ((of, told) for told in stage.participant.read_below(nodes.USED).values())
@@ -299,19 +301,20 @@ class KeyshiftJob:
         self.plans.cancel()
 
     @property
+    def migrating(self) -> bool:
+        """Whether a restart or a migration is to come or under way."""
+        return self.plans.busy
+
+    @property
     def busy(self) -> bool:
-        """Whether a restart or a migration is to come or under way, or a service is away."""
-        return self.plans.busy or self._job.faults.busy
+        """Whether it migrates, or a service is away."""
+        return self.migrating or self._job.faults.busy
 
     def measure(
         self, within_s: float = math.inf, progress: Callable[[], object] = lambda: None
     ) -> dict[str, dict[int, Measured]]:
         """Asks the slots; see ``Questions.measure``."""
         return {stage.name: stage.ask.measure(within_s, progress) for stage in self._job.stages}
-
-    def require_driver(self) -> None:
-        """Raise Deposed if another process has claimed the job."""
-        self._job.require_driver()
 
     def status(self) -> SystemStatus:
         """What is known without asking anybody; for any thread. Bytes are those of the newest snapshot."""

@@ -87,6 +87,30 @@ class PodUsed:
     received_bytes: int
 
 
+class Instance(NamedTuple):
+    """What is sampled: what has this ``name``, of a ``replica`` or of none. Without a name it is all processes of a
+    replica.
+    """
+
+    name: str = ""
+    replica: int | None = None
+
+    def __str__(self) -> str:
+        """The text of the table ``metrics``."""
+        if self.replica is None:
+            return self.name
+        return f"replica {self.replica}" + (f", {self.name}" if self.name else "")
+
+
+class Sample(NamedTuple):
+    """A sample that was taken at ``at_s``, seconds since the epoch."""
+
+    at_s: float
+    metric: str
+    instance: Instance
+    value: float
+
+
 @dataclass(slots=True)
 class StepRecord:
     """What happened in one step; times in microseconds since the epoch.

@@ -229,7 +229,7 @@ class CountingJob(SystemUnderTest):
         return {self._stage: set(self._assignments[-1].owner)}
 
     @property
-    def busy(self) -> bool:
+    def migrating(self) -> bool:
         """Whether a restart is to come or under way."""
         return bool(self._requests)
 

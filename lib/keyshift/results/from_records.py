@@ -17,7 +17,7 @@ from keyshift.analysis.fired_windows import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
 from keyshift.analysis.metrics import migration_of
 from keyshift.clock import SECOND_US
 from keyshift.histogram import quantile
-from keyshift.model.records import Measured, Second, SnapshotRecord, StepRecord
+from keyshift.model.records import Instance, Measured, Sample, Second, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.planner.scaling import Scaling
 from keyshift.results.tables import NO_STAGE, NOT_JUDGED, TABLES, make_table
@@ -27,7 +27,6 @@ OF_A_SLOT = (
     *("fetched_bytes", "fetched_keys", "written_bytes", "copied_bytes", "lent_bytes"),
 )
 SHARES = (50, 99)  # in percent: the quantiles of a stage's latency
-OF_A_REPLICA = "replica "  # and its number: the instance of what all processes of a replica do; a pod of it: ", pod 1"
 
 
 def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stage: int = 0) -> pa.Table:
@@ -52,16 +51,16 @@ def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stag
 
 
 def metrics_table(
-    samples: Iterable[tuple[float, str, str, float]],
+    samples: Iterable[Sample],
     measures: Sequence[Mapping[int, Measured]],
     measured_at: float,
     seconds: Iterable[Second],
     trigger_us: int,
     replica: int = 0,
 ) -> pa.Table:
-    """What was sampled, measured and told of each second. ``samples``: time, metric, instance, value. ``measures``: of
-    each stage, what each slot of the ``replica`` measured until ``measured_at``. ``seconds``: what the collector said
-    of each. Times in seconds since the epoch.
+    """What was sampled, measured and told of each second. ``measures``: of each stage, what each slot of the
+    ``replica`` measured until ``measured_at``. ``seconds``: what the collector said of each. Times in seconds since the
+    epoch.
     """
     rows: list[dict[str, Any]] = []
 
@@ -70,9 +69,7 @@ def metrics_table(
         rows.append(row | {"stage": stage, "replica": of})
 
     for at_s, metric, instance, value in samples:
-        number = instance.removeprefix(OF_A_REPLICA).partition(",")[0]
-        of = int(number) if instance.startswith(OF_A_REPLICA) else 0
-        add(at_s, metric, instance, value, of=of)
+        add(at_s, metric, str(instance), value, of=instance.replica or 0)
     for stage, slots in enumerate(measures):
         for slot, measured in slots.items():
             for name in OF_A_SLOT:
@@ -85,7 +82,7 @@ def metrics_table(
     return _of_rows("metrics", rows)
 
 
-def fired(results: pd.DataFrame) -> list[tuple[float, str, str, float]]:
+def fired(results: pd.DataFrame) -> list[Sample]:
     """Samples for ``metrics_table`` of what timers gave, by the tenth of a second in which they were *due*.
 
     How many results, and how many different moments (at which windows closed) they were due at. Event time that runs
@@ -95,7 +92,7 @@ def fired(results: pd.DataFrame) -> list[tuple[float, str, str, float]]:
     moments = due.groupby(np.floor(due / SECOND_US / BIN_S)).agg(["size", "nunique"])
     rows = zip((moments.index * BIN_S).tolist(), moments["size"], moments["nunique"], strict=True)
     return [
-        (at, name, "timers", float(value))
+        Sample(at, name, Instance("timers"), float(value))
         for at, many, distinct in rows
         for name, value in ((TIMER_RESULTS, many), (TIMER_MOMENTS, distinct))
     ]

@@ -1,6 +1,6 @@
-"""What a batch needs, and how long it will take, without starting anything.
+"""What a notebook or a batch of it needs, and how long a batch will take, without starting anything.
 
-The cells of its notebook are executed up to the first one that would start a run, so that what is told is what the
+The cells of the notebook are executed up to the first one that would start a run, so that what is told is what the
 notebook asks for, and what is refused is refused by what every start asks.
 """
 
@@ -20,12 +20,12 @@ import nbformat
 from pydantic import ValidationError
 
 from keyshift.lab.environment import Asked, NotStarted, nothing_starts, require_fit
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.needs import Needs, Resources, executors, needs_of, services, size
 from keyshift.place.profile import load_profile
 from keyshift.results.files import Files
 from keyshift.services.jars import require_java
-from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, counted, ended
+from keyshift.studies.batch import ExecutionRecord, PreparedBatch, counted, ended
 
 # Of ``keyshift.suite``: behind the last cell that imports one of these, a notebook starts nothing.
 STARTS = {
@@ -34,11 +34,29 @@ STARTS = {
 }
 
 
+class Untold(BadInput):
+    """A cell before the runs of a notebook fails, so that nobody knows what it would start. It may do so only here, as
+    one that asks a service, or has a magic of IPython.
+    """
+
+
+def startable(notebook: Path, parameters: Mapping[str, Any], machine: Resources) -> Asked:
+    """What ``notebook`` would start with these ``parameters``. Raises as ``asked_of``, and KeyshiftError if this
+    ``machine`` cannot start it.
+    """
+    asked = asked_of(notebook, parameters)
+    if asked.specs:
+        require_java()
+    for spec in asked.specs:
+        require_fit(spec, asked.place, machine)
+    return asked
+
+
 def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
     """What ``notebook`` would start with these ``parameters``; no runs if it starts none.
 
-    A notebook that imports nothing of STARTS is not executed. Raises KeyshiftError as the notebook would, and BadInput
-    if a cell before the runs fails.
+    A notebook that imports nothing of STARTS is not executed. Raises KeyshiftError as the notebook would, and Untold if
+    a cell before the runs fails otherwise, or for want of a service.
     """
     cells = [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
     nothing = Asked((), load_profile())
@@ -52,10 +70,10 @@ def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
                     names |= parameters
     except NotStarted as instead:
         return instead.asked
-    except KeyshiftError:
-        raise
-    except Exception as error:
-        raise BadInput(f"{notebook.name}: what it needs cannot be told, {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        if isinstance(error, KeyshiftError) and not isinstance(error, ServiceUnavailable):
+            raise
+        raise Untold(f"{notebook.name}: what it needs cannot be told, {type(error).__name__}: {error}") from error
     return nothing
 
 
@@ -165,11 +183,11 @@ def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources,
     possible: dict[str, Asked] = {}
     refused: dict[str, list[int]] = {}
     for execution in executions:
-        asked, why = _possible(prepared, execution, machine)
-        if asked is not None:
-            possible[_key(execution.parameters)] = asked
-        elif execution in open_ones:
-            refused.setdefault(why, []).append(execution.number)
+        try:
+            possible[_key(execution.parameters)] = startable(prepared.notebook, execution.parameters, machine)
+        except KeyshiftError as error:
+            if execution in open_ones:
+                refused.setdefault(str(error), []).append(execution.number)
     to_do = [possible[key] for each in open_ones if (key := _key(each.parameters)) in possible]
     earlier = _took(records, prepared) if records else []
     known = [(possible[key].load_s, took_s) for key, took_s in earlier if key in possible]
@@ -189,19 +207,6 @@ def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources,
         refused,
         records is not None,
     )
-
-
-def _possible(prepared: PreparedBatch, execution: NotebookExecution, machine: Resources) -> tuple[Asked | None, str]:
-    """What an execution starts; None with the reason if this ``machine`` cannot."""
-    try:
-        asked = asked_of(prepared.notebook, execution.parameters)
-        if asked.specs:
-            require_java()
-        for spec in asked.specs:
-            require_fit(spec, asked.place, machine)
-    except KeyshiftError as error:
-        return None, str(error)
-    return asked, ""
 
 
 def _key(parameters: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from unittest import mock
 
 import psutil
 import pytest
-from small_jobs import ENTRY, file_of
+from small_jobs import ENTRY, file_of, journal_of, keep
 from small_live import live_job
 from typer.testing import CliRunner
 
@@ -149,7 +149,7 @@ def test_a_job_of_another_host_has_not_ended_as_far_as_is_known_here(jobs, gone,
     assert jobs.read("one") == job
     assert not jobs.abroad(file_of("two", host="there")), "it is found here: the host had another name"
     assert str(jobs.ended(job.model_copy(update={"why": "it died"}))) == "it died; nothing is left of it"
-    jobs.journal("one").keep(Kept(run_id="2026-one", sources={}))
+    keep(jobs, "one")
     assert jobs.resumable("one")[0] == job
     assert "of host there" in jobs.ended(job).why and jobs.ended(job).remains == ALL
     monkeypatch.setattr(platform, "node", lambda: "there")
@@ -190,6 +190,19 @@ def test_a_job_whose_journal_does_not_name_its_sources_is_not_forgotten(jobs, go
     assert jobs.read("one")
 
 
+def test_what_a_journal_has_is_read_by_who_goes_on_with_the_job_alone(jobs, gone):
+    """What is damaged in it does not keep others from listing the job, or forgetting it."""
+    jobs.write(file_of("one", gone))
+    keep(jobs, "one", work="there")
+    file, path = jobs.journal("one"), jobs.home / "jobs" / f"one.{ENTRY}.journal"
+    assert file.content() == journal_of("2026-one")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"past": "secret"}))
+    assert file.require() == Kept(run_id="2026-one", token="secret", sources={}, work="there")
+    with pytest.raises(BadInput, match=r"the journal is damaged: .*past") as refused:
+        file.content()
+    assert "secret" not in str(refused.value)
+
+
 def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_frames_want(monkeypatch):
     told = []
     monkeypatch.setattr(Topic, "await_silence", lambda topic, frame_ms: told.append((topic.partitions, frame_ms)))
@@ -203,7 +216,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
         jobs.resumable("one")
     for name, pid in (("one", gone), ("two", gone), ("three", os.getpid())):
         jobs.write(file_of(name, pid))
-        jobs.journal(name).keep(Kept(run_id=f"2026-{name}", token="secret", sources={}))
+        keep(jobs, name)
     (path, *_) = (jobs.home / "jobs").glob("one.*.journal")
     assert path.stat().st_mode & 0o777 == 0o600
     assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1]
@@ -217,7 +230,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
             jobs.resumable(unclear)
     with pytest.raises(BadInput, match=r"name = one: there is a job of this name, .* `keyshift resume one` goes on"):
         jobs.free_name("one", "keycount")
-    jobs.journal("one").keep(Kept(run_id="2026-one", format=1, sources={}))
+    keep(jobs, "one", format=1)
     with pytest.raises(
         BadInput, match=f"job one: its journal has format = 1, and this keyshift reads {FORMAT}; resume it with"
     ):
@@ -235,7 +248,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
 def test_a_job_is_resumed_by_its_name_though_the_runs_of_others_begin_so(jobs, gone):
     for name in ("2026", "one"):
         jobs.write(file_of(name, gone))
-        jobs.journal(name).keep(Kept(run_id=f"2026-{name}", sources={}))
+        keep(jobs, name)
     assert jobs.resumable("2026")[0].name == "2026"
 
 

@@ -454,7 +454,7 @@ def test_how_a_job_ends_some_day_is_not_how_a_process_did_that_was_to_take_it_ov
     started()
     before, asked = Jobs().read(NAME), client()
 
-    def no_spark(*_):
+    def no_spark(*_, **__):
         raise ServiceUnavailable("Spark did not start")
 
     with monkeypatch.context() as patched:
@@ -530,7 +530,7 @@ def client():
 def _(world, monkeypatch):
     before = Jobs().read(NAME)
 
-    def no_spark(*_):
+    def no_spark(*_, **__):
         raise ServiceUnavailable("Spark did not start")
 
     monkeypatch.setattr(process, "open_job_lab", no_spark)
@@ -548,14 +548,14 @@ def _(world, monkeypatch):
 
 @brings_about("the disk is full when the journal is written")
 def _(world, monkeypatch):
-    before = Jobs().journal(NAME).read()
+    before = Jobs().journal(NAME).content()
     world.set("disk full")
     client().do(Rate(rate=300))
     said = notes(client(), "the journal cannot be written")
-    assert Jobs().journal(NAME).read() == before
+    assert Jobs().journal(NAME).content() == before
     world.unset("disk full")
     notes(client(), "and is written again")
-    assert wait_until(lambda: Jobs().journal(NAME).read().rates == {"events": 300}, WAIT_S)
+    assert wait_until(lambda: Jobs().journal(NAME).content().rates == {"events": 300}, WAIT_S)
     return said
 
 

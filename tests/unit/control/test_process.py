@@ -4,15 +4,13 @@ import threading
 from unittest import mock
 
 import pytest
-from small_jobs import file_of
+from small_jobs import file_of, journal_of
 
 from keyshift.control import process
 from keyshift.control.background import StartOrder
 from keyshift.control.files import Jobs
-from keyshift.driver.job import Past
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.ending import Ending
-from keyshift.lab.live.journal import Journal, journal_to_json
 from keyshift.model.errors import BadInput
 
 NAME, VALUES = "one", {"workload": "keycount"}
@@ -32,22 +30,15 @@ def entry(run, **values):
     return found
 
 
-def journal(run):
-    """Of a job that has just begun."""
-    past = {"past": Past({}, [], [], [], set(), None, 0), "plans": {}, "migrations": [], "targets": {}}
-    known = {"run_id": run, "token": "secret", "attempt": 0, "slots": {}}
-    return Journal(**known, **past, began_at=1.0, trigger=0.0, rates={"events": 10.0})
-
-
 def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     jobs = Jobs()
     before = entry("first")  # it stands still in its start, on a machine that nobody here sees
     jobs.remove(jobs.read(NAME))
     after = entry("second")
-    after.keep(journal("second"))
+    after.keep(journal_of("second"))
     with pytest.raises(BadInput, match="was forgotten"):
-        before.keep(journal("first"))
-    before._file.keep(before._known(journal_to_json(journal("first"))))  # it stood still behind its look
+        before.keep(journal_of("first"))
+    before._file.keep(before._known("first", "secret"), journal_of("first"))  # it stood still behind its look
     assert jobs.journal(NAME).read().run_id == "second"
     before.deleted = True
     for ending in Ending:
@@ -64,7 +55,7 @@ def test_who_was_forgotten_before_it_was_ready_never_is():
     begun, jobs = entry("first"), Jobs()
     jobs.remove(jobs.read(NAME))
     with pytest.raises(BadInput, match="was forgotten"):
-        begun.keep(journal("first"))
+        begun.keep(journal_of("first"))
     assert not begun.resumable() and jobs.journal(NAME, "first").read() is None
 
 
@@ -76,14 +67,14 @@ def test_who_ends_while_another_process_is_to_go_on_has_no_last_word_in_the_file
 
 def test_a_job_that_runs_outlives_the_loss_of_its_entry():
     begun, jobs = entry("first"), Jobs()
-    begun.keep(journal("first"))
+    begun.keep(journal_of("first"))
     (jobs.home / "jobs" / f"{NAME}.json").unlink()
-    begun.keep(journal("first"))
+    begun.keep(journal_of("first"))
 
 
 def test_whoever_resumes_a_job_has_the_load_that_was_chosen_for_it():
     jobs, begun = Jobs(), entry("first", rate="auto", frame_ms="auto", keys=50)
     spec = begun.spec.settled(rate=300.0, frame_ms=50.0)
     begun.chosen(spec)
-    begun.keep(journal("first"))
+    begun.keep(journal_of("first"))
     assert live_spec(jobs.journal(NAME, "first").require().values) == spec

@@ -2,7 +2,7 @@ import pytest
 from pydantic import Field
 
 from keyshift.forecast import cost
-from keyshift.forecast.cost import cpu_us_per_event, event_cpu_us, event_us
+from keyshift.forecast.cost import cpu_us_per_event, event_cpu_us, event_us, more_cpu_us
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.keyed import Grouped
@@ -83,3 +83,13 @@ def test_an_event_that_waits_takes_its_slot_and_no_core(by, cpu_us, monkeypatch)
     monkeypatch.setattr(cost, "_computation_us", lambda workload: 5.0)
     workload = KeyCount(work_us=500, work_by=by)
     assert (event_us(workload), event_cpu_us(workload)) == (505.0, cpu_us)
+
+
+def test_what_computes_the_same_is_not_measured_to_be_compared(monkeypatch):
+    monkeypatch.setattr(cost, "_computation_us", {KeyCount(keys=16, seed=1): 7.0, KeyCount(keys=4096, seed=1): 5.0}.get)
+    many, few = KeyCount(keys=50_000, seed=3), KeyCount(keys=16, seed=3)
+    assert (more_cpu_us(few, many), more_cpu_us(many, few)) == (2.0, 0.0)
+    monkeypatch.delattr(cost, "_computation_us")
+    assert more_cpu_us(many, KeyCount(keys=9000)) == 0.0
+    work = {"work_by": "spinning", "keys": 9000}
+    assert more_cpu_us(KeyCount(work_us=500, **work), KeyCount(**work)) == 500.0

@@ -7,7 +7,14 @@ from pyspark import SparkContext
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import environment as module
-from keyshift.lab.environment import NotStarted, nothing_starts, open_lab, open_services, require_possible_here
+from keyshift.lab.environment import (
+    NotStarted,
+    nothing_starts,
+    open_job_lab,
+    open_lab,
+    open_services,
+    require_possible_here,
+)
 from keyshift.lab.machine.load_cost import LoadCost
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.needs import Resources
@@ -126,7 +133,8 @@ def test_what_this_machine_cannot_carry_is_told_once_before_it_starts_and_is_not
     monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=24 << 30, free=24 << 30))
     module._tell_once.cache_clear()
     require_possible_here([make_spec({}), make_spec({"rate": "auto", "frame_ms": "auto"})], "local")
-    assert told == []
+    with open_job_lab(large, "local", warned=True):
+        assert told == [], "as the process of a job, whose starter has told it"
     for specs in ([make_spec({}), large], [large]):
         with open_lab(specs, "local"):
             assert told == [
@@ -134,7 +142,7 @@ def test_what_this_machine_cannot_carry_is_told_once_before_it_starts_and_is_not
                 "for that",
                 f"the load is expected to take 40.0 of 2 processors ({cost}); lower rate or raise frame_ms",
             ]
-    assert len(opened) == 4, "services and lab, twice"
+    assert len(opened) == 6, "services and lab, each time"
 
 
 def test_a_spark_beside_another_one_of_this_process_is_refused_before_anything_is_opened(opened, monkeypatch):

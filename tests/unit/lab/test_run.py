@@ -38,13 +38,13 @@ def lab_of(home, cores=6, place=None):
     ],
 )
 def test_a_restart_may_lead_to_as_many_slots_as_there_are_cores_for(tmp_path, place, cores, slots):
-    assert lab_of(tmp_path, cores, place).most_slots(live_spec({})) == {"counter": slots}
+    assert lab_of(tmp_path, cores, place).restart_slots(live_spec({})) == {"counter": slots}
 
 
 def test_stages_share_the_cores_that_are_left_for_a_restart(tmp_path):
     spec = live_spec({"workload": "chain", "stage_slots": "counter-2:7", "key_groups": 12})
     assert spec.tasks == {"counter-1": 4, "counter-2": 7}
-    most = [lab_of(tmp_path, cores).most_slots(spec) for cores in (10, 13, 18, 99)]
+    most = [lab_of(tmp_path, cores).restart_slots(spec) for cores in (10, 13, 18, 99)]
     assert most[:2] == [spec.tasks, spec.tasks]
     assert most[2:] == [{"counter-1": 6, "counter-2": 9}, {"counter-1": 12, "counter-2": 12}]
 

@@ -18,7 +18,7 @@ from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import QueryDied
-from keyshift.model.records import Second
+from keyshift.model.records import Instance, Second
 from keyshift.traffic.feed import Before
 from keyshift.traffic.load import SourceLoad
 from keyshift.traffic.seconds import Seconds
@@ -73,8 +73,10 @@ class System:
             self.busy_until = 0.0
 
     @property
-    def busy(self):
+    def migrating(self):
         return self.clock.now - BEGIN < self.busy_until
+
+    busy = migrating
 
     def note(self, line):
         self.notes.append(line)
@@ -266,7 +268,7 @@ def test_a_death_is_kept_with_the_samples(made, monkeypatch):
     run.samples = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
     sample, death = run.end()
     assert sample[1] == "rss_mib"
-    assert death == (pytest.approx(BEGIN + 1, abs=0.3), "fault", "query died", 1.0)
+    assert death == (pytest.approx(BEGIN + 1, abs=0.3), "fault", Instance("query died"), 1.0)
 
 
 def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):

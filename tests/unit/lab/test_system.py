@@ -430,19 +430,19 @@ def test_faults_that_did_not_happen_are_noted():
     (line,) = missed_faults(made.spec, made.job.faults.done)
     assert line.endswith("cut:flight@transfer did not happen"), "it may have been refused"
     made.job.faults.busy = True
-    assert made.system.busy, "a service is away"
+    assert made.system.busy and not made.system.migrating, "a service is away"
 
 
-def test_what_a_pod_of_a_replica_used_is_told_behind_its_name():
+def test_what_a_pod_of_a_replica_used_is_told_behind_its_number():
     config = job_config(make_spec({}), "run", ENDPOINTS, None)
 
     def job(config):
         participant = SimpleNamespace(read_below=lambda folder: {0: f"what {config.job} used"})
         return SimpleNamespace(config=config, stages=[SimpleNamespace(participant=participant)])
 
-    assert used_by_pods(lambda: [job(config)]) == [("", "what run used")]
+    assert used_by_pods(lambda: [job(config)]) == [(None, "what run used")]
     replica = config.of_replica(1)
-    assert used_by_pods(lambda: [job(replica)]) == [("replica 1", f"what {replica.job} used")]
+    assert used_by_pods(lambda: [job(replica)]) == [(1, f"what {replica.job} used")]
 
 
 def test_a_balance_is_planned_from_what_was_measured():

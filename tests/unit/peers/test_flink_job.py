@@ -10,7 +10,7 @@ from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.lab.judge.final_state import judged
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment
-from keyshift.model.records import Second
+from keyshift.model.records import Instance, Sample, Second
 from keyshift.peers import counting, flink_job
 from keyshift.peers.counting import CountedByResults, CountingJob, restarted
 from keyshift.peers.flink_client import Rescaled
@@ -360,6 +360,6 @@ def test_the_state_is_told_in_bytes_of_the_savepoint_and_what_is_not_judged_is_n
 
 
 def test_the_jvms_of_flink_are_not_called_sparks():
-    table = metrics_table([(1.0, "rss_mib", "spark_jvm", 3.0)], [], 0.0, [Second(2, 5)], 0)
+    table = metrics_table([Sample(1.0, "rss_mib", Instance("spark_jvm"), 3.0)], [], 0.0, [Second(2, 5)], 0)
     renamed = with_jvm(table, "flink_jvm")
     assert renamed["instance"].to_pylist() == ["flink_jvm", "collector"] and renamed.schema == table.schema

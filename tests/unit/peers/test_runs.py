@@ -147,7 +147,7 @@ def test_a_jvm_of_spark_that_was_there_before_is_not_the_jobs(recorded, monkeypa
             runs.run_peer(SPEC, lab(tmp_path), prepared, beside=lambda: idle_jvm() | of_other_tests)
         assert idle_jvm() == {idle.pid: "idle Spark"}
     assert idle_jvm() == {}, "it has ended"
-    memory = [value for _, metric, kind, value in seen if (metric, kind) == ("rss_mib", "spark_jvm")]
+    memory = [value for _, metric, of, value in seen if (metric, str(of)) == ("rss_mib", "spark_jvm")]
     assert memory and 0 < max(memory) < 100
     assert "idle Spark" in {kind for _, metric, kind, _ in seen if metric == "harness_cores"}
 

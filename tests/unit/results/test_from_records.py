@@ -8,7 +8,9 @@ from small_steps import step
 from keyshift.histogram import class_of
 from keyshift.model.keys import UnitId
 from keyshift.model.records import (
+    Instance,
     Measured,
+    Sample,
     Second,
     SnapshotRecord,
     StepRecord,
@@ -141,11 +143,12 @@ def test_what_timers_gave_is_counted_by_when_they_were_due():
     due = [1_700_000_000_000_000 + us for us in (50_000, 50_000, 80_000, 450_000, 460_000)]
     results = pd.DataFrame({"position": [-1, -1, -1, -1, 3], "t": due})
     rows = fired(results)
+    timers = Instance("timers")
     assert [(round(at - 1_700_000_000, 3), *row) for at, *row in rows] == [
-        (0.0, "timer_results", "timers", 3.0),
-        (0.0, "timer_moments", "timers", 2.0),
-        (0.4, "timer_results", "timers", 1.0),
-        (0.4, "timer_moments", "timers", 1.0),
+        (0.0, "timer_results", timers, 3.0),
+        (0.0, "timer_moments", timers, 2.0),
+        (0.4, "timer_results", timers, 1.0),
+        (0.4, "timer_moments", timers, 1.0),
     ]
     assert fired(results[4:]) == []
     table = metrics_table(rows, [], 0.0, [], 1_700_000_000_000_000).to_pandas()
@@ -154,7 +157,7 @@ def test_what_timers_gave_is_counted_by_when_they_were_due():
 
 def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
     measured = dict.fromkeys(OF_A_SLOT, 7)
-    samples = [(9.0, "rss_mib", "spark_jvm", 100.0)]
+    samples = [Sample(9.0, "rss_mib", Instance("spark_jvm"), 100.0)]
     slots = {3: Measured(latency=((class_of(8.0), 99), (class_of(30.0), 1)), **measured)}
     table = metrics_table(samples, [slots], 12.5, [Second(11, 40)], TRIGGER_US).to_pandas()
     of_stage = table[table["instance"] == "slots"].set_index("metric")["value"]
@@ -169,14 +172,11 @@ def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
 
 
 def test_metrics_say_of_which_replica_they_are():
-    at_work = [(9.0, "cpu_cores", instance, 0.5) for instance in ("replica 0", "replica 1", "replica 1, pod 3")]
-    others = [
-        (9.0, "harness_cores", "driver", 0.5),
-        (9.0, "fault", "kill replica", 1.0),
-        (9.0, "replicas", "full", 1.0),
-    ]
-    table = metrics_table([*at_work, *others], [{3: Measured()}], 12.5, [Second(11, 40)], TRIGGER_US, 2).to_pandas()
-    assert table["replica"].tolist() == [0, 1, 1, 0, 0, 0, *[2] * (len(OF_A_SLOT) + 2), 0]
+    instances = [Instance(replica=0), Instance(replica=1), Instance("pod 3", 1), Instance("pod 4"), Instance("driver")]
+    samples = [Sample(9.0, "cpu_cores", instance, 0.5) for instance in instances]
+    table = metrics_table(samples, [{3: Measured()}], 12.5, [Second(11, 40)], TRIGGER_US, 2).to_pandas()
+    assert table["instance"].tolist()[:5] == ["replica 0", "replica 1", "replica 1, pod 3", "pod 4", "driver"]
+    assert table["replica"].tolist() == [0, 1, 1, 0, 0, *[2] * (len(OF_A_SLOT) + 2), 0]
 
 
 def test_latency_is_told_stage_by_stage_where_there_are_several():

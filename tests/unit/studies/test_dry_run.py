@@ -56,6 +56,7 @@ def test_a_notebook_that_starts_nothing_is_not_executed(folder):
     [
         ("from keyshift.suite import measure\nmeasure({'one': {'strategy': 'flud'}})", "unknown strategy 'flud'"),
         ("from keyshift.suite import measure\nkeys / 0", "load.ipynb: what it needs cannot be told, ZeroDivisionError"),
+        ("from keyshift.suite import measure\nraise SystemExit(3)", "what it needs cannot be told, SystemExit: 3"),
     ],
 )
 def test_what_the_notebook_refuses_is_refused(folder, code, words):

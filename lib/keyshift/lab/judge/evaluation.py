@@ -13,8 +13,7 @@ from keyshift.analysis.metrics import FAULT, Offered
 from keyshift.analysis.tables import BY_KEY
 from keyshift.clock import SECOND_US
 from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd, judged, judged_cuts
-from keyshift.lab.machine.sampler import Sample
-from keyshift.model.records import Measured
+from keyshift.model.records import Instance, Measured, Sample
 from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
@@ -97,8 +96,8 @@ class EndedJob:
         self.workload, self.final, self.feed, self._traffic = workload, final, feed, traffic
         self._samples = [
             *samples,
-            *((at, FAULT, what, 1.0) for at, what in final.struck),
-            *((at, REPLICAS, "full", float(full)) for at, full in final.strength),
+            *(Sample(at, FAULT, Instance(what), 1.0) for at, what in final.struck),
+            *(Sample(at, REPLICAS, Instance("full"), float(full)) for at, full in final.strength),
         ]
         self.events, self._frames = traffic.offered(before=(final.offsets or None) if overloaded else None)
         self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
@@ -268,7 +267,7 @@ class EndedJob:
         judged_ok = {name: found.ok for name, found in self._cuts.items()}
         if numbers is not None:
             results = results[span.of(results["t"])]
-            samples = [sample for sample in samples if span.covers(sample[0])]
+            samples = [sample for sample in samples if span.covers(sample.at_s)]
             seconds = [second for second in seconds if span.covers(second.second)]
             records = [[each for each in some if span.covers(each.published_us / SECOND_US)] for some in records]
             chosen = [numbers.get(stage.name) for stage in stages]

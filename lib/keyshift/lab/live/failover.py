@@ -80,8 +80,11 @@ class Failover(Protocol):
     def progress(self) -> tuple[object, object]:
         """What has begun, and the snapshots: a journal that was made while either was another value is old."""
 
+    def require_driver(self) -> None:
+        """Raise Deposed if another process has claimed the job."""
+
     def journal(self) -> SystemJournal:
-        """What another process needs to go on. Raises Deposed if another one has claimed the job."""
+        """What another process needs to go on. Raises as ``require_driver`` does."""
 
     def kept(self) -> None:
         """Hear that the journal that was told last is written down: what only older ones refer to may go."""
@@ -111,9 +114,13 @@ class JobFailover:
         """The attempt, and how many snapshots there are so far."""
         return self._job.config.attempt, len(self._job.snapshots.taken)
 
-    def journal(self) -> SystemJournal:
+    def require_driver(self) -> None:
         """See ``Failover``."""
         self._job.require_driver()
+
+    def journal(self) -> SystemJournal:
+        """See ``Failover``."""
+        self.require_driver()
         config = self._job.config
         self._past = self._job.past()
         return SystemJournal(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from keyshift.experiment.commands import UNDER_WAY, Command, CommandAnswer
-from keyshift.experiment.live_spec import most_slots, parameters, partitions
+from keyshift.experiment.live_spec import parameters, partitions, wanted_slots
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import told
 from keyshift.lab.controls import JobControls
@@ -51,7 +51,7 @@ class LiveJob:
     ) -> None:
         self._record, self.spec, self._on_end, self._keeper = record, spec, on_end, keeper or Keeper()
         resumed = self._keeper.resumed
-        self.most = dict.fromkeys(spec.tasks, most_slots(spec))  # slots of each stage that a restart may lead to
+        self.most = dict.fromkeys(spec.tasks, wanted_slots(spec))  # slots of each stage that a restart may lead to
         self.run_id = resumed().run_id if resumed else new_run_id(spec.workload.name, spec.strategy.name)
         self.ready, self.ended = threading.Event(), threading.Event()
         self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict

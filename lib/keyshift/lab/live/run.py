@@ -131,7 +131,7 @@ class LiveRun:
             feed = self.loop.open_new()
         else:
             feed = self._reopen(self._keeper.resumed)
-        self.system.require_driver()
+        self._failover.require_driver()
         return feed
 
     def _await_silence(self) -> None:

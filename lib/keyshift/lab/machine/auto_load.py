@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from keyshift.experiment.parts import RunPart
 from keyshift.experiment.spec import RunSpec
-from keyshift.forecast.cost import event_cpu_us, event_us
+from keyshift.forecast.cost import event_us, more_cpu_us
 from keyshift.lab.machine.load_cost import LoadCost, cost_spec, rows_per_s
 from keyshift.ordering import orderings
 from keyshift.traffic.load import SourceLoad
@@ -90,7 +90,7 @@ def cores_of(spec: RunSpec, cost: LoadCost) -> float:
 
 def _more_us(spec: RunSpec) -> float:
     """See ``LoadCost.cores``."""
-    return max(0.0, event_cpu_us(spec.workload) - event_cpu_us(cost_spec().workload))
+    return more_cpu_us(spec.workload, cost_spec().workload)
 
 
 def _peak(load: SourceLoad) -> float:

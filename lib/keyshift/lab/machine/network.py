@@ -10,6 +10,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from keyshift.model.records import Instance
+
 ESTABLISHED = 1 << 1  # of the states of a connection
 COUNTERS = 1 << 1  # ask for those, too (INET_DIAG_INFO)
 SOCKET = "socket:["  # what a file descriptor of one is a link to begins so
@@ -34,9 +36,9 @@ class Connections:
     def __init__(self) -> None:
         self._before: dict[int, Bytes] | None = None  # by connection, as the kernel numbers them (inodes)
         self._owner: dict[int, int] = {}  # pid by connection; 0: of none that was named when it was seen first
-        self.total: dict[str, Bytes] = {}  # by the name of the processes
+        self.total: dict[Instance, Bytes] = {}  # by what the processes are
 
-    def look(self, names: Mapping[int, str]) -> None:
+    def look(self, instances: Mapping[int, Instance]) -> None:
         """Look at the connections of these processes, by pid. Where the kernel does not tell, ``total`` stays empty."""
         if sys.platform != "linux":
             return
@@ -44,18 +46,18 @@ class Connections:
             now = dict(_counters())
         except OSError:
             return
-        self._find_owners(now, names)
+        self._find_owners(now, instances)
         # What has gone before the first look may not be of the run.
         before, self._before = now if self._before is None else self._before, now
         for connection, (sent, received) in now.items():
-            if name := names.get(self._owner[connection]):
-                last, total = before.get(connection, NOTHING), self.total.get(name, NOTHING)
-                self.total[name] = Bytes(total.sent + sent - last.sent, total.received + received - last.received)
+            if of := instances.get(self._owner[connection]):
+                last, total = before.get(connection, NOTHING), self.total.get(of, NOTHING)
+                self.total[of] = Bytes(total.sent + sent - last.sent, total.received + received - last.received)
 
-    def _find_owners(self, now: Collection[int], names: Iterable[int]) -> None:
+    def _find_owners(self, now: Collection[int], pids: Iterable[int]) -> None:
         known = self._owner
         if any(connection not in known for connection in now):
-            known = {connection: pid for pid in names for connection in _connections(pid)} | known
+            known = {connection: pid for pid in pids for connection in _connections(pid)} | known
         self._owner = {connection: known.get(connection, 0) for connection in now}
 
 

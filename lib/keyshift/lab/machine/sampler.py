@@ -7,14 +7,14 @@ import time
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import psutil
 
 from keyshift.analysis.machine import ALL, BUSY, DISTURBED, DISTURBED_FROM, MACHINE, OTHERS, SAMPLED_S, STOLEN
 from keyshift.clock import SECOND_US
 from keyshift.lab.machine.network import Bytes, Connections
-from keyshift.model.records import PodUsed
+from keyshift.model.records import Instance, PodUsed, Sample
 from keyshift.services import limits, processes
 
 AROUND = "harness_cores"  # metric: processors at work for what is measured with, and not for the job
@@ -25,7 +25,7 @@ WAITING = "run_queue"  # metric: processes that run or could
 SHOWN = 5  # times that the clock was set, which a note names
 MOST_OTHERS = 0.25  # share of the processors: what is measured while others have more is not kept
 SERVERS = {"redis-server": "Redis"}  # a run may start one for its state: below its process, and not of the job
-Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
+T = TypeVar("T")
 
 
 class Spent(NamedTuple):
@@ -79,15 +79,15 @@ class Sampler:
     ``around``: the processes that are not the job's, here or elsewhere, with their names; what is below one of them
     goes with it, but for this process. Of them only CPU is sampled. What else is ``processes.apart`` counts as others.
     Memory is resident memory: pages that forked workers share are counted in each of them. ``pods``: what executors
-    that are pods have used, by now, behind the name of their part; several may speak of one. ``parts``: of a job that
-    has some, such as replicas, by the process below which all processes of the part are.
+    that are pods have used, by now, behind their replica; several may speak of one. ``parts``: of a job that has some,
+    such as replicas, by the process below which all processes of the part are.
     """
 
     def __init__(
         self,
         around: Callable[[], Mapping[int, str]],
-        pods: Callable[[], Iterable[tuple[str, PodUsed]]] = lambda: (),
-        parts: Callable[[], Mapping[int, str]] = dict,
+        pods: Callable[[], Iterable[tuple[int | None, PodUsed]]] = lambda: (),
+        parts: Callable[[], Mapping[int, Instance]] = dict,
     ) -> None:
         self._around, self._pods, self._parts = around, pods, parts
         self._connections, self._looks = Connections(), 0
@@ -99,7 +99,7 @@ class Sampler:
         # When the machine was looked at last, and seconds of its processors by then, by what they did.
         self._machine: tuple[float, dict[str, float]] = (0.0, {})
         # Times and values, by metric and instance: eight bytes each, as a job may last for days.
-        self._series: dict[tuple[str, str], tuple[array[float], array[float]]] = {}
+        self._series: dict[tuple[str, Instance], tuple[array[float], array[float]]] = {}
         self._thread = threading.Thread(target=self._run, name="keyshift-sampler", daemon=True)
 
     def __enter__(self) -> "Sampler":
@@ -114,11 +114,11 @@ class Sampler:
     def rows(self) -> list[Sample]:
         """All samples, in the order of their times; while samples are taken, those that are complete."""
         rows = [
-            (at, metric, kind, value)
-            for (metric, kind), (times, values) in [*self._series.items()]
+            Sample(at, metric, instance, value)
+            for (metric, instance), (times, values) in [*self._series.items()]
             for at, value in zip(times, values, strict=False)
         ]
-        return sorted(rows)
+        return sorted(rows, key=lambda row: row.at_s)
 
     @property
     def notes(self) -> list[str]:
@@ -138,16 +138,16 @@ class Sampler:
                 self._clock_set.append(set_by)
             ours = list(self._processes(moment - last))
             at_work = sum(value for metric, _, value in ours if metric in ("cpu_cores", AROUND))
-            for metric, kind, value in (*ours, *self._of_machine(at_work), *self._of_pods()):
-                moments, values = self._series.setdefault((metric, kind), (array("d"), array("d")))
+            for metric, instance, value in (*ours, *self._of_machine(at_work), *self._of_pods()):
+                moments, values = self._series.setdefault((metric, instance), (array("d"), array("d")))
                 moments.append(now)
                 values.append(value)
             before, last = now, moment
 
-    def _processes(self, passed_s: float) -> Iterator[tuple[str, str, float]]:
-        around, parts, names = dict(self._around()), dict(self._parts()), dict[int, str]()
-        memory: dict[str, float] = defaultdict(float)
-        cpu: dict[tuple[str, str], float] = defaultdict(float)
+    def _processes(self, passed_s: float) -> Iterator[tuple[str, Instance, float]]:
+        around, parts, of_job = dict(self._around()), dict(self._parts()), dict[int, Instance]()
+        memory: dict[Instance, float] = defaultdict(float)
+        cpu: dict[tuple[str, Instance], float] = defaultdict(float)
         below = {process.pid: process for process in processes.all_below()}
         apart = _apart(around)
         seen, spent = dict[int, tuple[str, float]](), dict[int, Spent]()
@@ -157,45 +157,46 @@ class Sampler:
                 with process.oneshot():  # what the system says of it is read once
                     seen[pid] = process.name(), process.memory_info().rss / 2**20
                     spent[pid] = Spent.of(process)
-        kinds, others = dict[int, tuple[str, str]](), {pid: around[pid] for pid in around.keys() - {os.getpid()}}
+        kinds, others = dict[int, tuple[str, Instance]](), {pid: around[pid] for pid in around.keys() - {os.getpid()}}
         for pid in (pid for pid in spent if pid not in apart):
             program, mib = seen[pid]
             beside = around.get(pid) or SERVERS.get(program) or _part(pid, spent, others)
-            kind = beside or _part(pid, spent, parts) or ("spark_jvm" if program == "java" else "python_workers")
-            if not beside:
-                names[pid] = kind
-                memory[kind] += mib
-            kinds[pid] = (AROUND if beside else "cpu_cores", kind)
+            if beside:
+                kinds[pid] = AROUND, Instance(beside)
+                continue
+            kind = Instance("spark_jvm" if program == "java" else "python_workers")
+            of_job[pid] = instance = _part(pid, spent, parts) or kind
+            memory[instance] += mib
+            kinds[pid] = "cpu_cores", instance
         for pid, seconds in self._cpu.since(spent, below):
             if pid in kinds:  # else it is apart: when it ends, this process hears of all that it has spent
                 cpu[kinds[pid]] += seconds
-        for kind, mib in memory.items():
-            yield "rss_mib", kind, mib
-        for (metric, kind), seconds in cpu.items():
-            yield metric, kind, seconds / passed_s
+        for instance, mib in memory.items():
+            yield "rss_mib", instance, mib
+        for (metric, instance), seconds in cpu.items():
+            yield metric, instance, seconds / passed_s
         self._looks += 1
         if self._looks % NETWORK_EVERY == 1:
-            self._connections.look(names)
-            for kind, total in self._connections.total.items():
-                yield from _over_network(kind, total)
+            self._connections.look(of_job)
+            for instance, total in self._connections.total.items():
+                yield from _over_network(instance, total)
 
-    def _of_pods(self) -> Iterator[tuple[str, str, float]]:
-        newest, parts = dict[str, PodUsed](), dict[str, str]()
-        for part, told in self._pods():
-            parts[told.host] = part
+    def _of_pods(self) -> Iterator[tuple[str, Instance, float]]:
+        newest, replicas = dict[str, PodUsed](), dict[str, int | None]()
+        for replica, told in self._pods():
+            replicas[told.host] = replica
             newest[told.host] = max(newest.get(told.host, told), told, key=lambda each: each.at_us)
         for host, now in newest.items():
             before, first = self._used.setdefault(host, now), self._first.setdefault(host, now)
             if (passed_s := (now.at_us - before.at_us) / SECOND_US) <= 0:
                 continue
-            self._used[host], pod = now, f"pod {[*self._first].index(host) + 1}"
-            name = f"{parts[host]}, {pod}" if parts[host] else pod
-            yield "cpu_cores", name, (now.cpu_s - before.cpu_s) / passed_s
-            yield "rss_mib", name, now.memory_bytes / 2**20
+            self._used[host], pod = now, Instance(f"pod {[*self._first].index(host) + 1}", replicas[host])
+            yield "cpu_cores", pod, (now.cpu_s - before.cpu_s) / passed_s
+            yield "rss_mib", pod, now.memory_bytes / 2**20
             total = Bytes(now.sent_bytes - first.sent_bytes, now.received_bytes - first.received_bytes)
-            yield from _over_network(name, total)
+            yield from _over_network(pod, total)
 
-    def _of_machine(self, ours: float) -> Iterator[tuple[str, str, float]]:
+    def _of_machine(self, ours: float) -> Iterator[tuple[str, Instance, float]]:
         """Sample the machine, by a clock of its own: when it is full, the look at all processes may take long."""
         (last, before), self._machine = self._machine, (time.monotonic(), processors_s())
         now, spent = self._machine
@@ -205,11 +206,13 @@ class Sampler:
             cores = {ALL: allowed, BUSY: min(ours, allowed)}
         else:
             cores[OTHERS] = max(0.0, cores[BUSY] - ours)
-            yield DISTURBED, "machine", float(cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL])
+            much = cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL]
+            yield DISTURBED, Instance("machine"), float(much)
         for kind, value in cores.items():
-            yield MACHINE, kind, value
+            yield MACHINE, Instance(kind), value
         with contextlib.suppress(OSError, StopIteration), open("/proc/stat") as file:  # Linux alone tells
-            yield WAITING, "machine", float(next(line.split()[1] for line in file if line.startswith("procs_running")))
+            running = next(line.split()[1] for line in file if line.startswith("procs_running"))
+            yield WAITING, Instance("machine"), float(running)
 
 
 def sees_others() -> bool:
@@ -228,16 +231,16 @@ def clocks() -> tuple[float, float]:
             return now, moment
 
 
-def _part(pid: int, spent: Mapping[int, Spent], parts: Mapping[int, str]) -> str | None:
+def _part(pid: int, spent: Mapping[int, Spent], parts: Mapping[int, T]) -> T | None:
     """The part that the process belongs to."""
     while pid not in parts and pid in spent:
         pid = spent[pid].parent
     return parts.get(pid)
 
 
-def _over_network(name: str, total: Bytes) -> Iterator[tuple[str, str, float]]:
-    yield SENT, name, total.sent / 2**20
-    yield RECEIVED, name, total.received / 2**20
+def _over_network(instance: Instance, total: Bytes) -> Iterator[tuple[str, Instance, float]]:
+    yield SENT, instance, total.sent / 2**20
+    yield RECEIVED, instance, total.received / 2**20
 
 
 def spent_s(around: Collection[int]) -> dict[int, float]:

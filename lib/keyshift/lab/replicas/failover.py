@@ -43,9 +43,13 @@ class ReplicasFailover:
         newest = self._points.newest
         return [len(each.began) for each in self._replicas.all], newest.savepoint.name if newest else ""
 
+    def require_driver(self) -> None:
+        """Raise Deposed if another process has claimed one of the jobs."""
+        self._replicas.require_driver()
+
     def journal(self) -> SystemJournal:
         """See ``Failover``."""
-        self._replicas.require_driver()
+        self.require_driver()
         self._told = self._points.for_journal()
         before, point = (None, None, *self._told)[-2:]
         configs = [each.job.config for each in self._replicas.all]

@@ -26,7 +26,7 @@ from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import Deposed
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing
-from keyshift.results.from_records import OF_A_REPLICA
+from keyshift.model.records import Instance
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.copies import Incarnation, Standing
 from keyshift.traffic.topics import Epochs
@@ -214,14 +214,12 @@ class Replicas:
         """The jobs of the replicas that live; for any thread."""
         return [replica.job for replica in self.living]
 
-    def parts(self) -> dict[int, str]:
-        """The names of replicas by the processes of their applications, and those of spare ones, as far as these run;
-        for any thread.
-        """
+    def parts(self) -> dict[int, Instance]:
+        """The replicas by the processes of their applications, and spare ones, as far as these run; for any thread."""
         replicas = {
-            pid: f"{OF_A_REPLICA}{each.number}" for each in self.all if (pid := each.application.pid) is not None
+            pid: Instance(replica=each.number) for each in self.all if (pid := each.application.pid) is not None
         }
-        return dict.fromkeys(self._spares.pids, "spare") | replicas
+        return dict.fromkeys(self._spares.pids, Instance("spare")) | replicas
 
     def begin(self) -> None:
         """Start their applications, all at once; see ``Application.await_ready``."""

@@ -155,10 +155,14 @@ class LiveReplicas:
         return len(_answering(living, self._hit)) < len(living) or self._returns.to_come
 
     @property
+    def migrating(self) -> bool:
+        """Whether something is to move or moves."""
+        return self._requests.waits or any(replica.system.plans.busy for replica in self._replicas.living)
+
+    @property
     def busy(self) -> bool:
-        """Whether something is to move, a replica is on its way back, or a service is away."""
-        waits = self._requests.waits or self.returning
-        return waits or any(replica.system.busy for replica in self._replicas.living)
+        """Whether it migrates, a replica is on its way back, or a service is away."""
+        return self.migrating or self.returning or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:
         """Let a fault happen. A replica that is killed, or stopped, is the one that has lived for longest; an executor
@@ -254,10 +258,6 @@ class LiveReplicas:
             "snapshots": len(self._points.taken),
             "snapshot_bytes": sum(newest[-1].state.values()) if (newest := self._points.taken) else None,
         }
-
-    def require_driver(self) -> None:
-        """Raise Deposed if another process has claimed one of the jobs."""
-        self._replicas.require_driver()
 
 
 def _answering(living: Iterable[LedReplica], hit: Mapping[Member, float]) -> list[LedReplica]:

@@ -11,7 +11,7 @@ from keyshift.experiment.scenario import Action, Migrate
 from keyshift.lab.controls import JobControls
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.run_loop import LOOK_S, RunLoop, Script, ScriptStep
-from keyshift.lab.system import KeyshiftJob, LiveSystem, SystemUnderTest
+from keyshift.lab.system import LiveSystem, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected, QueryDied, ServiceUnavailable
 from keyshift.model.notes import Activity, Doing
 from keyshift.wire.faults import Fault
@@ -73,14 +73,9 @@ def _controls(run: RunLoop) -> JobControls:
     return JobControls(run, system, Migrations(run, system).request, run.spec.tasks)
 
 
-def _migrating(system: SystemUnderTest) -> bool:
-    """Whether a migration is to come or under way; that a service is away is none."""
-    return system.plans.busy if isinstance(system, KeyshiftJob) else system.busy
-
-
 def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -> None:
     match action:
-        case Migrate(cancels=True) if _migrating(system):
+        case Migrate(cancels=True) if system.migrating:
             system.cancel()
         case Migrate(change, replace):
             system.request(change, replace)

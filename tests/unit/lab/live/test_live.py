@@ -15,7 +15,7 @@ from small_live import Stage, Traffic, live_job
 
 from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, Double, MoveBy, Rate, Scale
-from keyshift.experiment.live_spec import live_spec, most_slots, parameters
+from keyshift.experiment.live_spec import live_spec, parameters, wanted_slots
 from keyshift.lab import run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.status import LEADS_TO, JobLife, JobState
@@ -43,7 +43,7 @@ def test_a_live_job_takes_snapshots_and_survives_deaths_unless_it_is_told_otherw
     assert (spec.job.snapshot_s, spec.run.recoveries, spec.tasks) == (10.0, 5, {"counter": 4})
     spec = live_spec({"job.snapshot_s": 0, "recoveries": 1, "slots_max": 7})
     assert (spec.job.snapshot_s, spec.run.recoveries, spec.tasks) == (0.0, 1, {"counter": 7})
-    assert most_slots(spec) == 16
+    assert wanted_slots(spec) == 16
     assert not {"trigger_s", "seconds", "fault"} & parameters(spec).keys()
     assert parameters(spec)["slots_max"] == 7
 

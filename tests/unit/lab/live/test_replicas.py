@@ -9,7 +9,7 @@ from small_live import live_job
 
 from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate, Scale
-from keyshift.experiment.live_spec import live_spec, most_slots, parameters, partitions
+from keyshift.experiment.live_spec import live_spec, parameters, partitions, wanted_slots
 from keyshift.lab.judge.evaluation import NEVER_DIED
 from keyshift.lab.live.journal import journal_from_json, journal_to_json
 from keyshift.lab.replicas import returning
@@ -66,7 +66,7 @@ def test_one_writes_its_state_down_every_few_seconds_and_there_are_slots_to_scal
     spec = live_spec(TWO)
     assert (spec.job.snapshot_s, spec.job.returns, spec.scenario.trigger) == (10.0, True, "scale")
     assert not spec.job.takes_snapshots, "it does not go on from them by itself"
-    assert (spec.tasks, most_slots(spec), partitions(spec)) == ({"counter": 4}, 4, 4)
+    assert (spec.tasks, wanted_slots(spec), partitions(spec)) == ({"counter": 4}, 4, 4)
     assert parameters(spec)["replicas"] == 2
     assert live_spec({"job.replicas": 2, "ordering": "time_merge", "slots_max": 7}).tasks == {"counter": 7}
     chain = live_spec(TWO | {"workload": "chain", "stage_slots": "counter-1:6"})

@@ -128,7 +128,7 @@ def test_several_runs_have_the_load_that_the_dearest_of_them_can_have():
 
 
 def test_an_event_that_computes_more_counts_for_more(monkeypatch):
-    monkeypatch.setattr(auto_load, "event_cpu_us", lambda workload: 5.0 if workload.name == "keycount" else 505.0)
+    monkeypatch.setattr(auto_load, "more_cpu_us", lambda workload, than: 500.0 * (workload.name != than.name))
     few = chosen([make_spec(AUTO | {"workload": "windowcount"})], cost())
     assert few.rate < chosen([make_spec(AUTO)], cost()).rate == 2000
 

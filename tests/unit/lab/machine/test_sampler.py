@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from keyshift.lab.machine.sampler import CpuWatch, Sampler, Spending, Spent, processors_s, spent_s
-from keyshift.model.records import PodUsed
+from keyshift.model.records import Instance, PodUsed
 from keyshift.services import limits, processes
 from keyshift.waiting import wait_until
 
@@ -35,7 +35,7 @@ def stranger():
 
 
 def values(rows, metric, instance):
-    return [value for _, name, kind, value in rows if (name, kind) == (metric, instance)]
+    return [value for _, name, of, value in rows if (name, str(of)) == (metric, instance)]
 
 
 def test_processes_of_the_job_what_is_around_it_and_the_machine_are_told_apart(busy):
@@ -76,7 +76,7 @@ def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_mark
         assert wait_until(lambda: sum(values(sampler.rows, "disturbed", "machine")) > 0, 60.0)
     rows, found = sampler.rows, {}
     for at, metric, instance, value in rows:
-        found.setdefault(at, {}).setdefault(metric, {})[instance] = value
+        found.setdefault(at, {}).setdefault(metric, {})[str(instance)] = value
     assert stranger not in {process.pid for process in psutil.Process().children(recursive=True)}
     for sample in found.values():
         ours = sum(sum(sample.get(metric, {}).values()) for metric in ("cpu_cores", "harness_cores"))
@@ -92,7 +92,7 @@ def test_in_a_container_with_a_quota_processors_are_of_that_and_nobody_knows_of_
     sampler._machine = (time.monotonic() - 1.0, processors_s())
     for ours, busy in ((0.4, 0.4), (0.6, 0.5)):
         sampled = [each for each in sampler._of_machine(ours) if each[0] != "run_queue"]
-        assert sampled == [("machine_cores", "all", 0.5), ("machine_cores", "busy", busy)]
+        assert sampled == [("machine_cores", Instance("all"), 0.5), ("machine_cores", Instance("busy"), busy)]
     watch = CpuWatch(dict)
     watch._all = {kind: seconds - 5.0 for kind, seconds in watch._all.items()}
     assert watch.part().others_s == 0.0
@@ -177,27 +177,29 @@ def of_the_job(rows):
     """Seconds of CPU of all Python processes. Other tests may have left a Spark below this process, which is idle."""
     times = sorted({at for at, *_ in rows})
     passed = {after: after - before for before, after in pairwise(times)}
-    return sum(value * passed.get(at, 0.0) for at, *what, value in rows if what == ["cpu_cores", "python_workers"])
+    what = ["cpu_cores", Instance("python_workers")]
+    return sum(value * passed.get(at, 0.0) for at, *of, value in rows if of == what)
 
 
 def test_of_pods_what_they_used_since_they_told_last_is_sampled_once_whoever_of_their_slots_tells_it():
-    other = "", PodUsed("10.0.0.1", 1_000_000, 1.0, 9 << 20, 0, 0)
-    told = [("", PodUsed("10.0.0.2", 1_000_000, 5.0, 3 << 20, 1 << 20, 0)), other]
+    other = None, PodUsed("10.0.0.1", 1_000_000, 1.0, 9 << 20, 0, 0)
+    told = [(None, PodUsed("10.0.0.2", 1_000_000, 5.0, 3 << 20, 1 << 20, 0)), other]
     sampler = Sampler(dict, lambda: told)
     assert list(sampler._of_pods()) == [], "since when is not known"
-    told[0] = "", PodUsed("10.0.0.2", 3_000_000, 6.0, 4 << 20, 3 << 20, 6 << 20)
-    told.append(("", PodUsed("10.0.0.2", 2_000_000, 5.5, 4 << 20, 0, 0)))  # another slot of it, which is late
+    told[0] = None, PodUsed("10.0.0.2", 3_000_000, 6.0, 4 << 20, 3 << 20, 6 << 20)
+    told.append((None, PodUsed("10.0.0.2", 2_000_000, 5.5, 4 << 20, 0, 0)))  # another slot of it, which is late
+    pod = Instance("pod 1")
     assert list(sampler._of_pods()) == [
-        ("cpu_cores", "pod 1", 0.5),
-        ("rss_mib", "pod 1", 4.0),
-        ("sent_mib", "pod 1", 2.0),
-        ("received_mib", "pod 1", 6.0),
+        ("cpu_cores", pod, 0.5),
+        ("rss_mib", pod, 4.0),
+        ("sent_mib", pod, 2.0),
+        ("received_mib", pod, 6.0),
     ]
     assert list(sampler._of_pods()) == [], "nobody has told anything new"
-    told[:] = [("", PodUsed("10.0.0.2", 5_000_000, 6.0, 4 << 20, 4 << 20, 6 << 20))]
-    assert ("sent_mib", "pod 1", 3.0) in sampler._of_pods(), "since it was seen first"
-    told[:] = [("replica 1", PodUsed("10.0.0.1", 3_000_000, 2.0, 9 << 20, 0, 0))]
-    assert ("cpu_cores", "replica 1, pod 2", 0.5) in sampler._of_pods()
+    told[:] = [(None, PodUsed("10.0.0.2", 5_000_000, 6.0, 4 << 20, 4 << 20, 6 << 20))]
+    assert ("sent_mib", pod, 3.0) in sampler._of_pods(), "since it was seen first"
+    told[:] = [(1, PodUsed("10.0.0.1", 3_000_000, 2.0, 9 << 20, 0, 0))]
+    assert ("cpu_cores", Instance("pod 2", 1), 0.5) in sampler._of_pods()
 
 
 @pytest.fixture
@@ -213,7 +215,7 @@ def with_child():
 
 
 def test_processes_below_that_of_a_part_are_of_the_part(with_child, busy):
-    with Sampler(dict, parts=lambda: {with_child: "replica 1"}) as sampler:
+    with Sampler(dict, parts=lambda: {with_child: Instance(replica=1)}) as sampler:
         assert wait_until(lambda: sum(values(sampler.rows, "cpu_cores", "replica 1")) > 0, 60.0)
     rows = sampler.rows
     assert max(values(rows, "rss_mib", "replica 1")) > 1

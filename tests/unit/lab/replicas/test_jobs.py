@@ -15,6 +15,7 @@ from keyshift.lab.replicas.jobs import Replicas
 from keyshift.lab.replicas.spares import Spares
 from keyshift.model.errors import Deposed, QueryDied, ServiceUnavailable
 from keyshift.model.markers import StateWritten
+from keyshift.model.records import Instance
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.copies import Incarnation
 from keyshift.wire.faults import parse
@@ -178,7 +179,7 @@ def test_all_of_them_end_whatever_fails_in_one(made, ask, failing):
 def test_a_replica_is_a_part_of_the_job_with_all_that_runs_below_its_application(made):
     assert made.replicas.parts() == {}, "none has begun"
     made.replicas.all[1].application.pid = 77
-    assert made.replicas.parts() == {77: "replica 1"}
+    assert made.replicas.parts() == {77: Instance(replica=1)}
 
 
 def test_whoever_claims_one_of_them_deposes_the_driver_of_all(made):
@@ -313,10 +314,10 @@ def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_
     spare = next(each for each in made.opened if each.name == "spare-0")
     assert spare.did == ["begin", "await_ready"] and spare.gives_way
     spare.pid = 78
-    assert made.replicas.parts() == {78: "spare"}
+    assert made.replicas.parts() == {78: Instance("spare")}
     made.replicas.begin_next(first)
     assert first.application is spare and spare.did == ["begin", "await_ready"]
-    assert made.replicas.parts() == {78: "replica 0"}
+    assert made.replicas.parts() == {78: Instance(replica=0)}
     made.replicas.begin_next(first)
     assert first.application.name == "0-1", "there is none left"
     made.replicas.fill_spares()

@@ -145,6 +145,7 @@ def test_a_replica_is_on_its_way_back_from_the_moment_of_its_death_on(made):
     assert not job.system.returning
     job.every[0].kill()
     assert job.system.returning, "the next one to die must not be the other one"
+    assert job.system.busy and not job.system.migrating
     job.system.check()
     assert job.system.returning
     begun[0].full()
