@@ -264,7 +264,7 @@ class Run:
         self.job.start([in_units(shape.point, each) for each in begin])
         if shape.dies_at_s is not None:
             threading.Timer(shape.dies_at_s, self._beside, (self._kill_query,)).start()
-        if (ahead := shape.point.phase(0)).copies == "periodic":
+        if (ahead := shape.point.of_migration(0)).copies == "periodic":
             stage = self.job.stages[0]
             self._first = self._draw_target(stage, stage.assignment)
             copies = make_plan(ahead, stage.assignment, self._first).copies
@@ -326,7 +326,7 @@ class Run:
 
     def _plan(self, stage: LedStage, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of a migration, and copies before them if the strategy wants some."""
-        point = self.shape.point.phase(number)
+        point = self.shape.point.of_migration(number)
         if self._rng.random() < 0.3 and not self.shape.held_s:
             self.seen["measured"] += len(stage.ask.measure())
         heat = [self._rng.random() for _ in current.owner]

@@ -92,14 +92,14 @@ class StagePlans:
 
         ``point``: its strategy, instead of that of the run.
         """
-        point = point or self._point.phase(self.past.requested)
+        point = point or self._point.of_migration(self.past.requested)
         if point.copies == "periodic":
             copies = self._proposed(point, change, self.led.assignment).plan.copies
             self._copy(self.past.requested, copies, point)
 
     def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
         """Plan a change as the next migration would be planned now. ``point``: instead of the strategy of the run."""
-        return self._proposed(point or self._point.phase(self.past.requested), change, self.led.assignment)
+        return self._proposed(point or self._point.of_migration(self.past.requested), change, self.led.assignment)
 
     def steps(self, number: int, change: Change, proposal: Proposal | None, current: Assignment) -> tuple[Step, ...]:
         """Give the steps of the ``number``-th migration, from where the units are by now; copies first, if it wants
@@ -114,7 +114,8 @@ class StagePlans:
             return ()
         try:
             if proposal is None or proposal.begin.owner != current.owner:
-                proposal = self._proposed(proposal.point if proposal else self._point.phase(number), change, current)
+                point = proposal.point if proposal else self._point.of_migration(number)
+                proposal = self._proposed(point, change, current)
             last, slots = max(proposal.target.owner), self.led.config.slots
             if last >= slots and not proposal.point.restarts:  # a restart has taken it away meanwhile
                 raise BadInput(f"slot {last} is not provisioned any more, only slots 0 to {slots - 1} are")
