@@ -124,8 +124,8 @@ class Plans(Protocol):
 
 
 class LiveSystem(SystemUnderTest, Protocol):
-    """A system that can be asked how it is, and for ``plans``, while it runs. ``status``, ``phases`` and ``notes`` are
-    for any thread.
+    """A system that can be asked how it is, and for ``plans``, while it runs. ``status``, ``activities`` and ``notes``
+    are for any thread.
     """
 
     measured_of: int | None  # the replica of which ``measure`` told last; None without replicas
@@ -151,7 +151,7 @@ class LiveSystem(SystemUnderTest, Protocol):
         """Whether a replica is on its way back, or lives and is not full yet."""
 
     @property
-    def phases(self) -> Mapping[str, Activity]:
+    def activities(self) -> Mapping[str, Activity]:
         """What happens to the state of each stage now."""
 
     @property
@@ -340,7 +340,7 @@ class KeyshiftJob:
         self._job.note(line)
 
     @property
-    def phases(self) -> dict[str, Activity]:
+    def activities(self) -> dict[str, Activity]:
         """What happens to the state of each stage now, as its coordinator says; for any thread."""
         return {stage.name: stage.doing.activity for stage in self._job.stages}
 

@@ -196,12 +196,13 @@ class LiveJob:
         return {"looks": len(made), "moves": made.moves, "decisions": newest}
 
     @property
-    def phases(self) -> Mapping[str, Activity]:
+    def activities(self) -> Mapping[str, Activity]:
         """What happens to the state of each stage now; nothing of a job that has not begun."""
         if self._run is None or not self.ready.is_set():
             return {}
         of_all = self._run.loop.reporter.doing.activity
-        return {name: own if of_all.of_stage else of_all for name, own in self._run.system.phases.items()}
+        of_each = self._run.system.activities
+        return {name: of_each[name] if of_all.of_stage else of_all for name in of_each}
 
     @property
     def latencies(self) -> Mapping[int, Latencies]:
