@@ -33,9 +33,9 @@ SLICE_KEYS = 256  # read from or written to live state at a time, so that nobody
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where the keys of a partial unit are: a ``place`` that the driver knows."""
+    """Where the keys of a partial unit are: an ``address`` that the shell knows."""
 
-    place: Any
+    address: Any
     mode: Mode
     stay: Stay
 
@@ -44,7 +44,7 @@ class Home:
 class Errand:
     """Something to be done at a home: to fetch ``keys``, to write what changed, to fetch the rest, to drop it all.
 
-    Errands for one place are carried in their order, those of one kind together if several wait. One that fails is
+    Errands for one address are carried in their order, those of one kind together if several wait. One that fails is
     carried again.
     """
 
@@ -54,7 +54,7 @@ class Errand:
 
 
 class KeyAccess(Generic[Events]):
-    """The key access of one slot; false without partial units. ``errands``: those not given to the driver yet."""
+    """The key access of one slot; false without partial units. ``errands``: those not given to the shell yet."""
 
     def __init__(
         self,

@@ -162,7 +162,7 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     manifest = made.store.manifest(made.complete.newest[-1].name)
     assert manifest.workload == CONFIG.workload
     assert manifest.stages["counter"].assignment.owner == (0, 0, 1, 1)
-    assert sorted(made.store.places(made.complete.newest[-1].name, "counter")) == [0, 1, 2, 3]
+    assert sorted(made.store.locations(made.complete.newest[-1].name, "counter")) == [0, 1, 2, 3]
     assert made.notes == []
 
 
@@ -216,7 +216,7 @@ def test_what_a_journal_has_is_not_removed_before_another_one_is_on_disk(made):
     until(lambda: made.complete.last)
     first = made.complete.for_journal()[0].name
     until(lambda: len(made.complete.taken) > 4)
-    assert sorted(made.store.places(first, "counter")) == [0, 1, 2, 3]
+    assert sorted(made.store.locations(first, "counter")) == [0, 1, 2, 3]
     made.complete.journaled([])
     until(lambda: first not in names_in(made))
 

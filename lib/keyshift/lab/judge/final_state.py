@@ -213,8 +213,8 @@ def _parts(store: SavepointStore, manifest: SavepointManifest, timers: list[pd.D
     take an hour. Timers of the first stage go into ``timers``.
     """
     for number, saved in enumerate(manifest.stages.values()):
-        for slot, places in saved.places.items():
-            of_slot = SavedStage(saved.assignment, {slot: places}).by_unit()
+        for slot, locations in saved.places.items():
+            of_slot = SavedStage(saved.assignment, {slot: locations}).by_unit()
             for some in store.read(of_slot):
                 values = [(each.unit, batch) for each in some for batch in each.values]
                 yield from _tables(values, stage=number, slot=slot)
@@ -230,5 +230,5 @@ def _tables(of_units: Sequence[tuple[int, pa.RecordBatch]], **more: int) -> Iter
 
 
 def _inventory(name: str, saved: SavedStage) -> Inventory:
-    units = [(place.unit, slot) for slot, places in saved.places.items() for place in places]
+    units = [(location.unit, slot) for slot, locations in saved.places.items() for location in locations]
     return Inventory(name, saved.assignment, units)
