@@ -71,7 +71,7 @@ class WatchedJob:
     def do(self, command: Command) -> None:
         """Have the job carry out ``command``. Raises BadInput if the job refuses it."""
         client = self._client()
-        self.history.mark(str(command))
+        self.history.note_request(str(command))
         client.do(command)
 
     def stop(self, say: Say | None = None) -> Manifest:

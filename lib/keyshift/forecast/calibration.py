@@ -174,7 +174,7 @@ def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
         yield "a job that lasts has commands, other strategies and rates; take runs"
     if not (isinstance(workload, Keyed) and workload.from_start):
         yield f"the keys of workload {workload.name} are not fixed; take keycount or micro, from the start"
-    if any(source.changes for source in workload.sources):
+    if any(source.drifts for source in workload.sources):
         yield f"workload = {workload.name}: its later events are not like its earlier ones"
     if spec.point().of_migration(0).replicate and (share := getattr(workload, "active_share", 1.0)) < 1:
         yield f"active_share = {share:g}: copies are simulated as if every event changed its key"

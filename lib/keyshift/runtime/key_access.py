@@ -139,7 +139,7 @@ class KeyAccess(Generic[Events]):
         """Write back what changed in these units, which were worked on, of keys that live elsewhere."""
         for unit in units:
             home = self._homes.get(unit)
-            if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changes(HOME)):
+            if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changed_keys(HOME)):
                 continue
             self._absent.arrived(unit, changed)  # new keys are here, and known
             unwritten = self._unwritten.setdefault(home.stay, {})
@@ -212,7 +212,7 @@ class KeyAccess(Generic[Events]):
         state = self._states[unit]
         for key in self._absent.evict(unit, written):
             state.delete(key)
-        state.changes(HOME)
+        state.changed_keys(HOME)
 
     def arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.KeyValue]) -> bool:
         """Take the answer for ``keys``: those that exist. Gives whether they live here from now on."""
@@ -248,5 +248,5 @@ class KeyAccess(Generic[Events]):
             if key in lacking:
                 state.values[key] = value
         if home.mode.transfer == "remote":
-            state.changes(HOME)  # what came is not what has to be written back
+            state.changed_keys(HOME)  # what came is not what has to be written back
         self._absent.arrived(unit, keys)

@@ -66,7 +66,7 @@ class Snapshots:
                     state.track(NAME)
                 parts.append(self._whole(unit, state))
                 continue
-            changes, edits = state.changes(NAME), state.timers.edits
+            changes, edits = state.changed_keys(NAME), state.timers.edits
             if not changes and edits == before.edits:
                 continue
             before.parts, before.rows, before.edits = before.parts + 1, before.rows + len(changes), edits

@@ -32,7 +32,7 @@ from keyshift.traffic.entry import CommandLines, TrafficConfig, run
 from keyshift.traffic.load import Schedule
 from keyshift.traffic.messages import Begin, EndLoad, LoadDone, OfLoad, Ready, SetRate, SkipEvents, SoFar, Stop
 from keyshift.traffic.process import say
-from keyshift.traffic.writer import Writer, connect
+from keyshift.traffic.writer import Writer, producer_of
 from keyshift.workloads import Partition, results_due
 from keyshift.workloads.event_files import EventFile
 
@@ -202,7 +202,7 @@ def aligned(begin_us: float, frame_us: float, start_us: int) -> float:
 def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
     config.topic.require_partitions()
-    generator = Generator(config, connect(config.topic))
+    generator = Generator(config, producer_of(config.topic))
     mine, partitions = generator.routers, config.topic.partitions
     for router in mine:
         generator.send(router, now_us())

@@ -79,7 +79,7 @@ def as_stored(job: RunSpec, specs: Sequence[RunSpec]) -> Sequence[RunSpec]:
 
 def _alone(spec: RunSpec) -> bool:
     several = spec.job.replicas > 1 or len(spec.changes) != 1
-    changes = spec.run.rate_steps or any(source.changes for source in spec.workload.sources)
+    changes = spec.run.rate_steps or any(source.drifts for source in spec.workload.sources)
     return bool(several or spec.scenario.fault or changes or spec.run.events)
 
 
