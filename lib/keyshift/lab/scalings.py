@@ -36,17 +36,17 @@ class Scalings(Sequence[Scaling]):
         return len(self._rows) // self._width
 
     @overload
-    def __getitem__(self, place: int) -> Scaling: ...
+    def __getitem__(self, index: int) -> Scaling: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Scaling]: ...
+    def __getitem__(self, index: slice) -> list[Scaling]: ...
 
-    def __getitem__(self, place: int | slice) -> Scaling | list[Scaling]:
-        places = range(len(self))[place]
-        return self._made(places) if isinstance(places, int) else [*map(self._made, places)]
+    def __getitem__(self, index: int | slice) -> Scaling | list[Scaling]:
+        chosen = range(len(self))[index]
+        return self._made(chosen) if isinstance(chosen, int) else [*map(self._made, chosen)]
 
-    def _made(self, place: int) -> Scaling:
-        row = self._rows[place * self._width : (place + 1) * self._width].tolist()
+    def _made(self, index: int) -> Scaling:
+        row = self._rows[index * self._width : (index + 1) * self._width].tolist()
         at_s, offered_per_s, backlog, missed_s, migrating, migrated_at_s, reason, *costs = row[:_OF_LOOK]
         stages, seen = [], []
         for begin in range(_OF_LOOK, self._width, _OF_STAGE):
