@@ -29,7 +29,6 @@ from engine import HERE, Bucket, Engine, Topic
 from flaky_flight import Failures
 from leading import Fate, MortalAttempt
 from nodes import Ensemble, Session
-from order_services import OrderServices
 from shape import Shape, draw
 
 from keyshift import objects
@@ -57,6 +56,7 @@ from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.task import SlotTask
 from keyshift.workloads import results_due, workloads
+from order_services import OrderServices
 
 T = TypeVar("T")
 LOAD_S = 6.0  # of load, at the most: a job that is slower than it would have a backlog for minutes
