@@ -464,9 +464,9 @@ class Run:
 
     def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None], replica: int = 0) -> None:
         """Until each of ``slots`` has said it."""
-        self.await_that(f"slots say {said.kind!r}", lambda: set(slots) <= self.said(said))
+        self.await_that(f"slots say {said.kind!r}", lambda: set(slots) <= self.slots_that_said(said))
 
-    def said(self, what: Marker) -> set[int]:
+    def slots_that_said(self, what: Marker) -> set[int]:
         """The slots that have said it."""
         return {said.slot for said in list(self.engine.markers) if said.marker == what}
 

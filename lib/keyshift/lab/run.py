@@ -106,7 +106,7 @@ class Lab:
         That takes about twenty seconds. What is measured while others take much is for this lab only. Raises BadInput
         if executors run elsewhere, KeyshiftError if that job dies.
         """
-        known = None if again else self._load_cost or costs.kept(self._home)
+        known = None if again else self._load_cost or costs.kept_cost(self._home)
         self._load_cost = cost = known or self._measure_load_cost()
         if known is None and cost.disturbed:
             self.say(
@@ -163,7 +163,7 @@ class Lab:
             raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
         [spec] = self.settled([spec])
         self._live = job = LiveJob(self.record, spec, on_end)
-        job.most = self.most_slots(spec)
+        job.most_slots = self.most_slots(spec)
         threading.Thread(target=job.keep, name="keyshift-job", daemon=True).start()
         try:
             job.await_ready()
@@ -304,16 +304,16 @@ class Lab:
             with interrupts_wait():
                 all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill}, self.say)
                 if end.of(ended_by).over:  # nobody goes on with it then
-                    end.left = all_of({"claim": job.end}, self.say)
+                    end.undeleted = all_of({"claim": job.end}, self.say)
                 # Without the claim what may outlive us could be another one's; of a run nobody else can have anything.
-                if end.decide(ended_by).over and not (end.left and end.outlives):
+                if end.decide(ended_by).over and not (end.undeleted and end.outlives):
                     steps = {"topics": traffic.close, "nodes and snapshots": job.clean}
                     backend = spec.backend.name, spec.backend.settings, self._endpoints.redis
                     for each in configs:
                         stores: Callable[[], None] = partial(clean_stores, *backend, each.job)
                         steps |= {f"stores of {each.job}" if several else "stores": stores}
-                    end.left += all_of(steps, self.say)
-                    end.deleted = not end.left
+                    end.undeleted += all_of(steps, self.say)
+                    end.deleted = not end.undeleted
 
     def _faults(self, note: Say, several: bool, faults: Sequence[Fault]) -> BesideRun:
         """Choose who carries out faults of services, and of executors that are pods; replicas delete their own."""

@@ -116,8 +116,8 @@ class Plans(Protocol):
     def ended(self, stage: str, number: int) -> bool | None:
         """See ``JobPlans.ended``."""
 
-    def found(self, stage: str) -> tuple[SlotId, ...] | None:
-        """See ``JobPlans.found``."""
+    def owners_before(self, stage: str) -> tuple[SlotId, ...] | None:
+        """See ``JobPlans.owners_before``."""
 
     def cancel(self) -> None:
         """Take back what has not begun. Raises BadInput if that is not possible."""

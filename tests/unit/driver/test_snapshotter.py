@@ -79,7 +79,7 @@ class Leader(StepLog):
     def assignment_of(self, version):
         return replace(self.assignment, version=version)
 
-    def said(self, what):
+    def slots_that_said(self, what):
         return self.said_by if what.savepoint in self.snapshots else set()
 
 
@@ -149,7 +149,7 @@ def test_what_slots_have_acknowledged_stays_while_a_leader_may_wait_for_it(made)
 
 
 def test_a_snapshot_has_all_state_and_where_routers_continue(made):
-    made.leader.said = lambda what: {0, 1} if what.savepoint == next(iter(made.leader.snapshots)) else set()
+    made.leader.slots_that_said = lambda what: {0, 1} if what.savepoint == next(iter(made.leader.snapshots)) else set()
     made.begin()
     until(lambda: made.complete.last)
     made.snapshotters[0].end()
@@ -206,7 +206,7 @@ def test_what_slots_have_said_of_steps_goes_in_a_replica_as_soon_as_it_is_writte
         log.records[version] = StepRecord(version, STEP, 1)
         made.nodes.acknowledge(ack(version, "installed", 0), UnitsCame((), 1))
     made.nodes.publish(STEPS, PublishedSteps(MOVES + 2, ((MOVES + 2, STEP),), 0, ""))
-    clear_acknowledgements(stage, log, log.told)
+    clear_acknowledgements(stage, log, log.told_by_all)
     assert acknowledged(made) == {MOVES + 1, MOVES + 2}, "one has had another end, and one is under way"
     assert log.records[MOVES].released == {1: UnitsLeft(())}
 

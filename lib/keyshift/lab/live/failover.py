@@ -83,7 +83,7 @@ class Failover(Protocol):
     def journal(self) -> SystemJournal:
         """What another process needs to go on. Raises Deposed if another one has claimed the job."""
 
-    def kept(self) -> None:
+    def journal_written(self) -> None:
         """Hear that the journal that was told last is written down: what only older ones refer to may go."""
 
     def claim(self, journal: SystemJournal) -> int:
@@ -125,7 +125,7 @@ class JobFailover:
             plans=self.plans(),
         )
 
-    def kept(self) -> None:
+    def journal_written(self) -> None:
         """See ``Failover``."""
         if (past := self._past) is None:
             return

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from keyshift.experiment.commands import UNDER_WAY, Command, CommandAnswer
 from keyshift.experiment.live_spec import most_slots, parameters, partitions
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.autoscaler import told
+from keyshift.lab.autoscaler import decision_told
 from keyshift.lab.controls import JobControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.journal import Keeper
@@ -51,7 +51,7 @@ class LiveJob:
     ) -> None:
         self._record, self.spec, self._on_end, self._keeper = record, spec, on_end, keeper or Keeper()
         resumed = self._keeper.resumed
-        self.most = dict.fromkeys(spec.tasks, most_slots(spec))  # slots of each stage that a restart may lead to
+        self.most_slots = dict.fromkeys(spec.tasks, most_slots(spec))  # slots of each stage that a restart may lead to
         self.run_id = resumed().run_id if resumed else new_run_id(spec.workload.name, spec.strategy.name)
         self.ready, self.ended = threading.Event(), threading.Event()
         self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
@@ -192,7 +192,7 @@ class LiveJob:
         if self.spec.scenario.trigger != "auto":
             return None
         names = [stage.name for stage in self.spec.workload.stages]
-        newest = [told(each, names) for each in made[-TOLD:]]
+        newest = [decision_told(each, names) for each in made[-TOLD:]]
         return {"looks": len(made), "moves": made.moves, "decisions": newest}
 
     @property
@@ -214,7 +214,9 @@ class LiveJob:
     def do(self, command: Command, wait: bool = False) -> CommandAnswer:
         """Carry out a command and give its answer; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
-        answer = run.inbox.ask(lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.most)))
+        answer = run.inbox.ask(
+            lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.most_slots))
+        )
         if not wait or "number" not in answer:
             return answer
         migration = run.migrations.find(answer["stage"], answer["number"])

@@ -72,7 +72,7 @@ class StagePlans:
         self.past = PlansPast()  # its values are replaced, and never changed
         self._wanted: Change | None = None  # the one that was requested last, by this process
         self._first = -1  # the number of this process's first plan
-        self.found: tuple[SlotId, ...] | None = None  # see ``JobPlans.found``
+        self.owners_before: tuple[SlotId, ...] | None = None  # see ``JobPlans.owners_before``
         self._planned, self._target = -1, spec.start(led.name)  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
         self._copied_for = -1  # the number of the migration for which copies were ordered last
@@ -107,7 +107,7 @@ class StagePlans:
         """
         begin = time.perf_counter()
         if self._first in (-1, number):  # it may be planned once more
-            self._first, self.found = number, current.owner
+            self._first, self.owners_before = number, current.owner
         if self._planned not in (-1, number):
             self._ended[self._planned] = self._target.owner == current.owner
         if self._planned == number and self._target.owner == current.owner:  # a restart died when it had switched

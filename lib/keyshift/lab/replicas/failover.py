@@ -73,9 +73,9 @@ class ReplicasFailover:
             ),
         )
 
-    def kept(self) -> None:
+    def journal_written(self) -> None:
         """See ``Failover``."""
-        self._points.kept = self._told
+        self._points.in_journals = self._told
 
     def claim(self, journal: SystemJournal) -> int:
         """Claim the jobs of all replicas, and give the largest epoch. Each replica's job has its own epochs, and all of
