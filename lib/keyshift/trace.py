@@ -12,7 +12,7 @@ import pandas as pd
 
 
 class Trace:
-    """Rows of integers about one ``station``, as lines of a file in ``folder``: who writes them may be killed."""
+    """Rows of integers about one ``station``, as lines of a file in ``folder``: whatever dies, they are there."""
 
     def __init__(self, folder: str, station: str, columns: Sequence[str]) -> None:
         path = Path(folder) / f"{station}-{secrets.token_hex(4)}.csv"

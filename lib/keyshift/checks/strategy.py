@@ -51,7 +51,7 @@ def _check_without_heat(strategy: Strategy, view: Snapshot) -> None:
 
 
 def check_plan(strategy: Strategy, view: Snapshot) -> Plan:
-    """The plan of one phase from the snapshot, which is of key groups. What must be true of a plan is said here without
+    """Make a plan from ``view``, which is of key groups, and check it. What must be true of a plan is said here without
     ``make_plan``'s own words. Raises ContractBroken, and what ``make_plan`` raises.
     """
     before = copy.deepcopy(view)

@@ -212,8 +212,8 @@ class Snapshotter:
 
 
 def clear_acknowledgements(stage: LedStage, log: StepLog, needless: Collection[Version]) -> None:
-    """Clear what slots have acknowledged: of steps that are ``needless``, as the ``log`` has it, and of what is no step
-    there. Not of what is published: one that takes over waits for it.
+    """Clear what slots have acknowledged of steps that are ``needless``, as the ``log`` has it, and of what is no step
+    in the log. What is published stays: a coordinator that takes over waits for it.
     """
     participant = stage.participant
     if (published := participant.read(nodes.STEPS)) is None:

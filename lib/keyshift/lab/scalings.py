@@ -21,12 +21,12 @@ class Scalings(Sequence[Scaling]):
         self._width = _OF_LOOK + _OF_STAGE * stages
         self._rows = array("d")
         self._reasons: list[str] = []
-        self._places: dict[str, int] = {}  # of the reasons
+        self._indices: dict[str, int] = {}  # of the reasons
         self.moves = 0  # decisions by which something changes
 
     def append(self, made: Scaling) -> None:
         """Keep one more."""
-        reason = self._places.setdefault(made.reason, len(self._reasons))
+        reason = self._indices.setdefault(made.reason, len(self._reasons))
         if reason == len(self._reasons):
             self._reasons.append(made.reason)
         self.moves += made.moves
@@ -59,7 +59,7 @@ class Scalings(Sequence[Scaling]):
 
 
 def _numbers(made: Scaling, reason: int) -> Iterator[float]:
-    """A row. ``reason``: its place."""
+    """The numbers of a row. ``reason``: the index of the reason."""
     look = made.look
     yield from (look.at_s, look.offered_per_s, look.backlog, look.missed_s, look.migrating)
     yield from (_or_nan(look.migrated_at_s), reason)

@@ -75,9 +75,9 @@ class SavedStage:
     positions: dict[int, Position] = field(default_factory=dict)
 
     def placed(self, slots: int, routers: int) -> dict[int, Position]:
-        """Where each of so many slots goes on, if they work in turns: all stand behind the same turn. One that was not
-        there has no turns to be compared with those of other replicas, so its chain begins anew. Of the stage before
-        there may be another number of slots now: they are so many ``routers``, and stand behind one turn, too.
+        """Where each of so many slots goes on, if they work in turns: all stand behind the same turn. A slot that was
+        not there has no turns to be compared with those of other replicas, so its chain begins anew. The stage before
+        may have another number of slots now: they are so many ``routers``, and stand behind one turn, too.
         """
         known = next(iter(self.positions.values()), None)
         if known is None:
@@ -108,8 +108,8 @@ class SavepointManifest:
     format: int = FORMAT
 
     def add(self, stage: str, said: Mapping[str, Saved], assignment: Assignment) -> None:
-        """What the ``participants`` of ``stage`` have ``said``: where routers of the input are, where parts of slots
-        are. ``assignment``: that the parts belong to.
+        """Add what the ``participants`` of ``stage`` have ``said``: where routers of the input go on, and where slots
+        have written their parts, which belong to ``assignment``.
         """
         self.stages[stage] = saved = SavedStage(assignment, {})
         for who, answer in said.items():
@@ -182,8 +182,8 @@ class SavepointStore:
         return locations
 
     def read(self, units: Mapping[int, Sequence[Location]]) -> Iterator[list[SavedUnit]]:
-        """Units, some at a time, in the order in which they were written. ``units``: the locations of the parts of
-        each, in their order.
+        """Read ``units``, some at a time, in the order in which they were written; of each its parts' locations are
+        given, in their order.
 
         What lies side by side is read with one request: one for each of many units would take longer than what it
         brings. Raises NotThere if a segment is not there, Damaged if it is not as it was written, and else
@@ -334,7 +334,7 @@ def _portions(units: Mapping[int, Sequence[Location]]) -> Iterator[list[int]]:
 
 
 def _side_by_side(locations: Iterable[Location]) -> Iterator[list[Location]]:
-    """Places of one segment that lie close together, ascending."""
+    """Locations in one segment that lie close together, ascending."""
     near: list[Location] = []
     for location in sorted(locations, key=lambda location: (location.segment, location.offset)):
         if near and (near[-1].segment != location.segment or location.offset - _end(near[-1]) > GAP_BYTES):

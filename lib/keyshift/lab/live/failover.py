@@ -27,10 +27,10 @@ class Written:
 
 @dataclass(frozen=True)
 class ReplicasPast:
-    """What the journal of a job with replicas has beside that of another: ``Past.begun_from`` is what one of them wrote
-    last, whose job is ``of``, and the rest of that past is as it was then. ``began``: see ``LedReplica``;
-    ``requested``: migrations of each stage. ``superseded``: what came of processes before. ``before``: what was written
-    before, for the case that the last is damaged.
+    """What the journal of a job with replicas has beside that of another job. ``Past.begun_from`` is then what one of
+    the replicas wrote last, whose job is ``of``, and the rest of that past is as it was at that moment. ``began``: see
+    ``LedReplica``; ``requested``: migrations of each stage. ``superseded``: what came of processes before. ``before``:
+    what was written before, for the case that the last is damaged.
     """
 
     of: str

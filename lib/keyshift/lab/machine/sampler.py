@@ -29,7 +29,7 @@ Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, insta
 
 
 class Spent(NamedTuple):
-    """Seconds of CPU of a process: its ``own``, and all that its children had when they had ended."""
+    """Seconds of CPU: what a process itself has taken, and what its children had when they had ended."""
 
     cpu_s: float
     ended: float

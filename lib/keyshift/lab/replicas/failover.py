@@ -20,8 +20,8 @@ from keyshift.wire.savepoint import SavepointStore
 
 
 class ReplicasFailover:
-    """A ``Failover`` of ``replicas``. ``requested``: migrations of each stage so far; ``notes``: those so far.
-    ``go_on``: with what the journal says, and the epochs of the input.
+    """A ``Failover`` of ``replicas``. ``requested`` gives the migrations of each stage so far, ``notes`` the notes so
+    far. ``go_on`` gets what the journal says, and the epochs of the input.
     """
 
     def __init__(

@@ -36,8 +36,9 @@ class ResumePoint(Written):
     at: float = 0.0
 
     def saves(self, replica: LedReplica) -> bool:
-        """Whether to begin here takes less than from what a ``replica``, in which nothing moves, writes down now: one
-        that has written this writes only what has changed since, and another one all. And nothing has switched since.
+        """Whether it takes less time to begin here than from what ``replica``, in which nothing moves, would write now.
+        The one that has written this would write what has changed since, any other one everything. If something has
+        switched since, nobody can begin here.
         """
         stages, size = replica.job.stages, sum(sum(units.values()) for units in self.savepoint.unit_bytes.values())
         if self.of == replica.job.config.job or (time.time() - self.at) / REPLAYS > size / WRITES_BYTES_S:
@@ -47,8 +48,8 @@ class ResumePoint(Written):
 
 class ResumePoints:
     """The resume points of ``replicas``, one every ``every_s`` seconds from ``begin`` to ``end``; 0: none. ``still``
-    gives whether nothing moves, nor begins to until it is left. ``needed``: by others, which stays. ``tell`` hears that
-    the state could not be written down, or what is older not be removed.
+    gives whether nothing moves, nor begins to until it is left. ``needed`` gives what others need, which stays.
+    ``tell`` hears that the state could not be written down, or what is older not be removed.
 
     ``written``, the last two in their order, and ``taken``, what is to be known of each, are for any thread.
     """

@@ -108,8 +108,8 @@ class Return:
         return f"its Spark took {started - began:.1f} s, and its query {time.time() - found:.1f} s; {how}"
 
     def _found(self) -> tuple[Savepoint, str, LedReplica, str]:
-        """Find what it begins from, the job that has written that, who lives longest, and how that was. The state of
-        that one has come to rest, and nothing begins to move meanwhile.
+        """Find what the replica begins from. Gives that, the job that has written it, the replica that has lived for
+        longest, whose state has come to rest, and how it was found. Nothing begins to move meanwhile.
         """
         until = time.monotonic() + WRITE_S
         while True:

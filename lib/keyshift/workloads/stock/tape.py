@@ -22,7 +22,7 @@ SHOWN = 10  # bad lines of a file that are kept to be shown
 
 
 class Form(NamedTuple):
-    """How many columns a line has, at the least, and which number each of those ``columns`` has that have a meaning."""
+    """How many columns a line has, at the least, and the numbers of those ``columns`` that have a meaning."""
 
     width: int
     columns: dict[str, int]
