@@ -47,9 +47,9 @@ def measure(spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path
 
 
 def moments(folder: str) -> pd.DataFrame:
-    """One row for each frame and slot that had events of it: when it passed each place, microseconds."""
+    """One row for each frame and slot that had events of it: when it passed each station, microseconds."""
     generator, router, slot, collector = (
-        trace.read(folder, place) for place in ("generator", "router", "slot", "collector")
+        trace.read(folder, station) for station in ("generator", "router", "slot", "collector")
     )
     ends = collector.merge(slot, on=["slot", "router", "offset"])
     return ends.merge(router, on=["router", "offset"], suffixes=("_slot", "_router")).merge(

@@ -20,7 +20,7 @@ from keyshift.model.messages import decode
 from keyshift.state import Store, UnitState, backends
 from keyshift.traffic.process import JsonProcess, say
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.connection import connect
+from keyshift.worker.flight.connection import flight_client
 from keyshift.worker.flight.messages import Acknowledged, Shipment
 from keyshift.worker.flight.server import StateServer
 from keyshift.worker.slot.host import SlotHost
@@ -141,7 +141,7 @@ def measure(repetitions: int) -> list[Measurement]:
     try:
         addresses = other.report(DEADLINE_S)
         clients = StateClients(token, DEADLINE_S, _Destination().state_schema, CHUNK_BYTES)
-        with connect(addresses.sink) as client:
+        with flight_client(addresses.sink) as client:
 
             def arrived() -> int:
                 other.tell(HowMany())

@@ -12,8 +12,8 @@ import pandas as pd
 pd.set_option("display.max_rows", 500)
 pd.set_option("display.max_columns", None)
 
-_PLACES = {
-    "keyshift.analysis.differences": ("changes",),
+_NAMES_OF = {
+    "keyshift.analysis.differences": ("differences",),
     "keyshift.analysis.conclusions": ("rescaling_sentences", "sentences", "tradeoff_sentences", "verdict_sentences"),
     "keyshift.analysis.plots.strategies": ("ccdf_figure", "pareto"),
     "keyshift.analysis.fired_windows": ("fired", "fired_sentences"),
@@ -82,16 +82,16 @@ _MODULES = {
     "targets": "keyshift.planner.targets",
     "timelines": "keyshift.analysis.timelines",
 }
-_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
-__all__ = sorted([*_MODULES, *_PLACE_OF])
+__all__ = sorted([*_MODULES, *_MODULE_OF])
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(_MODULES[name])
-    if name in _PLACE_OF:
-        return getattr(import_module(_PLACE_OF[name]), name)
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"keyshift.suite has no {name!r}; it has {', '.join(__all__)}")
 
 

@@ -69,8 +69,8 @@ def machine(name):
 
         @precondition(lambda self: self.watched.changed is not None)
         @rule()
-        def changes(self):
-            self.watched.changes()
+        def changed_keys(self):
+            self.watched.changed_keys()
 
         @rule()
         def untrack(self):
@@ -145,16 +145,16 @@ class KeepsWhatIsDeleted(Broken):
 
 
 class TellsNothing(Broken):
-    def changes(self, who):
-        super().changes(who)
+    def changed_keys(self, who):
+        super().changed_keys(who)
         return set()
 
 
 class TellsTheFirst(Broken):
     """Whoever asks first is told what others have not been told yet."""
 
-    def changes(self, who):
-        found = super().changes(who)
+    def changed_keys(self, who):
+        found = super().changed_keys(who)
         for untold in self._untold.values():
             untold -= found
         return found

@@ -18,11 +18,11 @@ from keyshift.registry import Registry
 
 
 def points(known: Registry[Strategy]) -> list:
-    """Every strategy in every phase."""
+    """Every strategy for every migration of a job."""
     return [
-        pytest.param(phase, id=f"{name}-{number}" if strategy.phases else name)
+        pytest.param(point, id=f"{name}-{number}" if strategy.by_migration else name)
         for name, strategy in known.items()
-        for number, phase in enumerate(strategy.every_phase)
+        for number, point in enumerate(strategy.of_every_migration)
     ]
 
 
@@ -85,8 +85,8 @@ def test_every_point_that_is_not_refused_makes_a_plan(name, settings, view):
         strategy = change(strategies.get(name), settings)
     except BadInput:
         assume(False)
-    for phase in strategy.every_phase:
-        check_plan(phase, view)
+    for point in strategy.of_every_migration:
+        check_plan(point, view)
 
 
 # -- a strategy of one's own -------------------------------------------------------------------------------------------

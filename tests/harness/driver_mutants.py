@@ -60,7 +60,7 @@ def removes_snapshots_before_the_journal_names_their_successors(original, snapsh
 
 @mutant(
     JobFailover,
-    "kept",
+    "journal_written",
     "deleted",
     CALM,
     strategy="stop_restart",

@@ -29,7 +29,6 @@ from engine import HERE, Bucket, Engine, Topic
 from flaky_flight import Failures
 from leading import Fate, MortalAttempt
 from nodes import Ensemble, Session
-from order_services import OrderServices
 from shape import Shape, draw
 
 from keyshift import objects
@@ -57,6 +56,7 @@ from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.task import SlotTask
 from keyshift.workloads import results_due, workloads
+from order_services import OrderServices
 
 T = TypeVar("T")
 LOAD_S = 6.0  # of load, at the most: a job that is slower than it would have a backlog for minutes
@@ -264,7 +264,7 @@ class Run:
         self.job.start([in_units(shape.point, each) for each in begin])
         if shape.dies_at_s is not None:
             threading.Timer(shape.dies_at_s, self._beside, (self._kill_query,)).start()
-        if (ahead := shape.point.phase(0)).copies == "periodic":
+        if (ahead := shape.point.of_migration(0)).copies == "periodic":
             stage = self.job.stages[0]
             self._first = self._draw_target(stage, stage.assignment)
             copies = make_plan(ahead, stage.assignment, self._first).copies
@@ -326,7 +326,7 @@ class Run:
 
     def _plan(self, stage: LedStage, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of a migration, and copies before them if the strategy wants some."""
-        point = self.shape.point.phase(number)
+        point = self.shape.point.of_migration(number)
         if self._rng.random() < 0.3 and not self.shape.held_s:
             self.seen["measured"] += len(stage.ask.measure())
         heat = [self._rng.random() for _ in current.owner]
@@ -464,9 +464,9 @@ class Run:
 
     def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None], replica: int = 0) -> None:
         """Until each of ``slots`` has said it."""
-        self.await_that(f"slots say {said.kind!r}", lambda: set(slots) <= self.said(said))
+        self.await_that(f"slots say {said.kind!r}", lambda: set(slots) <= self.slots_that_said(said))
 
-    def said(self, what: Marker) -> set[int]:
+    def slots_that_said(self, what: Marker) -> set[int]:
         """The slots that have said it."""
         return {said.slot for said in list(self.engine.markers) if said.marker == what}
 

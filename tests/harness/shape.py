@@ -29,7 +29,7 @@ MODES = {
 
 def kind_of(strategy: Strategy) -> str:
     """What makes the state of a strategy move."""
-    if any(each.replicate for each in strategy.every_phase):
+    if any(each.replicate for each in strategy.of_every_migration):
         return "replicated"
     return "access" if strategy.mode.transfer == "remote" else strategy.mode.transfer
 

@@ -120,8 +120,8 @@ def writes_savepoints_without_a_unit(original, store, savepoint, slot, states, *
 def forgets_a_part_that_it_has_written(original, snapshots, effect, progress):
     """Of a unit that has others."""
     answer = original(snapshots, effect, progress)
-    for places in snapshots._places.values():
-        del places[2:]
+    for locations in snapshots._locations.values():
+        del locations[2:]
     return answer
 
 

@@ -99,8 +99,8 @@ def test_a_replica_that_begins_from_what_another_one_has_written_goes_on_with_th
 def test_a_replica_dies_comes_back_and_is_full_when_it_keeps_up_with_the_other_one(ordering, workload, kept):
     quick = {"slow_s": (0.005, 0.005)} if kept else {}  # it has more to replay
     dead, way, replicas = dies_and_returns(1, workload, kept, ordering=ordering, **quick)
-    assert way.told.startswith("replica 1 was full again ") and way.full_at is not None
-    assert ("its state was there, in capture-0" in way.told) is kept
+    assert way.report.startswith("replica 1 was full again ") and way.full_at is not None
+    assert ("its state was there, in capture-0" in way.report) is kept
     assert dead.lives and dead.application.did == ["ready", "important"]
     assert replicas.differences == [] and replicas.chains.compared > COMPARED
 
@@ -109,9 +109,9 @@ mutant = Mutants()
 
 
 @mutant(Returns, "begin", "deaths")
-def begins_no_second_way(original, ways, replica, kept=True):
+def begins_no_second_way(original, ways, replica, from_older=True):
     if replica.number not in ways._not_full:
-        original(ways, replica, kept)
+        original(ways, replica, from_older)
 
 
 @mutant(LiveReplicas, "hit", "deaths")

@@ -25,7 +25,6 @@ from flaky_flight import Failures
 from leading import Fate
 from nodes import Ensemble
 from one_run import Outcome, Run, installed
-from order_services import OrderServices
 from shape import draw
 
 from keyshift.clock import now_us
@@ -49,6 +48,7 @@ from keyshift.wire.faults import REPLICA, parse
 from keyshift.wire.savepoint import Savepoint
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.task import SlotTask
+from order_services import OrderServices
 
 LATE_S, LOAD_S = 0.4, 2.0
 # However long it takes, each slot gives more results than this before state moves and behind it, of nearly all keys, in

@@ -66,7 +66,7 @@ def made(stack, tmp_path, monkeypatch):
         )
         home = tmp_path / "home"
         home.mkdir()
-        with Lab(stack, jars("spark"), home, cores=0, say=print, place=place) as lab:
+        with Lab(stack, jars("spark"), home, cores=0, say=print, spark_profile=place) as lab:
             yield lab, pods
 
 

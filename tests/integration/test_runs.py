@@ -38,7 +38,7 @@ def java_threads():
 
 
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
-COPIES = [name for name, strategy in strategies.items() if strategy.phase(0).replicate]  # kept all the time
+COPIES = [name for name, strategy in strategies.items() if strategy.of_migration(0).replicate]  # kept all the time
 TOGETHER = [name for name in LIVE if strategies.get(name).bins == 1 and name not in COPIES]
 ALONE = {"meces"}  # of the others, one with bins; one with copies is above
 

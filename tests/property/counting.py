@@ -114,7 +114,7 @@ class State:
     def untrack(self, who: str) -> None:
         self.values.changed.pop(who, None)
 
-    def changes(self, who: str) -> set[int]:
+    def changed_keys(self, who: str) -> set[int]:
         found, self.values.changed[who] = self.values.changed[who], set()
         return found
 

@@ -474,7 +474,7 @@ def uses_the_version_of_the_step_ahead_again(original, machine):
 
 @mutant(CoordinatorMachine, "acknowledged", "violation")
 def goes_on_before_the_state_is_installed(original, machine, *heard):
-    if machine._current and machine._current.phase == "switching":
+    if machine._current and machine._current.progress == "switching":
         machine._current.waiting["installed"] = set()
     return original(machine, *heard)
 
@@ -500,7 +500,7 @@ def does_not_wait_for_the_late_step(original, machine, steps, now_ms):
 
 @mutant(CoordinatorMachine, "cancel", "violation")
 def cancels_what_has_switched(original, machine, now_ms):
-    if machine._current and machine._current.phase == "switching":
+    if machine._current and machine._current.progress == "switching":
         return [PublishSteps(machine._version), *original(machine, now_ms)]
     return original(machine, now_ms)
 

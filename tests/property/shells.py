@@ -483,9 +483,9 @@ class SlotShell:
                     sim.seen["lent"] += bool(routers)
                     sim.seen["fetched back"] += routers == frozenset()
                 case Errand(home):
-                    if home.place not in self.couriers:
-                        self.couriers[home.place] = Courier(self, home.place)
-                    self.couriers[home.place].send(effect)
+                    if home.address not in self.couriers:
+                        self.couriers[home.address] = Courier(self, home.address)
+                    self.couriers[home.address].send(effect)
                 case slot.Prepared(version):
                     sim.acknowledge("prepared", version, self.slot)
                 case slot.Open(unit, destination, version):

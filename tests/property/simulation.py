@@ -352,7 +352,7 @@ class Simulation(VirtualTime):
         self.before, self.aim = here, target.owner
         self.migrations += 1
         if self.strategy is not None:
-            strategy = strategies.get(self.strategy).phase(self.migrations - 1)
+            strategy = strategies.get(self.strategy).of_migration(self.migrations - 1)
             return list(plan_of(strategy, here, target, self.rng))
         steps = plan_of(strategies.get(self.rng.choice(SIMPLE)), here, target, self.rng)
         return [Step(step.moves, self.rng.choice(self.modes)) for step in steps]

@@ -38,7 +38,7 @@ def placed(draw):
 
 
 def carried_out(name, case, cluster, costs, seed=1):
-    strategy = strategies.get(name).phase(0)
+    strategy = strategies.get(name).of_migration(0)
     current, target, load = case
     bins = strategy.bins
     load = replace(

@@ -25,7 +25,7 @@ def load(rates, unit_bytes=100.0, frame_s=0.1, routers=1, **more):
 
 
 def carried_out(name, current, target, offered, cluster=ONE_LINK, costs=FREE, seed=1, **settings):
-    strategy = change(strategies.get(name), settings).phase(0)
+    strategy = change(strategies.get(name), settings).of_migration(0)
     current, target = in_units(strategy, current), in_units(strategy, target)
     plan = make_plan(strategy, current, target, offered.rates.tolist(), seed)
     return simulated(strategy, plan, current, target, offered, cluster, costs, seed)

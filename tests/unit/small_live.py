@@ -267,18 +267,18 @@ class Way:
     begun = []  # noqa: RUF012 - a test empties it
 
     def __init__(self, replica, replicas, newest):
-        self.replica, self.replicas, self.newest, self.over, self.told = replica, replicas, newest, False, ""
-        self.begins_from, self.kept, self.full_at = None, False, None
+        self.replica, self.replicas, self.newest, self.over, self.report = replica, replicas, newest, False, ""
+        self.begins_from, self.from_older, self.full_at = None, False, None
         Way.begun.append(self)
 
     def full(self):
         if not self.replica.lives:
             self.replicas.comes_back(self.replica)
         self.over, self.full_at = True, time.time()
-        self.told = f"replica {self.replica.number} was full again"
+        self.report = f"replica {self.replica.number} was full again"
 
     def end(self):
-        self.over, self.told = True, "nobody waits for it any more"
+        self.over, self.report = True, "nobody waits for it any more"
 
 
 class Traffic:

@@ -183,9 +183,9 @@ def test_settings_change_the_plan_and_why_gives_the_reasons(tmp_path):
     assert reasons[0]["reason"].startswith("place 1 of 4 by heat")
 
 
-def test_a_later_phase_has_a_plan_of_its_own(tmp_path):
+def test_a_later_migration_has_a_plan_of_its_own(tmp_path):
     arguments = ["--strategy", "spacker_dynamic", "--groups", "64", "--from", "2", "--to", "4"]
-    assert [len(plan(*arguments, "--phase", phase, home=tmp_path)) for phase in ("0", "1")] == [1, 2]
+    assert [len(plan(*arguments, "--migration", number, home=tmp_path)) for number in ("0", "1")] == [1, 2]
 
 
 def test_nothing_to_move_is_no_line(tmp_path):
@@ -215,7 +215,7 @@ def test_strategies_show_a_person_three_columns_and_a_script_the_whole_point(tmp
     meces = next(row for row in rows if row["strategy"] == "meces")
     assert meces["source"] == "Meces"
     assert (meces["order"], meces["batch"], meces["transfer"], meces["bins"]) == ("access", "per_source", "fetch", 16)
-    assert [row["strategy"] for row in rows if row["phases"]] == ["spacker_dynamic"]
+    assert [row["strategy"] for row in rows if row["by_migration"]] == ["spacker_dynamic"]
 
 
 def test_workloads_show_a_person_what_an_event_costs_and_a_script_their_parameters_with_bounds(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from keyshift.clock import SECOND_US
 from keyshift.control import background
-from keyshift.control.client import Client, await_end, stopped
+from keyshift.control.client import Client, await_end, stop_job
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import Command
 from keyshift.experiment.live_spec import live_spec, wanted_slots
@@ -121,7 +121,7 @@ class SoakJob:
         """
         assert self._file is not None
         try:
-            told = stopped(Client(self._file), say, within_s)
+            told = stop_job(Client(self._file), say, within_s)
         except TimeoutError:
             raise Unanswered(f"the stop was not answered within {within_s:g} s") from None
         await_end(self._file)

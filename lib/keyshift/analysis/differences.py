@@ -12,7 +12,7 @@ _OF_RUN = ("workload", "strategy", "status", "error")
 COLUMNS = ["kind", "name", "one", "other", "ratio"]
 
 
-def changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
     """One row per thing that differs between two manifests, and per figure that either of them has.
 
     Columns: kind ("run", "parameter", "version", "machine", "figure"), name, one and other (the values; None: has

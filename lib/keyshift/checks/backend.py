@@ -86,7 +86,7 @@ class Watched:
                 case 5:
                     self.load(rng.sample(keys, 3))
                 case 6:
-                    self.track() if self.changed is None else self.changes()
+                    self.track() if self.changed is None else self.changed_keys()
                 case 7:
                     self.hand_over(rng.randint(1, 500))
                 case 8:
@@ -137,9 +137,9 @@ class Watched:
         self.state.untrack(_WHO)
         self.changed = None
 
-    def changes(self) -> None:
+    def changed_keys(self) -> None:
         """Compare what has changed since."""
-        found = self.state.changes(_WHO)
+        found = self.state.changed_keys(_WHO)
         require(found == self.changed, f"keys {sorted(found)} are told as changed, {sorted(self.changed or ())} were")
         self.changed = set()
 
@@ -226,7 +226,7 @@ def _apart(make: Make) -> None:
     destination.track(_WHO)
     _filled(source, {1: (3, b"new"), 2: (1, b"new")})
     require(exported(destination, 1000) == {1: (2, b"old")}, "a state changes when the one it was exported from does")
-    require(destination.changes(_WHO) == set(), "changes of the source are told at the destination")
+    require(destination.changed_keys(_WHO) == set(), "changes of the source are told at the destination")
 
 
 def _delta(make: Make) -> None:
@@ -237,9 +237,9 @@ def _delta(make: Make) -> None:
     source.track(_WHO)
     _filled(source, {5: (5, b"new"), 200: (200, b"new")})
     source.delete(7)
-    changed = source.changes(_WHO)
+    changed = source.changed_keys(_WHO)
     found = source.take(changed)
-    require(sorted(key for key, _ in found) == [5, 200], "changes() does not tell what was set and deleted")
+    require(sorted(key for key, _ in found) == [5, 200], "changed_keys() does not tell what was set and deleted")
     replica.install([rows.pack(_columns(SCHEMA), found)])
     for key in changed - {key for key, _ in found}:
         replica.delete(key)
@@ -300,17 +300,17 @@ def _trackers(make: Make) -> None:
     _filled(state, {1: (1, b"")})
     state.track(_OTHER)
     _filled(state, {2: (2, b"")})
-    told = state.changes(_WHO), state.changes(_OTHER), state.changes(_OTHER)
+    told = state.changed_keys(_WHO), state.changed_keys(_OTHER), state.changed_keys(_OTHER)
     require(told == ({1, 2}, {2}, set()), f"two who track changes are told {told}, not {({1, 2}, {2}, set())}")
     _filled(state, {3: (3, b"")})
     state.untrack(_OTHER)
     _filled(state, {4: (4, b"")})
-    found = state.changes(_WHO)
+    found = state.changed_keys(_WHO)
     require(found == {3, 4}, f"when another one tracks changes no more, {found} are told, not 3 and 4")
     state.untrack(_WHO)
     _filled(state, {5: (5, b"")})
     state.track(_OTHER)
-    require(not state.changes(_OTHER), "who tracks changes is told what changed while nobody did")
+    require(not state.changed_keys(_OTHER), "who tracks changes is told what changed while nobody did")
 
 
 def _timers(make: Make) -> None:

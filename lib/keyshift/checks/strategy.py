@@ -12,8 +12,8 @@ from keyshift.planner.targets import scale
 
 
 def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> None:
-    """Try ``strategy``, in each of its phases, on random assignments and on those at the edges; one with a ``propose``
-    of its own also without heat, as replicas have none.
+    """Try ``strategy``, for each migration of a job, on random assignments and on those at the edges; one with a
+    ``propose`` of its own also without heat, as replicas have none.
 
     Raises ContractBroken, or what ``check`` and ``make_plan`` raise (BadInput, PlanRejected).
     """
@@ -24,22 +24,22 @@ def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> Non
     )
     require(bool(strategy.source), "source is empty: must say where the strategy is from")
     rng = random.Random(seed)
-    for phase in strategy.every_phase:
+    for point in strategy.of_every_migration:
         for _ in range(examples):
             view = _view(rng)
-            check_plan(phase, view)
-            plan = check_plan(phase, Snapshot(view.current, view.current, view.heat))
+            check_plan(point, view)
+            plan = check_plan(point, Snapshot(view.current, view.current, view.heat))
             require(
                 not plan.steps and not plan.decisions, "a plan for the assignment that is there has steps or decisions"
             )
-            if phase.propose:
-                _check_without_heat(phase, view)
+            if point.propose:
+                _check_without_heat(point, view)
         alone = Assignment.contiguous(16, 1)
-        plan = check_plan(phase, Snapshot(alone, scale(alone, 1)))
+        plan = check_plan(point, Snapshot(alone, scale(alone, 1)))
         require(not plan.steps and not plan.copies, "a plan for a single slot has steps or copies")
-        check_plan(phase, Snapshot(Assignment(Version(1), (SlotId(0),)), Assignment(Version(1), (SlotId(1),)), (3.0,)))
+        check_plan(point, Snapshot(Assignment(Version(1), (SlotId(0),)), Assignment(Version(1), (SlotId(1),)), (3.0,)))
         many = Assignment.contiguous(4000, 999)
-        check_plan(phase, Snapshot(many, scale(many, 1000), tuple(float(unit % 7) for unit in range(4000))))
+        check_plan(point, Snapshot(many, scale(many, 1000), tuple(float(unit % 7) for unit in range(4000))))
 
 
 def _check_without_heat(strategy: Strategy, view: Snapshot) -> None:
@@ -51,7 +51,7 @@ def _check_without_heat(strategy: Strategy, view: Snapshot) -> None:
 
 
 def check_plan(strategy: Strategy, view: Snapshot) -> Plan:
-    """The plan of one phase from the snapshot, which is of key groups. What must be true of a plan is said here without
+    """Make a plan from ``view``, which is of key groups, and check it. What must be true of a plan is said here without
     ``make_plan``'s own words. Raises ContractBroken, and what ``make_plan`` raises.
     """
     before = copy.deepcopy(view)

@@ -75,7 +75,7 @@ def list_jobs(as_json: Json = False) -> None:
 
     jobs, rows = Jobs(), []
     for job in jobs.all():
-        state = "elsewhere" if jobs.abroad(job) else "ended"
+        state = "elsewhere" if jobs.on_other_host(job) else "ended"
         row: dict[str, Any] = {"job": job.name, "state": state, "workload": job.workload, "strategy": job.strategy}
         if jobs.alive(job):
             try:
@@ -117,12 +117,12 @@ def verb_of(kind: type[Command]) -> Callable[..., None]:
     """
 
     def do(name: str | None = None, wait: bool = True, **values: Any) -> None:
-        from keyshift.control.client import moved
+        from keyshift.control.client import await_migration
 
         client = _client(name)
         answer = client.ask(kind.verb, {field: value for field, value in values.items() if value not in (None, [])})
         if wait and "number" in answer:
-            answer = moved(client, answer, tell)
+            answer = await_migration(client, answer, tell)
         typer.echo(json.dumps(answer))
 
     given = [Parameter("name", Parameter.KEYWORD_ONLY, annotation=Name, default=None)]
@@ -142,7 +142,7 @@ def verb_of(kind: type[Command]) -> Callable[..., None]:
 
 def stop(name: Name = None) -> None:
     """End the load of a job, wait for its last results, and print its summary as one line of JSON (the last line)."""
-    from keyshift.control.client import Client, await_end, stopped
+    from keyshift.control.client import Client, await_end, stop_job
     from keyshift.control.files import NOTHING, Jobs
 
     jobs = Jobs()
@@ -153,7 +153,7 @@ def stop(name: Name = None) -> None:
                 jobs.remove(job)
         raise KeyshiftError(f"job {job.name} does not run here: {ended}")
     try:
-        told = stopped(Client(job), tell)
+        told = stop_job(Client(job), tell)
     except BadInput:
         raise
     except KeyshiftError as error:  # the job, not its verdict, has come to its end

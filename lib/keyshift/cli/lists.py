@@ -20,7 +20,7 @@ def strategies(as_json: Json = False) -> None:
     ]
     if as_json:
         for row, (_, entry) in zip(rows, known.items(), strict=True):
-            row |= settings(entry) | {"phases": entry.phases}
+            row |= settings(entry) | {"by_migration": entry.by_migration}
     print_rows(rows, as_json)
 
 
@@ -37,7 +37,7 @@ def plan(
         float, typer.Option(help="Zipf exponent over key groups: the heat of each, as no job runs that is measured.")
     ] = 0.8,
     seed: Annotated[int, typer.Option(min=0, help="For orders that draw.")] = 0,
-    phase: Annotated[int, typer.Option(min=0, help="The n-th reconfiguration of the job, from 0.")] = 0,
+    migration: Annotated[int, typer.Option(min=0, help="Of the n-th migration of the job, from 0.")] = 0,
     why: Annotated[bool, typer.Option("--why", help="The decisions and their reasons instead of the steps.")] = False,
 ) -> None:
     """The steps of a migration, one JSON object per line. Needs no service."""
@@ -46,7 +46,7 @@ def plan(
     from keyshift.model.keys import Assignment
     from keyshift.planner import change, in_units, make_plan, require_units, strategies, targets
 
-    chosen = change(strategies.get(strategy), named_values(overrides)).phase(phase)
+    chosen = change(strategies.get(strategy), named_values(overrides)).of_migration(migration)
     require_units(chosen, groups)
     here = Assignment.contiguous(groups, before)
     heat = [mass / chosen.bins for mass in targets.zipf_mass(groups, skew) for _ in range(chosen.bins)]

@@ -71,12 +71,12 @@ def compare_results(
     as_json: Json = False,
 ) -> None:
     """What changed between two runs: parameters, versions, machine, figures."""
-    from keyshift.analysis.differences import changes
+    from keyshift.analysis.differences import differences
     from keyshift.studies.stored_runs import open_store
 
     with open_store(profile) as store:
         first, second = (store.get_manifest(run_id) for run_id in (one, other))
-    found = changes(first.model_dump(mode="json"), second.model_dump(mode="json"))
+    found = differences(first.model_dump(mode="json"), second.model_dump(mode="json"))
     if not as_json:
         typer.echo(f"one: {first.run_id} ({first.status})\nother: {second.run_id} ({second.status})\n")
         found = found.rename(columns={"ratio": "other / one"})

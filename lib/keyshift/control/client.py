@@ -63,7 +63,7 @@ class Client:
         raise BadInput(reason) if answer.is_client_error else KeyshiftError(reason)
 
 
-def moved(client: Client, migration: Migration, say: Say) -> Migration:
+def await_migration(client: Client, migration: Migration, say: Say) -> Migration:
     """Wait until the migration that ``do`` has answered with is over, and return it; also while the job stops, which
     waits for that. Raises MigrationFailed if not all of the state came where it should.
     """
@@ -72,7 +72,7 @@ def moved(client: Client, migration: Migration, say: Say) -> Migration:
     def now(told: Status) -> Migration:
         return next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
 
-    told = followed(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] not in GOES_ON, say)
+    told = await_status(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] not in GOES_ON, say)
     ended, became = now(told), ""
     if ended["outcome"] == "complete":
         return ended
@@ -82,7 +82,7 @@ def moved(client: Client, migration: Migration, say: Say) -> Migration:
     raise MigrationFailed(f"{which_one} is {outcome_said(ended)}{became}")
 
 
-def followed(client: Client, over: Callable[[Status], bool], say: Say) -> Status:
+def await_status(client: Client, over: Callable[[Status], bool], say: Say) -> Status:
     """Wait until the status is ``over``, and return it; each phase until then is said once."""
     phase = None
     while True:
@@ -95,7 +95,7 @@ def followed(client: Client, over: Callable[[Status], bool], say: Say) -> Status
         time.sleep(LOOK_S)
 
 
-def stopped(client: Client, say: Say, within_s: float | None = None) -> Status:
+def stop_job(client: Client, say: Say, within_s: float | None = None) -> Status:
     """Stop the job and return its status with the verdict. The job goes on to stop if this is interrupted.
 
     Raises TimeoutError if there is no verdict after about ``within_s`` seconds; without it, this may take for ever.
@@ -114,7 +114,7 @@ def stopped(client: Client, say: Say, within_s: float | None = None) -> Status:
 
     threading.Thread(target=stop, name="keyshift-stop", daemon=True).start()  # nobody waits for it on Ctrl-C
     with contextlib.suppress(ServiceUnavailable):  # it has ended between two looks
-        followed(client, over, say)
+        await_status(client, over, say)
     return answer.result(None if within_s is None else max(0.0, deadline - time.monotonic()))
 
 

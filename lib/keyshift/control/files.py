@@ -150,7 +150,7 @@ class Jobs:
             return
         with self.naming():
             written, file = _written(path), self.read(name)
-            if written and file and (file.entry, file.pid) == (entry, pid) and not self.abroad(written):
+            if written and file and (file.entry, file.pid) == (entry, pid) and not self.on_other_host(written):
                 self.write(file.model_copy(update={"before": None, "why": ""}))
 
     def remove(self, job: JobFile) -> None:
@@ -229,14 +229,14 @@ class Jobs:
         """Whether the process of the job lives."""
         return processes.living(job.pid, job.created, job.born) is not None
 
-    def abroad(self, job: JobFile) -> bool:
-        """Whether its process is of another host, see ``processes.abroad``, and has not said how it ended."""
-        return not job.why and processes.abroad(job.host, self.alive(job))
+    def on_other_host(self, job: JobFile) -> bool:
+        """Whether its process is of another host, see ``processes.on_other_host``, and has not said how it ended."""
+        return not job.why and processes.on_other_host(job.host, self.alive(job))
 
     def ended(self, job: JobFile) -> HowEnded:
-        """How a job ended whose process is gone. One that is ``abroad`` may run."""
+        """How a job ended whose process is gone. One that is ``on_other_host`` may run."""
         remains, go_on = self._journal_of(job).remains()
-        if not self.abroad(job):
+        if not self.on_other_host(job):
             why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
             return HowEnded(why, remains, go_on)
         if remains == NOTHING:  # it may be starting

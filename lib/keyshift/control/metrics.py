@@ -54,7 +54,7 @@ class Metrics(Collector):
         yield GaugeMetricFamily("keyshift_offered_rate", "events per second that are offered", told["rate"])
         yield GaugeMetricFamily("keyshift_results_rate", "results of the last second", told["results_per_s"])
         phase = StateSetMetricFamily("keyshift_migration_phase", "what happens to the state now", labels=("stage",))
-        for stage, now in self._job.phases.items():
+        for stage, now in self._job.activities.items():
             phase.add_metric((stage,), states_at(now))
         yield phase
         if "replicas" in told:

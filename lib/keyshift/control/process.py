@@ -55,7 +55,7 @@ def run() -> None:
             labs.append(lab)
             [job.spec] = lab.settled([job.spec])
             entry.chosen(job.spec)
-            entry.work, job.most = str(lab.work), lab.restart_slots(job.spec)
+            entry.work, job.restart_slots = str(lab.work), lab.restart_slots(job.spec)
             job.execute()
     except BaseException as error:
         job.fail(error)
@@ -167,7 +167,7 @@ class _Entry(Keeper):
             how = f"it was stopped, and its verdict is stored as run {job.run_id}"
         else:
             how = "it was interrupted" if isinstance(job.error, KeyboardInterrupt) else f"{job.why}"
-        return "; ".join([how, *(f"not deleted: {line}" for line in self.left)])
+        return "; ".join([how, *(f"not deleted: {line}" for line in self.undeleted)])
 
 
 def _obey(starter: IO[bytes], alone: threading.Event) -> None:

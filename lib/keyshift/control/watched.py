@@ -9,7 +9,7 @@ from typing import Any
 
 from keyshift.analysis.plots.live import History
 from keyshift.control.background import start
-from keyshift.control.client import Client, await_end, stopped
+from keyshift.control.client import Client, await_end, stop_job
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import LONGEST_S, Command, script_of
 from keyshift.experiment.live_spec import live_spec
@@ -71,14 +71,14 @@ class WatchedJob:
     def do(self, command: Command) -> None:
         """Have the job carry out ``command``. Raises BadInput if the job refuses it."""
         client = self._client()
-        self.history.mark(str(command))
+        self.history.note_request(str(command))
         client.do(command)
 
     def stop(self, say: Say | None = None) -> Manifest:
         """End the load and wait for the verdict; the run is stored. Raises KeyshiftError if the job dies."""
         client, file = self._client(), self._file
         with progress(say) as shown:
-            told = stopped(client, shown)
+            told = stop_job(client, shown)
         self.manifest = validate(told["manifest"])
         if file is not None:
             await_end(file)

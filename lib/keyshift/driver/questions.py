@@ -171,8 +171,8 @@ class Questions:
         """The last protocol events, of slots and routers as far as they answer. ``alive``: the query."""
         attempt = self.attempt
         with contextlib.suppress(ServiceUnavailable):  # then nobody answers
-            places = attempt.config.slots + attempt.config.routers
-            return protocol_logs.gather(attempt.participant, places, attempt.coordinator.log.records.values(), alive)
+            tasks = attempt.config.slots + attempt.config.routers
+            return protocol_logs.gather(attempt.participant, tasks, attempt.coordinator.log.records.values(), alive)
         return []
 
     # -- copies, which do not outlive an attempt ----------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Snapshotter:
 
     def _take(self, name: str) -> None:
         config, written, begun_us = self._config, dict[str, int](), now_us()
-        told = {stage.name: stage.led.log.told.copy() for stage in self._stages}
+        told = {stage.name: stage.led.log.told_by_all.copy() for stage in self._stages}
         manifest = SavepointManifest(config.workload, self._revoked)
         versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
         for stage, version in zip(self._stages, versions, strict=True):
@@ -198,7 +198,7 @@ class Snapshotter:
 
         def there() -> bool:
             self._check(last, name)
-            return slots <= self._output.said(marker)
+            return slots <= self._output.slots_that_said(marker)
 
         if not wait_until(there, self._config.deadline_s, LOOK_S):
             raise MigrationFailed(f"results did not come out within {self._config.deadline_s:g} s")
@@ -212,8 +212,8 @@ class Snapshotter:
 
 
 def clear_acknowledgements(stage: LedStage, log: StepLog, needless: Collection[Version]) -> None:
-    """Clear what slots have acknowledged: of steps that are ``needless``, as the ``log`` has it, and of what is no step
-    there. Not of what is published: one that takes over waits for it.
+    """Clear what slots have acknowledged of steps that are ``needless``, as the ``log`` has it, and of what is no step
+    in the log. What is published stays: a coordinator that takes over waits for it.
     """
     participant = stage.participant
     if (published := participant.read(nodes.STEPS)) is None:

@@ -56,7 +56,7 @@ class StageHistory:
         begun = (each for each in roots if participant.read(nodes.ASSIGNMENT.below(each)) is not None)
         root = next(begun, roots[0])
         for record in self.records:
-            if not record.told:
+            if not record.told_by_all:
                 note_acknowledgements(record, participant.read_below(nodes.acks(record.version).below(root)))
         newest = participant.require(nodes.ASSIGNMENT.below(root)).assignment
         if not self.assignments or newest.version > self.assignments[-1].version:

@@ -53,7 +53,7 @@ class StepLog:
 
     ``history``: the assignments that routers were told; ``records``: of steps, by version; ``notes``: a line for each
     step that did not go as planned; ``snapshots``: the one that was begun last, and its version; ``late_snapshots``:
-    the same one, if it was given up; ``told``: steps whose records have all that slots say of them.
+    the same one, if it was given up; ``told_by_all``: steps whose records have all that slots say of them.
     """
 
     def __init__(self, assignment: Assignment) -> None:
@@ -62,7 +62,7 @@ class StepLog:
         self.notes: list[str] = []
         self.snapshots: dict[str, Version] = {}
         self.late_snapshots: set[str] = set()
-        self.told: set[Version] = set()
+        self.told_by_all: set[Version] = set()
 
     def assignment_of(self, version: Version) -> Assignment:
         """The assignment of a snapshot's ``version``, where nothing moves; whoever has published it may have died."""
@@ -110,10 +110,10 @@ class StepLog:
         not read again: an attempt may last for days. ``under_way``: also of steps that are, or had another end.
         """
         for version, record in list(self.records.items()):
-            if version not in self.told and (under_way or record.outcome == "complete"):
+            if version not in self.told_by_all and (under_way or record.outcome == "complete"):
                 note_acknowledgements(record, coordination.read_below(nodes.acks(version)))
-                if record.told:
-                    self.told.add(version)
+                if record.told_by_all:
+                    self.told_by_all.add(version)
 
 
 def note_acknowledgements(record: StepRecord, said: Mapping[str, nodes.Acknowledgement]) -> None:

@@ -110,7 +110,7 @@ def check_strategy(job: JobPart, name: str, point: Strategy) -> None:
 
 
 def _of_order(point: Strategy) -> Iterator[str]:
-    for order in dict.fromkeys(each.order for each in point.every_phase if each.order in BY_HEAT):
+    for order in dict.fromkeys(each.order for each in point.of_every_migration if each.order in BY_HEAT):
         yield f"order = {order}: each replica would order its steps by what it has measured itself; set another order"
 
 

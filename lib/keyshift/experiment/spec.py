@@ -277,7 +277,7 @@ class RunSpec:
     @cached_property
     def changes(self) -> list[Change]:
         """What the scenario changes, one migration each. Raises BadInput."""
-        lasts, first = not any(source.changes for source in self.workload.sources), self.workload.stages[0].name
+        lasts, first = not any(source.drifts for source in self.workload.sources), self.workload.stages[0].name
         skew = self.workload.skew if lasts and self.moving == [first] else 0.0  # behind the first one keys are others
         return self.scenario.changes(skew, min(self.tasks[name] for name in self.moving))
 

@@ -151,7 +151,7 @@ def _spec(manifest: Manifest) -> RunSpec:
 def _require_known(name: str, spec: RunSpec, live: bool = False) -> None:
     for why in _beyond_the_model(spec, live):
         raise BadInput(f"{name}: {why}")
-    require_possible(spec.point().phase(0))
+    require_possible(spec.point().of_migration(0))
 
 
 def _state(spec: RunSpec) -> int:
@@ -164,7 +164,7 @@ def _steps(spec: RunSpec) -> int:
     """Steps of the migration, if all units are alike."""
     current = spec.start()
     alike = [1.0] * len(current.owner)
-    return len(make_plan(spec.point().phase(0), current, spec.target(current), alike, spec.workload.seed).steps)
+    return len(make_plan(spec.point().of_migration(0), current, spec.target(current), alike, spec.workload.seed).steps)
 
 
 def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
@@ -174,9 +174,9 @@ def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
         yield "a job that lasts has commands, other strategies and rates; take runs"
     if not (isinstance(workload, Keyed) and workload.from_start):
         yield f"the keys of workload {workload.name} are not fixed; take keycount or micro, from the start"
-    if any(source.changes for source in workload.sources):
+    if any(source.drifts for source in workload.sources):
         yield f"workload = {workload.name}: its later events are not like its earlier ones"
-    if spec.point().phase(0).replicate and (share := getattr(workload, "active_share", 1.0)) < 1:
+    if spec.point().of_migration(0).replicate and (share := getattr(workload, "active_share", 1.0)) < 1:
         yield f"active_share = {share:g}: copies are simulated as if every event changed its key"
     if len(workload.stages) > 1 or uses_time(workload.stages):
         yield f"workload = {workload.name}: what is simulated is a single stage without timers"
@@ -201,7 +201,7 @@ def _run(manifest: Manifest, tables: RunTables) -> _SimulatedRun:
     before = latency.loc[latency["created_s"].between(since_s, 0, inclusive="left"), "latency_ms"]
     workers = metrics[(metrics["metric"] == "cpu_cores") & (metrics["instance"] == "python_workers")]
     cores = workers.loc[workers["t_s"].between(since_s, 0, inclusive="left"), "value"].median()
-    point, current = spec.point().phase(0), spec.start()
+    point, current = spec.point().of_migration(0), spec.start()
     target = spec.target(current, None, _load(spec, manifest).rates.tolist())
     measured = MeasuredRun(
         restarts=point.restarts,

@@ -108,7 +108,7 @@ def _question(values: Mapping[str, Any]) -> Question:
     cluster: ClusterPart = made(ClusterPart, {each: value for each, value in values.items() if each in of_cluster})
     if (most := max(cluster.slots, cluster.to_slots)) > cluster.key_groups:
         raise BadInput(f"slots = {most}: more than key groups ({cluster.key_groups}); raise key_groups")
-    strategy = change(preset, {each: value for each, value in values.items() if each in MEANINGS}).phase(0)
+    strategy = change(preset, {each: value for each, value in values.items() if each in MEANINGS}).of_migration(0)
     require_possible(strategy)
     require_units(strategy, cluster.key_groups)
     return Question(name, strategy, cluster)

@@ -196,7 +196,7 @@ def sentence(made: Scaling, names: Sequence[str]) -> str:
     return f"{what}, {', '.join(numbers)}: {made.reason}"
 
 
-def told(made: Scaling, names: Sequence[str]) -> DecisionTold:
+def decision_told(made: Scaling, names: Sequence[str]) -> DecisionTold:
     """A decision for JSON: what is not known, or was not compared, is None."""
     look = made.look
     return {

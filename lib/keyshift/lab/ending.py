@@ -34,7 +34,7 @@ class RunEnd:
     def __init__(self) -> None:
         self.ending: Ending | None = None  # until it is decided
         self.deleted = False  # all that was to be
-        self.left: list[str] = []  # what could not be deleted, and why
+        self.undeleted: list[str] = []  # what could not be deleted, and why
 
     def resumable(self) -> bool:
         """Whether another process could go on with it."""

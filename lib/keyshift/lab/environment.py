@@ -15,7 +15,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.folders import state_folder
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.machine.auto_load import cores_of
-from keyshift.lab.machine.load_cost import cost_spec, kept
+from keyshift.lab.machine.load_cost import cost_spec, kept_cost
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import ServiceUnavailable, service_errors
@@ -173,7 +173,7 @@ def _tell_what_is_too_much(specs: Sequence[RunSpec], place: Profile, machine: Re
             f"a verdict takes about {size(judged)} in the driver, and this machine has {size(machine.memory)}; nothing "
             "is refused for that"
         )
-    if place.spark.on_kubernetes or (cost := kept(state_folder())) is None:
+    if place.spark.on_kubernetes or (cost := kept_cost(state_folder())) is None:
         return
     cores = max((cores_of(spec, cost) for spec in specs if not spec.unsettled), default=0.0)
     if cores > cost.machine.cpus:

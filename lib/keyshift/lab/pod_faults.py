@@ -13,13 +13,13 @@ LOOK_S = 0.5
 
 
 class PodFaults(BesideRun):
-    """Faults of services in the namespace of ``spark``, and of the executors of a job without replicas."""
+    """Faults of services in the namespace of ``spark``, and of the executors of a job without replicas: ``pods``."""
 
     executors = True
 
-    def __init__(self, endpoints: Endpoints, spark: SparkProfile, own: ExecutorPods | None, note: Say) -> None:
+    def __init__(self, endpoints: Endpoints, spark: SparkProfile, pods: ExecutorPods | None, note: Say) -> None:
         super().__init__(note)
-        self._endpoints, self._spark, self._own = endpoints, spark, own
+        self._endpoints, self._spark, self._executor_pods = endpoints, spark, pods
         self._pods = Pods(spark)
 
     def require(self, fault: Fault) -> None:
@@ -52,8 +52,8 @@ class PodFaults(BesideRun):
 
     def _carry_out(self, fault: Fault, host: str) -> None:
         if fault.who == EXECUTOR:
-            assert self._own is not None
-            self._own.delete_one(host)
+            assert self._executor_pods is not None
+            self._executor_pods.delete_one(host)
             return
         struck = next((pod for pod in self._pods_of(fault.who) if pod.ready), None)
         if struck is None:

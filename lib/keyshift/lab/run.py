@@ -55,7 +55,7 @@ class Lab:
     """A Spark session and the services around it, for one or more runs. A context manager.
 
     ``cores``: logical cores of the session, the largest that any of the runs needs; 0 if all of them have replicas: no
-    Spark is started, as each replica has one of its own. ``place``: the profile's Spark.
+    Spark is started, as each replica has one of its own. ``spark_profile``: the part of the profile about Spark.
     ``stack``: the services if they are ours, so that a run may have faults of them. ``work``: temporary files, inside.
     """
 
@@ -66,11 +66,11 @@ class Lab:
         home: Path,
         cores: int,
         say: Say,
-        place: SparkProfile | None = None,
+        spark_profile: SparkProfile | None = None,
         stack: Stack | None = None,
     ) -> None:
         self._endpoints, self._jars, self._home, self.say = endpoints, jars, home, say
-        self._cores, self._place, self._stack = cores, place or SparkProfile(), stack
+        self._cores, self._spark_profile, self._stack = cores, spark_profile or SparkProfile(), stack
         self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
         self._spark: PlacedSpark | None = None
@@ -84,7 +84,7 @@ class Lab:
             self.work = stack.enter_context(work_folder(self._home, "spark-"))
             if self._cores:
                 given = self._cores, self._jars, self.work, self._log, self.say
-                self._spark = PlacedSpark(self._place, *given)
+                self._spark = PlacedSpark(self._spark_profile, *given)
                 stack.callback(stop_spark, self._spark.session)
                 self._spark.await_executors()
             self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "bare_copy.json")
@@ -106,7 +106,7 @@ class Lab:
         That takes about twenty seconds. What is measured while others take much is for this lab only. Raises BadInput
         if executors run elsewhere, KeyshiftError if that job dies.
         """
-        known = None if again else self._load_cost or costs.kept(self._home)
+        known = None if again else self._load_cost or costs.kept_cost(self._home)
         self._load_cost = cost = known or self._measure_load_cost()
         if known is None and cost.disturbed:
             self.say(
@@ -118,8 +118,9 @@ class Lab:
         return cost
 
     def _measure_load_cost(self) -> costs.LoadCost:
-        if self._place.on_kubernetes:
-            raise BadInput(f"executors at {self._place.master} are not on this machine: nothing to be measured here")
+        if self._spark_profile.on_kubernetes:
+            master = self._spark_profile.master
+            raise BadInput(f"executors at {master} are not on this machine: nothing to be measured here")
         self.say("measuring what a load costs on this machine, for later runs, too")
         spec, script = costs.cost_spec(), costs.CostScript()
         results, name = [*spec.tasks.values()][-1], new_run_id(spec.workload.name, "cost")
@@ -135,9 +136,9 @@ class Lab:
         """
         if not (open_ones := [spec for spec in specs if spec.unsettled]):
             return list(specs)
-        if self._place.on_kubernetes:
+        if self._spark_profile.on_kubernetes:
             load = AutoLoad(DEFAULT.rate, DEFAULT.frame_ms, math.nan)
-            self.say(f"auto: the defaults, as executors at {self._place.master} are not measured")
+            self.say(f"auto: the defaults, as executors at {self._spark_profile.master} are not measured")
         else:
             cost = self.load_cost()
             load = chosen(open_ones, cost)
@@ -147,7 +148,7 @@ class Lab:
     def run(self, spec: RunSpec, make_script: MakeScript = scenario_script) -> Manifest:
         """Make one run, and store it whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
         [spec] = self.settled([spec])
-        require_possible(spec.scenario.every_fault(), self._stack, self._place)
+        require_possible(spec.scenario.every_fault(), self._stack, self._spark_profile)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
         return self.record(spec, run_id, make_script, [*spec.tasks.values()][-1], spec.parameters())
 
@@ -162,7 +163,7 @@ class Lab:
             raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
         [spec] = self.settled([spec])
         self._live = job = LiveJob(self.record, spec, on_end)
-        job.most = self.restart_slots(spec)
+        job.restart_slots = self.restart_slots(spec)
         threading.Thread(target=job.keep, name="keyshift-job", daemon=True).start()
         try:
             job.await_ready()
@@ -185,8 +186,8 @@ class Lab:
         """How many slots of each stage a restart of the job of ``spec`` may lead to, all stages alike: as many of the
         ``wanted_slots`` as there are cores for, since all routers and slots need one at once.
         """
-        place = self._place
-        cores = place.executors * place.cores if place.on_kubernetes else self._cores
+        spark = self._spark_profile
+        cores = spark.executors * spark.cores if spark.on_kubernetes else self._cores
         each = max(0, cores - spec.cores) // len(spec.tasks)
         return {stage: max(tasks, min(wanted_slots(spec), tasks + each)) for stage, tasks in spec.tasks.items()}
 
@@ -248,9 +249,9 @@ class Lab:
         left behind.
         """
         chosen = settings_of(spec.backend.name, spec.backend.settings, self._endpoints.redis)
-        folder = None if self._place.on_kubernetes else self.work
+        folder = None if self._spark_profile.on_kubernetes else self.work
         with backends.get(spec.backend.name).served(chosen, run_id, folder) as settings:
-            config = job_config(spec, run_id, self._endpoints, self._place.certificate(), settings)
+            config = job_config(spec, run_id, self._endpoints, self._spark_profile.certificate(), settings)
             with self._around(spec, config, log, make_script, results, end) as run:
                 yield run
 
@@ -268,9 +269,9 @@ class Lab:
         job: Job | Replicas
         system: SystemUnderTest
         if several:
-            place = self._place, spec.cores, self._jars, self.work, self._home
+            application = partial(application_of, self._spark_profile, spec.cores, self._jars, self.work, self._home)
             given = self.work, traffic, reporter.enter, services, log
-            job = Replicas(spec, configs, partial(application_of, *place), *given)
+            job = Replicas(spec, configs, application, *given)
             system = LiveReplicas(spec, job, self.say)
         else:
             assert self._spark is not None
@@ -289,7 +290,7 @@ class Lab:
             if isinstance(job, Replicas):
                 run.parts, pids = job.parts, run.services
                 run.services = lambda: {**pids(), **idle_jvm()}  # the lab has a Spark if other runs of it need one
-            if self._place.on_kubernetes:
+            if self._spark_profile.on_kubernetes:
                 run.pods = partial(used_by_pods, job.jobs if isinstance(job, Replicas) else lambda: [job])
             yield run, job.require_driver
         except BaseException as error:
@@ -303,26 +304,26 @@ class Lab:
             with interrupts_wait():
                 all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill}, self.say)
                 if end.of(ended_by).over:  # nobody goes on with it then
-                    end.left = all_of({"claim": job.end}, self.say)
+                    end.undeleted = all_of({"claim": job.end}, self.say)
                 # Without the claim what may outlive us could be another one's; of a run nobody else can have anything.
-                if end.decide(ended_by).over and not (end.left and end.outlives):
+                if end.decide(ended_by).over and not (end.undeleted and end.outlives):
                     steps = {"topics": traffic.close, "nodes and snapshots": job.clean}
                     backend = spec.backend.name, spec.backend.settings, self._endpoints.redis
                     for each in configs:
                         stores: Callable[[], None] = partial(clean_stores, *backend, each.job)
                         steps |= {f"stores of {each.job}" if several else "stores": stores}
-                    end.left += all_of(steps, self.say)
-                    end.deleted = not end.left
+                    end.undeleted += all_of(steps, self.say)
+                    end.deleted = not end.undeleted
 
     def _faults(self, note: Say, several: bool, faults: Sequence[Fault]) -> BesideRun:
         """Choose who carries out faults of services, and of executors that are pods; replicas delete their own."""
-        if not self._place.on_kubernetes:
-            return ServiceFaults(self._stack, self._place, note, faults)
+        if not self._spark_profile.on_kubernetes:
+            return ServiceFaults(self._stack, self._spark_profile, note, faults)
         from keyshift.lab.pod_faults import PodFaults  # imports what half of each command would need to begin
         from keyshift.place.pods import ExecutorPods
 
-        own = None if self._spark is None or several else ExecutorPods(self._place, self._spark.application)
-        return PodFaults(self._endpoints, self._place, own, note)
+        pods = ExecutorPods(self._spark_profile, self._spark.application) if self._spark and not several else None
+        return PodFaults(self._endpoints, self._spark_profile, pods, note)
 
 
 OnFailure = Callable[[RunSpec, KeyshiftError], None]

@@ -21,12 +21,12 @@ class Scalings(Sequence[Scaling]):
         self._width = _OF_LOOK + _OF_STAGE * stages
         self._rows = array("d")
         self._reasons: list[str] = []
-        self._places: dict[str, int] = {}  # of the reasons
+        self._indices: dict[str, int] = {}  # of the reasons
         self.moves = 0  # decisions by which something changes
 
     def append(self, made: Scaling) -> None:
         """Keep one more."""
-        reason = self._places.setdefault(made.reason, len(self._reasons))
+        reason = self._indices.setdefault(made.reason, len(self._reasons))
         if reason == len(self._reasons):
             self._reasons.append(made.reason)
         self.moves += made.moves
@@ -36,17 +36,17 @@ class Scalings(Sequence[Scaling]):
         return len(self._rows) // self._width
 
     @overload
-    def __getitem__(self, place: int) -> Scaling: ...
+    def __getitem__(self, index: int) -> Scaling: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Scaling]: ...
+    def __getitem__(self, index: slice) -> list[Scaling]: ...
 
-    def __getitem__(self, place: int | slice) -> Scaling | list[Scaling]:
-        places = range(len(self))[place]
-        return self._made(places) if isinstance(places, int) else [*map(self._made, places)]
+    def __getitem__(self, index: int | slice) -> Scaling | list[Scaling]:
+        chosen = range(len(self))[index]
+        return self._made(chosen) if isinstance(chosen, int) else [*map(self._made, chosen)]
 
-    def _made(self, place: int) -> Scaling:
-        row = self._rows[place * self._width : (place + 1) * self._width].tolist()
+    def _made(self, index: int) -> Scaling:
+        row = self._rows[index * self._width : (index + 1) * self._width].tolist()
         at_s, offered_per_s, backlog, missed_s, migrating, migrated_at_s, reason, *costs = row[:_OF_LOOK]
         stages, seen = [], []
         for begin in range(_OF_LOOK, self._width, _OF_STAGE):
@@ -59,7 +59,7 @@ class Scalings(Sequence[Scaling]):
 
 
 def _numbers(made: Scaling, reason: int) -> Iterator[float]:
-    """A row. ``reason``: its place."""
+    """The numbers of a row. ``reason``: the index of the reason."""
     look = made.look
     yield from (look.at_s, look.offered_per_s, look.backlog, look.missed_s, look.migrating)
     yield from (_or_nan(look.migrated_at_s), reason)

@@ -121,16 +121,16 @@ class Plans(Protocol):
     def ended(self, stage: str, number: int) -> bool | None:
         """See ``JobPlans.ended``."""
 
-    def found(self, stage: str) -> tuple[SlotId, ...] | None:
-        """See ``JobPlans.found``."""
+    def owners_before(self, stage: str) -> tuple[SlotId, ...] | None:
+        """See ``JobPlans.owners_before``."""
 
     def cancel(self) -> None:
         """Take back what has not begun. Raises BadInput if that is not possible."""
 
 
 class LiveSystem(SystemUnderTest, Protocol):
-    """A system that can be asked how it is, and for ``plans``, while it runs. ``status``, ``phases`` and ``notes`` are
-    for any thread.
+    """A system that can be asked how it is, and for ``plans``, while it runs. ``status``, ``activities`` and ``notes``
+    are for any thread.
     """
 
     measured_of: int | None  # the replica of which ``measure`` told last; None without replicas
@@ -156,7 +156,7 @@ class LiveSystem(SystemUnderTest, Protocol):
         """Whether a replica is on its way back, or lives and is not full yet."""
 
     @property
-    def phases(self) -> Mapping[str, Activity]:
+    def activities(self) -> Mapping[str, Activity]:
         """What happens to the state of each stage now."""
 
     @property
@@ -343,7 +343,7 @@ class KeyshiftJob:
         self._job.note(line)
 
     @property
-    def phases(self) -> dict[str, Activity]:
+    def activities(self) -> dict[str, Activity]:
         """What happens to the state of each stage now, as its coordinator says; for any thread."""
         return {stage.name: stage.doing.activity for stage in self._job.stages}
 

@@ -140,7 +140,7 @@ class StepRecord:
         self.completed_us, self.outcome = drained_us, "complete"
 
     @property
-    def told(self) -> bool:
+    def told_by_all(self) -> bool:
         """Whether each slot has said what it gave and got."""
         moves = self.step.moves
         gave, got = {move.source for move in moves}, {move.destination for move in moves}

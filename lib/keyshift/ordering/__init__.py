@@ -14,18 +14,28 @@ from typing import NamedTuple
 from keyshift.ordering.kazoo import Kazoo
 from keyshift.ordering.live_robin import LiveRobin
 from keyshift.ordering.machine import Ordering
-from keyshift.ordering.model import Local, LogPlace, OrderEffect, Place, Position, Propose, Record, Resign, Setting
+from keyshift.ordering.model import (
+    ChannelPlace,
+    Local,
+    LogPlace,
+    OrderEffect,
+    Position,
+    Propose,
+    Record,
+    Resign,
+    Setting,
+)
 from keyshift.ordering.none import Unordered
 from keyshift.ordering.time_merge import TimeMerge
 from keyshift.registry import Registry
 
 __all__ = [
+    "ChannelPlace",
     "Local",
     "LogPlace",
     "OrderEffect",
     "OrderProtocol",
     "Ordering",
-    "Place",
     "Position",
     "Propose",
     "Record",

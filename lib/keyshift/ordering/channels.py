@@ -12,7 +12,7 @@ from collections import deque
 from typing import NamedTuple
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.ordering.model import CONTROL, Place, Setting, offset_of, sequence_of
+from keyshift.ordering.model import CONTROL, ChannelPlace, Setting, offset_of, sequence_of
 from keyshift.runtime.row import BARRIER, CAPTURE, SNAPSHOT, TICK, Row
 
 ROW_BYTES = 300  # of a row that waits, beside its payload: two tuples, four integers and a buffer
@@ -29,7 +29,7 @@ class Element(NamedTuple):
 class Channel:
     """The ``number``-th channel of a slot. ``place``: up to here elements were delivered."""
 
-    def __init__(self, number: int, setting: Setting, place: Place) -> None:
+    def __init__(self, number: int, setting: Setting, place: ChannelPlace) -> None:
         self.number = number
         self.sequence, self.watermark, self.version = place
         self.waiting: deque[Element] = deque()
@@ -41,9 +41,9 @@ class Channel:
         self._captures: set[bytes] = set()  # the names of those that have come at the last sequence
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ChannelPlace:
         """The place of the last element that was delivered."""
-        return Place(self.sequence, self.watermark, self.version)
+        return ChannelPlace(self.sequence, self.watermark, self.version)
 
     @property
     def came(self) -> int:

@@ -55,7 +55,7 @@ class Setting:
     apart: bool = False
 
 
-class Place(NamedTuple):
+class ChannelPlace(NamedTuple):
     """Where a channel stands: the sequence of the last element that was delivered, its watermark and its version."""
 
     sequence: int
@@ -82,7 +82,7 @@ class Position:
     place the order log is to be read again; some of what it orders there may have been delivered.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[ChannelPlace, ...]
     turn: int = 0
     clock: int = 0
     chain: int = 0
@@ -91,7 +91,7 @@ class Position:
     @classmethod
     def begin(cls, setting: Setting, version: int) -> "Position":
         """The position before anything was delivered, under the first ``version`` of the assignment."""
-        return cls((Place(NOTHING if setting.later else -1, 0, version),) * setting.channels)
+        return cls((ChannelPlace(NOTHING if setting.later else -1, 0, version),) * setting.channels)
 
     def under(self, version: int) -> "Position":
         """The same place, from which on everything is routed under ``version``."""

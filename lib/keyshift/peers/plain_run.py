@@ -169,14 +169,14 @@ def measure_beside_plain(
     return study
 
 
-def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, place: SparkProfile) -> Study:
+def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, spark_profile: SparkProfile) -> Study:
     """Make the runs in one Spark session, one after the other."""
     require_no_spark()
     cores = max(spec.cores for spec in specs.values())
     with (
         peer_lab(profile) as lab,
         work_folder(lab.home, "plain-") as work,
-        local_spark(cores, lab.home, lab.say, place.options()) as spark,
+        local_spark(cores, lab.home, lab.say, spark_profile.options()) as spark,
     ):
         return repeated(specs, lab.store, lambda each: run_peer(each, lab, partial(_prepared, each, spark, lab, work)))
 

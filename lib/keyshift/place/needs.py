@@ -148,7 +148,8 @@ def moved_together(spec: RunSpec) -> int:
         slots = spec.slots_of[stage]
         current = Assignment.contiguous(spec.workload.key_groups, slots)
         for number, change in enumerate(spec.changes):
-            target, strategy = target_of(change, current, [1.0] * spec.workload.key_groups), spec.point().phase(number)
+            target = target_of(change, current, [1.0] * spec.workload.key_groups)
+            strategy = spec.point().of_migration(number)
             moves = bins * int(np.count_nonzero(current.slot_of != target.slot_of))
             sources, current = len(np.unique(current.slot_of)), target
             if strategy.restarts or strategy.propose:  # through a savepoint, or nobody knows

@@ -17,15 +17,15 @@ START_S = 60.0  # in which executors that are processes must come
 
 
 class PlacedSpark:
-    """A session in ``place``, which has ``cores`` (logical ones) on this machine, and in pods what the profile says.
+    """A session in ``spark``, which has ``cores`` (logical ones) on this machine, and in pods what the profile says.
 
-    ``work`` takes Spark's temporary files, ``log`` what it has to say; ``more``: settings beside those of ``place``.
+    ``work`` takes Spark's temporary files, ``log`` what it has to say; ``more``: settings beside those of ``spark``.
     Raises ServiceUnavailable if Spark does not start, or may not have pods.
     """
 
     def __init__(
         self,
-        place: SparkProfile,
+        spark: SparkProfile,
         cores: int,
         jars: Sequence[Path],
         work: Path,
@@ -33,19 +33,19 @@ class PlacedSpark:
         say: Say,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        self._place, self._log, self._say = place, log, say
-        given = [*jars], work, log, place.options() | dict(more or {})
-        if place.on_kubernetes:
+        self._spark, self._log, self._say = spark, log, say
+        given = [*jars], work, log, spark.options() | dict(more or {})
+        if spark.on_kubernetes:
             from keyshift.place.pods import Pods  # half of what each command would need to begin
 
-            self._pods = Pods(place)
+            self._pods = Pods(spark)
             self._pods.require_rights()
-            say(f"starting Spark, {place.executors} executors of {place.image} at {place.master}")
-            self.session = session(place.master, *given, place.python)
+            say(f"starting Spark, {spark.executors} executors of {spark.image} at {spark.master}")
+            self.session = session(spark.master, *given, spark.python)
             return
         master = f"{LOCAL}[{cores}]"
-        if place.master == CLUSTER:
-            master = f"{CLUSTER}[{place.executors},{math.ceil(cores / place.executors)},1024]"
+        if spark.master == CLUSTER:
+            master = f"{CLUSTER}[{spark.executors},{math.ceil(cores / spark.executors)},1024]"
         say(f"starting Spark, {master}")
         self.session = session(master, *given)
 
@@ -60,10 +60,10 @@ class PlacedSpark:
             require_wanted()
             return self._registered()
 
-        if self._place.on_kubernetes:
+        if self._spark.on_kubernetes:
             self._pods.await_executors(self.application, registered, self._say)
-        elif self._place.master == CLUSTER:
-            wanted = self._place.executors
+        elif self._spark.master == CLUSTER:
+            wanted = self._spark.executors
             if not wait_until(lambda: registered() >= wanted, START_S):
                 said = f"{self._registered()} of {wanted} executors came within {START_S:g} s"
                 raise ServiceUnavailable(f"{said}; Spark's log is {self._log}")

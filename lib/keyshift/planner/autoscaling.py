@@ -40,7 +40,7 @@ class _Move:
     enough_per_s: float = math.inf  # events: as long as no more are offered, the slots that are left have time
     ended_s: float | None = None
     missed_s: float = 0.0
-    own: bool = True  # somebody else's teaches nothing, but what it has brought is looked at as long
+    by_scaler: bool = True  # somebody else's teaches nothing, but what it has brought is looked at as long
 
 
 class ScalingPolicy:
@@ -101,7 +101,7 @@ class ScalingPolicy:
         somebody_moved, self._migrated_at_s = look.migrated_at_s != self._migrated_at_s, look.migrated_at_s
         move = self._move
         if (move is None or move.ended_s is not None) and (look.migrating or somebody_moved):  # also in a cool-down
-            move = self._move = _Move(1.0, look.at_s, telling=False, own=False)
+            move = self._move = _Move(1.0, look.at_s, telling=False, by_scaler=False)
         if move is not None:
             move.missed_s += look.missed_s
             move.telling &= look.offered_per_s <= move.enough_per_s
@@ -113,7 +113,7 @@ class ScalingPolicy:
             return "a migration is under way"
         if move is not None and move.ended_s is None:
             move.ended_s = look.at_s if look.migrated_at_s is None else max(move.at_s, look.migrated_at_s)
-            if move.own:
+            if move.by_scaler:
                 self.takes_s = self._mean(0, self.takes_s, (move.ended_s - move.at_s) / move.share)
             self._seen = False
             for stage in self._stages:

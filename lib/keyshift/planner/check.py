@@ -28,31 +28,33 @@ def settings(strategy: Strategy) -> dict[str, Any]:
 
 
 def change(strategy: Strategy, overrides: Mapping[str, Any]) -> Strategy:
-    """``strategy`` with other values of the settings, in all of its phases.
+    """``strategy`` with other values of the settings, for every migration of a job.
 
     Raises BadInput for an unknown name, a value of another type, or a strategy that ``check`` refuses.
     """
     for name, value in overrides.items():
         _require(name, value)
-    phases = tuple({name: value for name, value in phase.items() if name not in overrides} for phase in strategy.phases)
-    changed = replace(strategy.having(overrides), phases=phases)
+    rest = [
+        {name: value for name, value in values.items() if name not in overrides} for values in strategy.by_migration
+    ]
+    changed = replace(strategy.having(overrides), by_migration=tuple(rest))
     check(changed)
     return changed
 
 
 def check(strategy: Strategy) -> None:
     """Refuse a ``strategy`` that makes no sense: BadInput, naming the value, the reason and the remedy."""
-    if not strategy.phases:
+    if not strategy.by_migration:
         _check_point(strategy)
-    for number, phase in enumerate(strategy.phases):
+    for number, values in enumerate(strategy.by_migration):
         try:
-            for name, value in phase.items():
+            for name, value in values.items():
                 _require(name, value)
                 if name in ("unit", "bins"):
-                    raise BadInput(f"{name} is for the life of a job, whose state is cut so: set it for all phases")
-            _check_point(strategy.phase(number))
+                    raise BadInput(f"{name} is for the life of a job, whose state is cut so: set it for all of them")
+            _check_point(strategy.of_migration(number))
         except BadInput as refused:
-            raise BadInput(f"phase {number}: {refused}") from None
+            raise BadInput(f"migration {number}: {refused}") from None
 
 
 def _check_point(strategy: Strategy) -> None:
@@ -134,7 +136,7 @@ def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
 
 def turn_conflicts(strategy: Strategy) -> Iterator[str]:
     """Why ``strategy`` is not possible where slots work in turns: all barriers come at once, and a whole slot waits."""
-    for mode in (point.mode for point in strategy.every_phase):
+    for mode in (point.mode for point in strategy.of_every_migration):
         if mode.gate != "none":
             yield f"gate = {mode.gate}: a slot waits as a whole for state that it may need; set gate = none"
         if mode.transfer not in ("push", "fetch"):

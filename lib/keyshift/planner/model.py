@@ -72,7 +72,7 @@ class Strategy:
     unit: Annotated[Unit, "what moves (group, bin, key)"] = "group"
     bins: Annotated[int, "bins per key group, a power of two"] = 1
     mode: Mode = LIVE_PUSH
-    phases: tuple[Mapping[str, Any], ...] = ()  # settings of the n-th reconfiguration of a job; the last ones stay
+    by_migration: tuple[Mapping[str, Any], ...] = ()  # settings of the n-th one of a job; the last ones stay
     propose: Proposer | None = None  # instead of order and batch
 
     @property
@@ -80,16 +80,16 @@ class Strategy:
         """Whether the query is stopped with a savepoint and started anew."""
         return self.mode.gate == "query"
 
-    def phase(self, number: int) -> "Strategy":
-        """The strategy of the ``number``-th reconfiguration of a job (from 0)."""
-        if not self.phases:
+    def of_migration(self, number: int) -> "Strategy":
+        """The strategy of the ``number``-th migration of a job (from 0)."""
+        if not self.by_migration:
             return self
-        return replace(self, phases=()).having(self.phases[min(number, len(self.phases) - 1)])
+        return replace(self, by_migration=()).having(self.by_migration[min(number, len(self.by_migration) - 1)])
 
     @property
-    def every_phase(self) -> "list[Strategy]":
-        """The different ones that ``phase`` gives, in their order."""
-        return [self.phase(number) for number in range(max(1, len(self.phases)))]
+    def of_every_migration(self) -> "list[Strategy]":
+        """The different ones that ``of_migration`` gives, in their order."""
+        return [self.of_migration(number) for number in range(max(1, len(self.by_migration)))]
 
     def having(self, settings: Mapping[str, Any]) -> "Strategy":
         """The same with other settings, those of the mode under their own names. Not checked: see ``change``."""

@@ -20,9 +20,10 @@ def make_plan(
 ) -> Plan:
     """The plan of ``strategy`` from ``current`` to ``target``, both in the strategy's units (``in_units``).
 
-    ``heat``: records per second of each unit, if they were measured; ``seed``: for orders that draw. Of a strategy with
-    phases the first is planned; ``strategy.phase(n)`` has the others. The same input gives the same plan. What is
-    proposed may be lists, and integers of numpy: the plan has tuples and plain integers.
+    ``heat``: records per second of each unit, if they were measured; ``seed``: for orders that draw. The plan is
+    that of a job's first migration; a strategy that changes has those of others in ``strategy.of_migration(n)``. The
+    same input gives the same plan. What is proposed may be lists, and integers of numpy: the plan has tuples and plain
+    integers.
 
     Raises BadInput if the strategy is one that ``check`` refuses, or the arguments do not fit together. Raises
     PlanRejected, which names the move, if what is proposed is no step; if a step is empty, is above the cap, has a mode
@@ -32,7 +33,7 @@ def make_plan(
     """
     check(strategy)
     try:
-        return _made(strategy.phase(0), current, target, heat, seed)
+        return _made(strategy.of_migration(0), current, target, heat, seed)
     except KeyshiftError:
         raise
     except Exception as error:  # no reason to end a job

@@ -114,9 +114,9 @@ PRESETS = {
     # All at once first, then chunks over copies of every second key group, of which a dirty one is sent whole. The
     # scenario 'dynamic' of Spacker: sync_keys 0 and filter 0, changePlan(8, 2, 'random'), changePlan(8, 2, 'default').
     "spacker_dynamic": Strategy(
-        "all at once, then chunks over copies: another plan in each phase",
+        "all at once, then chunks over copies: another plan for each migration",
         "Spacker changePlan",
-        phases=({"batch": "all"}, {**_CHUNKS_OVER_COPIES, "order": "random"}, _CHUNKS_OVER_COPIES),
+        by_migration=({"batch": "all"}, {**_CHUNKS_OVER_COPIES, "order": "random"}, _CHUNKS_OVER_COPIES),
     ),
     # Re-routing does not wait for the transfer, and records of a unit that is not there yet wait in its queue while all
     # others are served. A sub-scale is a step of ``size`` units: routes of all units cannot switch at once and their

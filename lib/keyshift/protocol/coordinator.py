@@ -121,7 +121,7 @@ CoordinatorEffect = PublishSteps | PublishAssignment | StepDone | MigrationDone 
 class _UnderWay:
     step: Step
     after: Assignment
-    phase: Literal["preparing", "switching", "late"]
+    progress: Literal["preparing", "switching", "late"]
     since_ms: float
     waiting: dict[StepPhase, set[int]]
 
@@ -190,8 +190,8 @@ class CoordinatorMachine:
         self._rest, self._dropped, self._migrating = list(steps), NOTHING, True
         if self._current is None:
             return self._next(now_ms)
-        if self._current.phase == "late" and self._current.step.moves:
-            self._current.phase, self._current.since_ms = "switching", now_ms
+        if self._current.progress == "late" and self._current.step.moves:
+            self._current.progress, self._current.since_ms = "switching", now_ms
         return [self._publish()] if self._rest else []
 
     def snapshot(self, name: str, now_ms: float) -> list[CoordinatorEffect]:
@@ -211,7 +211,7 @@ class CoordinatorMachine:
         A plan that is being made is taken back when it comes.
         """
         effects = self._drop_rest()
-        if self._current is None or self._current.phase != "preparing" or self._current.step.snapshot:
+        if self._current is None or self._current.progress != "preparing" or self._current.step.snapshot:
             return effects
         self._dropped = self._dropped._replace(steps=self._dropped.steps + 1)
         self._current = None
@@ -225,7 +225,7 @@ class CoordinatorMachine:
         meant = next((each for each in (self._current, self._ahead) if each and each.version == version), None)
         if meant is None:
             return []
-        if meant.phase == "preparing" and phase != "prepared":
+        if meant.progress == "preparing" and phase != "prepared":
             raise ProtocolViolation(f"coordinator: slot {slot} reports {phase!r} before the switch to {version}")
         meant.waiting[phase].discard(slot)
         return self._go_on(meant, now_ms) if meant is self._current else []
@@ -233,26 +233,26 @@ class CoordinatorMachine:
     def tick(self, now_ms: float) -> list[CoordinatorEffect]:
         """Let time pass. A step that is late before its switch is rolled back; one late after it goes forward."""
         current = self._current
-        if current is None or current.phase == "late":
+        if current is None or current.progress == "late":
             return []
         if now_ms - max(current.since_ms, self.told_ms) <= self.deadline_ms:
             return []
         if current.step.snapshot:
-            waiting = current.waiting["prepared" if current.phase == "preparing" else "captured"]
+            waiting = current.waiting["prepared" if current.progress == "preparing" else "captured"]
             given_up = SnapshotLate(current.version, tuple(sorted(waiting)))
-            if self._in_turns and current.phase == "switching":
-                current.phase = "late"
+            if self._in_turns and current.progress == "switching":
+                current.progress = "late"
                 return [given_up]
             self._current = None
             return [self._publish(), given_up, *self._next(now_ms)]
         effects = self._drop_rest()
         self._migrating = False
-        if current.phase == "preparing":
+        if current.progress == "preparing":
             self._current = None
             missing = tuple(sorted(current.waiting["prepared"]))
             late = StepLate(current.version, "prepare", missing, True, self._dropped)
             return [self._publish(), late, *self._next(now_ms)]
-        current.phase = "late"
+        current.progress = "late"
         if current.step.mode.gate == "router":  # nobody may be there any more when the step ends
             effects.append(PublishAssignment(self.assignment))
         missing = tuple(sorted(set().union(*current.waiting.values())))
@@ -275,12 +275,12 @@ class CoordinatorMachine:
         for of, step in under_way:
             if of == self.assignment.version:
                 self._current = _under_way(step, self.assignment, self._slots, now_ms)
-                self._current.phase, self._current.waiting["prepared"] = "switching", set()
+                self._current.progress, self._current.waiting["prepared"] = "switching", set()
             elif self._current is None:
                 self._current = self._prepare(of, step, now_ms)
             else:
                 self._ahead = self._prepare(of, step, now_ms)
-        if self._current and self._current.phase == "switching" and self._ahead is None:
+        if self._current and self._current.progress == "switching" and self._ahead is None:
             effects += self._look_ahead(now_ms)
         return effects
 
@@ -304,12 +304,12 @@ class CoordinatorMachine:
         return PublishSteps(self._version, steps, tuple(self._rest))
 
     def _go_on(self, current: _UnderWay, now_ms: float) -> list[CoordinatorEffect]:
-        if current.phase == "preparing":
+        if current.progress == "preparing":
             return [] if current.waiting["prepared"] else self._switch(current, now_ms)
         return [] if any(current.waiting.values()) else self._complete(current, now_ms)
 
     def _switch(self, current: _UnderWay, now_ms: float) -> list[CoordinatorEffect]:
-        current.phase, current.since_ms = "switching", now_ms
+        current.progress, current.since_ms = "switching", now_ms
         self.assignment = current.after
         paused = current.slots if current.step.mode.gate == "router" else frozenset()
         switch = PublishAssignment(current.after, paused, current.step.snapshot)

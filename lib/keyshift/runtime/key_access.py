@@ -33,9 +33,9 @@ SLICE_KEYS = 256  # read from or written to live state at a time, so that nobody
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where the keys of a partial unit are: a ``place`` that the driver knows."""
+    """Where the keys of a partial unit are: an ``address`` that the shell knows."""
 
-    place: Any
+    address: Any
     mode: Mode
     stay: Stay
 
@@ -44,7 +44,7 @@ class Home:
 class Errand:
     """Something to be done at a home: to fetch ``keys``, to write what changed, to fetch the rest, to drop it all.
 
-    Errands for one place are carried in their order, those of one kind together if several wait. One that fails is
+    Errands for one address are carried in their order, those of one kind together if several wait. One that fails is
     carried again.
     """
 
@@ -54,7 +54,7 @@ class Errand:
 
 
 class KeyAccess(Generic[Events]):
-    """The key access of one slot; false without partial units. ``errands``: those not given to the driver yet."""
+    """The key access of one slot; false without partial units. ``errands``: those not given to the shell yet."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class KeyAccess(Generic[Events]):
         """Write back what changed in these units, which were worked on, of keys that live elsewhere."""
         for unit in units:
             home = self._homes.get(unit)
-            if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changes(HOME)):
+            if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changed_keys(HOME)):
                 continue
             self._absent.arrived(unit, changed)  # new keys are here, and known
             unwritten = self._unwritten.setdefault(home.stay, {})
@@ -212,7 +212,7 @@ class KeyAccess(Generic[Events]):
         state = self._states[unit]
         for key in self._absent.evict(unit, written):
             state.delete(key)
-        state.changes(HOME)
+        state.changed_keys(HOME)
 
     def arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.KeyValue]) -> bool:
         """Take the answer for ``keys``: those that exist. Gives whether they live here from now on."""
@@ -248,5 +248,5 @@ class KeyAccess(Generic[Events]):
             if key in lacking:
                 state.values[key] = value
         if home.mode.transfer == "remote":
-            state.changes(HOME)  # what came is not what has to be written back
+            state.changed_keys(HOME)  # what came is not what has to be written back
         self._absent.arrived(unit, keys)

@@ -1,6 +1,6 @@
 """What the protocol did last in a slot or router, so that somebody can see why a run went wrong.
 
-A core notes events, and its driver gives them the time. ``in_order`` puts those of all places one behind the other.
+A core notes events, and its shell gives them the time. ``in_order`` puts those of all places one behind the other.
 """
 
 import json
@@ -35,7 +35,7 @@ class LogEvent(NamedTuple):
 
 
 class ProtocolLog:
-    """The last events of one place. ``new``: those that have no time yet, until the driver calls ``stamp``."""
+    """The last events of one place. ``new``: those that have no time yet, until the shell calls ``stamp``."""
 
     def __init__(self, place: str = "") -> None:
         self.place = place

@@ -21,7 +21,7 @@ TICK_US, AWAKE_US = 50_000, 2_000_000
 class RouterCore(Generic[Events]):
     """One router. ``split(events, assignment)``: what each slot gets of them, if it gets anything.
 
-    After each call its driver stamps what is new in ``log``.
+    After each call its shell stamps what is new in ``log``.
     """
 
     behind = 0  # a barrier stands before its frame, which is the first behind it

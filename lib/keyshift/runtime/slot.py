@@ -1,6 +1,6 @@
 """The slot: which records are processed now and which wait, what becomes of the protocol's effects, when it is full.
 
-After each call its driver carries out ``take_effects()``, stamps what is new in ``log``, and gives out
+After each call its shell carries out ``take_effects()``, stamps what is new in ``log``, and gives out
 ``take_results()`` when it can.
 """
 
@@ -333,7 +333,7 @@ class SlotCore(Generic[Events, Result]):
             self._follow(self.machine.opened(unit))
 
     def _follow(self, effects: Iterable[protocol.SlotEffect]) -> None:
-        """Do what can be done here; the rest is for the driver."""
+        """Do what can be done here; the rest is for the shell."""
         for effect in effects:
             self.log.effect(effect)
             match effect:

@@ -1,6 +1,6 @@
 """What of a slot's state a snapshot has to write down: all of a unit once, later what has changed since.
 
-The state goes on meanwhile: what is taken here is the driver's, to be written by another thread. Each part has a number
+The state goes on meanwhile: what is taken here is the shell's, to be written by another thread. Each part has a number
 and names the one that it follows: a unit's parts are its state if each follows the one before, and the first follows
 none. So whoever puts them together sees whether one of them got lost.
 """
@@ -66,7 +66,7 @@ class Snapshots:
                     state.track(NAME)
                 parts.append(self._whole(unit, state))
                 continue
-            changes, edits = state.changes(NAME), state.timers.edits
+            changes, edits = state.changed_keys(NAME), state.timers.edits
             if not changes and edits == before.edits:
                 continue
             before.parts, before.rows, before.edits = before.parts + 1, before.rows + len(changes), edits

@@ -76,13 +76,13 @@ class TurnRouter(RouterCore[Events]):
             return None
         act = partial(self.machine.announce, told.assignment, snapshot=told.snapshot)
         version = told.assignment.version
-        return self._keep(str(version), told.appointment, (SWITCH, version), act)
+        return self._keep(str(version), told.appointment, SWITCH, version, act)
 
     def savepoint(self, name: str, appointment: Appointment, stops: bool = True) -> bool | None:
         """Note the appointment of a savepoint or, if the router goes on behind it, of a capture; see ``_keep``."""
         if name == self._said or self.machine.stopped_for is not None:
             return None
-        return self._keep(name, appointment, (STOP if stops else CAPTURED, 0), partial(self._request, name, stops))
+        return self._keep(name, appointment, STOP if stops else CAPTURED, 0, partial(self._request, name, stops))
 
     def _request(self, name: str, stops: bool) -> None:
         self._said = name
@@ -103,7 +103,7 @@ class TurnRouter(RouterCore[Events]):
                 self.machine.stopped_for = name
 
     def _keep(
-        self, name: str, appointment: Appointment, place: tuple[int, int], act: Callable[[], None]
+        self, name: str, appointment: Appointment, rank: int, version: int, act: Callable[[], None]
     ) -> bool | None:
         """Note an appointment that was told, perhaps again. Gives whether the router confirms it, None if nobody asks.
 
@@ -115,7 +115,7 @@ class TurnRouter(RouterCore[Events]):
         if passed:
             self._due.pop(name, None)
         else:
-            self._due[name] = Due(appointment.epoch, *place, appointment.holds, act)
+            self._due[name] = Due(appointment.epoch, rank, version, appointment.holds, act)
         return None if appointment.holds else not passed
 
     def may_take(self, watermark: int) -> bool:

@@ -130,13 +130,13 @@ def find(pid_file: Path) -> psutil.Process | None:
 
 
 def elsewhere(pid_file: Path) -> str:
-    """The process and the host a pid file speaks of, if that is another host, see ``abroad``, or another container with
-    this one's name, where processes have other numbers; else empty.
+    """The process and the host a pid file speaks of, if that is another host, see ``on_other_host``, or another
+    container with this one's name, where processes have other numbers; else empty.
     """
     if (saved := _saved(pid_file)) is None:
         return ""
     lives, there = find(pid_file) is not None, f"process {saved['pid']} of host {saved['host']}"
-    if abroad(saved["host"], lives):
+    if on_other_host(saved["host"], lives):
         return there
     return f"{there}, in another container," if not lives and _is_held(pid_file) else ""
 
@@ -157,7 +157,7 @@ def _is_held(pid_file: Path) -> bool:
     return False
 
 
-def abroad(host: str, lives: bool) -> bool:
+def on_other_host(host: str, lives: bool) -> bool:
     """Whether a process of ``host`` is where nobody here can look; empty: of this one. ``lives``: it was found here.
 
     A host may have got another name: a process that is found here is none of another host.

@@ -63,7 +63,7 @@ class UnitState(Protocol):
         somebody who never asks grows with the keys.
         """
 
-    def changes(self, who: str) -> set[int]:
+    def changed_keys(self, who: str) -> set[int]:
         """The keys set or deleted since ``who`` called ``track``, or this, last; not what ``install`` brought."""
 
     @property

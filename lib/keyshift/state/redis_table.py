@@ -69,7 +69,7 @@ class RedisTable(Table):
             _, found = pipeline.execute(raise_on_error=False)  # a hash without keys cannot be renamed
         return mine, found
 
-    def own(self, region: Hash, keys: int) -> None:
+    def count_state(self, region: Hash, keys: int) -> None:
         """Count one state more that has its values there, of which there are ``keys``."""
         with self.lock:
             self._owned[region.name] += 1

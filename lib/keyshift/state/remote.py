@@ -105,7 +105,7 @@ class RemoteStore(CachedStore):
         region, found = self._redis.renamed(given.region)
         if found != given.keys:
             raise ProtocolViolation(f"unit {unit} was handed over with {given.keys} keys, {found} are in {region.name}")
-        self._redis.own(region, given.keys)
+        self._redis.count_state(region, given.keys)
         state = self.state_of(self.living_cells(region))
         state.values.count = given.keys
         return state

@@ -61,7 +61,7 @@ class TrackedState(Generic[V]):
             self.values.__class__ = _plain(type(self.values))
             self.values.changed.clear()
 
-    def changes(self, who: str) -> set[int]:  # noqa: D102
+    def changed_keys(self, who: str) -> set[int]:  # noqa: D102
         self._tell()
         found, self._untold[who] = self._untold[who], set()
         return found

@@ -32,7 +32,7 @@ from keyshift.traffic.entry import CommandLines, TrafficConfig, run
 from keyshift.traffic.load import Schedule
 from keyshift.traffic.messages import Begin, EndLoad, LoadDone, OfLoad, Ready, SetRate, SkipEvents, SoFar, Stop
 from keyshift.traffic.process import say
-from keyshift.traffic.writer import Writer, connect
+from keyshift.traffic.writer import Writer, producer_of
 from keyshift.workloads import Partition, results_due
 from keyshift.workloads.event_files import EventFile
 
@@ -188,12 +188,12 @@ class Generator:
 
 
 def aligned(begin_us: float, frame_us: float, start_us: int) -> float:
-    """When turns are counted from, so that one of partition 0 is due when the load begins, at ``start_us``: less than a
-    frame later than ``begin_us``.
+    """The moment from which turns are counted, less than a frame behind ``begin_us``, so that one of partition 0 is due
+    when the load begins, at ``start_us``.
 
-    Otherwise all of a run would wait in their frames for as long as chance has it: with one event in a frame, any time
-    up to a frame, which is more than the job takes. If there are fewer events, those of another partition may wait for
-    as long as its turn is behind: at 10 events/s for two, in frames of 20 ms, each of partition 1 waits for 10 ms.
+    Otherwise chance would decide how long all events of a run wait in their frames: with one event in a frame, up to a
+    whole frame, which is more than the job takes. If there are fewer events, those of another partition may wait for as
+    long as its turn is behind: at 10 events/s for two, in frames of 20 ms, each of partition 1 waits for 10 ms.
     """
     behind_us = start_us + 1  # whoever is due at that very moment is in it, whatever is rounded
     return begin_us + (behind_us - begin_us) % frame_us
@@ -202,7 +202,7 @@ def aligned(begin_us: float, frame_us: float, start_us: int) -> float:
 def generate(config: GeneratorConfig, commands: CommandLines) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
     config.topic.require_partitions()
-    generator = Generator(config, connect(config.topic))
+    generator = Generator(config, producer_of(config.topic))
     mine, partitions = generator.routers, config.topic.partitions
     for router in mine:
         generator.send(router, now_us())

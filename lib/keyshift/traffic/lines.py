@@ -14,7 +14,7 @@ from pyarrow import json
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.traffic.topics import Topic
-from keyshift.traffic.writer import Writer, connect
+from keyshift.traffic.writer import Writer, producer_of
 
 
 def encode(batch: pa.RecordBatch) -> Iterator[bytes]:
@@ -41,7 +41,7 @@ def decode(values: Sequence[bytes], expected: pa.Schema) -> pa.RecordBatch:
 
 def fill(topic: Topic, keys: int) -> None:
     """Write an event of ``t`` 0 for each key, in turn over the partitions. Raises ServiceUnavailable."""
-    writer = Writer(topic, connect(topic), lambda partition, offset: None)
+    writer = Writer(topic, producer_of(topic), lambda partition, offset: None)
     for key in range(keys):
         writer.write(key % topic.partitions, b'{"key":%d,"t":0}' % key)
     writer.flush()

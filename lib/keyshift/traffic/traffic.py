@@ -236,7 +236,7 @@ class Traffic:
                     f"{needed}: Kafka has lost what it had confirmed, as it may when its machine goes down"
                 )
 
-    def said(self, what: Marker, replica: int = 0) -> set[int]:
+    def slots_that_said(self, what: Marker, replica: int = 0) -> set[int]:
         """The slots of ``replica`` of which this marker has come."""
         return {
             slot for (number, slot, *_), said in list(self._markers.items()) if number == replica and what in list(said)
@@ -250,7 +250,7 @@ class Traffic:
         """
 
         def missing() -> set[int]:
-            return set(slots) - self.said(said, replica)
+            return set(slots) - self.slots_that_said(said, replica)
 
         def all_said() -> bool:
             check()

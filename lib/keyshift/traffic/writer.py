@@ -16,8 +16,8 @@ ON_THE_WAY_BYTES = 8 << 20  # to Kafka
 _ROOM_S = 0.1  # between two looks whether there is room
 
 
-def connect(topic: Topic) -> Producer:
-    """A client for ``topic``. It is idempotent: a repeated send can neither double nor overtake a record.
+def producer_of(topic: Topic) -> Producer:
+    """A producer for ``topic``. It is idempotent: a repeated send can neither double nor overtake a record.
 
     It connects by itself, and again when Kafka was away.
     """

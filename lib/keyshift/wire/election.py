@@ -26,7 +26,7 @@ _DIGITS = 10  # that ZooKeeper puts behind the name of a candidate
 
 
 class Election:
-    """One candidate, for a ``place`` (stage and slot) below the root of ``job``, which is there.
+    """One candidate to lead the replicas of a slot (``stage_and_slot``), below the root of ``job``, which is there.
 
     ``resign``, ``withdraw`` and ``close`` are for any thread, and may be called twice; each other method has one of its
     own.
@@ -37,11 +37,11 @@ class Election:
         hosts: str,
         secret: str,
         job: str,
-        place: tuple[str, int],
+        stage_and_slot: tuple[str, int],
         replica: int,
         session_s: float,
     ) -> None:
-        self._root, self._name = f"{of_job(job)}/{of_order(*place)}", f"{replica}-{secrets.token_hex(4)}-"
+        self._root, self._name = f"{of_job(job)}/{of_order(*stage_and_slot)}", f"{replica}-{secrets.token_hex(4)}-"
         self._client, _ = begin(hosts, secret, session_s)
         self._sign_s = session_s / SIGNS
         self._guarded = GuardedWrites(self._client, self._root, None)
@@ -104,8 +104,8 @@ class Election:
                 names = sorted(self._client.get_children(queue), key=lambda name: name[-_DIGITS:])
                 if mine not in names:
                     return
-                if place := names.index(mine):
-                    if not self._client.exists(f"{queue}/{names[place - 1]}", watch=self._heard):
+                if ahead := names.index(mine):
+                    if not self._client.exists(f"{queue}/{names[ahead - 1]}", watch=self._heard):
                         continue
                 elif not leads:
                     leads = True

@@ -41,15 +41,15 @@ def report(coordination: Coordination, log: ProtocolLog) -> None:
             coordination.acknowledge(nodes.ENDED_LOGS[f"{log.place}-failed"], tuple(log.events))
 
 
-def gather(coordination: Coordination, places: int, steps: Iterable[StepRecord], alive: bool) -> list[LogEvent]:
-    """The events of all slots and routers (``places`` of them), as far as they answer, and of the coordinator.
+def gather(coordination: Coordination, tasks: int, steps: Iterable[StepRecord], alive: bool) -> list[LogEvent]:
+    """The events of all slots and routers (``tasks`` of them), as far as they answer, and of the coordinator.
 
     If the query is not ``alive``, only those are known of tasks that have ended. Raises ServiceUnavailable.
     """
     request = secrets.token_hex(3)
     if alive:
         coordination.publish(nodes.LOG, request)
-        wait_until(lambda: len(coordination.children(nodes.logs(request))) >= places, ANSWER_S)
+        wait_until(lambda: len(coordination.children(nodes.logs(request))) >= tasks, ANSWER_S)
     ended = sorted(coordination.read_below(nodes.ENDED_LOGS).items())
     logs: dict[str, list[LogEvent]] = {"coordinator": _of_coordinator(steps)}
     for _, events in [*ended, *coordination.read_below(nodes.logs(request)).items()]:

@@ -75,9 +75,9 @@ class SavedStage:
     positions: dict[int, Position] = field(default_factory=dict)
 
     def placed(self, slots: int, routers: int) -> dict[int, Position]:
-        """Where each of so many slots goes on, if they work in turns: all stand behind the same turn. One that was not
-        there has no turns to be compared with those of other replicas, so its chain begins anew. Of the stage before
-        there may be another number of slots now: they are so many ``routers``, and stand behind one turn, too.
+        """Where each of so many slots goes on, if they work in turns: all stand behind the same turn. A slot that was
+        not there has no turns to be compared with those of other replicas, so its chain begins anew. The stage before
+        may have another number of slots now: they are so many ``routers``, and stand behind one turn, too.
         """
         known = next(iter(self.positions.values()), None)
         if known is None:
@@ -86,11 +86,11 @@ class SavedStage:
         return {slot: position.of_channels(routers) for slot, position in placed.items()}
 
     def by_unit(self) -> dict[int, list[Location]]:
-        """The places of the parts of each unit, whoever wrote them, in their order."""
+        """The locations of the parts of each unit, whoever wrote them, in their order."""
         found: dict[int, list[Location]] = {}
-        for places in self.places.values():
-            for place in places:
-                found.setdefault(place.unit, []).append(place)
+        for locations in self.places.values():
+            for location in locations:
+                found.setdefault(location.unit, []).append(location)
         return found
 
 
@@ -108,8 +108,8 @@ class SavepointManifest:
     format: int = FORMAT
 
     def add(self, stage: str, said: Mapping[str, Saved], assignment: Assignment) -> None:
-        """What the ``participants`` of ``stage`` have ``said``: where routers of the input are, where parts of slots
-        are. ``assignment``: that the parts belong to.
+        """Add what the ``participants`` of ``stage`` have ``said``: where routers of the input go on, and where slots
+        have written their parts, which belong to ``assignment``.
         """
         self.stages[stage] = saved = SavedStage(assignment, {})
         for who, answer in said.items():
@@ -133,7 +133,7 @@ class SavepointManifest:
     def unit_bytes(self) -> dict[str, dict[int, int]]:
         """The bytes of each unit's parts together, by stage and unit."""
         return {
-            stage: {unit: sum(place.length for place in places) for unit, places in saved.by_unit().items()}
+            stage: {unit: sum(each.length for each in locations) for unit, locations in saved.by_unit().items()}
             for stage, saved in self.stages.items()
         }
 
@@ -164,7 +164,7 @@ class SavepointStore:
         A slot may write the same savepoint again in its next batch, and the first of its acknowledgements counts: what
         is written has names of its own each time.
         """
-        places: list[Location] = []
+        locations: list[Location] = []
         segment = bytearray()
         prefix = f"{name}/{slot}-{secrets.token_hex(4)}"
         segment_name = f"{prefix}-0"
@@ -172,18 +172,18 @@ class SavepointStore:
             data = _encoded(part, schema, chunk_bytes)
             if len(segment) > SEGMENT_BYTES:
                 self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
-                segment, segment_name = bytearray(), f"{prefix}-{len(places)}"
+                segment, segment_name = bytearray(), f"{prefix}-{len(locations)}"
             where = segment_name, len(segment), len(data), zlib.crc32(data)
-            places.append(Location(part.unit, *where, part.number, part.follows))
+            locations.append(Location(part.unit, *where, part.number, part.follows))
             segment += data
             progress(len(data))
         if segment:
             self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
-        return places
+        return locations
 
     def read(self, units: Mapping[int, Sequence[Location]]) -> Iterator[list[SavedUnit]]:
-        """Units, some at a time, in the order in which they were written. ``units``: the places of the parts of each,
-        in their order.
+        """Read ``units``, some at a time, in the order in which they were written; of each its parts' locations are
+        given, in their order.
 
         What lies side by side is read with one request: one for each of many units would take longer than what it
         brings. Raises NotThere if a segment is not there, Damaged if it is not as it was written, and else
@@ -191,11 +191,11 @@ class SavepointStore:
         """
         for some in _portions(units):
             found: dict[Location, memoryview] = {}
-            for places in _side_by_side(place for unit in some for place in units[unit]):
-                begin = places[0].offset
-                data = memoryview(self._bucket.get(places[0].segment, begin, _end(places[-1]) - begin))
-                found |= {place: data[place.offset - begin : _end(place) - begin] for place in places}
-            yield [_joined(unit, [_decoded(place, found[place]) for place in units[unit]]) for unit in some]
+            for locations in _side_by_side(location for unit in some for location in units[unit]):
+                begin = locations[0].offset
+                data = memoryview(self._bucket.get(locations[0].segment, begin, _end(locations[-1]) - begin))
+                found |= {each: data[each.offset - begin : _end(each) - begin] for each in locations}
+            yield [_joined(unit, [_decoded(location, found[location]) for location in units[unit]]) for unit in some]
 
     def commit(self, savepoint: str, manifest: SavepointManifest) -> None:
         """Write the manifest: only now does the savepoint exist.
@@ -204,10 +204,10 @@ class SavepointStore:
         it follows the one before.
         """
         for stage, saved in manifest.stages.items():
-            for places in saved.places.values():
-                _require_chains(f"savepoint {savepoint}", stage, places)
+            for locations in saved.places.values():
+                _require_chains(f"savepoint {savepoint}", stage, locations)
             written: Counter[int] = Counter(
-                unit for places in saved.places.values() for unit in {place.unit for place in places}
+                unit for locations in saved.places.values() for unit in {location.unit for location in locations}
             )
             units = Counter(range(len(saved.assignment.owner)))
             if wrong := sorted((written - units) + (units - written)):
@@ -249,7 +249,7 @@ class SavepointStore:
             for _ in self.read(stage.by_unit()):
                 pass
 
-    def places(self, savepoint: str, stage: str) -> dict[int, list[Location]]:
+    def locations(self, savepoint: str, stage: str) -> dict[int, list[Location]]:
         """Where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput if
         there is no such stage.
         """
@@ -269,7 +269,7 @@ class SavepointStore:
         ``snapshots``: names, oldest first; names are ascending. Raises ServiceUnavailable.
         """
         stages = [saved for name in snapshots for saved in self.manifest(name).stages.values()]
-        needed = {place.segment for saved in stages for places in saved.places.values() for place in places}
+        needed = {each.segment for saved in stages for locations in saved.places.values() for each in locations}
         old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
         self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
 
@@ -289,16 +289,16 @@ def participants(config: JobConfig) -> set[str]:
     return set(map(of_router, range(routers))) | set(map(of_slot, range(config.slots)))
 
 
-def _require_chains(what: str, stage: str, places: Iterable[Location]) -> None:
+def _require_chains(what: str, stage: str, locations: Iterable[Location]) -> None:
     """Require that each unit's first part is a whole, and each follows the one before; else ProtocolViolation."""
     last: dict[int, int] = {}  # by unit
-    for place in places:
-        if place.follows != (before := last.get(place.unit, 0)):
-            wanted, found = (f"part {number}" if number else "nothing" for number in (place.follows, before))
+    for location in locations:
+        if location.follows != (before := last.get(location.unit, 0)):
+            wanted, found = (f"part {number}" if number else "nothing" for number in (location.follows, before))
             raise ProtocolViolation(
-                f"{what}: part {place.number} of unit {place.unit} of {stage} follows {wanted}, not {found}"
+                f"{what}: part {location.number} of unit {location.unit} of {stage} follows {wanted}, not {found}"
             )
-        last[place.unit] = place.number
+        last[location.unit] = location.number
 
 
 def _units(stages: Mapping[str, int]) -> str:
@@ -320,12 +320,12 @@ def _encoded(part: SnapshotPart, schema: pa.Schema, chunk_bytes: int) -> bytes:
 
 
 def _portions(units: Mapping[int, Sequence[Location]]) -> Iterator[list[int]]:
-    """Units by the places of their first parts, as many as are read together."""
+    """Units by the locations of their first parts, as many as are read together."""
     some: list[int] = []
     size = 0
     for unit in sorted(units, key=lambda unit: (units[unit][0].segment, units[unit][0].offset)):
         some.append(unit)
-        size += sum(place.length for place in units[unit])
+        size += sum(location.length for location in units[unit])
         if size >= PORTION_BYTES or len(some) == PORTION_UNITS:
             yield some
             some, size = [], 0
@@ -333,28 +333,28 @@ def _portions(units: Mapping[int, Sequence[Location]]) -> Iterator[list[int]]:
         yield some
 
 
-def _side_by_side(places: Iterable[Location]) -> Iterator[list[Location]]:
-    """Places of one segment that lie close together, ascending."""
+def _side_by_side(locations: Iterable[Location]) -> Iterator[list[Location]]:
+    """Locations in one segment that lie close together, ascending."""
     near: list[Location] = []
-    for place in sorted(places, key=lambda place: (place.segment, place.offset)):
-        if near and (near[-1].segment != place.segment or place.offset - _end(near[-1]) > GAP_BYTES):
+    for location in sorted(locations, key=lambda location: (location.segment, location.offset)):
+        if near and (near[-1].segment != location.segment or location.offset - _end(near[-1]) > GAP_BYTES):
             yield near
             near = []
-        near.append(place)
+        near.append(location)
     if near:
         yield near
 
 
-def _end(place: Location) -> int:
-    return place.offset + place.length
+def _end(location: Location) -> int:
+    return location.offset + location.length
 
 
 SavedPart = tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]  # timers, deleted keys, values
 
 
-def _decoded(place: Location, data: memoryview) -> SavedPart:
-    if zlib.crc32(data) != place.crc:
-        raise Damaged(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
+def _decoded(location: Location, data: memoryview) -> SavedPart:
+    if zlib.crc32(data) != location.crc:
+        raise Damaged(f"savepoint segment {location.segment}: unit {location.unit} does not have its checksum")
     streams, begin = [], 0
     for _ in range(3):
         begin, length = begin + _LENGTH_BYTES, int.from_bytes(data[begin : begin + _LENGTH_BYTES], "big")

@@ -77,7 +77,7 @@ class Source:
     none, and keeps ``t``. It must give the same whenever it is called: the verdict calls it, too. None: the events are
     those of the stage.
 
-    ``changes``: later events are not like earlier ones, so each run needs a job of its own.
+    ``drifts``: later events are not like earlier ones, so each run needs a job of its own.
 
     ``rate``: events per second if nobody says how many; None: as many as the first source.
 
@@ -94,7 +94,7 @@ class Source:
     rate: float | None = None
     times: tuple[str, ...] = ()
     drawn_with: tuple[str, ...] | None = None
-    changes: bool = False
+    drifts: bool = False
 
     def mapped(self, events: pa.RecordBatch) -> pa.RecordBatch:
         """The first stage's events from those of a frame."""

@@ -188,11 +188,11 @@ class KeyCounts:
 
     def of(self, keys: Any) -> npt.NDArray[np.int64]:
         """The counts of each of ``keys``; 0 for one that has none."""
-        at, found = places(self.keys, np.asarray(keys, np.int64))
+        at, found = find_keys(self.keys, np.asarray(keys, np.int64))
         return np.where(found, np.append(self._counts, 0)[at], 0)
 
 
-def places(
+def find_keys(
     ascending: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Where each of ``keys`` is in ``ascending``, and whether it is there at all."""
@@ -233,7 +233,7 @@ class StateCheck:
         workload = self._workload
         for rows in workload.slices(iter([part])):
             key, unit, count = (rows[c].to_numpy() for c in ("key", "unit", "count"))
-            at, known = places(self._keys, key)
+            at, known = find_keys(self._keys, key)
             np.add.at(self._seen, at[known], 1)
             bad = ~known | workload.damaged(rows, count)
             bad[known] |= (self._units[at[known]] != unit[known]) | (self._counts[at[known]] != count[known])

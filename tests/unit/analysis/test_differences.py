@@ -3,11 +3,11 @@
 import numpy as np
 from small_store import run
 
-from keyshift.analysis.differences import changes
+from keyshift.analysis.differences import differences
 
 
 def rows(one, other):
-    found = changes(one.model_dump(mode="json"), other.model_dump(mode="json"))
+    found = differences(one.model_dump(mode="json"), other.model_dump(mode="json"))
     return {(row["kind"], row["name"]): row for row in found.to_dict("records")}
 
 

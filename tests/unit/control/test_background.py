@@ -20,7 +20,7 @@ from keyshift.control import background, forgetting
 from keyshift.control import client as client_module
 from keyshift.control.api import make_app
 from keyshift.control.background import TOKEN, control_token, start
-from keyshift.control.client import Client, await_end, followed, moved, stopped
+from keyshift.control.client import Client, await_end, await_migration, await_status, stop_job
 from keyshift.control.files import ALL, FORMAT, Jobs, Kept, last_line
 from keyshift.control.forgetting import forget
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
@@ -147,7 +147,7 @@ def test_a_job_of_another_host_has_not_ended_as_far_as_is_known_here(jobs, gone,
         with pytest.raises(KeyshiftError, match=words):
             removes()
     assert jobs.read("one") == job
-    assert not jobs.abroad(file_of("two", host="there")), "it is found here: the host had another name"
+    assert not jobs.on_other_host(file_of("two", host="there")), "it is found here: the host had another name"
     assert str(jobs.ended(job.model_copy(update={"why": "it died"}))) == "it died; nothing is left of it"
     keep(jobs, "one")
     assert jobs.resumable("one")[0] == job
@@ -286,12 +286,12 @@ def test_a_client_asks_a_job_over_http(monkeypatch):
             Client(known.model_copy(update={"token": "other"})).status()
         migration = client.do(Scale(slots=4))
         said = []
-        told = followed(client, lambda told: not told["migrating"], said.append)
+        told = await_status(client, lambda told: not told["migrating"], said.append)
         assert told["migrations"][migration["number"]]["outcome"] == "complete"
         assert said == ["  steady"]
         with pytest.raises(BadInput, match="job one: slots = 9"):
             client.do(Scale(slots=9))
-        assert stopped(client, said.append)["summary"]["verdict"] == "ok"
+        assert stop_job(client, said.append)["summary"]["verdict"] == "ok"
         server.stop()
         with pytest.raises(ServiceUnavailable, match="does not answer"):
             client.status()
@@ -405,7 +405,7 @@ def test_a_stop_without_a_verdict_is_not_waited_for_longer_than_is_said(monkeypa
     job = mock.Mock(**{"status.return_value": {"state": "stopping"}, "stop.side_effect": lambda: never.wait(60)})
     monkeypatch.setattr(client_module, "LOOK_S", 0.01)
     with pytest.raises(TimeoutError):
-        stopped(job, print, within_s=0.1)
+        stop_job(job, print, within_s=0.1)
     never.set()
 
 
@@ -423,7 +423,7 @@ def told_of_moving(monkeypatch, *looks):
 def test_a_migration_is_waited_for_while_somebody_else_stops_the_job(monkeypatch):
     looks = [("running", None, "under way"), *[("stopping", None, "under way")] * 2, ("stopping", None, "complete")]
     client, migration = told_of_moving(monkeypatch, *looks)
-    assert moved(client, migration, silent)["outcome"] == "complete"
+    assert await_migration(client, migration, silent)["outcome"] == "complete"
     assert client.status.call_count == len(looks)
 
 
@@ -441,7 +441,7 @@ def test_a_migration_that_does_not_come_to_its_end_is_said_to_have_failed_and_wh
 ):
     client, migration = told_of_moving(monkeypatch, ("stopping", None, "under way"), last)
     with pytest.raises(MigrationFailed) as failed:
-        moved(client, migration, silent)
+        await_migration(client, migration, silent)
     assert str(failed.value) == f"the migration of counter to 4 slots {words}"
 
 

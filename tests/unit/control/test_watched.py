@@ -102,7 +102,7 @@ def test_what_is_asked_reaches_the_job_and_what_is_seen_is_kept(job):
     assert ("change_rate", 100.0, "events") in job.live.traffic.told
     with pytest.raises(BadInput, match="slots = 9: 4 are provisioned"):
         job.do(Scale(slots=9))
-    assert [what for _, what in job.history.marks[:4]] == ["scale 4", "plan matched 3", "rate 50", "double"]
+    assert [what for _, what in job.history.requests[:4]] == ["scale 4", "plan matched 3", "rate 50", "double"]
     assert job.history.table()["moved"].sum() == 8 + 4
     assert job.stop().status == "ok" and not job.runs
     assert job.how().endswith("has ended, verdict ok")

@@ -22,7 +22,7 @@ from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
-from keyshift.ordering import Place, Position
+from keyshift.ordering import ChannelPlace, Position
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.waiting import wait_until
@@ -775,7 +775,7 @@ def in_zookeeper(job, of):
 
 
 def test_what_another_job_has_written_is_where_routers_and_slots_go_on_in_their_order(job):
-    stood = [Position((Place(81, 60_000, 1),), turn=9, clock=60_000, chain=chain) for chain in (5, 6)]
+    stood = [Position((ChannelPlace(81, 60_000, 1),), turn=9, clock=60_000, chain=chain) for chain in (5, 6)]
     places = [tuple(Location(unit, "segment", 0, 1, 0) for unit in units) for units in ((0, 1), (2, 3))]
     said = {of_slot(slot): SlotSaved(places[slot], position=stood[slot]) for slot in (0, 1)}
     manifest = SavepointManifest("keycount")

@@ -158,7 +158,7 @@ def test_what_slots_say_of_a_step_is_read_until_all_of_them_have_and_then_no_mor
     assert record.installed == {}, "it is"
     log.ended(version, "complete", 9)
     log.read_acknowledgements(nodes, under_way=False)
-    assert (record.released, record.installed, log.told) == ({0: LEFT}, {1: CAME}, {version})
+    assert (record.released, record.installed, log.told_by_all) == ({0: LEFT}, {1: CAME}, {version})
     nodes.close()
     log.read_acknowledgements(nodes)
 

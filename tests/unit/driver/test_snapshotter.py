@@ -79,7 +79,7 @@ class Leader(StepLog):
     def assignment_of(self, version):
         return replace(self.assignment, version=version)
 
-    def said(self, what):
+    def slots_that_said(self, what):
         return self.said_by if what.savepoint in self.snapshots else set()
 
 
@@ -149,7 +149,7 @@ def test_what_slots_have_acknowledged_stays_while_a_leader_may_wait_for_it(made)
 
 
 def test_a_snapshot_has_all_state_and_where_routers_continue(made):
-    made.leader.said = lambda what: {0, 1} if what.savepoint == next(iter(made.leader.snapshots)) else set()
+    made.leader.slots_that_said = lambda what: {0, 1} if what.savepoint == next(iter(made.leader.snapshots)) else set()
     made.begin()
     until(lambda: made.complete.last)
     made.snapshotters[0].end()
@@ -162,7 +162,7 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     manifest = made.store.manifest(made.complete.newest[-1].name)
     assert manifest.workload == CONFIG.workload
     assert manifest.stages["counter"].assignment.owner == (0, 0, 1, 1)
-    assert sorted(made.store.places(made.complete.newest[-1].name, "counter")) == [0, 1, 2, 3]
+    assert sorted(made.store.locations(made.complete.newest[-1].name, "counter")) == [0, 1, 2, 3]
     assert made.notes == []
 
 
@@ -206,7 +206,7 @@ def test_what_slots_have_said_of_steps_goes_in_a_replica_as_soon_as_it_is_writte
         log.records[version] = StepRecord(version, STEP, 1)
         made.nodes.acknowledge(ack(version, "installed", 0), UnitsCame((), 1))
     made.nodes.publish(STEPS, PublishedSteps(MOVES + 2, ((MOVES + 2, STEP),), 0, ""))
-    clear_acknowledgements(stage, log, log.told)
+    clear_acknowledgements(stage, log, log.told_by_all)
     assert acknowledged(made) == {MOVES + 1, MOVES + 2}, "one has had another end, and one is under way"
     assert log.records[MOVES].released == {1: UnitsLeft(())}
 
@@ -216,7 +216,7 @@ def test_what_a_journal_has_is_not_removed_before_another_one_is_on_disk(made):
     until(lambda: made.complete.last)
     first = made.complete.for_journal()[0].name
     until(lambda: len(made.complete.taken) > 4)
-    assert sorted(made.store.places(first, "counter")) == [0, 1, 2, 3]
+    assert sorted(made.store.locations(first, "counter")) == [0, 1, 2, 3]
     made.complete.journaled([])
     until(lambda: first not in names_in(made))
 

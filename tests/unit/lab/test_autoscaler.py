@@ -11,7 +11,7 @@ import pytest
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import autoscaler as module
-from keyshift.lab.autoscaler import Autoscaler, sentence, told
+from keyshift.lab.autoscaler import Autoscaler, decision_told, sentence
 from keyshift.model.errors import BadInput, MigrationFailed, QueryDied
 from keyshift.model.records import Measured, Second
 from keyshift.planner.autoscaling import COOL_DOWN_S
@@ -267,10 +267,10 @@ def test_every_decision_is_said_and_stored_with_its_numbers(driven):
     assert f"  autoscaler: {line}" in made.said
     for part in ("1 → ", "1500/s offered", "a slot takes 500/s", "slot-seconds to stay", moved.reason):
         assert part in line
-    plain = told(moved, ["counter"])
+    plain = decision_told(moved, ["counter"])
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert plain["stages"]["counter"]["target"] == moved.stages[0].target and plain["moves"]
-    assert told(made.driver.decisions[0], ["counter"])["stay_cost"] is None
+    assert decision_told(made.driver.decisions[0], ["counter"])["stay_cost"] is None
     table = scaling_table(made.driver.decisions, BEGIN).to_pandas()
     assert len(table) == len(made.driver.decisions) == 5
     assert table["t_s"].tolist() == [2, 4, 6, 8, 10]
@@ -397,7 +397,7 @@ def test_a_request_that_cannot_be_made_is_said_and_made_later(driven):
         decision for decision in made.driver.decisions if decision.reason.startswith("nothing was requested")
     )
     assert refused.reason == "nothing was requested of counter, measure: 1 did not answer"
-    assert refused.stages[0].target == refused.stages[0].slots and not told(refused, ["counter"])["moves"]
+    assert refused.stages[0].target == refused.stages[0].slots and not decision_told(refused, ["counter"])["moves"]
     requested = next(decision for decision in made.driver.decisions if decision.moves)
     assert requested.migration_s == refused.migration_s, "a refusal says nothing about how long a migration takes"
     between = [d for d in made.driver.decisions if refused.look.at_s < d.look.at_s < requested.look.at_s]

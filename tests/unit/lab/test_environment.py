@@ -129,7 +129,7 @@ def test_what_this_machine_cannot_carry_is_told_once_before_it_starts_and_is_not
     cost = LoadCost.model_construct(machine=SimpleNamespace(cpus=2), **same)
     large = make_spec({"rate": 4e6, "warmup_s": 30.0, "seconds": 500.0})
     monkeypatch.setattr(module, "tell", told.append)
-    monkeypatch.setattr(module, "kept", lambda home: cost)
+    monkeypatch.setattr(module, "kept_cost", lambda home: cost)
     monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=24 << 30, free=24 << 30))
     module._tell_once.cache_clear()
     require_possible_here([make_spec({}), make_spec({"rate": "auto", "frame_ms": "auto"})], "local")

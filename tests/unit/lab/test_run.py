@@ -183,7 +183,7 @@ def test_who_cannot_say_whose_a_job_is_deletes_of_it_only_what_nobody_else_can_h
     deletes = [] if outlives else ["topics go", "clean"]
     assert lab.done == ["require_driver", "read_log", "stop", "killed", "end", *deletes]
     assert lab.recorded == ["ServiceUnavailable('the generator died')"]
-    assert end.left == ["claim (ServiceUnavailable: ZooKeeper is away)"] and not end.deleted
+    assert end.undeleted == ["claim (ServiceUnavailable: ZooKeeper is away)"] and not end.deleted
 
 
 def test_a_verdict_is_stored_though_nobody_can_say_whose_the_job_is(lab):
@@ -216,7 +216,7 @@ def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hea
     deletes = ending in (Ending.STOPPED, Ending.GIVEN_UP, Ending.DIED)
     assert lab.done.index("killed") < lab.done.index(ending)
     assert lab.done[lab.done.index(ending) + 1 :] == (["topics go", "clean"] if deletes else [])
-    assert (end.ending, end.deleted, end.left) == (ending, deletes, [])
+    assert (end.ending, end.deleted, end.undeleted) == (ending, deletes, [])
     assert lab.recorded == (["ended"] if error is None else [repr(error)] if deletes else [])
 
 
@@ -237,15 +237,15 @@ def measured(lab, monkeypatch):
 
 def test_what_a_load_costs_is_measured_once_for_all_labs_of_a_state_folder(lab, tmp_path, measured):
     measured += [cost(0.5), cost(0.7)]
-    assert lab.load_cost() == lab.load_cost() == load_cost.kept(tmp_path) == cost(0.5)
-    assert lab.load_cost(again=True) == lab.load_cost() == load_cost.kept(tmp_path) == cost(0.7)
+    assert lab.load_cost() == lab.load_cost() == load_cost.kept_cost(tmp_path) == cost(0.5)
+    assert lab.load_cost(again=True) == lab.load_cost() == load_cost.kept_cost(tmp_path) == cost(0.7)
 
 
 def test_what_others_have_disturbed_is_for_one_lab_and_told(lab, tmp_path, measured):
     measured += [cost(9.0, others=0.6)]
     lab.say = (said := []).append
     assert lab.load_cost() == lab.load_cost() == cost(9.0, others=0.6)
-    assert load_cost.kept(tmp_path) is None
+    assert load_cost.kept_cost(tmp_path) is None
     [line] = [line for line in said if "others had 60%" in line]
     assert "keyshift calibrate" in line
 

@@ -19,7 +19,7 @@ def test_every_preset_makes_sense_and_is_unchanged_by_no_changes(name):
     strategy = strategies.get(name)
     check(strategy)
     assert change(strategy, {}) == strategy
-    if not strategy.phases:
+    if not strategy.by_migration:
         assert change(strategy, settings(strategy)) == strategy
 
 
@@ -127,34 +127,34 @@ def test_a_change_leaves_the_preset_as_it_was():
     assert (fluid.size, fluid.mode) == (1, Mode())
 
 
-# -- phases ------------------------------------------------------------------------------------------------------------
+# -- from one migration to the next -----------------------------------------------------------------------------------
 
 
-def test_a_change_holds_in_every_phase():
+def test_a_change_holds_for_every_migration():
     dynamic = change(strategies.get("spacker_dynamic"), {"batch": "per_source", "size": 2, "gate": "slots"})
-    assert [dynamic.phase(n).size for n in range(4)] == [2, 2, 2, 2]
-    assert [dynamic.phase(n).replicate for n in range(4)] == [0, 2, 2, 2]
-    assert all(dynamic.phase(n).mode.gate == "slots" for n in range(4))
+    assert [dynamic.of_migration(n).size for n in range(4)] == [2, 2, 2, 2]
+    assert [dynamic.of_migration(n).replicate for n in range(4)] == [0, 2, 2, 2]
+    assert all(dynamic.of_migration(n).mode.gate == "slots" for n in range(4))
 
 
-def test_a_phase_may_change_the_mode_too():
-    phased = replace(PLAIN, phases=({}, {"transfer": "fetch", "order": "access"}))
-    check(phased)
-    assert [phased.phase(n).mode.transfer for n in range(3)] == ["push", "fetch", "fetch"]
+def test_the_mode_may_change_from_one_migration_to_the_next():
+    dynamic = replace(PLAIN, by_migration=({}, {"transfer": "fetch", "order": "access"}))
+    check(dynamic)
+    assert [dynamic.of_migration(n).mode.transfer for n in range(3)] == ["push", "fetch", "fetch"]
 
 
 @pytest.mark.parametrize(
-    ("phase", "message"),
+    ("point", "message"),
     [
-        ({"size": 0}, "phase 1: size = 0: a step needs"),
-        ({"sise": 1}, "phase 1: unknown setting 'sise': did you mean 'size'"),
-        ({"unit": "bin", "bins": 4}, "phase 1: unit is for the life of a job"),
-        ({"order": "access"}, "phase 1: order = access: with transfer = push"),
+        ({"size": 0}, "migration 1: size = 0: a step needs"),
+        ({"sise": 1}, "migration 1: unknown setting 'sise': did you mean 'size'"),
+        ({"unit": "bin", "bins": 4}, "migration 1: unit is for the life of a job"),
+        ({"order": "access"}, "migration 1: order = access: with transfer = push"),
     ],
 )
-def test_a_phase_that_makes_no_sense_is_refused_by_its_number(phase, message):
+def test_what_makes_no_sense_for_one_migration_is_refused_by_its_number(point, message):
     with pytest.raises(BadInput, match=message):
-        check(replace(PLAIN, phases=({}, phase)))
+        check(replace(PLAIN, by_migration=({}, point)))
 
 
 # -- settings as text --------------------------------------------------------------------------------------------------

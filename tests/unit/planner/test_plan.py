@@ -265,8 +265,8 @@ def test_each_preset_is_its_point_of_the_space():
 def test_the_dynamic_preset_plans_each_reconfiguration_anew_and_stays_in_its_last_phase():
     dynamic = strategies.get("spacker_dynamic")
     current = Assignment.contiguous(64, 4)
-    plans = [make_plan(dynamic.phase(number), current, scale(current, 2)) for number in range(4)]
+    plans = [make_plan(dynamic.of_migration(number), current, scale(current, 2)) for number in range(4)]
     assert [len(plan.steps) for plan in plans] == [1, 2, 2, 2]
     assert [len(plan.copies) for plan in plans] == [0, 16, 16, 16]
-    assert [dynamic.phase(number).order for number in range(4)] == ["id", "random", "id", "id"]
+    assert [dynamic.of_migration(number).order for number in range(4)] == ["id", "random", "id", "id"]
     assert make_plan(dynamic, current, scale(current, 2)) == plans[0]

@@ -215,7 +215,7 @@ def test_what_is_not_there_any_more_is_no_part_of_a_snapshot(server, hybrid):
         for trial in (
             store.checkpoint,
             lambda: exported(copy, 100),
-            lambda: other.take([*other.changes("snapshot"), 99]),
+            lambda: other.take([*other.changed_keys("snapshot"), 99]),
         ):
             with pytest.raises(ServiceUnavailable, match="the store of state has lost keys: 0 are in keyshift:job/0/"):
                 trial()

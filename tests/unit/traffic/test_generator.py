@@ -118,7 +118,7 @@ def test_with_one_event_in_a_frame_none_waits_for_it_however_many_generators_the
             return next(commands)
 
         monkeypatch.setattr(module, "now_us", lambda clock=clock: clock.us)
-        monkeypatch.setattr(module, "connect", lambda topic, broker=broker: broker)
+        monkeypatch.setattr(module, "producer_of", lambda topic, broker=broker: broker)
         mine = list(range(routers))[number::injectors]
         generate(GeneratorConfig(topic=topic, frame_ms=20, partitions=mine, **load), SimpleNamespace(next=pass_time))
         for router in mine:
@@ -237,7 +237,7 @@ def test_a_generator_is_ready_again_behind_the_events_of_another_one(monkeypatch
     did, commands = [], iter([SkipEvents((150, 20)), Stop()])
     monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
     monkeypatch.setattr(module, "say", did.append)
-    monkeypatch.setattr(module, "connect", lambda topic: Broker())
+    monkeypatch.setattr(module, "producer_of", lambda topic: Broker())
     monkeypatch.setattr(KeyCountPartition, "take", lambda partition, times: did.append(len(times)))
     load = {"workload": "keycount", "parameters": PARAMETERS, "rate": 1000, "frame_ms": 20}
     told = SimpleNamespace(next=lambda timeout_s: next(commands))

@@ -103,14 +103,14 @@ def test_a_generator_of_lines_sends_each_event_when_its_frame_is_due_and_no_tick
 
 def test_every_key_is_filled_in_once_in_turn_over_the_partitions(monkeypatch):
     broker = Broker()
-    monkeypatch.setattr(lines, "connect", lambda topic: broker)
+    monkeypatch.setattr(lines, "producer_of", lambda topic: broker)
     lines.fill(Topic("", "t", 2), 5)
     assert [partition for partition, _ in broker.values] == [0, 1, 0, 1, 0]
     assert lines.decode([value for _, value in broker.values], EVENTS).to_pydict() == {"key": [*range(5)], "t": [0] * 5}
 
 
 def test_what_cannot_be_filled_in_is_told(monkeypatch):
-    monkeypatch.setattr(lines, "connect", lambda topic: Broker(at_once=False))
+    monkeypatch.setattr(lines, "producer_of", lambda topic: Broker(at_once=False))
     with pytest.raises(ServiceUnavailable, match="2 records were not acknowledged"):
         lines.fill(Topic("", "t", 2), 2)
 

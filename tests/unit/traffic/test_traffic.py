@@ -126,8 +126,12 @@ def says(collector, slot, marker, replica=0):
 def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic, collector):
     for slot, savepoint in ((0, "one"), (1, "one"), (1, "one"), (2, "two")):
         says(collector, slot, StateWritten("counter", savepoint))
-    assert traffic.said(StateWritten("counter", "one")) == {0, 1}
-    assert traffic.said(StateWritten("other", "one")) == traffic.said(SlotStarted("counter", 0)) == set()
+    assert traffic.slots_that_said(StateWritten("counter", "one")) == {0, 1}
+    assert (
+        traffic.slots_that_said(StateWritten("other", "one"))
+        == traffic.slots_that_said(SlotStarted("counter", 0))
+        == set()
+    )
 
 
 def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traffic, collector):
@@ -135,9 +139,9 @@ def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traf
         for slot in (0, 1):
             says(collector, slot, StateWritten("counter", f"s{number}"))
     says(collector, 0, SlotStarted("counter", 3))
-    assert traffic.said(StateWritten("counter", "s999")) == {0, 1}
-    assert traffic.said(StateWritten("counter", "s1")) == set()
-    assert traffic.said(SlotStarted("counter", 3)) == {0}
+    assert traffic.slots_that_said(StateWritten("counter", "s999")) == {0, 1}
+    assert traffic.slots_that_said(StateWritten("counter", "s1")) == set()
+    assert traffic.slots_that_said(SlotStarted("counter", 3)) == {0}
     assert sum(map(len, traffic._markers.values())) < 20
 
 
@@ -186,8 +190,8 @@ def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic, collec
 
 def test_what_slots_of_one_replica_say_is_not_said_by_those_of_another(traffic, collector):
     says(collector, 0, SlotStarted("counter", 0), replica=1)
-    assert traffic.said(SlotStarted("counter", 0)) == set()
-    assert traffic.said(SlotStarted("counter", 0), replica=1) == {0}
+    assert traffic.slots_that_said(SlotStarted("counter", 0)) == set()
+    assert traffic.slots_that_said(SlotStarted("counter", 0), replica=1) == {0}
     traffic.await_slots({0}, SlotStarted("counter", 0), nothing, replica=1)
 
 

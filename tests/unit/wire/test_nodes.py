@@ -8,7 +8,7 @@ import pytest
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.messages import codec
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
-from keyshift.ordering import LogPlace, Place, Position
+from keyshift.ordering import ChannelPlace, LogPlace, Position
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.wire import nodes
@@ -19,7 +19,7 @@ SECOND = Step((), snapshot="one")
 EVENTS = (LogEvent(5, "slot-1", "send", (3, 4), 2, 1, "slot-0"), LogEvent(6, "slot-1", "end of input"))
 PLACES = (nodes.Location(3, "one/counter-0-ab-0", 0, 10, 77), nodes.Location(3, "two/counter-0-cd-0", 10, 5, 78, 2, 1))
 MEASURED = Measured(1.5, 0.5, ((0, 7),), ((12, 7),), 1, 2, 3, 4, 5)
-POSITION = Position((Place(-1, 0, 3), Place(17, 40_000, 3)), 2, 20_000, 2**64 - 1, LogPlace(4, 2, 1))
+POSITION = Position((ChannelPlace(-1, 0, 3), ChannelPlace(17, 40_000, 3)), 2, 20_000, 2**64 - 1, LogPlace(4, 2, 1))
 [FAULT] = parse("stop:slot@4:3s")
 MESSAGES = {
     "assignment": (nodes.ASSIGNMENT, PublishAssignment(Assignment.contiguous(4, 2), frozenset({1, 0}), "one")),

@@ -16,7 +16,7 @@ from small_bucket import KEYED, VALUE, read, state, store_of, write
 
 from keyshift.model.errors import BadInput, Damaged, NotThere, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment
-from keyshift.ordering import Place, Position
+from keyshift.ordering import ChannelPlace, Position
 from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
@@ -150,9 +150,9 @@ def test_a_savepoint_exists_when_its_manifest_is_written_and_says_where_each_uni
     with pytest.raises(
         ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read: .* does not exist"
     ):
-        store.places("one", "counter")
+        store.locations("one", "counter")
     store.commit("one", manifest(places, 4))
-    found = store.places("one", "counter")
+    found = store.locations("one", "counter")
     assert sorted(found) == [0, 1, 2, 3]
     assert everything(restored(store, *found[3])) == everything(state(3))
 
@@ -222,7 +222,7 @@ def test_a_manifest_that_this_keyshift_has_not_written_is_refused_in_one_line(sp
     [name] = [name for name in store.client.objects if name.endswith("manifest.json")]
     store.client.objects[name] = spoil(store.client.objects[name])
     with pytest.raises(kind, match=words):
-        store.places("one", "counter")
+        store.locations("one", "counter")
     with pytest.raises(kind, match=words):
         store.require_of("one", KeyCount(key_groups=2))
 
@@ -238,7 +238,7 @@ def test_a_snapshot_of_another_workload_is_refused():
     with pytest.raises(BadInput, match=f"{of} chain with 2 units of counter-1, 2 units of counter-2"):
         store.require_of("one", Chain(key_groups=2))
     with pytest.raises(BadInput, match="savepoint one: it has no stage windows, but counter"):
-        store.places("one", "windows")
+        store.locations("one", "windows")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_only_the_kept_snapshots_what_they_refer_to_and_newer_ones_stay():
     left = {name.removeprefix("savepoints/job/") for name in store.client.objects}
     segments = {place.segment for places in written.values() for place in places}
     assert left == segments | {"snapshot-1/manifest.json", "snapshot-2/manifest.json"}, "a part of the first is needed"
-    assert everything(restored(store, *store.places("snapshot-2", "counter")[1]))[0][0] == (2, b"")
+    assert everything(restored(store, *store.locations("snapshot-2", "counter")[1]))[0][0] == (2, b"")
     store.commit("snapshot-4", manifest({0: [*written["snapshot-3"], part_of(written["snapshot-3"][0], 1)]}, 2))
     store.keep_only(["snapshot-4"], "snapshot-")
     left = {name.removeprefix("savepoints/job/") for name in store.client.objects}
@@ -331,7 +331,7 @@ def test_a_snapshot_in_which_a_part_does_not_follow_the_one_before_does_not_come
 
 def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
     store = committed()
-    places = store.places("one", "counter")
+    places = store.locations("one", "counter")
     objects, kept = store.client.objects, dict(store.client.objects)
     for cut in (-1, 1):  # the second before the place of the unit
         objects.update({name: content[:cut] for name, content in kept.items()})
@@ -377,7 +377,7 @@ def part_of(place, unit):
 
 
 def test_slots_and_senders_that_were_not_there_stand_where_the_others_stood():
-    places = Place(8 << 3, 7, 2), Place(8 << 3, 9, 2)
+    places = ChannelPlace(8 << 3, 7, 2), ChannelPlace(8 << 3, 9, 2)
     saved = SavedStage(Assignment.contiguous(4, 2), {}, {n: Position(places, 8, chain=n + 1) for n in range(2)})
     assert saved.placed(2, 2) == saved.positions
     more = saved.placed(3, 3)

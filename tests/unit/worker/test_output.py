@@ -10,7 +10,7 @@ from keyshift.model.keys import Assignment
 from keyshift.model.markers import SlotMarker, TurnTold
 from keyshift.model.messages import decode
 from keyshift.ordering import Position
-from keyshift.ordering.model import Place
+from keyshift.ordering.model import ChannelPlace
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, KINDS, MOVED, SAVEPOINT, SNAPSHOT, TICK
 from keyshift.runtime.slot import Cut, Moved
@@ -166,7 +166,9 @@ def turns(onward):
     config = replace(FIRST, ordering="live_robin", heartbeat_us=H)
 
     def begin(turn, **changes):
-        made = make_output(replace(config, **changes), 0, Position((Place(0, turn * H, 1),), turn) if turn else None)
+        made = make_output(
+            replace(config, **changes), 0, Position((ChannelPlace(0, turn * H, 1),), turn) if turn else None
+        )
         assert isinstance(made, NextTurns)
         return made
 

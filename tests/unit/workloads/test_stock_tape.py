@@ -24,8 +24,8 @@ def full(**changes) -> str:
     given = {"order": "7", "code": "A", "date": "20260105", "time": "09:30:00", "price": "10.25", "executed": "100"}
     given |= {"volume": "400", "security": "600001", "account": "A1", "side": "B"} | changes
     columns = ["-"] * 23
-    for name, place in FORMS["full"].places.items():
-        columns[place] = given[name]
+    for name, column in FORMS["full"].columns.items():
+        columns[column] = given[name]
     return "|".join(columns)
 
 
@@ -230,7 +230,7 @@ def test_a_tape_that_was_written_has_the_orders_that_were_drawn(tmp_path, form):
 
 
 def test_the_lines_of_a_tape_tell_what_was_executed():
-    places = FORMS["short"].places
+    columns = FORMS["short"].columns
     rows = [
         line.split("|")
         for line in write(Stock(securities=5, open_orders=50, resting=0), "short", 2000, 2)
@@ -239,13 +239,13 @@ def test_the_lines_of_a_tape_tell_what_was_executed():
     executed: Counter[str] = Counter()
     codes: Counter[str] = Counter()
     for row in rows:
-        order, code, volume = (row[places[name]] for name in ("order", "code", "volume"))
+        order, code, volume = (row[columns[name]] for name in ("order", "code", "volume"))
         codes[code] += 1
         if code == "X":
-            assert int(row[places["executed"]]) > executed[order]
+            assert int(row[columns["executed"]]) > executed[order]
         else:
-            assert int(row[places["executed"]]) == executed[order]
-        executed[order] = int(row[places["executed"]])
+            assert int(row[columns["executed"]]) == executed[order]
+        executed[order] = int(row[columns["executed"]])
         assert executed[order] <= int(volume) - (code == "D")
     assert min(codes[code] for code in "AXD") > 100
     assert codes["X"] % 2 == 0

@@ -43,11 +43,11 @@ class StatusSample(NamedTuple):
 
 
 class History:
-    """What was seen of a job. ``marks``: when something was asked of it, in seconds of its life, and what."""
+    """What was seen of a job. ``requests``: when something was asked of it, in seconds of its life, and what."""
 
     def __init__(self) -> None:
         self.samples: deque[StatusSample] = deque(maxlen=KEPT)
-        self.marks: list[tuple[float, str]] = []
+        self.requests: list[tuple[float, str]] = []
         self.slots: dict[str, int] = {}  # of each stage, those that are provisioned
 
     def add(self, status: Mapping[str, Any]) -> None:
@@ -61,9 +61,9 @@ class History:
         at_s, rates = max(0.0, status["running_s"]), (status["rate"], status["results_per_s"])
         self.samples.append(StatusSample(at_s, p50, p99, *rates, sum(waiting) / MIB, owners))
 
-    def mark(self, what: str) -> None:
+    def note_request(self, what: str) -> None:
         """Note that something is asked of the job now."""
-        self.marks.append((self.samples[-1].at_s if self.samples else 0.0, what))
+        self.requests.append((self.samples[-1].at_s if self.samples else 0.0, what))
 
     def table(self) -> pd.DataFrame:
         """A row per sample: its numbers, by name, and ``moved``, how many units have changed their slot since the one
@@ -156,7 +156,7 @@ def exploration(history: History) -> Figure:
             figure.colorbar(mesh, ax=ax, ticks=range(most), label="slot")
         ax.grid(visible=False)
         ax.set(xlabel="seconds since the load began", ylabel="unit")
-        for at_s, what in history.marks:
+        for at_s, what in history.requests:
             ax.axvline(at_s, color="white", linestyle="--", linewidth=1)
             box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
             ax.annotate(what, (at_s, 0.97), xycoords=("data", "axes fraction"), va="top", fontsize="small", bbox=box)
@@ -171,7 +171,7 @@ def exploration_sentences(history: History) -> list[str]:
     table, said = history.table(), []
     if table.empty:
         return ["nothing was seen of the job"]
-    marks = [(float(table["at_s"].iloc[0]), "the beginning"), *history.marks]
+    marks = [(float(table["at_s"].iloc[0]), "the beginning"), *history.requests]
     ends = [at_s for at_s, _ in marks[1:]] + [float(table["at_s"].iloc[-1])]
     for (begin, what), end in zip(marks, ends, strict=True):
         part = table[(table["at_s"] > begin) & (table["at_s"] <= end)]
@@ -217,5 +217,5 @@ class _Timelines:
             least, most = (seen.min(), seen.max()) if len(seen) else (1.0, 1.0)
             log = ax.get_yscale() == "log"  # there is room for the legend above the lines
             ax.set(xlim=(begin, end), ylim=(least / 2, most * (most / least) ** 0.4 * 3) if log else (0, 1.5 * most))
-        for at_s, _ in history.marks[len(self._marks) :]:
+        for at_s, _ in history.requests[len(self._marks) :]:
             self._marks.append([ax.axvline(at_s, color="#888888", linestyle=":", linewidth=1) for ax in self._axes])

@@ -185,9 +185,9 @@ def plain_numbers(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def lines_between(ax: Axes, places: int) -> None:
-    """Grid lines between so many places side by side, at 0, 1, …, and none through them."""
-    ax.xaxis.set_minor_locator(FixedLocator([place + 0.5 for place in range(places - 1)]))
+def lines_between(ax: Axes, columns: int) -> None:
+    """Grid lines between so many ``columns`` side by side, at 0, 1, …, and none through them."""
+    ax.xaxis.set_minor_locator(FixedLocator([column + 0.5 for column in range(columns - 1)]))
     ax.grid(visible=False, axis="x")
     ax.grid(visible=True, axis="x", which="minor")
 

@@ -105,12 +105,12 @@ def sweep_bars(
     for ax, measure, of_measure in panels:
         barred |= not (far := _far_apart(of_measure))
         for name, points in of_measure.groupby("group", sort=False):
-            places = points["value"].map(values.index) + (groups.index(name) - (len(groups) - 1) / 2) * width
+            xs = points["value"].map(values.index) + (groups.index(name) - (len(groups) - 1) / 2) * width
             if far:
-                ax.errorbar(places, points["mean"], yerr=_reach(points), capsize=3, **swept.styles[name].sign)
+                ax.errorbar(xs, points["mean"], yerr=_reach(points), capsize=3, **swept.styles[name].sign)
             else:
-                _bars(ax, places, points, width, swept.styles[name], hatches[name])
-            _stars(ax, places, points)
+                _bars(ax, xs, points, width, swept.styles[name], hatches[name])
+            _stars(ax, xs, points)
         swept.place_names(ax)
         ax.set_xlim(-0.6, len(values) - 0.4)
         lines_between(ax, len(values) if far else 1)  # bars need none
@@ -142,8 +142,8 @@ def phase_bars(
     Making copies ahead is in no sum: it has a slim bar of its own, beside them. A phase that no run knows is missing.
     """
     swept = _Swept(summaries, parameter, {**_PHASE_MEASURES, _TOTAL: _total}, group or "workload", label)
-    places = np.arange(len(swept.values))
-    figure, panels = swept.panels("group", (max(3.6, 0.55 * len(places) + 1.2), 3.4), sharey=True)
+    xs = np.arange(len(swept.values))
+    figure, panels = swept.panels("group", (max(3.6, 0.55 * len(xs) + 1.2), 3.4), sharey=True)
     signs: dict[str, Patch] = {}
     for ax, name, of_group in panels:
         means = of_group.pivot(index="value", columns="measure", values="mean").reindex(swept.values)
@@ -152,14 +152,14 @@ def phase_bars(
         for phase, (colour, hatch) in PHASE_STYLES.items():
             if (heights[phase] > 0).any():
                 look: dict[str, Any] = {"facecolor": colour, "hatch": hatch, "edgecolor": "#555555"}
-                ax.bar(places, heights[phase], 0.6, bases[phase], linewidth=0.6, **look)
+                ax.bar(xs, heights[phase], 0.6, bases[phase], linewidth=0.6, **look)
                 signs[phase] = Patch(label=phase.replace("_", " "), **look)
         if (means["replicate"] > 0).any():
-            ax.bar(places + 0.38, means["replicate"], 0.12, linewidth=0.6, **_ASIDE)
+            ax.bar(xs + 0.38, means["replicate"], 0.12, linewidth=0.6, **_ASIDE)
             signs["replicate"] = Patch(label="copies (beside)", **_ASIDE)
         totals = of_group[of_group["measure"] == _TOTAL].set_index("value").reindex(swept.values)
         if (reach := _reach(totals)) is not None:
-            ax.errorbar(places, totals["mean"], yerr=reach, fmt="none", ecolor="#333333", capsize=3)
+            ax.errorbar(xs, totals["mean"], yerr=reach, fmt="none", ecolor="#333333", capsize=3)
         swept.place_names(ax)
         ax.grid(visible=False, axis="x")
         heading(ax, swept.styles[name].label if group or len(panels) > 1 else "")
@@ -236,18 +236,18 @@ class _Swept:
             plt.setp(ax.get_xticklabels(), ha="right", rotation_mode="anchor")
 
 
-def _bars(ax: Axes, places: pd.Series, bars: pd.DataFrame, width: float, how: Style, hatch: str) -> None:
+def _bars(ax: Axes, xs: pd.Series, bars: pd.DataFrame, width: float, how: Style, hatch: str) -> None:
     ax.bar(
-        places, bars["mean"], width, yerr=_reach(bars), color=how.colour, hatch=hatch, edgecolor="white",
+        xs, bars["mean"], width, yerr=_reach(bars), color=how.colour, hatch=hatch, edgecolor="white",
         linewidth=0.5, error_kw={"elinewidth": 1.1, "capsize": 2.5, "ecolor": "#333333"},
     )  # fmt: skip
 
 
-def _stars(ax: Axes, places: pd.Series, points: pd.DataFrame) -> None:
+def _stars(ax: Axes, xs: pd.Series, points: pd.DataFrame) -> None:
     tops = points["high"].fillna(points["mean"])
-    for place, top, differs in zip(places, tops, points["differs"], strict=True):
+    for x, top, differs in zip(xs, tops, points["differs"], strict=True):
         if differs is True:
-            ax.annotate("*", (place, top), ha="center", va="bottom", fontweight="bold")
+            ax.annotate("*", (x, top), ha="center", va="bottom", fontweight="bold")
 
 
 def _reach(points: pd.DataFrame) -> np.ndarray | None:

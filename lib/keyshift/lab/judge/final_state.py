@@ -219,8 +219,8 @@ def _parts(
     take an hour. See ``FinalState.parts``.
     """
     for number, saved in enumerate(manifest.stages.values()):
-        for slot, places in saved.places.items():
-            mine = [place for place in places if place.unit % units.of in units.numbers]
+        for slot, locations in saved.places.items():
+            mine = [location for location in locations if location.unit % units.of in units.numbers]
             of_slot = SavedStage(saved.assignment, {slot: mine}).by_unit()
             for some in store.read(of_slot):
                 values = [(each.unit, batch) for each in some for batch in each.values]
@@ -237,5 +237,5 @@ def _tables(of_units: Sequence[tuple[int, pa.RecordBatch]], **more: int) -> Iter
 
 
 def _inventory(name: str, saved: SavedStage) -> Inventory:
-    units = [(place.unit, slot) for slot, places in saved.places.items() for place in places]
+    units = [(location.unit, slot) for slot, locations in saved.places.items() for location in locations]
     return Inventory(name, saved.assignment, units)

@@ -27,10 +27,10 @@ class Written:
 
 @dataclass(frozen=True)
 class ReplicasPast:
-    """What the journal of a job with replicas has beside that of another: ``Past.begun_from`` is what one of them wrote
-    last, whose job is ``of``, and the rest of that past is as it was then. ``began``: see ``LedReplica``;
-    ``requested``: migrations of each stage. ``superseded``: what came of processes before. ``before``: what was written
-    before, for the case that the last is damaged.
+    """What the journal of a job with replicas has beside that of another job. ``Past.begun_from`` is then what one of
+    the replicas wrote last, whose job is ``of``, and the rest of that past is as it was at that moment. ``began``: see
+    ``LedReplica``; ``requested``: migrations of each stage. ``superseded``: what came of processes before. ``before``:
+    what was written before, for the case that the last is damaged.
     """
 
     of: str
@@ -86,7 +86,7 @@ class Failover(Protocol):
     def journal(self) -> SystemJournal:
         """What another process needs to go on. Raises as ``require_driver`` does."""
 
-    def kept(self) -> None:
+    def journal_written(self) -> None:
         """Hear that the journal that was told last is written down: what only older ones refer to may go."""
 
     def claim(self, journal: SystemJournal) -> int:
@@ -132,7 +132,7 @@ class JobFailover:
             plans=self.plans(),
         )
 
-    def kept(self) -> None:
+    def journal_written(self) -> None:
         """See ``Failover``."""
         if (past := self._past) is None:
             return

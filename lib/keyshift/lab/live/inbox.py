@@ -18,12 +18,12 @@ class NotRunning(BadInput):
 
 
 class Inbox:
-    """Requests of other threads: ``ask`` is for any thread, ``serve`` for the controlling one. ``state``, ``phase``: of
+    """Requests of other threads: ``ask`` is for any thread, ``serve`` for the controlling one. ``state``, ``doing``: of
     the job.
     """
 
-    def __init__(self, state: Callable[[], JobState], phase: Callable[[], str]) -> None:
-        self._state, self._phase = state, phase
+    def __init__(self, state: Callable[[], JobState], doing: Callable[[], str]) -> None:
+        self._state, self._doing = state, doing
         self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
 
     def ask(self, act: Callable[[], T], within_s: float = ANSWER_S) -> T:
@@ -37,8 +37,8 @@ class Inbox:
             self.refuse()
         wait([answer], within_s)
         if answer.cancel():
-            phase = self._phase()
-            raise ServiceUnavailable(f"the job did not come to it within {within_s:g} s, nothing was changed: {phase}")
+            doing = self._doing()
+            raise ServiceUnavailable(f"the job did not come to it within {within_s:g} s, nothing was changed: {doing}")
         if not answer.done():
             raise ServiceUnavailable(f"the job is still at it after {within_s:g} s: its status will tell")
         return answer.result()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from keyshift.experiment.commands import UNDER_WAY, Command, CommandAnswer
 from keyshift.experiment.live_spec import parameters, partitions, wanted_slots
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.autoscaler import told
+from keyshift.lab.autoscaler import decision_told
 from keyshift.lab.controls import JobControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.journal import Keeper
@@ -51,7 +51,8 @@ class LiveJob:
     ) -> None:
         self._record, self.spec, self._on_end, self._keeper = record, spec, on_end, keeper or Keeper()
         resumed = self._keeper.resumed
-        self.most = dict.fromkeys(spec.tasks, wanted_slots(spec))  # slots of each stage that a restart may lead to
+        # Slots of each stage that a restart may lead to.
+        self.restart_slots = dict.fromkeys(spec.tasks, wanted_slots(spec))
         self.run_id = resumed().run_id if resumed else new_run_id(spec.workload.name, spec.strategy.name)
         self.ready, self.ended = threading.Event(), threading.Event()
         self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
@@ -192,16 +193,17 @@ class LiveJob:
         if self.spec.scenario.trigger != "auto":
             return None
         names = [stage.name for stage in self.spec.workload.stages]
-        newest = [told(each, names) for each in made[-TOLD:]]
+        newest = [decision_told(each, names) for each in made[-TOLD:]]
         return {"looks": len(made), "moves": made.moves, "decisions": newest}
 
     @property
-    def phases(self) -> Mapping[str, Activity]:
+    def activities(self) -> Mapping[str, Activity]:
         """What happens to the state of each stage now; nothing of a job that has not begun."""
         if self._run is None or not self.ready.is_set():
             return {}
         of_all = self._run.loop.reporter.doing.activity
-        return {name: own if of_all.of_stage else of_all for name, own in self._run.system.phases.items()}
+        of_each = self._run.system.activities
+        return {name: of_each[name] if of_all.of_stage else of_all for name in of_each}
 
     @property
     def latencies(self) -> Mapping[int, Latencies]:
@@ -213,7 +215,9 @@ class LiveJob:
     def do(self, command: Command, wait: bool = False) -> CommandAnswer:
         """Carry out a command and give its answer; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
-        answer = run.inbox.ask(lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.most)))
+        answer = run.inbox.ask(
+            lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.restart_slots))
+        )
         if not wait or "number" not in answer:
             return answer
         migration = run.migrations.find(answer["stage"], answer["number"])

@@ -41,7 +41,7 @@ class LiveRun:
         self.migrations = Migrations(loop, self.system)
         self.measured: Mapping[str, Mapping[int, OfSlot]] = {}  # of each stage and slot, as it said last
         self._failover = self.system.failover
-        self._journal = JournalWriter(keeper, self._failover.kept, self.system.note)
+        self._journal = JournalWriter(keeper, self._failover.journal_written, self.system.note)
 
     @property
     def offered(self) -> int:

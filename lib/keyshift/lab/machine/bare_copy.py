@@ -17,7 +17,7 @@ from keyshift.lab.machine.sampler import MOST_OTHERS, CpuWatch
 from keyshift.results.manifest import describe_machine
 from keyshift.services import limits
 from keyshift.traffic.process import JsonProcess, say
-from keyshift.worker.flight.connection import connect
+from keyshift.worker.flight.connection import flight_client
 
 BATCH_BYTES = 4 << 20  # per message; as ``chunk_bytes`` of a run by default
 ANSWER_S = 60.0
@@ -81,7 +81,7 @@ def measure() -> BareCopy:
     batches = [batch_of(bytes(BATCH_BYTES))] * (COPY_BYTES // BATCH_BYTES)
     process = JsonProcess("keyshift.lab.machine.bare_copy", None, Listening)
     try:
-        with connect(process.report(ANSWER_S).address) as client:
+        with flight_client(process.report(ANSWER_S).address) as client:
             watch = CpuWatch(lambda: {os.getpid(): "copies"})
             best_s = min(copy_s(client, batches) for _ in range(TRIES))
             part = watch.part()

@@ -71,7 +71,7 @@ def cost_spec() -> RunSpec:
     return make_spec(load | {"slots": slots, "trigger": "balance"})
 
 
-def kept(home: Path) -> LoadCost | None:
+def kept_cost(home: Path) -> LoadCost | None:
     """What was measured on this machine, with as many processors and by this version; None if nothing was."""
     try:
         cost = LoadCost.model_validate_json(_file(home).read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ def kept(home: Path) -> LoadCost | None:
 
 
 def keep(cost: LoadCost, home: Path) -> None:
-    """Keep what was measured, for ``kept``. Raises OSError."""
+    """Keep what was measured, for ``kept_cost``. Raises OSError."""
     write_whole(_file(home), cost.model_dump_json(indent=2))
 
 

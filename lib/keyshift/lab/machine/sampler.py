@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 
 class Spent(NamedTuple):
-    """Seconds of CPU of a process: its ``own``, and all that its children had when they had ended."""
+    """Seconds of CPU: what a process itself has taken, and what its children had when they had ended."""
 
-    own: float
+    cpu_s: float
     ended: float
     parent: int
 
@@ -61,7 +61,7 @@ class Spending:
             known, parent = self._last[pid], self._last[pid].parent
             while parent in gone:  # whose own parent hears of both
                 parent = self._last[parent].parent
-            known_s = known.own + known.ended + self._ahead.pop(pid, 0.0)
+            known_s = known.cpu_s + known.ended + self._ahead.pop(pid, 0.0)
             self._ahead[parent] = self._ahead.get(parent, 0.0) + known_s
         ahead, self._ahead = self._ahead, {}
         for pid, spent in now.items():
@@ -69,7 +69,7 @@ class Spending:
             ended = spent.ended - before.ended - ahead.get(pid, 0.0)
             if ended < 0:  # the parent was looked at before they had ended
                 self._ahead[pid] = -ended
-            yield pid, max(0.0, spent.own - before.own) + max(0.0, ended)
+            yield pid, max(0.0, spent.cpu_s - before.cpu_s) + max(0.0, ended)
         self._last = now
 
 
@@ -248,7 +248,7 @@ def spent_s(around: Collection[int]) -> dict[int, float]:
     out.
     """
     spent, apart = dict(_spent(around)), _apart(around)
-    return {pid: each.own for pid, each in spent.items() if pid not in apart}
+    return {pid: each.cpu_s for pid, each in spent.items() if pid not in apart}
 
 
 def _apart(around: Collection[int]) -> set[int]:

@@ -86,11 +86,11 @@ class JobPlans:
         """
         return self.of[stage].ended(number, self.moves(stage))
 
-    def found(self, stage: str) -> tuple[SlotId, ...] | None:
+    def owners_before(self, stage: str) -> tuple[SlotId, ...] | None:
         """The owners of its units when the first migration of this process began, behind all that was left by the
         process before; None if none has.
         """
-        return self.of[stage].found
+        return self.of[stage].owners_before
 
     def cancel(self) -> None:
         """Take back what has not begun: migrations and restarts, of all stages."""

@@ -84,7 +84,7 @@ class Migrations:
     def _reached(self, stage: str, target: list[int] | None) -> bool | None:
         """Whether units were there behind what the process before has left; None while that is under way."""
         now = self._system.status()["stages"][stage]
-        if (found := self._system.plans.found(stage)) is not None:  # looked for behind ``now``
+        if (found := self._system.plans.owners_before(stage)) is not None:  # looked for behind ``now``
             return list(found) == target
         return None if now["migrating"] else now["owners"] == target
 

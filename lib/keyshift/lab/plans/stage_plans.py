@@ -72,7 +72,7 @@ class StagePlans:
         self.past = PlansPast()  # its values are replaced, and never changed
         self._wanted: Change | None = None  # the one that was requested last, by this process
         self._first = -1  # the number of this process's first plan
-        self.found: tuple[SlotId, ...] | None = None  # see ``JobPlans.found``
+        self.owners_before: tuple[SlotId, ...] | None = None  # see ``JobPlans.owners_before``
         self._planned, self._target = -1, spec.start(led.name)  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
         self._copied_for = -1  # the number of the migration for which copies were ordered last
@@ -92,14 +92,14 @@ class StagePlans:
 
         ``point``: its strategy, instead of that of the run.
         """
-        point = point or self._point.phase(self.past.requested)
+        point = point or self._point.of_migration(self.past.requested)
         if point.copies == "periodic":
             copies = self._proposed(point, change, self.led.assignment).plan.copies
             self._copy(self.past.requested, copies, point)
 
     def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
         """Plan a change as the next migration would be planned now. ``point``: instead of the strategy of the run."""
-        return self._proposed(point or self._point.phase(self.past.requested), change, self.led.assignment)
+        return self._proposed(point or self._point.of_migration(self.past.requested), change, self.led.assignment)
 
     def steps(self, number: int, change: Change, proposal: Proposal | None, current: Assignment) -> tuple[Step, ...]:
         """Give the steps of the ``number``-th migration, from where the units are by now; copies first, if it wants
@@ -107,14 +107,15 @@ class StagePlans:
         """
         begin = time.perf_counter()
         if self._first in (-1, number):  # it may be planned once more
-            self._first, self.found = number, current.owner
+            self._first, self.owners_before = number, current.owner
         if self._planned not in (-1, number):
             self._ended[self._planned] = self._target.owner == current.owner
         if self._planned == number and self._target.owner == current.owner:  # a restart died when it had switched
             return ()
         try:
             if proposal is None or proposal.begin.owner != current.owner:
-                proposal = self._proposed(proposal.point if proposal else self._point.phase(number), change, current)
+                point = proposal.point if proposal else self._point.of_migration(number)
+                proposal = self._proposed(point, change, current)
             last, slots = max(proposal.target.owner), self.led.config.slots
             if last >= slots and not proposal.point.restarts:  # a restart has taken it away meanwhile
                 raise BadInput(f"slot {last} is not provisioned any more, only slots 0 to {slots - 1} are")

@@ -36,7 +36,7 @@ class ApplicationConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    place: SparkProfile
+    spark_profile: SparkProfile
     cores: int
     jars: tuple[Path, ...]
     work: Path
@@ -95,8 +95,8 @@ def serve(config: ApplicationConfig, commands: CommandLines) -> None:
     """Run until it is told to stop. Raises ServiceUnavailable if Spark does not start, with its executors."""
     if config.gives_way:
         _be_nice(NICE)
-    place = config.place, config.cores, config.jars, config.work, config.log
-    placed = PlacedSpark(*place, lambda line: None, config.more)
+    given = config.spark_profile, config.cores, config.jars, config.work, config.log
+    placed = PlacedSpark(*given, lambda line: None, config.more)
     placed.await_executors()
     spark = placed.session
     if config.gives_way:

@@ -20,8 +20,8 @@ from keyshift.wire.savepoint import SavepointStore
 
 
 class ReplicasFailover:
-    """A ``Failover`` of ``replicas``. ``requested``: migrations of each stage so far; ``notes``: those so far.
-    ``go_on``: with what the journal says, and the epochs of the input.
+    """A ``Failover`` of ``replicas``. ``requested`` gives the migrations of each stage so far, ``notes`` the notes so
+    far. ``go_on`` gets what the journal says, and the epochs of the input.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class ReplicasFailover:
             ),
         )
 
-    def kept(self) -> None:
+    def journal_written(self) -> None:
         """See ``Failover``."""
-        self._points.kept = self._told
+        self._points.in_journals = self._told
 
     def claim(self, journal: SystemJournal) -> int:
         """Claim the jobs of all replicas, and give the largest epoch. Each replica's job has its own epochs, and all of

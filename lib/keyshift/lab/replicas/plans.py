@@ -44,17 +44,17 @@ class ReplicatedPlans:
             return None
         ended = [
             replica.system.plans.ended(stage, own)
-            for replica, attempt, own in request.told
+            for replica, attempt, own in request.told_to
             if replica.lives and replica.job.config.attempt == attempt
         ]
         if None in ended:
             return None
-        if ended or not request.told:
+        if ended or not request.told_to:
             return bool(ended) and all(ended)
         assert request.proposal is not None
         return first_of(self._replicas).job.stage(stage).assignment.owner == request.proposal.target.owner
 
-    def found(self, stage: str) -> None:
+    def owners_before(self, stage: str) -> None:
         """Give None: nothing of what a process before has left goes on."""
 
     def cancel(self) -> None:

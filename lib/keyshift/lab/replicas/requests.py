@@ -22,14 +22,14 @@ CATCH_UP_S = 60.0  # in which a replica that has moved must keep up with the oth
 
 @dataclass(eq=False)
 class MoveRequest:
-    """A request for a migration: each replica makes its own plan, or has that of the ``proposal``. ``told``: the
+    """A request for a migration: each replica makes its own plan, or has that of the ``proposal``. ``told_to``: the
     replicas that were told of it, their attempts, and its number there.
     """
 
     change: Change
     stage: str | None
     proposal: Proposal | None = None
-    told: list[tuple[LedReplica, int, int]] = field(default_factory=list)
+    told_to: list[tuple[LedReplica, int, int]] = field(default_factory=list)
 
 
 class Requests(ABC):
@@ -78,7 +78,7 @@ def _ask(replica: LedReplica, request: MoveRequest) -> None:
             replica.system.request(request.change, stage=request.stage)
         else:
             number = replica.system.plans.adopt(request.proposal)
-            request.told.append((replica, replica.job.config.attempt, number))
+            request.told_to.append((replica, replica.job.config.attempt, number))
 
 
 class Together(Requests):

@@ -36,8 +36,9 @@ class ResumePoint(Written):
     at: float = 0.0
 
     def saves(self, replica: LedReplica) -> bool:
-        """Whether to begin here takes less than from what a ``replica``, in which nothing moves, writes down now: one
-        that has written this writes only what has changed since, and another one all. And nothing has switched since.
+        """Whether it takes less time to begin here than from what ``replica``, in which nothing moves, would write now.
+        The one that has written this would write what has changed since, any other one everything. If something has
+        switched since, nobody can begin here.
         """
         stages, size = replica.job.stages, sum(sum(units.values()) for units in self.savepoint.unit_bytes.values())
         if self.of == replica.job.config.job or (time.time() - self.at) / REPLAYS > size / WRITES_BYTES_S:
@@ -47,8 +48,8 @@ class ResumePoint(Written):
 
 class ResumePoints:
     """The resume points of ``replicas``, one every ``every_s`` seconds from ``begin`` to ``end``; 0: none. ``still``
-    gives whether nothing moves, nor begins to until it is left. ``needed``: by others, which stays. ``tell`` hears that
-    the state could not be written down, or what is older not be removed.
+    gives whether nothing moves, nor begins to until it is left. ``needed`` gives what others need, which stays.
+    ``tell`` hears that the state could not be written down, or what is older not be removed.
 
     ``written``, the last two in their order, and ``taken``, what is to be known of each, are for any thread.
     """
@@ -65,7 +66,7 @@ class ResumePoints:
         self._still, self._needed = still, needed
         self.written: tuple[ResumePoint, ...] = ()
         self.taken: list[SnapshotRecord] = []
-        self.kept: tuple[ResumePoint, ...] = ()  # that a journal on disk may have
+        self.in_journals: tuple[ResumePoint, ...] = ()  # that a journal on disk may have
         self._over = threading.Event()
         self._failing = set[str]()  # what was told, and goes on
         self._failure: BaseException | None = None  # what ended the thread
@@ -77,16 +78,16 @@ class ResumePoints:
         return self.written[-1] if self.written else None
 
     def for_journal(self) -> tuple[ResumePoint, ...]:
-        """The last two, for a journal that is written now: they stay until ``kept`` is set to those of a later one."""
+        """The last two, for a journal that is written now: they stay until ``in_journals`` has those of a later one."""
         while True:
             told = self.written
-            self.kept = (*self.kept, *(each for each in told if each not in self.kept))
+            self.in_journals = (*self.in_journals, *(each for each in told if each not in self.in_journals))
             if self.written is told:  # otherwise the first may be gone by now
                 return told
 
     def begin(self, newest: ResumePoint | None = None) -> None:
         """Write down what comes from now on. ``newest``: of the process before."""
-        self.written = self.kept = () if newest is None else (newest,)
+        self.written = self.in_journals = () if newest is None else (newest,)
         if self._every_s:
             self._thread.start()
 
@@ -160,7 +161,7 @@ class ResumePoints:
 
     def _remove_old(self) -> None:
         """Remove what nobody needs of these jobs, also of processes before. Captures have parts of earlier ones."""
-        mine = {(each.of, each.savepoint.name) for each in (*self.written, *self.kept)}
+        mine = {(each.of, each.savepoint.name) for each in (*self.written, *self.in_journals)}
         needed, endpoints = mine | self._needed(), self._replicas.all[0].job.config.endpoints
         for writer in {job for job, _ in needed}:
             names = sorted(name for job, name in needed if job == writer)
@@ -172,4 +173,4 @@ class ResumePoints:
             with suppress(ServiceUnavailable):  # it has just died, or it goes the next time
                 for stage in replica.job.stages:
                     if (log := stage.log) is not None:
-                        clear_acknowledgements(stage, log, log.told)
+                        clear_acknowledgements(stage, log, log.told_by_all)

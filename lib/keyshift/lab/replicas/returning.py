@@ -37,18 +37,18 @@ class Return:
     """The way back of ``replica``, one of ``replicas``. ``newest``, for any thread: what one of them has written down
     last.
 
-    ``begins_from``: the job and the name of what another one has written, as soon as that is there, and ``kept`` if it
-    was there before. ``told``: one line, when it is ``over``. ``full_at``: since when the replica is full, in seconds
-    since the epoch; None if it is not.
+    ``begins_from``: the job and the name of what another one has written, as soon as that is there, and ``from_older``
+    if it was there before. ``report``: one line, when it is ``over``. ``full_at``: since when the replica is full, in
+    seconds since the epoch; None if it is not.
     """
 
     def __init__(
         self, replica: LedReplica, replicas: Replicas, newest: Callable[[], ResumePoint | None] = lambda: None
     ) -> None:
         self.replica, self._replicas, self._newest = replica, replicas, newest
-        self.told = ""
+        self.report = ""
         self.begins_from: tuple[str, str] | None = None
-        self.kept = False
+        self.from_older = False
         self.full_at: float | None = None
         self._unwanted = threading.Event()
         self._failure: BaseException | None = None
@@ -81,13 +81,15 @@ class Return:
             how = self._come_back()
             self._await_full()
             assert self.full_at is not None
-            self.told = f"replica {number} was full again {self.full_at - began:.1f} s after its death was known; {how}"
+            self.report = (
+                f"replica {number} was full again {self.full_at - began:.1f} s after its death was known; {how}"
+            )
         except (KeyshiftError, OSError) as error:
             if self.replica.lives:
-                self.told = f"replica {number} came back, and was not full again: {error}"
+                self.report = f"replica {number} came back, and was not full again: {error}"
             else:
                 self.replica.application.end()
-                self.told = f"replica {number} did not come back: {error}"
+                self.report = f"replica {number} did not come back: {error}"
         except BaseException as error:
             self._failure = error
 
@@ -106,8 +108,8 @@ class Return:
         return f"its Spark took {started - began:.1f} s, and its query {time.time() - found:.1f} s; {how}"
 
     def _found(self) -> tuple[Savepoint, str, LedReplica, str]:
-        """Find what it begins from, the job that has written that, who lives longest, and how that was. The state of
-        that one has come to rest, and nothing begins to move meanwhile.
+        """Find what the replica begins from. Gives that, the job that has written it, the replica that has lived for
+        longest, whose state has come to rest, and how it was found. Nothing begins to move meanwhile.
         """
         until = time.monotonic() + WRITE_S
         while True:
@@ -137,7 +139,7 @@ class Return:
         while (point := self._newest()) is not None and point.saves(source):
             self.begins_from = point.of, point.savepoint.name
             if self._newest() is point:  # otherwise it may be gone by now
-                self.kept = True
+                self.from_older = True
                 return point
         return None
 
@@ -242,13 +244,13 @@ class Returns:
             while alike and self._dead:
                 self.begin(self._dead.popleft())
 
-    def begin(self, replica: LedReplica, kept: bool = True) -> None:
-        """Begin the way back of a replica that has died. ``kept``: it may begin from what was written down before."""
+    def begin(self, replica: LedReplica, from_older: bool = True) -> None:
+        """Begin the way back of a replica that has died. ``from_older``: it may begin from what was written before."""
         if self._closed:
             return
         self._not_full.add(replica.number)
         if replica.deaths <= MOST_RETURNS:
-            self._ways.append(Return(replica, self._replicas, self._newest if kept else lambda: None))
+            self._ways.append(Return(replica, self._replicas, self._newest if from_older else lambda: None))
         else:
             self._tell(f"replica {replica.number} does not come back: it has begun to {MOST_RETURNS} times")
 
@@ -256,12 +258,12 @@ class Returns:
         """Look at what has become of the ways back. Raises what should not have happened."""
         for way in [way for way in self._ways if way.over]:
             self._ways.remove(way)
-            self._tell(way.told)
+            self._tell(way.report)
             if way.full_at is not None:
                 self._not_full.discard(way.replica.number)
             if not (way.replica.lives or self._closed):  # a service may have been away, or it has died before it lived
                 way.replica.deaths += 1
-                self.begin(way.replica, kept=not way.kept)  # that may be damaged
+                self.begin(way.replica, from_older=not way.from_older)  # that may be damaged
             if not (self._closed or self.on_its_way(way.replica)):
                 self._replicas.fill_spares()
                 if way.full_at is not None:

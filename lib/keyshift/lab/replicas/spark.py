@@ -191,7 +191,7 @@ class Application:
 
 
 def application_of(
-    place: SparkProfile,
+    spark_profile: SparkProfile,
     cores: int,
     jars: Sequence[Path],
     work: Path,
@@ -201,7 +201,7 @@ def application_of(
     gives_way: bool = False,
 ) -> Application:
     """The application of a replica, which is not begun, with ``cores`` (logical ones) for the tasks of its query, or
-    with as many executors in pods as ``place`` says. Pods have the replica, which is ``part``, for a label.
+    with as many executors in pods as ``spark_profile`` says. Pods have the replica, which is ``part``, for a label.
 
     Temporary files are below ``work``, its log is in ``home``. ``gives_way``: to others, until it is told not to.
     """
@@ -210,14 +210,14 @@ def application_of(
     mine.mkdir(exist_ok=True)
     log = home / f"spark-{name}.log"
     given: dict[str, Any] = {"jars": tuple(jars), "work": mine, "log": log, "gives_way": gives_way}
-    if not place.on_kubernetes:
-        return Application(ApplicationConfig(place=place, cores=cores, more={}, **given))
+    if not spark_profile.on_kubernetes:
+        return Application(ApplicationConfig(spark_profile=spark_profile, cores=cores, more={}, **given))
     from keyshift.place.pods import ExecutorPods  # half of what each command would need to begin
 
     application = f"spark-{secrets.token_hex(16)}"
     more = {"spark.app.id": application, f"spark.kubernetes.executor.label.{REPLICA_LABEL}": part}
-    config = ApplicationConfig(place=place, cores=cores, more=more, **given)
-    return Application(config, ExecutorPods(place, application))
+    config = ApplicationConfig(spark_profile=spark_profile, cores=cores, more=more, **given)
+    return Application(config, ExecutorPods(spark_profile, application))
 
 
 class RemoteQuery:

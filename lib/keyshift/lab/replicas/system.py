@@ -238,9 +238,9 @@ class LiveReplicas:
         )
 
     @property
-    def phases(self) -> Mapping[str, Activity]:
-        """Phases of the replica that moves, or of the one that has lived for longest."""
-        return _moving(self._replicas).system.phases
+    def activities(self) -> Mapping[str, Activity]:
+        """Those of the replica that moves, or of the one that has lived for longest."""
+        return _moving(self._replicas).system.activities
 
     @property
     def notes(self) -> list[Note]:

@@ -79,7 +79,7 @@ def as_stored(job: RunSpec, specs: Sequence[RunSpec]) -> Sequence[RunSpec]:
 
 def _alone(spec: RunSpec) -> bool:
     several = spec.job.replicas > 1 or len(spec.changes) != 1
-    changes = spec.run.rate_steps or any(source.changes for source in spec.workload.sources)
+    changes = spec.run.rate_steps or any(source.drifts for source in spec.workload.sources)
     return bool(several or spec.scenario.fault or changes or spec.run.events)
 
 
@@ -120,7 +120,7 @@ class Series:
 
     def _lap(self, spec: RunSpec) -> Script:
         self._run.strategy = spec.strategy.name
-        system, run, point = self._system, spec.run, spec.point().phase(0)
+        system, run, point = self._system, spec.run, spec.point().of_migration(0)
         yield from self._await_calm(time.time(), time.time() + run.seconds, 2)
         begin, told = time.time(), len(system.notes)
         system.announce(spec.changes[0], point)
@@ -185,7 +185,7 @@ def evaluation_of(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     span = lap.span
     tables = ended.tables(span, lap.numbers)
     events = ended.events[span.of(ended.events["t"])]
-    told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().phase(0).mode.transfer == "push"
+    told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().of_migration(0).mode.transfer == "push"
     number = ended.offered_for(events)
     offered = {"took_s": span.end - span.start, "events": number, "unprocessed": 0, "planned": number}
     facts = ended.facts(span, tables, events, offered, *told)

@@ -24,7 +24,7 @@ from keyshift.state import rows
 from keyshift.wire import spark_rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.connection import connect
+from keyshift.worker.flight.connection import flight_client
 from keyshift.worker.flight.messages import (
     Acknowledged,
     AnswerKeys,
@@ -105,7 +105,7 @@ class StateClients:
                 if self._certificate is not None:
                     scheme = "grpc+tls"
                     proof = {"tls_root_certs": self._certificate.chain, "override_hostname": self._certificate.NAME}
-                self._clients[address] = connect(address, scheme, **proof)
+                self._clients[address] = flight_client(address, scheme, **proof)
             return self._clients[address]
 
     def _open(self, address: str, request: FlightRequest) -> Stream:

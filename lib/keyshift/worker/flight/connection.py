@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow.flight as flight
 
 
-def connect(address: str, scheme: str = "grpc", **proof: Any) -> flight.FlightClient:
+def flight_client(address: str, scheme: str = "grpc", **proof: Any) -> flight.FlightClient:
     """A client of ``address``; ``proof``: what it needs for TLS. It asks no proxy, whatever the environment names: gRPC
     would send it also what is for this machine.
     """

@@ -29,8 +29,8 @@ class Following:
     def __init__(self, config: JobConfig, slot: int, offset: int) -> None:
         endpoints, replica = config.endpoints, config.replica
         self._log = OrderLog(endpoints, config.order_topic, config.slots_before + slot, offset, replica)
-        place, session_s = (config.stage, slot), config.session_ms / 1000
-        self._election = Election(endpoints.zookeeper, config.token, config.shared, place, replica, session_s)
+        stage_and_slot, session_s = (config.stage, slot), config.session_ms / 1000
+        self._election = Election(endpoints.zookeeper, config.token, config.shared, stage_and_slot, replica, session_s)
         self._over, self._abreast = threading.Event(), threading.Event()
         self.append, self.resign, self.withdraw = self._log.append, self._election.resign, self._election.withdraw
 

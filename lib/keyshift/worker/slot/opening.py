@@ -77,7 +77,7 @@ def make_slot(config: JobConfig, slot: SlotId) -> SlotTask:
     if handover is not None:  # time goes on where it was: routers do not say again what they said before
         core.watermarks, core.savepoint = list(handover.watermarks), handover.savepoint
         core.log.remember(handover.log)
-    core.snapshots, places = host.snapshots.setdefault(slot, (Snapshots(config.tracks), {}))
+    core.snapshots, locations = host.snapshots.setdefault(slot, (Snapshots(config.tracks), {}))
 
     told = {int(name) for name in coordination.children(nodes.FAULTS)} if config.faults else set()
 
@@ -105,7 +105,7 @@ def make_slot(config: JobConfig, slot: SlotId) -> SlotTask:
     intake, following = _intake(shared, position)
     measures = Measures(units, handover.measures if handover else None)
     savepoints = partial(SavepointStore, config.endpoints, config.job)
-    snapshots = SlotSnapshots(shared, savepoints, places, intake.stood)
+    snapshots = SlotSnapshots(shared, savepoints, locations, intake.stood)
     output = make_output(config, slot, position)
     effects = SlotEffects(shared, snapshots, output.promise)
     arrivals = Arrivals(shared, effects.turn, effects.incoming)

@@ -17,12 +17,12 @@ from keyshift.wire.nodes import WRITING, Location, SlotSaved, Writing, of_slot, 
 from keyshift.wire.savepoint import SavepointStore, wholes
 from keyshift.worker.slot.shared import Shared
 
-Places = dict[int, list[Location]]  # of each unit, where its parts are: those of earlier snapshots first
+UnitLocations = dict[int, list[Location]]  # of each unit, where its parts are: those of earlier snapshots first
 SAY_S = 1.0  # between two words about what is being written
 
 
 class SlotSnapshots:
-    """The writer of a slot's snapshots and savepoints. ``places`` outlives the batch. ``stood``: see ``Intake``.
+    """The writer of a slot's snapshots and savepoints. ``locations`` outlives the batch. ``stood``: see ``Intake``.
 
     One thing is written at a time. A snapshot that comes while another one is being written fails, as one does that
     cannot be written; the slot goes on, and the next one has the whole of all units that were in it. Whatever else goes
@@ -30,9 +30,13 @@ class SlotSnapshots:
     """
 
     def __init__(
-        self, shared: Shared, store: Callable[[], SavepointStore], places: Places, stood: Mapping[str, Position]
+        self,
+        shared: Shared,
+        store: Callable[[], SavepointStore],
+        locations: UnitLocations,
+        stood: Mapping[str, Position],
     ) -> None:
-        self._shared, self._store, self._places, self._stood = shared, store, places, stood
+        self._shared, self._store, self._locations, self._stood = shared, store, locations, stood
         self._writing = threading.Lock()
         self.busy = False  # a snapshot is being written; under the slot's lock
 
@@ -57,8 +61,8 @@ class SlotSnapshots:
 
     def _save(self, savepoint: str, states: Sequence[tuple[int, UnitState]]) -> None:
         with self._told(savepoint) as progress:
-            places = self._store_parts(savepoint, wholes(states), progress)
-            self._answer(savepoint, SlotSaved(tuple(places), position=self._stood.get(savepoint)))
+            locations = self._store_parts(savepoint, wholes(states), progress)
+            self._answer(savepoint, SlotSaved(tuple(locations), position=self._stood.get(savepoint)))
         with self._shared.lock:
             self._shared.markers.sealed(StateWritten(self._shared.config.stage, savepoint))
 
@@ -81,7 +85,7 @@ class SlotSnapshots:
         """Write what was captured. Gives what there is to answer."""
         shared = self._shared
         try:
-            places = self._store_parts(effect.snapshot, effect.parts, progress)
+            locations = self._store_parts(effect.snapshot, effect.parts, progress)
         except Damaged:  # state, where it lives
             raise
         except ServiceUnavailable as error:
@@ -89,14 +93,14 @@ class SlotSnapshots:
                 shared.core.snapshots.forget(effect.parts)
             return SlotSaved(failed=str(error))
         with shared.lock:
-            for place in places:
-                before = self._places.get(place.unit, []) if place.follows else []
-                self._places[place.unit] = [*before, place]
-            for unit in self._places.keys() - set(effect.units):
-                del self._places[unit]
-            all_places = tuple(place for unit in effect.units for place in self._places.get(unit, ()))
-        written = sum(place.length for place in places)
-        return SlotSaved(all_places, written, position=self._stood.get(effect.snapshot))
+            for location in locations:
+                before = self._locations.get(location.unit, []) if location.follows else []
+                self._locations[location.unit] = [*before, location]
+            for unit in self._locations.keys() - set(effect.units):
+                del self._locations[unit]
+            all_locations = tuple(location for unit in effect.units for location in self._locations.get(unit, ()))
+        written = sum(location.length for location in locations)
+        return SlotSaved(all_locations, written, position=self._stood.get(effect.snapshot))
 
     def _store_parts(self, name: str, parts: Iterable[SnapshotPart], progress: ByteProgress) -> list[Location]:
         config, schema = self._shared.config, self._shared.host.state_schema

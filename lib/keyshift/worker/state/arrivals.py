@@ -122,12 +122,12 @@ class Arrivals:
     def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
         """Restore units from a savepoint, and say so; also how far it is, and if it is not there as it was written."""
         begin_us, said_at, shared = now_us(), time.monotonic(), self._shared
-        places: dict[int, list[Location]] = {}
+        locations: dict[int, list[Location]] = {}
 
         def get(some: list[int]) -> None:
             nonlocal said_at
-            places.update(places or store.places(savepoint, shared.config.stage))
-            for portion in store.read({unit: places[unit] for unit in some}):
+            locations.update(locations or store.locations(savepoint, shared.config.stage))
+            for portion in store.read({unit: locations[unit] for unit in some}):
                 self._came([Shipment(each.unit, batches=each.values, timers=each.timers) for each in portion])
                 if time.monotonic() - said_at >= SAY_S:
                     said_at = time.monotonic()

@@ -29,7 +29,7 @@ class KeyCouriers:
 
     def send(self, errand: Errand) -> None:
         """Carry this out, soon; within a turn."""
-        address = errand.home.place
+        address = errand.home.address
         if address not in self._couriers:
 
             def run(errands: list[Errand]) -> None:

@@ -136,7 +136,7 @@ class Replicator:
             return shipment
         if copy.holder == destination and copy.number >= 0 and shipment.routers is None and not shipment.partial:
             assert shipment.state is not None and self._rounds is not None
-            changed = shipment.state.changes(COPIES) | copy.pending
+            changed = shipment.state.changed_keys(COPIES) | copy.pending
             if not (changed and self._rounds.order.whole):
                 return replace(shipment, delta_of=CopyPart(copy.epoch, copy.number), changed=frozenset(changed))
         self._useless.append((copy.holder, shipment.unit, copy.epoch))
@@ -220,7 +220,7 @@ class Replicator:
             first = copy.number < 0
             if first:
                 copy.epoch = secrets.randbits(48)
-            changes = state.changes(COPIES) | copy.pending
+            changes = state.changed_keys(COPIES) | copy.pending
             keys = state.keys() if first else sorted(changes)
             copy.pending = changes
         if not keys and not first:

@@ -22,10 +22,10 @@ SHOWN = 10  # bad lines of a file that are kept to be shown
 
 
 class Form(NamedTuple):
-    """How many columns a line has, at the least, and in which place each one is that has a meaning."""
+    """How many columns a line has, at the least, and the numbers of those ``columns`` that have a meaning."""
 
     width: int
-    places: dict[str, int]
+    columns: dict[str, int]
 
 
 FORMS = {
@@ -141,14 +141,14 @@ class _Lines:
     """Lines of one form, by columns. ``bad``: those that cannot be read."""
 
     def __init__(self, split: pa.Array, form: Form) -> None:
-        self._places = form.places
-        self._columns = {name: pc.list_element(split, place) for name, place in form.places.items()}
+        self._numbers_of = form.columns
+        self._columns = {name: pc.list_element(split, column) for name, column in form.columns.items()}
         code = self._columns["code"]
         self._deletes = _numpy(pc.equal(code, DELETES))
         self.dropped = _numpy(pc.is_in(code, pa.array(DROPPED)))
         self._first_bad = np.full(len(code), "", dtype=object)  # the column; empty: none
         enters = ~self.dropped & ~self._deletes
-        for name in [name for name in form.places if name in _EXPECTED]:  # from left to right
+        for name in [name for name in form.columns if name in _EXPECTED]:  # from left to right
             asked = ~self.dropped if _EXPECTED[name].always else enters
             bad = asked & ~_numpy(pc.match_substring_regex(self._columns[name], _EXPECTED[name].pattern))
             self._first_bad[bad & (self._first_bad == "")] = name
@@ -173,7 +173,7 @@ class _Lines:
         """What is wrong with a line that is bad."""
         name = self._first_bad[row]
         value = self._columns[name][row].as_py()
-        return f"{value!r} in column {self._places[name]}, {name}: expected {_EXPECTED[name].words}"
+        return f"{value!r} in column {self._numbers_of[name]}, {name}: expected {_EXPECTED[name].words}"
 
     def orders(self) -> pa.RecordBatch:
         """The orders of the lines that can be read and are not dropped."""

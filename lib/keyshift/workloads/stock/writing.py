@@ -100,6 +100,6 @@ def _line(form: str, code: str, at: datetime, order: StockOrder) -> str:
         "side": "B" if order["buys"] else "S",
     }
     columns = [""] * FORMS[form].width
-    for name, place in FORMS[form].places.items():
-        columns[place] = str(told[name])
+    for name, column in FORMS[form].columns.items():
+        columns[column] = str(told[name])
     return "|".join(columns)

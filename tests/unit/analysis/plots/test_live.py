@@ -25,10 +25,10 @@ def history():
     history = History()
     history.add(status(1.0, [0, 0, 1], None))
     history.add(status(2.0, [0, 0, 1]))
-    history.mark("scale 3")
+    history.note_request("scale 3")
     history.add(status(3.0, [0, 2, 1], 40.0, waiting=1 << 20))
     history.add(status(4.0, [2, 2, 1], 20.0))
-    history.mark("kill")
+    history.note_request("kill")
     history.add(status(5.0, [2, 2, 1], 30.0))
     return history
 

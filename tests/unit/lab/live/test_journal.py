@@ -166,5 +166,5 @@ def test_what_was_written_before_the_last_restart_is_needed_until_a_journal_has_
     failover = JobFailover(job, SimpleNamespace(of={}))
     failover.journal()
     assert job.snapshots.superseded == [], "it is not on disk yet"
-    failover.kept()
+    failover.journal_written()
     assert job.snapshots.superseded == superseded

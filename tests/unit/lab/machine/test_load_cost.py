@@ -74,17 +74,17 @@ def test_rows_are_those_of_routers_and_of_the_slots_of_each_stage(values, per_fr
 
 
 def test_costs_are_kept_for_this_machine_and_this_version(tmp_path):
-    assert load_cost.kept(tmp_path) is None
+    assert load_cost.kept_cost(tmp_path) is None
     here = cost(describe_machine().cpus)
     load_cost.keep(here, tmp_path)
-    assert load_cost.kept(tmp_path) == here
+    assert load_cost.kept_cost(tmp_path) == here
     for other in ({"keyshift": "0.0.1"}, {"machine": here.machine.model_copy(update={"cpu": "another"})}):
         load_cost.keep(here.model_copy(update=other), tmp_path)
-        assert load_cost.kept(tmp_path) is None
+        assert load_cost.kept_cost(tmp_path) is None
     load_cost.keep(here, tmp_path)
     [file] = tmp_path.iterdir()
     file.write_text("{}")
-    assert load_cost.kept(tmp_path) is None
+    assert load_cost.kept_cost(tmp_path) is None
 
 
 def test_a_quick_machine_has_the_default_load():

@@ -46,11 +46,11 @@ def failover_of(*written):
 
 def test_a_journal_names_the_last_two_and_what_it_names_stays():
     made, points = failover_of(BEFORE, LAST)
-    points.kept = (OLD,)
+    points.in_journals = (OLD,)
     journal = made.journal()
-    assert points.kept == (OLD, BEFORE, LAST), "either journal may be on disk"
-    made.kept()
-    assert points.kept == (BEFORE, LAST)
+    assert points.in_journals == (OLD, BEFORE, LAST), "either journal may be on disk"
+    made.journal_written()
+    assert points.in_journals == (BEFORE, LAST)
     assert point_of(journal).savepoint == LAST.savepoint and journal.of_replicas.before == BEFORE
     rest = {"began_at": 1.0, "trigger": 2.0, "rates": {}, "migrations": [], "targets": {}}
     read = journal_from_json(journal_to_json(Journal(**vars(journal), **rest)))

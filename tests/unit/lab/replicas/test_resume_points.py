@@ -26,7 +26,7 @@ class World:
 
     def replica(self, name):
         failover = SimpleNamespace(histories=lambda: {"counter": name}, plans=lambda: {"counter": "plans"})
-        log = None if name == "run-r0" else SimpleNamespace(told={5, 7})  # nobody leads the first one now
+        log = None if name == "run-r0" else SimpleNamespace(told_by_all={5, 7})  # nobody leads the first one now
         stages = [SimpleNamespace(name=name, log=log)]
         job = SimpleNamespace(config=SimpleNamespace(job=name, endpoints=None), check=lambda: None, stages=stages)
         return SimpleNamespace(job=job, system=SimpleNamespace(failover=failover))
@@ -101,7 +101,7 @@ def test_the_one_that_has_lived_for_longest_writes_and_another_one_if_it_has_die
 def test_what_a_journal_on_disk_has_stays_and_the_last_two_and_what_others_need(world, made):
     made.begin(ResumePoint("run-r1", Savepoint("before", {}, {}), {}, {}))
     come(made, 4)  # and behind the third one it was seen what may go
-    made.kept = made.written
+    made.in_journals = made.written
     come(made, len(made.taken) + 3)
     made.end()
     others, mine = ([names for job, names, _ in world.kept if job == of] for of in ("run-r1", "run-r0"))
@@ -109,7 +109,7 @@ def test_what_a_journal_on_disk_has_stays_and_the_last_two_and_what_others_need(
     assert mine[:3] == [["capture-001"], ["capture-001", "capture-002"], ["capture-002", "capture-003"]]
     assert others[:3] == [["before", "capture-0"]] * 3, "no newer one has come into a journal"
     assert others[-1] == ["capture-0"]
-    names = [point.savepoint.name for point in (*made.kept, *made.written)]
+    names = [point.savepoint.name for point in (*made.in_journals, *made.written)]
     assert len({*names}) == 4 and mine[-1] == names
 
 

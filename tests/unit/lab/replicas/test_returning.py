@@ -106,7 +106,7 @@ def keeps_up(replicas, for_us):
 
 def over(way):
     assert wait_until(lambda: way.over, 60, 0.002)
-    return way.told
+    return way.report
 
 
 def test_it_begins_from_what_another_one_writes_and_is_full_when_it_has_kept_up_since(replicas):
@@ -261,7 +261,7 @@ def test_it_ends_when_nobody_waits_for_it_any_more_wherever_it_is(replicas, live
     assert wait_until(lambda: dead.lives if lives else dead.application.did, 60, 0.002)
     way.end()
     assert way.over and dead.application.struck is not lives
-    assert ("came back, and was not full" if lives else "did not come back") in way.told
+    assert ("came back, and was not full" if lives else "did not come back") in way.report
     assert ("ended" in dead.application.did) is not lives
 
 

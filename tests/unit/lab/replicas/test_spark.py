@@ -31,7 +31,7 @@ from keyshift.traffic.messages import Ready, Stop
 from keyshift.waiting import wait_until
 
 TOLD = ApplicationConfig(
-    place=SparkProfile(), cores=4, jars=(), work=Path("work"), log=Path("spark-0.log"), more={"a": "1"}
+    spark_profile=SparkProfile(), cores=4, jars=(), work=Path("work"), log=Path("spark-0.log"), more={"a": "1"}
 )
 PODS = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
 RUN = RunQuery(replace(CONFIG, job="run", token="secret").of_replica(1), "checkpoint", 30.0, {0: 7, 1: 0})

@@ -24,10 +24,10 @@ REPLICATED = {"replicas": 3, "ordering": "live_robin"}
 class Return:
     """As that of ``returning``; what a test sets happens."""
 
-    kept = False
+    from_older = False
 
     def __init__(self, replica, replicas, newest):
-        self.replica, self.over, self.told, self.ended, self.begins_from = replica, False, "", False, None
+        self.replica, self.over, self.report, self.ended, self.begins_from = replica, False, "", False, None
         self.full_at = None
         begun.append(self)
 
@@ -36,16 +36,16 @@ class Return:
 
     def full(self):
         self.lives()
-        self.full_at, self.told = time.time(), f"replica {self.replica.number} was full again"
+        self.full_at, self.report = time.time(), f"replica {self.replica.number} was full again"
         self.over = True
 
     def fails(self):
-        self.told = f"replica {self.replica.number} did not come back: no memory"
+        self.report = f"replica {self.replica.number} did not come back: no memory"
         self.over = True
 
     def end(self):
         self.ended = self.over = True
-        self.told = self.told or "the run has ended before"
+        self.report = self.report or "the run has ended before"
 
 
 begun: list[Return] = []

@@ -1,6 +1,7 @@
 """The threads around an order machine that follows a leader."""
 
 import contextlib
+import math
 import threading
 from dataclasses import replace
 
@@ -8,48 +9,11 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.ordering import Record
-from keyshift.worker.order import following
 from keyshift.worker.order.following import Following
+from order_services import OrderServices
 from waits import until
 
-
-class Log:
-    def __init__(self, *place):
-        self.place, self.records, self.closed, self.next = place[1:], [], False, 0
-        self.append = self.records.append
-
-    def end(self):
-        return 1
-
-    def read(self, timeout_s):
-        threading.Event().wait(timeout_s / 10)
-        assert not self.closed
-        found = [*enumerate(self.records)][self.next :]
-        self.next += len(found)
-        return found
-
-    def close(self):
-        self.closed = True
-
-
-class Election:
-    def __init__(self, *given):
-        self.given, self.over, self.resigned, self.kept = given, threading.Event(), 0, False
-
-    def stand(self, elected):
-        elected(7)
-        self.over.wait()
-
-    def keep(self):
-        self.kept = True
-
-    def resign(self):
-        self.resigned += 1
-
-    def withdraw(self):
-        self.over.set()
-
-    close = withdraw
+BEFORE, LATE = ((due, 0, Record(1, 0)) for due in (0.0, math.inf))
 
 
 class Told:
@@ -66,26 +30,27 @@ class Told:
 
 
 @pytest.fixture
-def made(monkeypatch):
-    """``made.log`` and ``made.election`` are stand-ins."""
-    seen = {}
-    for name, kind in ("OrderLog", Log), ("Election", Election):
-        opened = lambda *given, name=name, kind=kind: seen.setdefault(name, kind(*given))  # noqa: E731
-        monkeypatch.setattr(following, name, opened)
+def services():
+    with OrderServices(seed=1, late_s=0.0, fails=0.0, expires_s=600.0).installed() as services:
+        yield services
+
+
+@pytest.fixture
+def made(services):
     config = replace(CONFIG, job="run", slots_before=3, session_ms=200, token="secret").of_replica(1)
-    made = Following(config, 2, 40)
-    made.log, made.election = seen["OrderLog"], seen["Election"]
-    return made
+    return Following(config, 2, 40)
 
 
 def test_the_log_is_that_of_the_slot_in_all_replicas_and_so_is_the_election(made):
-    assert made.log.place == ("run-order", 5, 40, 1)
-    _, *given = made.election.given
-    assert given == ["secret", "run", (CONFIG.stage, 2), 1, 0.2]
+    log, election = made._log, made._election
+    assert (log.partition, log.next, log.replica) == (("run-order", 5), 40, 1)
+    assert (election.slot, election.replica) == (("run", CONFIG.stage, 2), 1)
+    assert (election.secret, election.session_s) == ("secret", 0.2)
 
 
-def test_what_is_read_and_each_term_are_told_in_a_turn_until_it_is_closed(made):
-    told, lock = Told(), threading.Lock()
+def test_what_is_read_and_each_term_are_told_in_a_turn_until_it_is_closed(services, made):
+    told, lock, log = Told(), threading.Lock(), services.logs["run-order", 5]
+    log += [*[BEFORE] * 40, LATE]
 
     @contextlib.contextmanager
     def turn():
@@ -101,12 +66,14 @@ def test_what_is_read_and_each_term_are_told_in_a_turn_until_it_is_closed(made):
     told.abreast = True
     until(lambda: told.heard_[9:])
     assert told.terms == [], "it has not read what was there"
-    made.append(Record(7, 0))
-    until(lambda: [(0, Record(7, 0))] in told.heard_ and told.terms == [7])
-    until(lambda: told.heard_[-1] == [])  # time passes, too
+    log[40] = BEFORE
+    until(lambda: [(40, Record(1, 0))] in told.heard_ and told.terms == [1])
+    made.append(Record(1, 2))
+    until(lambda: [(41, Record(1, 2))] in told.heard_ and told.heard_[-1] == [])  # time passes, too
     made.resign()
+    until(lambda: told.terms == [1, 2])
     made.close()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    assert made.log.closed and made.election.kept and made.election.resigned == 1
+    assert made._log.closed and made._election.lives and services.seen == {"resigned": 1}

@@ -274,7 +274,7 @@ def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch)
 def test_while_a_savepoint_is_written_no_copy_of_its_state_is_made(make, monkeypatch):
     """Both would read the same dictionaries, and to read may change them."""
     job, writing, looked = make(slots=2), threading.Event(), threading.Event()
-    changes, export = MemoryState.changes, MemoryState.export
+    changes, export = MemoryState.changed_keys, MemoryState.export
 
     def looks(state, who):
         if writing.is_set():
@@ -291,7 +291,7 @@ def test_while_a_savepoint_is_written_no_copy_of_its_state_is_made(make, monkeyp
     task = job.begun(keys=job.keys_of(0))
     job.nodes.publish(COPIES, CopiesWanted("one", (Move(0, 0, 1),), 0.01, 0, whole=False))
     until(lambda: job.nodes.read(copied("one")[0]))
-    monkeypatch.setattr(MemoryState, "changes", looks)
+    monkeypatch.setattr(MemoryState, "changed_keys", looks)
     monkeypatch.setattr(MemoryState, "export", exported)
     job.savepoint(task)
     assert len(answer(job, "sp").places) == 2 and not looked.is_set()

@@ -435,9 +435,9 @@ def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
     looked = []
 
     class Watched(type(slot.states[4])):
-        def changes(self, who):
+        def changed_keys(self, who):
             looked.append(slot.replicator._closed.is_set())
-            return super().changes(who)
+            return super().changed_keys(who)
 
     slot.states[4].__class__ = Watched
     slot.start()
@@ -448,17 +448,17 @@ def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
     slot.start("two")
     time.sleep(0.1)
     assert not any(looked) and len(slot.parts) == parts
-    assert slot.states[4].changes(COPIES) == {1}
+    assert slot.states[4].changed_keys(COPIES) == {1}
 
 
 def test_while_others_read_the_states_no_copy_goes_on(copied):
     looked, go_on = threading.Event(), threading.Event()
 
     class Watched(type(copied.states[4])):
-        def changes(self, who):
+        def changed_keys(self, who):
             looked.set()
             assert go_on.is_set()
-            return super().changes(who)
+            return super().changed_keys(who)
 
     with copied.lock:
         copied.replicator.pause()
@@ -505,7 +505,7 @@ def test_of_a_unit_that_is_not_copied_any_more_no_changes_are_noted(copied):
     for unit in (3, 4, 5):
         copied.put({unit: 1}, unit=unit)
     assert [COPIES in copied.states[unit]._untold for unit in (3, 4, 5)] == [True, False, False]
-    assert copied.states[4].changes("others") == {4} and not copied.states[5].values.changed
+    assert copied.states[4].changed_keys("others") == {4} and not copied.states[5].values.changed
 
 
 def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(copied, served):

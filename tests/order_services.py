@@ -29,14 +29,13 @@ class OrderServices:
         self.logs: defaultdict[tuple[str, int], list[tuple[float, int, Record]]] = defaultdict(list)
         self.queues: defaultdict[Any, list[Election]] = defaultdict(list)
         self.terms: Counter[Any] = Counter()
-        self.leaders: defaultdict[Any, list[int]] = defaultdict(list)  # by place: the replica of each term
         self.seen: Counter[str] = Counter()
 
     @contextmanager
     def installed(self) -> Iterator["OrderServices"]:
         """Slots find them in place of the real ones."""
         log = lambda _endpoints, topic, partition, offset, replica: OrderLog(self, topic, partition, offset, replica)  # noqa: E731
-        election = lambda _hosts, _secret, job, place, replica, _s: Election(self, (job, place), replica)  # noqa: E731
+        election = lambda _hosts, *given: Election(self, *given)  # noqa: E731
         with patch.object(following, "OrderLog", log), patch.object(following, "Election", election):
             yield self
 
@@ -50,24 +49,26 @@ class OrderLog:
     """One reader and writer."""
 
     def __init__(self, services: OrderServices, topic: str, partition: int, offset: int, replica: int) -> None:
-        self._services, self._place, self.next, self._replica = services, (topic, partition), offset, replica
+        self._services, self.partition, self.next, self.replica = services, (topic, partition), offset, replica
+        self.closed = False
 
     def append(self, record: Record) -> None:
         services = self._services
         with services.lock:
-            log, rng = services.logs[self._place], services.rng
+            log, rng = services.logs[self.partition], services.rng
             if rng.random() < services.fails:
                 services.seen["append lost"] += 1
                 return
             due = max(time.monotonic() + rng.random() * services.late_s, log[-1][0] if log else 0.0)
             for _ in range(1 + (rng.random() < services.fails)):
-                log.append((due, self._replica, record))
+                log.append((due, self.replica, record))
 
     def read(self, timeout_s: float) -> list[tuple[int, Record]]:
+        assert not self.closed
         until = time.monotonic() + timeout_s
         while True:
             with self._services.lock:
-                log, now = self._services.logs[self._place], time.monotonic()
+                log, now = self._services.logs[self.partition], time.monotonic()
                 found = [(n, r) for n, (due, _, r) in enumerate(log[self.next :], self.next) if due <= now]
             if found or now >= until:
                 self.next += len(found)
@@ -76,21 +77,24 @@ class OrderLog:
 
     def end(self) -> int:
         with self._services.lock:
-            return len(self._services.logs[self._place])
+            return len(self._services.logs[self.partition])
 
     def close(self) -> None:
-        """Nothing is kept."""
+        self.closed = True
 
 
 class Election:
-    """One candidate."""
+    """One candidate. ``lives``: it was told to give signs of life."""
 
-    def __init__(self, services: OrderServices, place: Any, replica: int) -> None:
-        self._services, self._place, self._replica = services, place, replica
+    def __init__(
+        self, services: OrderServices, secret: str, job: str, slot: tuple[str, int], replica: int, session_s: float
+    ) -> None:
+        self._services, self.slot, self.replica = services, (job, *slot), replica
+        self.secret, self.session_s, self.lives = secret, session_s, False
         self._over, self._resigned = threading.Event(), threading.Event()
 
     def stand(self, elected: Callable[[int], None]) -> None:
-        services, queue = self._services, self._services.queues[self._place]
+        services, queue = self._services, self._services.queues[self.slot]
         while not self._over.is_set():
             self._resigned.clear()
             with services.lock:
@@ -99,9 +103,8 @@ class Election:
                 time.sleep(LOOK_S)
             if not self._over.is_set():
                 with services.lock:
-                    services.terms[self._place] += 1
-                    services.leaders[self._place].append(self._replica)
-                    term, expires_s = services.terms[self._place], services.expires_s * (0.5 + services.rng.random())
+                    services.terms[self.slot] += 1
+                    term, expires_s = services.terms[self.slot], services.expires_s * (0.5 + services.rng.random())
                 elected(term)
                 if not self._resigned.wait(expires_s):
                     services.seen["expired"] += 1
@@ -109,7 +112,7 @@ class Election:
                 queue.remove(self)
 
     def keep(self) -> None:
-        """Not needed."""
+        self.lives = True
 
     def resign(self) -> None:
         self._services.seen["resigned"] += 1
