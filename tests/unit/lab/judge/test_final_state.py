@@ -140,11 +140,11 @@ class Ran:
         return final_state.judged_cuts(self.workload, run.events, frames, run.results, final)["snapshot-a"]
 
 
-@pytest.fixture(params=[("keycount", 1000), ("keycount", 50), ("micro", 50), ("chain", 50)], ids=str)
+@pytest.fixture(params=["keycount", "keycount in parts", "micro in parts", "chain in parts"])
 def ran(request, monkeypatch):
-    name, together = request.param
-    monkeypatch.setattr(final_state, "PART_EVENTS", together)
-    workload = workloads.get(name)(**PARAMETERS)
+    name, _, in_parts = request.param.partition(" in ")
+    monkeypatch.setattr(final_state, "PART_EVENTS", 50 if in_parts else 1000)
+    workload = workloads.get(name)(**PARAMETERS, **({"active_share": 1} if name == "micro" else {}))
     both = [HERE] * BEFORE + [LATER] * (FRAMES - BEFORE)
     whole = run_sequentially(workload, both, routers=ROUTERS, frames=FRAMES)
     return Ran(workload, whole, run_sequentially(workload, [HERE], routers=ROUTERS, frames=BEFORE).final)
