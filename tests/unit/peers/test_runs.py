@@ -149,7 +149,7 @@ def test_a_jvm_of_spark_that_was_there_before_is_not_the_jobs(recorded, monkeypa
     assert idle_jvm() == {}, "it has ended"
     memory = [value for _, metric, of, value in seen if (metric, str(of)) == ("rss_mib", "spark_jvm")]
     assert memory and 0 < max(memory) < 100
-    assert "idle Spark" in {kind for _, metric, kind, _ in seen if metric == "harness_cores"}
+    assert "idle Spark" in {str(of) for _, metric, of, _ in seen if metric == "harness_cores"}
 
 
 def test_an_interrupt_while_spark_stops_waits_until_it_has(monkeypatch, tmp_path):
