@@ -19,25 +19,19 @@ STEP = Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in ((0, 2, 1
 
 
 def test_a_text_has_several_faults():
-    assert parse("kill:source@transfer, stop:slot@batch:1.5s,kill:slot@12.5") == [
+    assert parse("kill:source@transfer, stop:slot@batch:1.5s,kill:slot@12.5,cut:zookeeper@4:3s") == [
         Fault("kill", "source", "transfer", None),
         Fault("stop", "slot", "batch", None, 1.5),
         Fault("kill", "slot", "", 12.5),
+        Fault("cut", "zookeeper", "", 4.0, 3.0),
     ]
-    assert parse("restart:kafka@4,restart:minio@snapshot:3s") == [
-        Fault("restart", "kafka", "", 4.0),
-        Fault("restart", "minio", "snapshot", None, 3.0),
-    ]
-    assert parse("cut:zookeeper@4:3s") == [Fault("cut", "zookeeper", "", 4.0, 3.0)]
     assert parse("") == []
 
 
 def test_a_fault_that_is_asked_for_has_no_phase():
-    assert parse_now("kill:slot") == Fault("kill", "slot", "", None)
-    assert str(parse_now("kill:replica")) == "kill:replica"
     assert parse_now("stop:coordinator:1.5s") == Fault("stop", "coordinator", "", None, 1.5)
-    assert parse_now("restart:minio:3s") == Fault("restart", "minio", "", None, 3.0)
-    assert [str(parse_now(text)) for text in ("kill:daemon", "restart:kafka")] == ["kill:daemon", "restart:kafka"]
+    for text in ("kill:slot", "kill:replica", "kill:daemon", "restart:kafka", "restart:minio:3s"):
+        assert str(parse_now(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -121,10 +115,10 @@ def test_a_slot_is_hit_when_its_protocol_log_has_the_event_of_the_phase(hit, fau
     assert hit == [signal.SIGKILL]
 
 
-def test_a_fault_of_no_step_hits_the_first_slot(hit):
-    for slot in (0, 1):
-        FaultPoints(parse("kill:slot@batch"), slot, 0).reached("batch")
-    assert len(hit) == 1
+def test_a_fault_of_no_step_hits_the_first_slot_of_the_first_stage_in_the_first_attempt(hit):
+    for slot, attempt, first in ((0, 0, True), (1, 0, True), (0, 1, True), (0, 0, False)):
+        FaultPoints(parse("kill:slot@batch"), slot, attempt, first=first).reached("batch")
+        assert hit == [signal.SIGKILL]
 
 
 @pytest.mark.parametrize(
@@ -180,22 +174,10 @@ def test_in_a_later_batch_nothing_happens_again_but_what_was_slow_stays_slow(hit
     assert (slept, hit) == ([0.2], [])
 
 
-def test_the_first_slot_is_that_of_the_first_stage(hit):
-    for first in (False, True):
-        FaultPoints(parse("kill:slot@batch"), 0, 0, first=first).reached("batch")
-    assert len(hit) == 1
-
-
 def test_without_faults_to_come_no_steps_are_kept():
     points = FaultPoints([], 0, 0)
     points.published([(5, STEP)])
     assert not points._steps
-
-
-def test_only_the_first_attempt_is_hit(hit):
-    FaultPoints(parse("kill:slot@batch"), 0, 1).reached("batch")
-    FaultPoints([], 0, 0).reached("batch")
-    assert hit == []
 
 
 @pytest.mark.parametrize(("who", "hits"), [("slot", 10), ("daemon", 20), ("executor", 30)])
