@@ -49,13 +49,6 @@ def test_a_job_without_replicas_decides_at_once_and_stays():
     assert not say.leave() and say.decide("another", 8, most, lambda: True) == 8
 
 
-def test_what_follows_from_all_that_they_say_is_the_same_for_all():
-    group = Group(FIRST, SECOND, THIRD)
-    for member, mine in ((FIRST, 5), (SECOND, 9), (THIRD, 7)):
-        group.decide(member, "epoch", mine, most)
-    assert group.over() == {FIRST: 9, SECOND: 9, THIRD: 9}
-
-
 def test_each_question_is_decided_by_itself():
     group = Group(FIRST, SECOND)
     group.decide(FIRST, "one", True, every)
