@@ -103,10 +103,6 @@ def test_an_event_is_counted_once_however_often_it_waited(make):
     assert computation.heat.tolist() == expected.tolist()
 
 
-def test_nothing_that_waited_gives_nothing(make):
-    assert make().process_all([], 1) == []
-
-
 def test_a_frame_is_split_by_unit_in_the_order_of_its_events():
     keys = [5, 1, 2, 1, 5, 7]
     events, _ = record(*keys)
