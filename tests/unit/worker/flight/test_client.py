@@ -25,11 +25,7 @@ def test_pushed_units_arrive_whole_and_each_is_acknowledged(holder, server, clie
     assert list(acknowledged.items()) == [(3, True), (4, True), (5, True)]
     assert sizes[3] > sizes[5] > sizes[4] == 0
     assert [slot for slot, _ in holder.shipments] == [2, 2, 2]
-    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
-        values(*range(20)),
-        {},
-        values(99),
-    ]
+    assert [content(shipment.batches) for _, shipment in holder.shipments] == [values(*range(20)), {}, values(99)]
     assert len(holder.shipments[0][1].batches) > 5, "in parts of about the size that was asked for"
 
 
@@ -150,7 +146,9 @@ def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, s
     assert done == [(unit, True) for unit in range(50)]
 
 
-def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came(holder, server, clients):
+def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came_and_one_that_is_not_there_is_named(
+    holder, server, clients
+):
     holder.left[1, 7].timers.set(EVENT, 50, 1)
     got = {}
     clients.pull(server.address, 1, [7, 8], lambda some: got.update((shipment.unit, shipment) for shipment in some))
@@ -160,9 +158,6 @@ def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came(ho
     assert made.timers.due(EVENT, 50) == [(50, 1)]
     assert (got[7].version, got[7].hop, got[7].routers) == (0, 0, None)
     assert holder.left.keys() == {(1, 7), (1, 8)}
-
-
-def test_a_unit_that_is_not_there_is_named(server, clients):
     with pytest.raises(ServiceUnavailable, match="unit 9 of slot 1 is not here"):
         clients.pull(server.address, 1, [9], lambda *_: None)
 
@@ -170,16 +165,15 @@ def test_a_unit_that_is_not_there_is_named(server, clients):
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def test_single_keys_of_several_units_come_in_one_call_and_stay_where_they_are(holder, server, clients):
+def test_single_keys_of_several_units_come_in_one_call_and_stay_until_it_is_said_that_they_have_moved(
+    holder, server, clients
+):
     answer = clients.keys(server.address, [(4, 9, [3, 5, 99]), (5, 9, [3]), (6, 9, [1]), (4, 9, [1])])
     assert answer.found == [[(3, value(3)), (5, value(5))], [], [], [(1, value(1))]]
     assert answer.nbytes > 3 * 8 and answer.written_bytes == 0
     assert len(holder.lent[4, 9]) == 20
-
-
-def test_keys_that_have_moved_are_forgotten_before_others_are_given(holder, server, clients):
     answer = clients.keys(server.address, [(4, 9, [3, 6])], moved=[(4, 9, [3, 5])])
-    assert answer.found == [[(6, value(6))]]
+    assert answer.found == [[(6, value(6))]], "those that have moved go before others are given"
     assert len(holder.lent[4, 9]) == 18
 
 
