@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from kazoo.exceptions import OperationTimeoutError
@@ -90,17 +91,9 @@ def test_a_session_that_does_not_end_is_left_alone(monkeypatch):
     never, left = threading.Event(), []
     monkeypatch.setattr(zookeeper_client.atexit, "unregister", left.append)
 
-    class Client:
-        class handler:
-            @staticmethod
-            def stop():
-                never.wait()
-
-        def stop(self):
-            self.handler.stop()
-
-    assert ends(lambda: end(Client()))
-    assert left == [Client.handler.stop]
+    handler = SimpleNamespace(stop=never.wait)
+    assert ends(lambda: end(SimpleNamespace(handler=handler, stop=handler.stop)))
+    assert left == [handler.stop]
     never.set()
 
 

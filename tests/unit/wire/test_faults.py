@@ -76,43 +76,27 @@ def hit(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("fault", "slot", "hits"),
+    ("fault", "slot", "event", "hits"),
     [
-        ("kill:source@transfer", 0, True),
-        ("kill:source@transfer", 2, False),  # not the first source
-        ("kill:source@align", 0, False),
-        ("kill:destination@install", 1, True),
-        ("kill:destination@install", 3, False),
-        ("kill:slot@snapshot", 0, False),
+        ("kill:source@prepare", 0, "prepared", True),
+        ("kill:source@align", 0, "barrier", True),
+        ("kill:source@align", 0, "send", False),
+        *(("kill:source@transfer", 0, event, True) for event in ("send", "lend", "return")),
+        ("kill:source@transfer", 2, "send", False),  # not the first source
+        ("kill:destination@install", 1, "arrived", True),
+        ("kill:destination@install", 3, "arrived", False),
+        ("kill:destination@drain", 1, "arrived", True),
+        ("kill:slot@snapshot", 0, "capture", True),
+        ("kill:slot@snapshot", 0, "send", False),
     ],
 )
-def test_a_fault_hits_the_first_source_or_destination_of_a_step_in_its_phase_once(hit, fault, slot, hits):
+def test_the_first_slot_of_its_kind_is_hit_once_when_its_log_has_the_event_of_the_phase(hit, fault, slot, event, hits):
     points = FaultPoints(parse(fault), slot, 0)
     points.published([(5, STEP), (6, Step((), snapshot="s"))])
-    for phase in ("prepare", "transfer", "install", "transfer", "install"):
-        points.reached(phase, 6)
-        points.reached(phase, 5)
-    assert hit == [signal.SIGKILL] * hits
-
-
-@pytest.mark.parametrize(
-    ("fault", "slot", "event"),
-    [
-        ("kill:source@prepare", 0, "prepared"),
-        ("kill:source@align", 0, "barrier"),
-        *(("kill:source@transfer", 0, event) for event in ("send", "lend", "return")),
-        ("kill:destination@install", 1, "arrived"),
-        ("kill:destination@drain", 1, "arrived"),
-        ("kill:slot@snapshot", 0, "capture"),
-    ],
-)
-def test_a_slot_is_hit_when_its_protocol_log_has_the_event_of_the_phase(hit, fault, slot, event):
-    points = FaultPoints(parse(fault), slot, 0)
-    points.published([(5, STEP)])
     points.heard(LogEvent(0, "slot", name, (), 5) for name in ("published", "acknowledged", "installed", "released"))
     assert not hit
-    points.heard([LogEvent(0, "slot", event, (), 5)] * 2)
-    assert hit == [signal.SIGKILL]
+    points.heard(LogEvent(0, "slot", event, (), version) for version in (6, 5, 5))
+    assert hit == [signal.SIGKILL] * hits
 
 
 def test_a_fault_of_no_step_hits_the_first_slot_of_the_first_stage_in_the_first_attempt(hit):

@@ -104,11 +104,13 @@ def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come_and_withou
     assert everything(restored(store, bare)) == ({}, 4, 8, [], [])
 
 
-def test_a_large_slot_writes_several_segments_and_each_unit_is_in_one(monkeypatch):
+def test_a_large_slot_writes_several_segments_with_each_unit_in_one_and_tells_what_is_made_and_sent(monkeypatch):
     monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 3000)
-    store = store_of()
-    places = write(store, "one", 2, [(unit, state(unit)) for unit in range(1, 12)])
+    store, told = store_of(), []
+    places = write(store, "one", 2, [(unit, state(unit)) for unit in range(1, 12)], progress=told.append)
     assert len(store.client.objects) > 2
+    assert len(told) > 11 + 2, "after each unit, and with each segment"
+    assert sum(told) == 2 * sum(place.length for place in places)
     assert {f"savepoints/job/{place.segment}" for place in places} == store.client.objects.keys()
     assert all(everything(restored(store, place)) == everything(state(place.unit)) for place in places)
 
@@ -327,14 +329,6 @@ def test_a_savepoint_is_whole_if_its_manifest_and_every_unit_can_be_read():
         with pytest.raises(NotThere):
             store.require_whole("one")
         objects[name] = kept[name]
-
-
-def test_what_is_made_and_what_is_sent_is_told_while_it_is_written(monkeypatch):
-    monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 1000)
-    store, told = store_of(), []
-    places = write(store, "one", 2, [(unit, state(unit)) for unit in range(1, 12)], progress=told.append)
-    assert sum(told) == 2 * sum(place.length for place in places)
-    assert len(told) > 11 + 2, "after each unit, and with each segment"
 
 
 def part_of(place, unit):

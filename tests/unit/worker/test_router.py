@@ -1,6 +1,7 @@
 """What the router's task says to each slot, without Spark and ZooKeeper."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -200,28 +201,10 @@ def test_a_router_that_would_not_hear_of_a_switch_ends(said):
 
 def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch):
     """Slots may be waiting for its end: another router has ended without switching, and says nothing any more."""
-    clock = Clock()
+    clock, full = Clock(), SimpleNamespace(full=True, hand_over=lambda: None, close=lambda: None)
+    full.frame, full.resume = lambda *_: [], lambda: [(0, b"kept")]
     monkeypatch.setattr(tasks, "time", clock)
-
-    class Full:
-        full = True
-
-        def __init__(self, config):
-            pass
-
-        def frame(self, router, offset, value):
-            return []
-
-        def resume(self):
-            return [(0, b"kept")]
-
-        def hand_over(self):
-            pass
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(tasks, "make_router", Full)
+    monkeypatch.setattr(tasks, "make_router", lambda config: full)
     rows = pa.RecordBatch.from_pydict({"partition": [0], "offset": [0], "value": [b"frame"]})
     answered = list(tasks.router(CONFIG, batch_s=3.0)(iter([rows, rows])))
     assert clock.now == pytest.approx(3.0, abs=tasks.STALL_S)
