@@ -13,7 +13,7 @@ from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import MigrationFailed
-from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import PublishAssignment
@@ -25,7 +25,6 @@ from keyshift.wire.nodes import ASSIGNMENT, STEPS, PhaseDone, acks
 START = Assignment.contiguous(4, 2)
 FIRST, SECOND = (Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)) for unit in (0, 1))
 BACK = Step((Move(UnitId(0), SlotId(1), SlotId(0)),))
-PAUSING = Step(FIRST.moves, Mode(gate="router"))
 CAME, LEFT = UnitsCame((UnitCame(0, 1, 2),), 3), UnitsLeft((UnitLeft(0, 10, 1, 2),))
 SAID = dict.fromkeys(("prepared", "captured"), PhaseDone(1)) | {"installed": CAME, "released": LEFT}
 
@@ -278,14 +277,6 @@ def test_a_leader_that_is_stopped_can_be_ended():
     leader.end()
     leading.join(60)
     assert not leading.is_alive()
-
-
-def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads_any_more():
-    nodes = Nodes()
-    nodes.after = nodes.prepare
-    leader = lead(coordinator(nodes, deadline_s=0.05), (PAUSING,))
-    assert outcomes_of(leader) == {START.version + 1: "late"}
-    assert nodes.read(ASSIGNMENT) == PublishAssignment(leader.assignment)
 
 
 @pytest.mark.parametrize(("others", "ends"), [([(1, 0)], True), ([], False)])

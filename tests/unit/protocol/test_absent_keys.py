@@ -30,16 +30,6 @@ def test_a_slice_is_as_large_as_asked_and_what_is_left_is_not_overtaken():
     assert made.admit(4, [1, 2]) == set()
 
 
-def test_a_copy_that_is_dropped_is_asked_for_again():
-    made = held()
-    made.arrived(4, [1, 2])
-    made.drain(9)
-    assert made.evict(4, [1]) == {1}
-    assert made.admit(4, [1, 2]) == {1}
-    made.hold(4, 1, "d")
-    assert made.requests() == {4: [1]}
-
-
 def test_a_copy_is_kept_while_records_wait_for_it():
     made = held()
     made.arrived(4, [1, 2])

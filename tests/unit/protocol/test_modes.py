@@ -7,8 +7,7 @@ from keyshift.protocol import SlotMachine
 from keyshift.protocol.slot import Prepared, Request, Send
 
 BLOCK, FETCH = Mode(gate="slots"), Mode(transfer="fetch")
-LEND = Mode(transfer="fetch", fetch_back=2)
-LAZY = Mode(transfer="access", background=False)
+LEND, LAZY = Mode(transfer="fetch", fetch_back=2), Mode(transfer="access", background=False)
 BACK, ONE = frozenset[int](), frozenset({1})
 
 

@@ -1,7 +1,6 @@
 """Router and slot alone, one sentence of the protocol at a time; how all behave together is in tests/property."""
 
 import re
-from collections.abc import Sequence
 
 import pytest
 from small_steps import assignment, step
@@ -10,7 +9,7 @@ from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Step
 from keyshift.protocol import RouterMachine, SlotMachine
 from keyshift.protocol.router import Barrier, Resume, SavepointBarrier
-from keyshift.protocol.slot import Capture, Freeze, Hurry, Prepared, Request, Send, Skip
+from keyshift.protocol.slot import Freeze, Hurry, Prepared, Request, Send, Skip
 
 # -- router ------------------------------------------------------------------------------------------------------------
 
@@ -83,15 +82,6 @@ def test_repeated_outdated_and_foreign_steps_change_nothing():
     assert slot.barrier(0, 5) == [Send(0, 1, 5)]
 
 
-def test_a_cancelled_step_leaves_no_trace():
-    slot = SlotMachine[str](0, routers=1, serving=[0], version=1)
-    slot.prepare(2, step((0, 0, 1), (1, 1, 0)))
-    assert slot.cancel(2) == []
-    assert slot.settled and slot.serving == {0} and slot.version == 1
-    assert slot.cancel(2) == []
-    assert slot.barrier(0, 3) == []
-
-
 def test_a_step_whose_cancellation_was_missed_ends_with_the_next_step():
     slot = SlotMachine[str](0, routers=1, serving=[0], version=1)
     slot.prepare(2, step((1, 1, 0)))
@@ -155,12 +145,6 @@ def test_what_cannot_be_is_a_violation_and_the_step_goes_on(happens, words):
     assert slot.barrier(1, 2) == [Send(0, 1, 2)]
 
 
-def with_snapshot(serving: Sequence[int] = (0,), expected: Sequence[int] = ()) -> SlotMachine[str]:
-    slot = SlotMachine[str](0, routers=2, serving=serving, expected=expected, version=1)
-    assert slot.published(2, [(2, Step((), snapshot="a"))]) == ([] if expected else [Prepared(2)])
-    return slot
-
-
 @pytest.mark.parametrize(
     "happens",
     [
@@ -172,7 +156,8 @@ def with_snapshot(serving: Sequence[int] = (0,), expected: Sequence[int] = ()) -
     ],
 )
 def test_a_snapshot_that_cannot_happen_here_keeps_nothing_back(happens):
-    slot = with_snapshot()
+    slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
+    assert slot.published(2, [(2, Step((), snapshot="a"))]) == [Prepared(2)]
     slot.snapshot_barrier(0, 2)
     assert happens(slot) == [Skip("a", 2)]
     assert not slot.standing(0)
@@ -180,30 +165,19 @@ def test_a_snapshot_that_cannot_happen_here_keeps_nothing_back(happens):
     assert slot.snapshot_barrier(1, max(slot._heard.values())) == [], "like any other barrier"
 
 
+def test_a_snapshot_at_which_no_router_stands_outlasts_the_end_of_a_batch():
+    slot = SlotMachine[str](0, routers=2, expected=[0], version=1)
+    assert slot.published(2, [(2, Step((), snapshot="a"))]) == []
+    slot.forget_snapshot()
+    slot.end_of_input()
+    assert slot.arrived(0) == [Prepared(2)]
+
+
 def test_a_slot_that_opens_behind_a_snapshot_skips_it():
     slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
     slot.barrier(0, 2)
     assert slot.published(2, [(2, Step((), snapshot="a"))]) == [Skip("a", 2)]
     assert slot.version == 1
-
-
-def test_at_the_end_of_a_batch_only_a_snapshot_at_which_a_router_stands_is_forgotten():
-    slot = with_snapshot([], [0])
-    slot.forget_snapshot()
-    slot.end_of_input()
-    assert slot.arrived(0) == [Prepared(2)]
-    slot = with_snapshot()
-    slot.snapshot_barrier(0, 2)
-    slot.forget_snapshot()
-    assert not slot.standing(0)
-    assert slot.end_of_input() == []
-
-
-def test_a_step_that_was_cancelled_unheard_does_not_keep_a_snapshot_from_happening():
-    slot = SlotMachine[str](0, routers=1, serving=[0], version=1)
-    slot.prepare(2, step((0, 0, 1)))
-    assert slot.published(3, [(3, Step((), snapshot="a"))]) == [Prepared(3)]
-    assert slot.snapshot_barrier(0, 3) == [Capture("a", 3)]
 
 
 @pytest.mark.parametrize("end", [lambda slot: slot.cancel(2), lambda slot: slot.end_of_input()])
@@ -246,10 +220,3 @@ def test_what_is_urged_for_goes_first():
     assert slot.requested(1, 1, -1, 0) == []
     slot.acknowledged(1)
     assert slot.requested(1, 2, -1, 0) == []
-
-
-def test_state_of_a_batch_or_savepoint_before_is_awaited_under_version_0():
-    slot = SlotMachine[str](0, routers=1, expected=[0], version=4)
-    assert slot.awaits(0, 0, 0) and not slot.awaits(0, 4, 1) and not slot.awaits(1, 0, 0)
-    slot.arrived(0)
-    assert not slot.awaits(0, 0, 0)

@@ -39,10 +39,10 @@ def say(core, *results):
     return [[(row.kind, row.version, row.offset) for slot, row in rows if slot == each] for each in range(2)]
 
 
-def test_a_turn_says_its_time_and_its_chain_and_one_that_closes_no_epoch_is_said_too():
+def test_a_turn_says_its_time_and_its_chain_also_if_it_closes_no_epoch_and_units_that_move_need_no_word():
     core = sender()
     for end in (TurnEnd(2, 5 * H, 5), TurnEnd(3, 5 * H, 6), TurnEnd(4, 6 * H, None)):
-        rows = core.give([[0], end])
+        rows = core.give([[0], Moved(0, 2, 0, True), Moved(1, 2, 0, False), end])
         assert [(row.watermark, row.chain) for _, row in rows] == [(end.reached, end.chain or 0)] * 2
 
 
@@ -57,11 +57,6 @@ def test_what_the_slot_has_come_to_stands_behind_the_row_of_its_last_turn(snapsh
 def test_a_turn_says_the_time_that_it_has_reached_also_if_channels_had_come_further_in_the_batch_before():
     again = TurnSender(Sender(3, 9, 9 * H + 5), PublishAssignment(FIRST), 2, 1 << 20, lambda *_: {}, H, list)
     assert {row.watermark for _, row in again.give([TurnEnd(10, 9 * H, 5)]) if row.kind == TICK} == {9 * H}
-
-
-def test_units_that_move_need_no_word():
-    core = sender()
-    assert say(core, Moved(0, 2, 0, True), Moved(1, 2, 0, False), TurnEnd(2, 2 * H, 5)) == [[(TICK, 1, 2)]] * 2
 
 
 def test_a_turn_waits_until_it_is_known_whether_what_is_appointed_before_its_end_holds():

@@ -97,13 +97,10 @@ def test_a_session_that_does_not_end_is_left_alone(monkeypatch):
     never.set()
 
 
-def test_the_first_of_several_servers_that_takes_a_connection_is_enough():
+def test_the_first_of_several_servers_that_takes_a_connection_is_enough_and_otherwise_the_last_error_counts():
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = f"127.0.0.1:{server.getsockname()[1]}"
         with connected(f"no such host:1,127.0.0.1:1,{there}", 5.0) as link:
             assert link.getpeername() == server.getsockname()
-
-
-def test_if_no_server_takes_one_the_error_is_that_of_the_last_one():
     with pytest.raises(ConnectionRefusedError):
         connected("no such host:1,127.0.0.1:1", 5.0)

@@ -55,16 +55,12 @@ def test_a_fault_that_cannot_be_asked_for_is_refused_in_one_line(text, words):
         parse_now(text)
 
 
-@pytest.mark.parametrize("fault", ["kill:coordinator@switch", "stop:source@align:3s"])
-def test_a_fault_happens_once_in_its_phase_and_is_not_to_be_there_twice(fault):
-    with pytest.raises(BadInput, match=f"{fault} happens once in its phase"):
-        parse(f"{fault}, kill:slot@4, {fault}")
-
-
-def test_the_same_may_happen_twice_at_a_time_and_in_two_phases():
-    for text in ("kill:replica@4,kill:replica@4", "kill:replica@steady,kill:replica@steady"):
-        assert len(parse(text)) == 2
-    assert len(parse("kill:coordinator@switch, kill:coordinator@drain")) == 2
+def test_a_fault_happens_once_in_its_phase_and_the_same_may_be_there_twice_at_a_time_and_in_two_phases():
+    for fault in ("kill:coordinator@switch", "stop:source@align:3s"):
+        with pytest.raises(BadInput, match=f"{fault} happens once in its phase"):
+            parse(f"{fault}, kill:slot@4, {fault}")
+    for who, *when in (("replica", "4", "4"), ("replica", "steady", "steady"), ("coordinator", "switch", "drain")):
+        assert len(parse(",".join(f"kill:{who}@{each}" for each in when))) == 2
 
 
 @pytest.fixture

@@ -220,12 +220,11 @@ def test_a_request_for_keys_that_is_open_at_the_end_is_given_up(holder, server, 
     door.set()
 
 
-def test_the_rest_of_units_comes_in_parts_ascending_and_is_marked_with_its_unit(server, clients):
+def test_the_rest_of_units_comes_in_parts_ascending_marked_with_its_unit_and_what_has_come_not_again(
+    holder, server, clients
+):
     got = rest(clients, server, ((4, 9), None), ((5, 9), None))
     assert got == [*((4, 9, key, False) for key in range(20)), (4, 9, None, True), (5, 9, None, True)]
-
-
-def test_of_the_rest_of_a_unit_what_has_come_does_not_come_again(holder, server, clients):
     assert [key for *_, key, _ in rest(clients, server, ((4, 9), 16))] == [17, 18, 19, None]
     plain = holder.rest
 

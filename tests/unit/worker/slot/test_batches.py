@@ -177,7 +177,9 @@ def test_it_does_not_stay_for_a_slot_that_has_no_state(ending):
 
 def test_it_does_not_stay_if_its_task_has_failed_and_so_the_query_nor_for_keys_that_nobody_asks_for_any_more(ending):
     _, host = ending
+    host.lent[3, 7] = state({1: 1})
     host.begin([0])
+    assert not host.lent, "what stayed behind in a batch that is over"
     host.lent[3, 7] = state({1: 1})
     assert not await_takers(DEADLINE_S)
     host.seal(0, 1, {})
@@ -227,14 +229,6 @@ def test_a_slot_that_is_done_waits_for_another_one_of_its_process_however_long_t
     while clock_of_task.now < late:  # as the task of both does
         task.settled(), task.wait()
     assert task.settled()
-
-
-def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
-    job = make()
-    host = job.process()
-    host.lent[3, 7] = state({1: 1})
-    host.begin(())
-    assert not host.lent
 
 
 def test_a_unit_is_lent_while_nobody_looks_which_ones_are(make):
