@@ -619,10 +619,8 @@ def test_a_restart_that_no_journal_has_is_written_down_by_the_next_process_and_b
         (record,) = other.stage("counter").history.records
         assert (record.version, record.step, record.released) == (known.version, known.step, known.released)
         assert record.outcome == "complete" and (record.completed_us == known.completed_us) == bool(version)
-        assert {slot: {unit.unit for unit in said.units} for slot, said in record.installed.items()} == {
-            0: {0},
-            1: {1, 2, 3},
-        }
+        installed = {slot: {unit.unit for unit in said.units} for slot, said in record.installed.items()}
+        assert installed == {0: {0}, 1: {1, 2, 3}}
         past = other.past()
         other.stop()
 

@@ -61,9 +61,8 @@ def keys_of(slot: int) -> list[int]:
 def frame(task: RouterTask, number: int, keys: list[int] = (), router: int = 0, epoch: int = 1) -> dict[int, list]:
     """The rows that each slot gets of frame ``number``."""
     columns = [pa.array(keys, pa.int64())] * len(EVENTS)
-    value = frames.encode(
-        pa.RecordBatch.from_arrays(columns, schema=EVENTS), frames.Facts(BEGIN_US + number * FRAME_US, epoch)
-    )
+    facts = frames.Facts(BEGIN_US + number * FRAME_US, epoch)
+    value = frames.encode(pa.RecordBatch.from_arrays(columns, schema=EVENTS), facts)
     got: dict[int, list] = {slot: [] for slot in range(SLOTS)}
     for slot, row in task.frame(router, number, pa.py_buffer(value)):
         got[slot] += received(batch_of([row]))

@@ -112,9 +112,7 @@ def test_units_that_have_arrived_together_leave_again_one_by_one(holder, server,
         installed.append(there)
     holder.shipments.clear()
     push(clients, server, *(Shipment(unit, state=each) for unit, each in enumerate(installed)))
-    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
-        values(unit, 50 + unit) for unit in range(5)
-    ]
+    assert [content(each.batches) for _, each in holder.shipments] == [values(unit, 50 + unit) for unit in range(5)]
 
 
 def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, server, clients):
