@@ -37,14 +37,11 @@ class World:
         return self.told
 
 
-def test_an_appointment_holds_when_all_routers_have_confirmed_it():
+def test_an_appointment_holds_when_all_routers_have_confirmed_it_and_otherwise_another_epoch_is_appointed():
     world = World(lambda router, time: True)
     asked, held = world.make()
     assert held == Appointment(asked.epoch, holds=True) and not asked.holds
     assert world.nodes.children(nodes.confirmed("7")) == [], "nothing is left of it"
-
-
-def test_if_one_has_come_so_far_another_epoch_is_appointed_further_ahead():
     first, second, held = World(lambda router, time: router == 0 or time > 1).make()
     assert first.epoch < second.epoch == held.epoch and held.holds and not second.holds
 

@@ -26,49 +26,16 @@ from keyshift.ordering import ChannelPlace, Position
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.waiting import wait_until
+from keyshift.wire import nodes
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
-from keyshift.wire.nodes import (
-    ALL,
-    ALL_COPIED,
-    ALL_MEASURED,
-    ALL_SAVED,
-    ASSIGNMENT,
-    ENDED_LOGS,
-    MEASURE,
-    PLAN,
-    POSITIONS,
-    RESTART,
-    RESTORED,
-    RESTORING,
-    ROUTERS,
-    STEPS,
-    UNREADABLE,
-    WRITING,
-    CopiesClose,
-    Location,
-    Restored,
-    RouterSaved,
-    SlotSaved,
-    Unreadable,
-    Writing,
-    ack,
-    copied,
-    logs,
-    measured,
-    of_job,
-    of_router,
-    of_slot,
-    of_stage,
-    saved,
-)
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 from memory_bucket import MemoryBucket
 
 START = Assignment.contiguous(4, 2)
 MOVED = tuple(SlotId(slot) for slot in (0, 1, 1, 1))
 CAME = [UnitCame(unit, 5_000_000, end_us) for unit, end_us in enumerate((6_000_000, 7_000_000, 7_500_000, 8_000_000))]
-RESTORES = {0: Restored(tuple(CAME[:1]), 1), 1: Restored(tuple(CAME[1:]), 1)}
+RESTORES = {0: nodes.Restored(tuple(CAME[:1]), 1), 1: nodes.Restored(tuple(CAME[1:]), 1)}
 
 
 class Output:
@@ -126,19 +93,17 @@ class Participant(MemoryCoordination):
     def _answers(self, path, value):
         match path:
             case "assignment":
-                return [(RESTORED[slot], said) for slot, said in self.memory.restores.items()]
+                return [(nodes.RESTORED[slot], said) for slot, said in self.memory.restores.items()]
             case "savepoint":
-                at = [
-                    tuple(Location(unit, "segment", 0, 100 + unit, 0) for unit in units) for units in ((0, 1), (2, 3))
-                ]
-                slots = [(saved(value.id)[of_slot(slot)], SlotSaved(places)) for slot, places in enumerate(at)]
-                return [*slots, (saved(value.id)[of_router(0)], RouterSaved(10))]
+                saved, places = nodes.saved(value.id), [nodes.Location(u, "segment", 0, 100 + u, 0) for u in range(4)]
+                slots = [(saved[nodes.of_slot(n)], nodes.SlotSaved(tuple(places[2 * n : 2 * n + 2]))) for n in (0, 1)]
+                return [*slots, (saved[nodes.of_router(0)], nodes.RouterSaved(10))]
             case "log":
                 places = "slot-0", "slot-1", "router-0"
-                return [(logs(value)[place], (LogEvent(1, place, "begin", (0,), 3),)) for place in places]
+                return [(nodes.logs(value)[place], (LogEvent(1, place, "begin", (0,), 3),)) for place in places]
             case "measure":
-                left = self.memory.left.pop() if self.memory.left else ()
-                return [(measured(value)[0], Measured(left_behind=tuple(left))), (measured(value)[1], Measured())]
+                left, said = self.memory.left.pop() if self.memory.left else (), nodes.measured(value)
+                return [(said[0], Measured(left_behind=tuple(left))), (said[1], Measured())]
         return []
 
 
@@ -175,7 +140,7 @@ def job(monkeypatch):
 
 def at(job, number):
     """A participant of an attempt of the job."""
-    return Participant(job.memory, f"{of_job('job')}/{of_stage(number, CONFIG.stage)}")
+    return Participant(job.memory, f"{nodes.of_job('job')}/{nodes.of_stage(number, CONFIG.stage)}")
 
 
 def successor(job):
@@ -195,7 +160,7 @@ def publish_assignment(job, number, assignment):
     """Of an attempt, which has begun with that if it was not there."""
     participant = at(job, number)
     participant.begin()
-    participant.publish(ASSIGNMENT, PublishAssignment(assignment))
+    participant.publish(nodes.ASSIGNMENT, PublishAssignment(assignment))
 
 
 def test_a_job_that_cannot_reach_its_tasks_any_more_ends(job):
@@ -217,15 +182,6 @@ def test_what_ends_the_coordinator_is_the_controlling_threads(job):
     with pytest.raises(RuntimeError, match="no such plan"):
         wait_until(job.check, 60, 0.01)
     assert job.counter.busy
-
-
-def test_a_job_is_busy_until_what_was_requested_is_over(job):
-    goes_on = threading.Event()
-    job.counter.request(lambda current: () if goes_on.wait(60) else None)
-    assert job.counter.busy
-    goes_on.set()
-    assert wait_until(lambda: not job.counter.busy, 60, 0.01)
-    job.check()
 
 
 def test_a_job_that_has_stopped_takes_no_request(job):
@@ -296,7 +252,7 @@ def test_what_zookeeper_has_of_attempts_before_the_last_one_goes_and_another_pro
     """A job may be scaled by restarts for days."""
 
     def attempts():
-        return {name for name in Participant(job.memory, of_job("job")).children(ALL) if name.isdigit()}
+        return {name for name in Participant(job.memory, nodes.of_job("job")).children(nodes.ALL) if name.isdigit()}
 
     for _ in range(3):
         job.recover()
@@ -328,10 +284,10 @@ def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job, monkeypatch
     looks, read_below = itertools.count(), Participant.read_below
 
     def restoring(participant, folder):
-        if folder.path != RESTORING.path:
+        if folder.path != nodes.RESTORING.path:
             return read_below(participant, folder)
         if (look := next(looks)) == 8:  # that took more than the deadline
-            at(job, 1).acknowledge(RESTORED[1], RESTORES[1])
+            at(job, 1).acknowledge(nodes.RESTORED[1], RESTORES[1])
         return {"1": look}
 
     with monkeypatch.context() as patch:
@@ -430,7 +386,7 @@ def test_a_savepoint_may_be_written_for_longer_than_the_deadline(job, monkeypatc
 
     def written(ask):
         size = next(sizes)
-        at(job, 0).publish(WRITING[0], Writing("sp", size))
+        at(job, 0).publish(nodes.WRITING[0], nodes.Writing("sp", size))
         for node, what in late if size == 5 else ():  # that took more than the deadline
             at(job, 0).acknowledge(node, what)
         return writers(ask)
@@ -440,19 +396,15 @@ def test_a_savepoint_may_be_written_for_longer_than_the_deadline(job, monkeypatc
     assert job.savepoint() == job.savepoints[0]
 
 
-def test_a_question_is_taken_back_when_it_is_answered_or_slots_answer_again_in_each_batch(job):
+def test_a_question_is_taken_back_when_it_is_answered_and_what_is_said_later_goes_with_the_next_one(job):
     job.counter.ask.measure()
     heard = []
-    at(job, 0).watch(MEASURE, heard.append)  # as a slot of the next batch
+    at(job, 0).watch(nodes.MEASURE, heard.append)  # as a slot of the next batch, which would answer again
     assert heard == []
-
-
-def test_an_answer_that_came_when_nobody_waited_any_more_goes_with_the_next_question(job):
+    [question] = [value for path, value in job.memory.published if path == nodes.MEASURE.path]
+    at(job, 0).acknowledge(nodes.measured(question)[0], Measured())  # by a slot that hung
     job.counter.ask.measure()
-    [question] = [value for path, value in job.memory.published if path == MEASURE.path]
-    at(job, 0).acknowledge(measured(question)[0], Measured())  # by a slot that hung
-    job.counter.ask.measure()
-    assert at(job, 0).children(ALL_MEASURED) == []
+    assert at(job, 0).children(nodes.ALL_MEASURED) == []
 
 
 def test_a_savepoint_that_could_not_be_called_is_called_anew(job, monkeypatch):
@@ -478,7 +430,7 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job
 
 def unreadable(job, version):
     """A slot has said so of the snapshot of ``version``."""
-    job.counter.participant.acknowledge(UNREADABLE[1], Unreadable(f"{MARK}{version}", "no checksum"))
+    job.counter.participant.acknowledge(nodes.UNREADABLE[1], nodes.Unreadable(f"{MARK}{version}", "no checksum"))
 
 
 def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
@@ -497,7 +449,7 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     assert {first, first + 2} < job.revoked
 
 
-@pytest.mark.parametrize("restores", [RESTORES, {0: Restored((), 1)}], ids=["has restored", "restores"])
+@pytest.mark.parametrize("restores", [RESTORES, {0: nodes.Restored((), 1)}], ids=["has restored", "restores"])
 def test_the_death_of_an_attempt_that_restores_or_has_restored_costs_no_snapshot(job, restores):
     """Killed workers, or a store that is away, say nothing about it."""
     switch_to(job, START.version + 2, START.version + 4)
@@ -520,7 +472,7 @@ def test_a_job_whose_input_is_gone_does_not_begin_later_in_it(job):
 
 def steps_of(job, number):
     """What was published in an attempt: moves of its steps that were under way, and of the plan."""
-    steps, plan = (at(job, number).read(node) for node in (STEPS, PLAN))
+    steps, plan = (at(job, number).read(node) for node in (nodes.STEPS, nodes.PLAN))
     under_way = [step.moves for _, step in steps.steps] if steps else []
     return [under_way, [step.moves for step in plan.steps] if plan else []]
 
@@ -624,7 +576,7 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     job.stop()
     newest = Assignment(START.version + 6, (SlotId(1),) * 4)
     publish_assignment(job, 1, newest)
-    at(job, 1).acknowledge(ack(START.version + 1, "installed", 1), UnitsCame((), 3))
+    at(job, 1).acknowledge(nodes.ack(START.version + 1, "installed", 1), UnitsCame((), 3))
     other = resumed(job, past)
     assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
     counter = other.stage("counter")
@@ -667,10 +619,8 @@ def test_a_restart_that_no_journal_has_is_written_down_by_the_next_process_and_b
         (record,) = other.stage("counter").history.records
         assert (record.version, record.step, record.released) == (known.version, known.step, known.released)
         assert record.outcome == "complete" and (record.completed_us == known.completed_us) == bool(version)
-        assert {slot: {unit.unit for unit in said.units} for slot, said in record.installed.items()} == {
-            0: {0},
-            1: {1, 2, 3},
-        }
+        installed = {slot: {unit.unit for unit in said.units} for slot, said in record.installed.items()}
+        assert installed == {0: {0}, 1: {1, 2, 3}}
         past = other.past()
         other.stop()
 
@@ -679,7 +629,7 @@ def test_a_restart_that_had_not_switched_when_the_driver_died_did_not_happen(job
     past = job.past()
     job.stop()
     at(job, 1).begin()
-    at(job, 1).publish(RESTART, StepRecord(START.version + 1, Step((), Mode(gate="query")), 5))
+    at(job, 1).publish(nodes.RESTART, StepRecord(START.version + 1, Step((), Mode(gate="query")), 5))
     for _ in range(2):
         other = resumed(job, past)
         assert not other.stage("counter").history.records
@@ -687,7 +637,7 @@ def test_a_restart_that_had_not_switched_when_the_driver_died_did_not_happen(job
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):
-    at(job, 0).acknowledge(ENDED_LOGS["slot-1"], (LogEvent(5, "slot-1", "begin", (), 3),))
+    at(job, 0).acknowledge(nodes.ENDED_LOGS["slot-1"], (LogEvent(5, "slot-1", "begin", (), 3),))
     job.queries[-1].stop()
     job.recover()
     assert [(event.place, event.at_us) for event in job.log] == [("slot-1", 5)], "nobody else answers any more"
@@ -725,25 +675,18 @@ def test_a_fault_that_comes_while_the_coordinator_is_replaced_hits_the_next_one(
     job.check()
 
 
-def test_copies_do_not_outlive_an_attempt(job):
-    copies = (Move(UnitId(0), SlotId(0), SlotId(1)),)
-    job.counter.ask.copy(copies, 1.0, 10, True)
-    assert job.counter.ask.kept == copies
-    close = CopiesClose(1, 2, 7, 1, 0, 5)
-    at(job, 0).acknowledge(copied(job.memory.published[-1][1].id)[0], close)
+def test_what_slots_have_told_of_copies_goes_with_the_next_order_and_copies_with_their_attempt(job):
+    moves, close = (Move(UnitId(0), SlotId(0), SlotId(1)),), nodes.CopiesClose(1, 2, 7, 1, 0, 5)
+    for copies in (moves, (), moves):
+        job.counter.ask.copy(copies, 1.0, 10, True)
+        order = job.memory.published[-1][1].id
+        assert job.counter.ask.kept == copies and at(job, 0).children(nodes.ALL_COPIED) == []
+        at(job, 0).acknowledge(nodes.copied(order)[0], close)
+        assert at(job, 0).children(nodes.ALL_COPIED) == [order]
     assert job.counter.ask.await_copies() == {0: close}
     job.recover()
     assert job.counter.ask.await_copies() is None
     assert job.counter.ask.kept == ()
-
-
-def test_what_slots_have_told_of_copies_goes_with_the_next_order(job):
-    for copies in ((Move(UnitId(0), SlotId(0), SlotId(1)),), ()):
-        job.counter.ask.copy(copies, 1.0, 10, True)
-        order = job.memory.published[-1][1].id
-        assert at(job, 0).children(ALL_COPIED) == []
-        at(job, 0).acknowledge(copied(order)[0], CopiesClose(1, 2, 7, 1, 0, 5))
-        assert at(job, 0).children(ALL_COPIED) == [order]
 
 
 def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(job, monkeypatch):
@@ -771,53 +714,47 @@ def another(job, **config):
 
 
 def in_zookeeper(job, of):
-    return Participant(job.memory, f"{of_job(of.config.job)}/{of_stage(of.config.attempt, CONFIG.stage)}")
+    root = nodes.of_job(of.config.job)
+    return Participant(job.memory, f"{root}/{nodes.of_stage(of.config.attempt, CONFIG.stage)}")
 
 
 def test_what_another_job_has_written_is_where_routers_and_slots_go_on_in_their_order(job):
     stood = [Position((ChannelPlace(81, 60_000, 1),), turn=9, clock=60_000, chain=chain) for chain in (5, 6)]
-    places = [tuple(Location(unit, "segment", 0, 1, 0) for unit in units) for units in ((0, 1), (2, 3))]
-    said = {of_slot(slot): SlotSaved(places[slot], position=stood[slot]) for slot in (0, 1)}
+    places = [tuple(nodes.Location(unit, "segment", 0, 1, 0) for unit in units) for units in ((0, 1), (2, 3))]
+    said = {nodes.of_slot(slot): nodes.SlotSaved(places[slot], position=stood[slot]) for slot in (0, 1)}
     manifest = SavepointManifest("keycount")
-    manifest.add(CONFIG.stage, said | {of_router(0): RouterSaved(11, 70_000)}, START)
+    manifest.add(CONFIG.stage, said | {nodes.of_router(0): nodes.RouterSaved(11, 70_000)}, START)
     SavepointStore(CONFIG.endpoints, "lives").commit("capture-1", manifest)
     other = another(job, restore="capture-1", restore_of="lives")
     other.start([START], Savepoint("capture-1", manifest.offsets, {}, manifest.turns))
     assert job.offsets[-1] == {0: 11} and manifest.turns == {"counter": {0: 9, 1: 9}}
-    nodes = in_zookeeper(job, other)
-    assert nodes.read_below(ROUTERS) == {"0": 70_000}
-    assert nodes.read_below(POSITIONS) == {"0": stood[0], "1": stood[1]}
+    there = in_zookeeper(job, other)
+    assert there.read_below(nodes.ROUTERS) == {"0": 70_000}
+    assert there.read_below(nodes.POSITIONS) == {"0": stood[0], "1": stood[1]}
 
 
 def test_a_savepoint_that_is_gone_keeps_no_attempt_from_beginning(job):
     other = another(job, restore="gone", restore_of="lives")
     other.start([START], Savepoint("gone", {0: 7}, {}))
-    assert job.offsets[-1] == {0: 7} and in_zookeeper(job, other).read_below(POSITIONS) == {}
+    assert job.offsets[-1] == {0: 7} and in_zookeeper(job, other).read_below(nodes.POSITIONS) == {}
 
 
 def test_a_capture_is_appointed_and_committed_and_the_job_goes_on(job):
+    """What was answered of one that failed goes with it, and of a stop nothing."""
     other = another(job)
     other.start([START])
-    in_zookeeper(job, other).publish(ROUTERS[0], 0)  # between two batches it answers like this
-    written, sizes = capture(other.config, other.stages, other.check, "capture-0")
+    there = in_zookeeper(job, other)
+    there.publish(nodes.ROUTERS[0], 0)  # between two batches it answers like this
+    for name in ("capture-000-000001-abc", "0-of-a-stop"):
+        there.acknowledge(nodes.saved(name)[nodes.of_slot(0)], nodes.SlotSaved(failed="too late"))
+    written, sizes = capture(other.config, other.stages, other.check, "capture-000-000002")
     called = [value for path, value in job.memory.published if path == "savepoint"]
     assert [(each.stops, each.appointment.holds) for each in called] == [(False, False), (False, True)]
     assert written.offsets == {0: 10} and written.unit_bytes == {"counter": {n: 100 + n for n in range(4)}}
     assert sizes == {"counter": 0}
     assert SavepointStore(CONFIG.endpoints, "another").manifest(written.name).offsets == {0: 10}
-    assert other.savepoints == [] and in_zookeeper(job, other).children(ALL_SAVED) == []
+    assert other.savepoints == [] and there.children(nodes.ALL_SAVED) == ["0-of-a-stop"]
     other.check()
-
-
-def test_what_was_answered_of_a_capture_that_failed_goes_with_the_next_one(job):
-    other = another(job)
-    other.start([START])
-    nodes = in_zookeeper(job, other)
-    nodes.publish(ROUTERS[0], 0)
-    for name in ("capture-000-000001-abc", "0-of-a-stop"):
-        nodes.acknowledge(saved(name)[of_slot(0)], SlotSaved(failed="too late"))
-    capture(other.config, other.stages, other.check, "capture-000-000002")
-    assert nodes.children(ALL_SAVED) == ["0-of-a-stop"]
 
 
 def test_a_capture_that_a_router_does_not_confirm_is_taken_back_so_that_the_others_do_not_wait(job):
@@ -829,21 +766,17 @@ def test_a_capture_that_a_router_does_not_confirm_is_taken_back_so_that_the_othe
     assert last.appointment is None and not last.stops
 
 
-def test_the_first_driver_of_a_job_has_the_first_epoch_and_the_next_one_another(job):
+def test_a_driver_that_was_deposed_asks_nothing_starts_nothing_and_publishes_nothing(job):
     assert job.config.epoch == job.counter.config.epoch == 1
     other = claimed_by_another(job)
     assert other.config.epoch == other.stage("counter").config.epoch == 2
-    other.require_driver()
-
-
-def test_a_driver_that_was_deposed_asks_nothing_starts_nothing_and_publishes_nothing(job):
-    other = claimed_by_another(job)
     published, queries = len(job.memory.published), len(job.queries)
     job.queries[0].stop()  # and its query dies, too
     for act in (job.require_driver, job.counter.ask.measure, job.savepoint, job.recover, job.end):
         with pytest.raises(Deposed):
             act()
     assert (len(job.memory.published), len(job.queries)) == (published, queries)
+    other.require_driver()
     other.check()
 
 
@@ -857,11 +790,11 @@ def test_a_driver_that_was_deposed_learns_it_from_its_coordinator(job):
 def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_published(job):
     """Slots of the old query may go on under that one, and what they say under it is revoked."""
     later = PublishAssignment(Assignment(START.version + 3, START.owner))
-    job.counter.ask.tell(ASSIGNMENT, later)
+    job.counter.ask.tell(nodes.ASSIGNMENT, later)
     other = successor(job)
     other.claim()
     with pytest.raises(Deposed):
-        job.counter.ask.tell(ASSIGNMENT, later)
+        job.counter.ask.tell(nodes.ASSIGNMENT, later)
     other.resume(job.past())
     assert other.stage("counter").history.begins[-1] == START.version + 4
     assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked

@@ -103,19 +103,15 @@ def test_the_coordinator_that_comes_to_the_phase_is_hit(struck):
     assert (first.failed, second.failed) == (["stop:coordinator@drain:2s"], ["kill:coordinator@switch"])
 
 
-def test_at_a_time_a_service_is_hit_or_the_first_slot_told(struck):
-    made = struck("")
-    for fault in parse("restart:minio@4, kill:slot@5"):
-        made.faults.hit(fault)
-    assert made.services.hits == ["restart:minio@4"]
-    assert made.stages[0].told == [("fault", 0, "kill")]
-
-
-def test_what_cannot_happen_here_is_refused_and_has_not_happened(struck):
+def test_at_a_time_a_service_is_hit_or_the_first_slot_told_and_what_cannot_happen_here_is_refused(struck):
     made = struck("")
     with pytest.raises(BadInput, match="kill:executor cannot happen"):
         made.faults.hit(parse_now("kill:executor"))
     assert (made.faults.done, made.faults.struck, made.stages[0].told) == ([], [], [])
+    for fault in parse("restart:minio@4, kill:slot@5"):
+        made.faults.hit(fault)
+    assert made.services.hits == ["restart:minio@4"]
+    assert made.stages[0].told == [("fault", 0, "kill")]
 
 
 def test_what_is_not_possible_any_more_when_its_phase_comes_has_not_happened(struck):

@@ -13,7 +13,7 @@ from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import MigrationFailed
-from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import PublishAssignment
@@ -25,7 +25,6 @@ from keyshift.wire.nodes import ASSIGNMENT, STEPS, PhaseDone, acks
 START = Assignment.contiguous(4, 2)
 FIRST, SECOND = (Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)) for unit in (0, 1))
 BACK = Step((Move(UnitId(0), SlotId(1), SlotId(0)),))
-PAUSING = Step(FIRST.moves, Mode(gate="router"))
 CAME, LEFT = UnitsCame((UnitCame(0, 1, 2),), 3), UnitsLeft((UnitLeft(0, 10, 1, 2),))
 SAID = dict.fromkeys(("prepared", "captured"), PhaseDone(1)) | {"installed": CAME, "released": LEFT}
 
@@ -81,16 +80,6 @@ class Nodes(MemoryCoordination):
                 raise Died
 
         self.before = before
-
-    def dies_after(self, path, when=lambda value: True):
-        """Whoever leads dies as soon as it has published this; the slots prepare what there is."""
-
-        def after(published, value):
-            self.prepare(published, value)
-            if published == path and when(value):
-                raise Died
-
-        self.after = after
 
     def goes_on(self):
         """Nobody dies any more, and all is carried out."""
@@ -171,7 +160,7 @@ def test_of_a_step_that_has_ended_nothing_is_awaited_any_more():
     leader.snapshot("one")
     lead(leader, (FIRST, SECOND), (BACK,))
     assert set(outcomes_of(leader).values()) == {"complete"} and len(leader.log.history) == 5
-    assert nodes.watches == []
+    assert nodes.watches == [] and not leader.log.late_snapshots
 
 
 def test_a_step_ahead_that_is_taken_back_leaves_no_record():
@@ -214,16 +203,6 @@ def test_steps_that_were_dropped_are_not_done_by_who_takes_over(replaced):
     successor = lead(coordinator(nodes))
     assert successor.assignment == Assignment(done, (1, 0, 1, 1))
     assert outcomes_of(successor) == {done: "complete"}
-
-
-def test_who_takes_over_does_what_was_to_come():
-    """Also if nothing is known of who led before."""
-    nodes = Nodes()
-    nodes.dies_after("assignment")
-    lead_until_death(coordinator(nodes), (FIRST, SECOND))
-    nodes.goes_on()
-    nodes.end(START.version + 1)
-    assert lead(coordinator(nodes)).assignment == Assignment(START.version + 2, (1, 1, 1, 1))
 
 
 @pytest.mark.parametrize("phase", ["prepare", "switch"])
@@ -298,14 +277,6 @@ def test_a_leader_that_is_stopped_can_be_ended():
     leader.end()
     leading.join(60)
     assert not leading.is_alive()
-
-
-def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads_any_more():
-    nodes = Nodes()
-    nodes.after = nodes.prepare
-    leader = lead(coordinator(nodes, deadline_s=0.05), (PAUSING,))
-    assert outcomes_of(leader) == {START.version + 1: "late"}
-    assert nodes.read(ASSIGNMENT) == PublishAssignment(leader.assignment)
 
 
 @pytest.mark.parametrize(("others", "ends"), [([(1, 0)], True), ([], False)])
@@ -408,20 +379,6 @@ def test_requests_of_several_threads_are_made_one_after_the_other():
     assert not leader.log.notes
 
 
-def test_a_snapshot_comes_in_the_middle_of_a_plan():
-    def after(path, value):
-        if path == "steps" and value.version == START.version + 1:
-            leader.snapshot("in-the-middle")
-        nodes.carry_out(path, value)
-
-    nodes = Nodes(after)
-    leader = coordinator(nodes)
-    lead(leader, (FIRST, SECOND))
-    version = leader.log.snapshots["in-the-middle"]
-    assert START.version < version < leader.assignment.version
-    assert not leader.log.late_snapshots
-
-
 @pytest.mark.parametrize("at", ["plan", "steps"])
 def test_a_migration_of_which_its_leader_published_no_step_is_its_successors(at):
     """Once: whether its plan was written down or not, and through a second death. Another plan came before."""
@@ -454,8 +411,12 @@ def test_a_cancellation_that_its_leader_did_not_live_to_publish_is_its_successor
 
 
 def test_a_snapshot_is_known_though_its_leader_died_when_it_was_published():
-    nodes = Nodes()
-    nodes.dies_after("assignment", lambda value: value.snapshot)
+    def after(path, value):
+        nodes.prepare(path, value)
+        if path == "assignment" and value.snapshot:
+            raise Died
+
+    nodes = Nodes(after)
     leader = coordinator(nodes)
     leader.snapshot("one")
     lead_until_death(leader)

@@ -18,8 +18,8 @@ WANTED = {"slot-0", "slot-1"}
 
 @pytest.fixture
 def ask(monkeypatch):
-    """Ask slots 0 and 1, who answer after 5 and 9 seconds."""
-    clock, after_s = SimpleNamespace(now=0.0), {"slot-0": 5, "slot-1": 9}
+    """Ask slots 0 and 1, who answer after 5 and 9 seconds; ``ask.gone``: what was taken back."""
+    clock, after_s, ended, gone = SimpleNamespace(now=0.0), {"slot-0": 5, "slot-1": 9}, [], []
 
     class Answers(queue.SimpleQueue):
         def get(self, timeout):
@@ -34,19 +34,23 @@ def ask(monkeypatch):
 
     monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(questions, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
-    ended = []
 
     def watch_children(path, changed):
         changed(names())
         return lambda: ended.append(path)
 
     participant = SimpleNamespace(watch_children=watch_children, read_below=lambda path: dict.fromkeys(names(), path))
+    participant.publish, participant.withdraw = lambda *what: None, lambda what: gone.append(what.path)
+
+    def made(deadline_s=1.0):
+        attempt = SimpleNamespace(participant=participant, config=SimpleNamespace(deadline_s=deadline_s, slots=2))
+        return Questions(attempt, lambda: None)
 
     def ask(deadline_s=1.0, progress=lambda: None):
-        attempt = SimpleNamespace(participant=participant, config=SimpleNamespace(deadline_s=deadline_s))
-        return Questions(attempt, lambda: None).answers("path", WANTED, "savepoint", progress)
+        return made(deadline_s).answers("path", WANTED, "savepoint", progress)
 
-    ask.clock, ask.ended, ask.after_s, ask.participant = clock, ended, after_s, participant
+    ask.clock, ask.ended, ask.gone, ask.after_s = clock, ended, gone, after_s
+    ask.participant, ask.questions = participant, made
     return ask
 
 
@@ -63,13 +67,10 @@ def test_a_slot_that_is_silent_for_longer_than_the_deadline_is_named(ask):
 
 
 def test_who_only_looks_waits_for_a_slot_that_hangs_no_longer_than_it_says(ask):
-    gone: list[str] = []
-    ask.participant.publish, ask.participant.withdraw = lambda *what: None, lambda what: gone.append(what.path)
-    config = SimpleNamespace(deadline_s=3600.0, slots=2)
-    asked = Questions(SimpleNamespace(participant=ask.participant, config=config), lambda: None)
+    asked = ask.questions(3600.0)
     with pytest.raises(MigrationFailed, match="measure: 0, 1 did not answer within 2 s"):
         asked.measure(2.0)
-    assert gone == ["measure", "measured"], "what was answered goes, too"
+    assert ask.gone == ["measure", "measured"], "what was answered goes, too"
     assert ask.clock.now == pytest.approx(2, abs=0.1)
     with asked._measuring, pytest.raises(MigrationFailed, match="what was asked before"):
         asked.measure(0.01)
@@ -78,10 +79,7 @@ def test_who_only_looks_waits_for_a_slot_that_hangs_no_longer_than_it_says(ask):
 def test_slots_are_waited_for_that_answer_only_in_their_next_batch_as_long_as_something_comes(ask):
     ask.after_s.clear()
     ask.after_s |= {"0": 5, "1": 9}
-    ask.participant.publish = ask.participant.withdraw = lambda *what: None
-    config = SimpleNamespace(deadline_s=1.0, slots=2)
-    asked = Questions(SimpleNamespace(participant=ask.participant, config=config), lambda: None)
-    assert list(asked.measure(progress=itertools.count().__next__)) == [0, 1]
+    assert list(ask.questions().measure(progress=itertools.count().__next__)) == [0, 1]
     assert ask.clock.now == pytest.approx(9, abs=0.1)
 
 
@@ -89,11 +87,8 @@ def test_slots_are_waited_for_that_answer_only_in_their_next_batch_as_long_as_so
 def test_copies_are_waited_for_as_long_as_they_grow_or_what_is_to_be_copied_comes(ask, told):
     ask.after_s.clear()
     ask.after_s["0"], read = 5, ask.participant.read_below
-    ask.participant.publish = ask.participant.withdraw = lambda *what: None
     ask.participant.read_below = lambda folder: {"0": ask.clock.now} if folder == told else read(folder)
-    asked = Questions(
-        SimpleNamespace(participant=ask.participant, config=SimpleNamespace(deadline_s=1.0)), lambda: None
-    )
+    asked = ask.questions()
     asked.copy((Move(0, 0, 1),), 1.0, 0, whole=False)
     assert list(asked.await_copies()) == [0]
 

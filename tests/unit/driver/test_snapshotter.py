@@ -17,20 +17,8 @@ from keyshift.model.errors import Deposed, ProtocolViolation
 from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.model.records import StepRecord, UnitsCame, UnitsLeft
 from keyshift.waiting import wait_until
+from keyshift.wire import nodes
 from keyshift.wire.memory import Memory, MemoryCoordination
-from keyshift.wire.nodes import (
-    ALL_ACKS,
-    ALL_SAVED,
-    STEPS,
-    WRITING,
-    PhaseDone,
-    PublishedSteps,
-    RouterSaved,
-    SlotSaved,
-    Writing,
-    ack,
-    saved,
-)
 from keyshift.wire.savepoint import SavepointManifest
 from waits import until
 
@@ -60,21 +48,21 @@ class Leader(StepLog):
     def snapshot(self, name):
         version = self.snapshots[name] = 10 + len(self.snapshots)
         steps = tuple((each, Step(())) for each in self.under_way)
-        self.nodes.publish(STEPS, PublishedSteps(version, steps, 0, ""))
-        self.nodes.acknowledge(ack(version, "captured", 0), PhaseDone(1))
+        self.nodes.publish(nodes.STEPS, nodes.PublishedSteps(version, steps, 0, ""))
+        self.nodes.acknowledge(nodes.ack(version, "captured", 0), nodes.PhaseDone(1))
         self.answer(name)
         if self.deposed_at == len(self.snapshots):
             self.nodes.claim("job")
 
     def answer(self, name):
         """All who are not silent."""
-        answers = {"router-0": RouterSaved(self.snapshots[name])}
+        answers = {"router-0": nodes.RouterSaved(self.snapshots[name])}
         for slot, units in OWNERS.items():
             places = write(self.store, name, slot, [(unit, state(unit)) for unit in units])
-            answers[f"slot-{slot}"] = SlotSaved(tuple(places), sum(place.length for place in places))
-        answers |= {who: SlotSaved(failed=why) for who, why in self.failing.items()}
+            answers[f"slot-{slot}"] = nodes.SlotSaved(tuple(places), sum(place.length for place in places))
+        answers |= {who: nodes.SlotSaved(failed=why) for who, why in self.failing.items()}
         for who in answers.keys() - self.silent:
-            self.nodes.acknowledge(saved(name)[who], answers[who])
+            self.nodes.acknowledge(nodes.saved(name)[who], answers[who])
 
     def assignment_of(self, version):
         return replace(self.assignment, version=version)
@@ -97,9 +85,9 @@ def made(monkeypatch):
     one = SimpleNamespace(store=store, notes=[], snapshotters=[], complete=CompletedSnapshots(), forgot=[])
     one.nodes = MemoryCoordination(memory, epoch=MemoryCoordination(memory).claim("job", first=True))
     one.nodes.begin()
-    one.nodes.acknowledge(ack(MOVES, "installed", 0), UnitsCame((), 1))
-    one.nodes.acknowledge(ack(MOVES, "released", 1), UnitsLeft(()))
-    one.nodes.acknowledge(saved("0-of-a-stop")["router-0"], RouterSaved(1))
+    one.nodes.acknowledge(nodes.ack(MOVES, "installed", 0), UnitsCame((), 1))
+    one.nodes.acknowledge(nodes.ack(MOVES, "released", 1), UnitsLeft(()))
+    one.nodes.acknowledge(nodes.saved("0-of-a-stop")["router-0"], nodes.RouterSaved(1))
     one.leader = Leader(one.nodes, store)
 
     def begin(deadline_s=10.0, revoked=(), **settings):
@@ -134,7 +122,7 @@ def names_in(made):
 
 def acknowledged(made):
     """Versions of which ZooKeeper still has what slots have said."""
-    return set(map(int, made.nodes.children(ALL_ACKS)))
+    return set(map(int, made.nodes.children(nodes.ALL_ACKS)))
 
 
 def test_what_slots_have_acknowledged_stays_while_a_leader_may_wait_for_it(made):
@@ -173,7 +161,7 @@ def test_the_two_newest_are_kept_and_their_nodes_go(made):
     kept = names_in(made)
     assert {snapshot.name for snapshot in made.complete.newest} <= kept and len(made.complete.newest) == 2
     assert len(kept) <= 3, "the last one may have come to its end just now"
-    there = made.nodes.children(ALL_SAVED)
+    there = made.nodes.children(nodes.ALL_SAVED)
     assert next(iter(made.leader.snapshots)) not in there and "0-of-a-stop" in there
     assert 10 not in acknowledged(made) and MOVES in acknowledged(made)
 
@@ -182,7 +170,7 @@ def test_what_slots_have_said_of_a_step_is_written_down_and_goes_when_a_journal_
     """An attempt may move for days. Of a step that is under way it stays."""
     record, under_way = made.leader.records[MOVES], StepRecord(MOVES + 1, STEP, 1)
     made.leader.records[MOVES + 1] = under_way
-    made.nodes.acknowledge(ack(MOVES + 1, "installed", 0), UnitsCame((), 1))
+    made.nodes.acknowledge(nodes.ack(MOVES + 1, "installed", 0), UnitsCame((), 1))
     made.begin()
     until(lambda: len(made.complete.taken) > 3)
     assert record.released == {1: UnitsLeft(())} and record.installed == {0: UnitsCame((), 1)}
@@ -204,8 +192,8 @@ def test_what_slots_have_said_of_steps_goes_in_a_replica_as_soon_as_it_is_writte
     stage, log = SimpleNamespace(participant=made.nodes), made.leader
     for version in (MOVES + 1, MOVES + 2):
         log.records[version] = StepRecord(version, STEP, 1)
-        made.nodes.acknowledge(ack(version, "installed", 0), UnitsCame((), 1))
-    made.nodes.publish(STEPS, PublishedSteps(MOVES + 2, ((MOVES + 2, STEP),), 0, ""))
+        made.nodes.acknowledge(nodes.ack(version, "installed", 0), UnitsCame((), 1))
+    made.nodes.publish(nodes.STEPS, nodes.PublishedSteps(MOVES + 2, ((MOVES + 2, STEP),), 0, ""))
     clear_acknowledgements(stage, log, log.told_by_all)
     assert acknowledged(made) == {MOVES + 1, MOVES + 2}, "one has had another end, and one is under way"
     assert log.records[MOVES].released == {1: UnitsLeft(())}
@@ -225,9 +213,7 @@ def test_the_state_of_a_savepoint_that_nobody_goes_on_from_any_more_goes_and_wha
     """A job may be scaled by restarts for days, and each of them writes all of its state."""
     for name in ("1-old", "2-new"):
         manifest = SavepointManifest()
-        said = {
-            f"slot-{slot}": SlotSaved(tuple(write(made.store, name, slot, map(of, OWNERS[slot])))) for slot in OWNERS
-        }
+        said = {f"slot-{n}": nodes.SlotSaved(tuple(write(made.store, name, n, map(of, OWNERS[n])))) for n in OWNERS}
         manifest.add("counter", said, made.leader.assignment)
         made.store.commit(name, manifest)
     made.complete.supersede(["1-old"])
@@ -248,7 +234,7 @@ def test_one_that_is_being_written_is_waited_for_however_long_it_takes(made, mon
     def written(ask):
         sizes.append(len(sizes))
         if made.leader.snapshots:
-            made.nodes.publish(WRITING[1], Writing("first", sizes[-1]))
+            made.nodes.publish(nodes.WRITING[1], nodes.Writing("first", sizes[-1]))
         return writers(ask)
 
     monkeypatch.setattr(Questions, "writers", written)
@@ -263,7 +249,7 @@ def test_one_that_is_being_written_is_waited_for_however_long_it_takes(made, mon
 
 def test_none_is_requested_while_one_that_was_given_up_is_being_written(made):
     begins = made.leader.snapshot
-    made.leader.snapshot = lambda name: made.nodes.publish(WRITING[1], Writing("first", 7)) or begins(name)
+    made.leader.snapshot = lambda name: made.nodes.publish(nodes.WRITING[1], nodes.Writing("first", 7)) or begins(name)
     made.leader.silent = {"slot-1"}
     made.begin(deadline_s=0.1)
     until(lambda: made.notes)
@@ -271,7 +257,7 @@ def test_none_is_requested_while_one_that_was_given_up_is_being_written(made):
     asked = len(made.leader.snapshots)
     assert not wait_until(lambda: len(made.leader.snapshots) > asked, 0.5, 0.01)
     made.leader.silent = set()
-    made.nodes.publish(WRITING[1], Writing("first", 9, over=True))
+    made.nodes.publish(nodes.WRITING[1], nodes.Writing("first", 9, over=True))
     until(lambda: made.complete.last)
 
 
@@ -314,7 +300,7 @@ def test_a_slot_that_cannot_write_is_named_and_the_next_snapshot_is_taken(made):
     failed = next(iter(made.leader.snapshots))
     made.leader.failing = {}
     until(lambda: made.complete.last)
-    until(lambda: failed not in made.nodes.children(ALL_SAVED) and 10 not in acknowledged(made))
+    until(lambda: failed not in made.nodes.children(nodes.ALL_SAVED) and 10 not in acknowledged(made))
 
 
 def test_a_snapshot_that_the_coordinator_has_given_up_is_not_waited_for(made):

@@ -18,31 +18,6 @@ def held() -> AbsentKeys[str]:
     return made
 
 
-def test_records_wait_for_keys_that_are_not_here():
-    made = opened()
-    assert made.admit(4, [1, 2]) == {1, 2}
-    made.arrived(4, [2])
-    assert made.admit(4, [1, 2]) == {1}
-
-
-def test_a_key_is_asked_for_once_however_many_records_wait_for_it():
-    made = held()
-    made.hold(4, 1, "d")
-    made.want(4, 2)
-    assert made.requests() == {}
-    assert made.waiting == 4
-
-
-def test_records_come_out_in_the_order_of_their_key_when_it_is_here():
-    made = held()
-    assert made.drain(9) == ([], [])
-    made.arrived(4, [1])
-    assert made.drain(9) == (["a", "b"], [])
-    assert made.waiting == 1
-    made.arrived(4, [2])
-    assert made.drain(9) == (["c"], [])
-
-
 def test_a_slice_is_as_large_as_asked_and_what_is_left_is_not_overtaken():
     made = held()
     made.arrived(4, [1, 2])
@@ -53,51 +28,6 @@ def test_a_slice_is_as_large_as_asked_and_what_is_left_is_not_overtaken():
     assert made.drain(2) == (["b", "d"], [])
     assert made.drain(2) == (["c"], [])
     assert made.admit(4, [1, 2]) == set()
-
-
-def test_what_comes_of_keys_that_are_here_is_older_than_what_is_here():
-    made = held()
-    made.arrived(4, [1])
-    assert made.lacks(4, [1, 2, 3]) == {2, 3}
-
-
-def test_the_rest_is_fetched_once():
-    made = opened()
-    assert made.fetch_rest(4)
-    assert not made.fetch_rest(4)
-
-
-def test_a_unit_is_whole_when_the_rest_and_all_that_was_asked_for_is_here():
-    made = held()
-    made.fetch_rest(4)
-    made.arrived_whole(4)
-    assert made.admit(4, [2, 3]) == {2, 3}, "an answer is on its way: what comes with it must not be too late"
-    assert made.drain(9) == ([], [])
-    made.arrived(4, [1, 2])
-    assert made.lacks(4, [3]) == set()
-    assert made.drain(9) == (["a", "b", "c"], [4])
-    assert 4 not in made
-
-
-def test_a_unit_is_not_done_while_records_wait():
-    made = opened()
-    made.arrived_whole(4)
-    made.hold(4, 1, "a")
-    assert made.requests() == {}, "nothing is elsewhere"
-    made.hold(4, 1, "b")
-    assert made.drain(1) == (["a"], [])
-    assert 4 in made
-    assert made.drain(1) == (["b"], [4])
-
-
-def test_a_copy_that_is_dropped_is_asked_for_again():
-    made = held()
-    made.arrived(4, [1, 2])
-    made.drain(9)
-    assert made.evict(4, [1]) == {1}
-    assert made.admit(4, [1, 2]) == {1}
-    made.hold(4, 1, "d")
-    assert made.requests() == {4: [1]}
 
 
 def test_a_copy_is_kept_while_records_wait_for_it():
@@ -114,3 +44,15 @@ def test_no_copy_is_dropped_once_the_rest_is_on_its_way():
     made.fetch_rest(4)
     assert made.evict(4, [1]) == set()
     assert made.lacks(4, [1]) == set()
+
+
+def test_a_unit_is_whole_when_the_rest_and_all_that_was_asked_for_is_here():
+    made = held()
+    made.fetch_rest(4)
+    made.arrived_whole(4)
+    assert made.admit(4, [2, 3]) == {2, 3}, "an answer is on its way: what comes with it must not be too late"
+    assert made.drain(9) == ([], [])
+    made.arrived(4, [1, 2])
+    assert made.lacks(4, [3]) == set()
+    assert made.drain(9) == (["a", "b", "c"], [4])
+    assert 4 not in made

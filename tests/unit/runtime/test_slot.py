@@ -16,18 +16,22 @@ COME = 3 * DRAIN_RECORDS  # records with each row: more than a slice has at leas
 MOST = 1 << 20
 
 
-class Slot(SlotCore):
+class Core(SlotCore):
+    """Beside a computation that does what it is given with events and records."""
+
+    def __init__(self, machine, operator=None, routers=1, **computed):
+        keys = SimpleNamespace(waiting_bytes=0, drain=lambda most, now: ([], []), ask=lambda: None, errands=[])
+        nothing = dict.fromkeys(("process_all", "timers_due", "came", "checkpoint"), lambda *_, **__: [])
+        computation = SimpleNamespace(**nothing | computed)
+        super().__init__(machine, operator, keys, computation, {}, MOST, [0] * routers)
+
+
+class Slot(Core):
     """Slot 1 of a job, to which unit 0 is on its way; all it does with records is to count them."""
 
     def __init__(self):
-        keys = SimpleNamespace(waiting_bytes=0, drain=lambda most, now: ([], []), ask=lambda: None, errands=[])
-        computation = SimpleNamespace(
-            process_all=lambda records, now, keys_here=False: self.done.extend(records) or [],
-            came=lambda unit: None,
-            timers_due=lambda watermark, now: [],
-            checkpoint=lambda: None,
-        )
-        super().__init__(SlotMachine(1, routers=1, version=1), None, keys, computation, {}, MOST, [0])
+        machine = SlotMachine(1, routers=1, version=1)
+        super().__init__(machine, process_all=lambda records, *_, **__: self.done.extend(records) or [])
         self.done, self.sent = [], 0
         self.published(2, [(2, Step((Move(0, 0, 1),)))])
         self.machine.barrier(0, 2)
@@ -121,16 +125,9 @@ def test_a_slot_that_is_full_asks_for_what_records_wait_for_also_if_it_was_fulle
 
 def test_what_a_router_says_behind_a_snapshot_keeps_its_order_if_a_unit_moves_to_it_meanwhile():
     """In the stage before, from router 1 to router 0, which stands at the snapshot while router 1 does not."""
-    done = []
-    keys = SimpleNamespace(waiting_bytes=0, drain=lambda most, now: ([], []), ask=lambda: None, errands=[])
-    computation = SimpleNamespace(
-        process=lambda events, where, now: done.append(events) or [],
-        process_all=lambda records, now, keys_here=False: [],
-        timers_due=lambda watermark, now: [],
-        checkpoint=lambda: None,
-    )
+    done, machine = [], SlotMachine(0, routers=2, serving=[0], version=1)
     operator = SimpleNamespace(events=bytes.decode, units=lambda events: np.array([0]))
-    core = SlotCore(SlotMachine(0, routers=2, serving=[0], version=1), operator, keys, computation, {}, MOST, [0] * 2)
+    core = Core(machine, operator, 2, process=lambda events, where, now: done.append(events) or [])
     core.published(2, [(2, Step((), snapshot="s"))])
 
     def take(router, kind, payload=b""):
@@ -154,13 +151,7 @@ def test_what_a_router_says_behind_a_snapshot_keeps_its_order_if_a_unit_moves_to
 def test_what_waited_before_a_snapshot_is_processed_under_the_version_before_it():
     """Its timers' results say so: the snapshot has the state behind them, and they would count twice or not at all."""
     machine, versions = SlotMachine(0, routers=1, expected=[0], version=1), []
-    keys = SimpleNamespace(waiting_bytes=0, drain=lambda most, now: ([], []), ask=lambda: None, errands=[])
-    computation = SimpleNamespace(
-        process_all=lambda records, now, keys_here=False: [versions.append(machine.version_of(0)) for _ in records],
-        timers_due=lambda watermark, now: [],
-        checkpoint=lambda: None,
-    )
-    core = SlotCore(machine, None, keys, computation, {}, MOST, [0])
+    core = Core(machine, process_all=lambda found, *_, **__: [versions.append(machine.version_of(0)) for _ in found])
     core.published(2, [(2, Step((), snapshot="s"))])
     machine.barrier(0, 1)
     machine.admit(0, 1, {0})

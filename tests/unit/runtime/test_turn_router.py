@@ -70,17 +70,6 @@ def test_a_router_that_has_come_further_does_not_confirm_and_ends_if_it_is_told_
         core.switch(appointed(8, holds=True))
 
 
-def test_in_the_next_batch_a_router_goes_on_where_it_stood():
-    before = router(appointed(7), watermark=6 * H)
-    assert before.machine.assignment == FIRST and before.switch(appointed(7)) is True
-    ahead = router(appointed(7, holds=True), watermark=6 * H)
-    assert ahead.machine.assignment == FIRST
-    ahead.switch(appointed(7, holds=True))
-    assert (BARRIER, 2, 0) in say(ahead, 0, 7)[0][0]
-    behind = router(appointed(7, holds=True), watermark=7 * H)
-    assert behind.machine.assignment == SECOND and behind.switch(appointed(7, holds=True)) is None
-
-
 def test_a_snapshot_begins_with_the_frame_behind_its_barrier():
     core = router()
     say(core, 0, 5)
@@ -119,34 +108,6 @@ def test_a_capture_is_said_behind_its_mark_and_the_router_goes_on_under_the_same
     assert say(again, 3, 8, 0)[0][0][0] == (DATA, 1, 3), "it does not stop"
 
 
-@pytest.mark.parametrize("epochs", [(6, 7), (7, 7)], ids=["before it", "at one epoch"])
-@pytest.mark.parametrize("told_first", ["savepoint", "snapshot"])
-def test_a_savepoint_and_a_snapshot_come_in_the_order_of_their_epochs_though_one_frame_closes_both(told_first, epochs):
-    stops, switches = epochs
-    tell = [
-        lambda core: core.savepoint("end", Appointment(stops, holds=True)),
-        lambda core: core.switch(appointed(switches, holds=True, snapshot="s")),
-    ]
-    at_once, one_by_one = router(), router()
-    for core in (at_once, one_by_one):
-        say(core, 0, 5)
-        for each in tell if told_first == "savepoint" else tell[::-1]:
-            each(core)
-    rows = [row for row in say(at_once, 1, 8)[0][0] if row[0] != TICK]
-    said = [row for offset, epoch in ((1, 6), (2, 7)) for row in say(one_by_one, offset, epoch)[0][0] if row[0] != TICK]
-    assert [row[:2] for row in rows] == [row[:2] for row in said]
-    assert [kind for kind, *_ in rows] == ([SAVEPOINT, SNAPSHOT] if stops < switches else [SNAPSHOT, SAVEPOINT])
-
-
-def test_two_switches_that_one_frame_closes_are_said_both():
-    core, third = router(), Assignment(3, FIRST.owner)
-    say(core, 0, 5)
-    core.switch(appointed(6, holds=True, snapshot="s"))
-    core.switch(PublishAssignment(third, appointment=Appointment(7, holds=True), before=SECOND))
-    rows, reached = say(core, 1, 7)
-    assert rows[0] == [(TICK, 1, 1), (SNAPSHOT, 2, 1), (BARRIER, 3, 1)] and reached == ["s"]
-
-
 def test_a_capture_that_was_said_is_known_though_a_snapshot_was_said_behind_it():
     core = router()
     say(core, 0, 5)
@@ -162,12 +123,3 @@ def test_behind_a_savepoint_no_capture_is_said():
     core.savepoint("c", Appointment(7, holds=True), stops=False)
     core.savepoint("s", Appointment(6, holds=True))
     assert say(core, 1, 8)[1] == ["s"]
-
-
-def test_nobody_waits_for_a_capture_that_was_taken_back():
-    core = router()
-    say(core, 0, 5)
-    core.savepoint("c", Appointment(6), stops=False)
-    assert not core.may_take(6 * H)
-    core.take_back("c")
-    assert core.may_take(6 * H) and say(core, 1, 6, 0) == ([[(DATA, 1, 1)], [(TICK, 1, 1)]], [])

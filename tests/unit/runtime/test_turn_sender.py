@@ -39,20 +39,10 @@ def say(core, *results):
     return [[(row.kind, row.version, row.offset) for slot, row in rows if slot == each] for each in range(2)]
 
 
-def test_a_turn_is_one_row_for_each_slot_with_results_or_none_when_it_has_ended():
-    core = sender()
-    assert say(core, [0]) == [[], []], "the turn has not ended"
-    assert say(core, [0], TurnEnd(2, 2 * H, 5)) == [[(DATA, 1, 2)], [(TICK, 1, 2)]]
-    assert say(core, TurnEnd(3, 3 * H, 6), [1], TurnEnd(4, 4 * H, 6)) == [
-        [(TICK, 1, 3), (TICK, 1, 4)],
-        [(TICK, 1, 3), (DATA, 1, 4)],
-    ]
-
-
-def test_a_turn_says_its_time_and_its_chain_and_one_that_closes_no_epoch_is_said_too():
+def test_a_turn_says_its_time_and_its_chain_also_if_it_closes_no_epoch_and_units_that_move_need_no_word():
     core = sender()
     for end in (TurnEnd(2, 5 * H, 5), TurnEnd(3, 5 * H, 6), TurnEnd(4, 6 * H, None)):
-        rows = core.give([[0], end])
+        rows = core.give([[0], Moved(0, 2, 0, True), Moved(1, 2, 0, False), end])
         assert [(row.watermark, row.chain) for _, row in rows] == [(end.reached, end.chain or 0)] * 2
 
 
@@ -64,21 +54,9 @@ def test_what_the_slot_has_come_to_stands_behind_the_row_of_its_last_turn(snapsh
     assert rows[1] == [(TICK, 1, 2), (kind, 1, 2), (TICK, 1, 3)]
 
 
-def test_in_the_next_batch_it_stands_there_too_though_nothing_was_said_in_that():
-    core = sender(turn=8, epoch=8)
-    again = TurnSender(Sender(3, 9, 9 * H), PublishAssignment(FIRST), 2, 1 << 20, lambda *_: {}, H, list)
-    assert say(core, Cut("s", False)) == [[(SAVEPOINT, 1, 9)]] * 2
-    assert say(again, Cut("s", False)) == [[(BARRIER, 1, 9), (SAVEPOINT, 1, 9)]] * 2
-
-
 def test_a_turn_says_the_time_that_it_has_reached_also_if_channels_had_come_further_in_the_batch_before():
     again = TurnSender(Sender(3, 9, 9 * H + 5), PublishAssignment(FIRST), 2, 1 << 20, lambda *_: {}, H, list)
     assert {row.watermark for _, row in again.give([TurnEnd(10, 9 * H, 5)]) if row.kind == TICK} == {9 * H}
-
-
-def test_units_that_move_need_no_word():
-    core = sender()
-    assert say(core, Moved(0, 2, 0, True), Moved(1, 2, 0, False), TurnEnd(2, 2 * H, 5)) == [[(TICK, 1, 2)]] * 2
 
 
 def test_a_turn_waits_until_it_is_known_whether_what_is_appointed_before_its_end_holds():
@@ -88,8 +66,5 @@ def test_a_turn_waits_until_it_is_known_whether_what_is_appointed_before_its_end
     assert say(core, [0], TurnEnd(2, 2 * H, 5))[0] == [(DATA, 1, 2)] and not core.holds
     assert say(core, [0], TurnEnd(3, 3 * H, 6), [0], TurnEnd(4, 4 * H, 7)) == [[], []] and core.holds
     core.switch(PublishAssignment(SECOND, appointment=Appointment(3, holds=True), before=FIRST))
-    assert say(core) == [
-        [(DATA, 1, 3), (BARRIER, 2, 3), (TICK, 2, 4)],
-        [(TICK, 1, 3), (BARRIER, 2, 3), (DATA, 2, 4)],
-    ]
+    assert say(core) == [[(DATA, 1, 3), (BARRIER, 2, 3), (TICK, 2, 4)], [(TICK, 1, 3), (BARRIER, 2, 3), (DATA, 2, 4)]]
     assert not core.holds

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from kazoo.exceptions import OperationTimeoutError
@@ -90,27 +91,16 @@ def test_a_session_that_does_not_end_is_left_alone(monkeypatch):
     never, left = threading.Event(), []
     monkeypatch.setattr(zookeeper_client.atexit, "unregister", left.append)
 
-    class Client:
-        class handler:
-            @staticmethod
-            def stop():
-                never.wait()
-
-        def stop(self):
-            self.handler.stop()
-
-    assert ends(lambda: end(Client()))
-    assert left == [Client.handler.stop]
+    handler = SimpleNamespace(stop=never.wait)
+    assert ends(lambda: end(SimpleNamespace(handler=handler, stop=handler.stop)))
+    assert left == [handler.stop]
     never.set()
 
 
-def test_the_first_of_several_servers_that_takes_a_connection_is_enough():
+def test_the_first_of_several_servers_that_takes_a_connection_is_enough_and_otherwise_the_last_error_counts():
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = f"127.0.0.1:{server.getsockname()[1]}"
         with connected(f"no such host:1,127.0.0.1:1,{there}", 5.0) as link:
             assert link.getpeername() == server.getsockname()
-
-
-def test_if_no_server_takes_one_the_error_is_that_of_the_last_one():
     with pytest.raises(ConnectionRefusedError):
         connected("no such host:1,127.0.0.1:1", 5.0)

@@ -79,13 +79,9 @@ def test_of_many_batches_of_a_router_the_last_events_are_kept(tasks):
     assert [e.at_us for e in gather(nodes, 1, [], alive=False)] == list(range(5, EVENTS + 5))
 
 
-def test_of_a_query_that_is_dead_nobody_is_asked(tasks):
+def test_of_a_query_that_is_dead_nobody_is_asked_and_no_task_fails_for_being_without_zookeeper(tasks):
     nodes = tasks(log("slot-1", (30, "barrier", 5)))
     keep(nodes, log("slot-0", (10, "barrier", 5)))
     assert [e.place for e in gather(nodes, 2, [], alive=False)] == ["slot-0"]
-
-
-def test_a_task_without_zookeeper_does_not_fail_because_of_that(tasks):
-    nodes = tasks()
     nodes.lose()
     keep(nodes, log("slot-0", (10, "barrier", 5)))

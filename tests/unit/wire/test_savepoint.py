@@ -45,14 +45,6 @@ def everything(made):
     return values, timers.watermark, timers.clock, timers.due(EVENT, 10**9), timers.due(PROCESSING, 10**9)
 
 
-def test_units_come_back_with_their_values_and_timers_wherever_they_are_in_a_segment():
-    store = store_of()
-    places = write(store, "one", 2, [(unit, state(unit)) for unit in (1, 5, 9)])
-    assert [place.unit for place in places] == [1, 5, 9]
-    for place in random.Random(1).sample(places, 3):
-        assert everything(restored(store, place)) == everything(state(place.unit))
-
-
 def counted(written):
     """A store that reads what was written into another one, and its reads."""
     get = Mock(wraps=written.client.get_object)
@@ -98,30 +90,26 @@ def test_what_lies_between_the_units_that_are_wanted_is_read_only_if_it_is_littl
     assert units_of(store.read(wanted)) == [[0, 1, 8]] and get.call_count == 1
     monkeypatch.setattr(savepoint, "GAP_BYTES", places[0].length)
     assert units_of(store.read(wanted)) == [[0, 1, 8]] and get.call_count == 3
-    assert sum(call.kwargs["length"] for call in get.call_args_list[1:]) == sum(
-        places[unit].length for unit in (0, 1, 8)
-    )
+    lengths = [call.kwargs["length"] for call in get.call_args_list[1:]]
+    assert sum(lengths) == sum(places[unit].length for unit in (0, 1, 8))
 
 
-def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come():
+def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come_and_without_units_nothing_is_written():
     store = store_of()
+    assert write(store, "one", 0, []) == [] and not store.client.objects
     (empty, bare) = write(store, "one", 0, [(3, state(3, keys=0)), (4, state(4, keys=0, timers=0))])
     assert read(store, empty)[0] == []
     assert everything(restored(store, empty)) == everything(state(3, keys=0))
     assert everything(restored(store, bare)) == ({}, 4, 8, [], [])
 
 
-def test_a_slot_without_units_writes_nothing():
-    store = store_of()
-    assert write(store, "one", 0, []) == []
-    assert not store.client.objects
-
-
-def test_a_large_slot_writes_several_segments_and_each_unit_is_in_one(monkeypatch):
+def test_a_large_slot_writes_several_segments_with_each_unit_in_one_and_tells_what_is_made_and_sent(monkeypatch):
     monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 3000)
-    store = store_of()
-    places = write(store, "one", 2, [(unit, state(unit)) for unit in range(1, 12)])
+    store, told = store_of(), []
+    places = write(store, "one", 2, [(unit, state(unit)) for unit in range(1, 12)], progress=told.append)
     assert len(store.client.objects) > 2
+    assert len(told) > 11 + 2, "after each unit, and with each segment"
+    assert sum(told) == 2 * sum(place.length for place in places)
     assert {f"savepoints/job/{place.segment}" for place in places} == store.client.objects.keys()
     assert all(everything(restored(store, place)) == everything(state(place.unit)) for place in places)
 
@@ -147,9 +135,7 @@ def manifest(places, units):
 def test_a_savepoint_exists_when_its_manifest_is_written_and_says_where_each_unit_is():
     store = store_of()
     places = {slot: write(store, "one", slot, [(unit, state(unit)) for unit in (slot, slot + 2)]) for slot in (0, 1)}
-    with pytest.raises(
-        ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read: .* does not exist"
-    ):
+    with pytest.raises(ServiceUnavailable, match=r"job/one/manifest\.json cannot be read: .* does not exist"):
         store.locations("one", "counter")
     store.commit("one", manifest(places, 4))
     found = store.locations("one", "counter")
@@ -164,9 +150,8 @@ def test_a_savepoint_without_each_unit_exactly_once_does_not_come_to_exist(of_sl
         slot: write(store, "one", slot, [(unit, state(unit)) for unit in units])
         for slot, units in ((0, [0, 2]), (1, of_slot_1))
     }
-    with pytest.raises(
-        ProtocolViolation, match=re.escape(f"savepoint one: units {wrong} of counter are missing, or in it more")
-    ):
+    words = re.escape(f"savepoint one: units {wrong} of counter are missing, or in it more")
+    with pytest.raises(ProtocolViolation, match=words):
         store.commit("one", manifest(places, 4))
     with pytest.raises(ServiceUnavailable, match="does not exist"):
         store.manifest("one")
@@ -208,11 +193,7 @@ def test_a_manifest_is_read_though_it_has_the_parameters_of_its_job_as_it_had_on
     [
         (lambda raw: raw[:-20], Damaged, "savepoint one: its manifest.json is damaged, it is no JSON"),
         (lambda raw: b"[3]", Damaged, "its manifest.json is damaged"),
-        (
-            lambda raw: b"{}",
-            BadInput,
-            "savepoint one: format = None, and this keyshift reads 2; use the one that made it",
-        ),
+        (lambda raw: b"{}", BadInput, "savepoint one: format = None, and this keyshift reads 2; use the one that made"),
         (lambda raw: raw.replace(b'"format":2', b'"format":1'), BadInput, "savepoint one: format = 1, and this"),
         (lambda raw: raw.replace(b'"places"', b'"place"'), Damaged, r"is damaged: stages\.counter\.places"),
     ],
@@ -250,8 +231,9 @@ def test_a_store_that_does_not_answer_is_named_with_what_was_wanted(error):
     store.client.error = error
     with pytest.raises(ServiceUnavailable, match=r"savepoints/job/two/2-\w+-0 cannot be written: MinIO at m:1"):
         write(store, "two", 2, [(1, state(1))])
-    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/2-\w+-0 cannot be read: MinIO at m:1"):
+    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/2-\w+-0 cannot be read: MinIO at m:1") as away:
         read(store, place)
+    assert not isinstance(away.value, (Damaged, NotThere))
     with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read"):
         store.manifest("one")
 
@@ -329,25 +311,6 @@ def test_a_snapshot_in_which_a_part_does_not_follow_the_one_before_does_not_come
     store.commit("b", manifest({0: store.write("b", 0, [part(0, whole=state(0))], KEYED, 100)}, 1))
 
 
-def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
-    store = committed()
-    places = store.locations("one", "counter")
-    objects, kept = store.client.objects, dict(store.client.objects)
-    for cut in (-1, 1):  # the second before the place of the unit
-        objects.update({name: content[:cut] for name, content in kept.items()})
-        for look in (lambda: read(store, *places[1]), lambda: store.manifest("one")):
-            with pytest.raises(Damaged):
-                look()
-    objects.clear()
-    for look in (lambda: read(store, *places[0]), lambda: store.manifest("one")):
-        with pytest.raises(NotThere):
-            look()
-    store.client.error = urllib3.exceptions.HTTPError("refused")
-    with pytest.raises(ServiceUnavailable) as away:
-        read(store, *places[0])
-    assert not isinstance(away.value, (Damaged, NotThere))
-
-
 def test_a_savepoint_is_whole_if_its_manifest_and_every_unit_can_be_read():
     store = committed()
     store.require_whole("one")
@@ -362,14 +325,6 @@ def test_a_savepoint_is_whole_if_its_manifest_and_every_unit_can_be_read():
         with pytest.raises(NotThere):
             store.require_whole("one")
         objects[name] = kept[name]
-
-
-def test_what_is_made_and_what_is_sent_is_told_while_it_is_written(monkeypatch):
-    monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 1000)
-    store, told = store_of(), []
-    places = write(store, "one", 2, [(unit, state(unit)) for unit in range(1, 12)], progress=told.append)
-    assert sum(told) == 2 * sum(place.length for place in places)
-    assert len(told) > 11 + 2, "after each unit, and with each segment"
 
 
 def part_of(place, unit):

@@ -3,7 +3,6 @@
 import secrets
 import zlib
 
-import pytest
 from small_kazoo import Client
 
 from keyshift.wire import nodes
@@ -40,18 +39,6 @@ def test_a_long_value_is_read_from_further_above_too():
     zookeeper, value = Client(), secrets.token_bytes(PART_BYTES + 1)
     zookeeper.nodes |= dict(zookeeper.tree("/job/0/counter").writes("/job/0/counter/plan", value))
     assert zookeeper.tree("/job").read("/job/0/counter/plan") == value
-
-
-@pytest.mark.parametrize("last", [b"short", secrets.token_bytes(PART_BYTES + 1)], ids=["short", "long"])
-def test_a_value_that_is_overwritten_leaves_no_parts_be_it_by_a_later_session(last):
-    zookeeper = Client()
-    first = zookeeper.tree()
-    first.write("/job/handover/0", secrets.token_bytes(PART_BYTES + 1))
-    first.write("/job/handover/0", secrets.token_bytes(PART_BYTES + 1))
-    zookeeper.tree().write("/job/handover/0", last)
-    parts = [path for path in zookeeper.nodes if path.startswith("/job/parts/") and path.count("/") == 4]
-    assert len(parts) == (2 if len(last) > PART_BYTES else 0)
-    assert zookeeper.tree().read("/job/handover/0") == last
 
 
 def test_what_is_deleted_from_further_above_may_have_a_part_that_looks_like_a_path(monkeypatch):

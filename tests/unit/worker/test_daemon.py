@@ -20,17 +20,11 @@ def served(monkeypatch):
     return begun
 
 
-def test_small_writes_of_a_worker_on_tcp_do_not_wait(served):
-    with socket.socket() as tcp:
-        assert daemon.prompt_worker(tcp, True) == 7
-        assert served == [tcp]
+def test_a_worker_begins_on_any_socket_and_on_tcp_its_small_writes_do_not_wait(served):
+    with socket.socket(socket.AF_UNIX) as unix, socket.socket() as tcp:
+        assert daemon.prompt_worker(unix, False) == daemon.prompt_worker(tcp, True) == 7
+        assert served == [unix, tcp]
         assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_a_worker_on_a_unix_socket_begins_as_it_would(served):
-    with socket.socket(socket.AF_UNIX) as unix:
-        assert daemon.prompt_worker(unix, False) == 7
-        assert served == [unix]
 
 
 def speaks_to_nobody(sock, authenticated):

@@ -62,10 +62,8 @@ def result(key):
 def given(onward, results, at_ms):
     """Kind and version of what goes out, for one of the slots; ticks are left out."""
     slots = onward.give(results, [], at_ms * 1000)
-    found = [row for batch in slots for row in received(batch.select(["value"])) if row.kind in SAID]
-    return [(row.kind, row.version) for row in found if row.kind == DATA] + sorted(
-        {(row.kind, row.version) for row in found if row.kind != DATA}
-    )
+    rows = [(row.kind, row.version) for batch in slots for row in received(batch.select(["value"])) if row.kind in SAID]
+    return [row for row in rows if row[0] == DATA] + sorted({row for row in rows if row[0] != DATA})
 
 
 def test_results_are_gathered_for_a_while_and_go_on_together(onward):
@@ -178,12 +176,10 @@ def turns(onward):
 
 def rows_of(batches):
     """Kind, version, offset and chain of what one of the slots gets, without primers."""
-    slots = [
-        row
-        for batch in batches
-        for row in zip(batch["task"].to_pylist(), received(batch.select(["value"])), strict=True)
-    ]
-    return [(row.kind, row.version, row.offset, row.chain) for slot, row in slots if slot == 0 and row.kind in KINDS]
+    found = []
+    for batch in batches:
+        found += zip(batch["task"].to_pylist(), received(batch.select(["value"])), strict=True)
+    return [(row.kind, row.version, row.offset, row.chain) for slot, row in found if slot == 0 and row.kind in KINDS]
 
 
 def test_a_slot_that_works_in_turns_says_each_of_them_and_none_is_gathered(turns):

@@ -17,8 +17,7 @@ from keyshift.wire import nodes
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.spark_rows import answered, received
 from keyshift.worker import router as routing
-from keyshift.worker.router import RouterTask
-from keyshift.worker.turn_router import TurnRouterTask, make_router
+from keyshift.worker.turn_router import make_router
 
 H = 20_000
 CONFIG = replace(CONFIG, ordering="live_robin", heartbeat_us=H)
@@ -48,11 +47,6 @@ def say(task, offset, epoch):
 
 def confirmed(driver, what="2"):
     return {nodes.epoch_and_router(name): said for name, said in driver.read_below(nodes.confirmed(what)).items()}
-
-
-def test_only_a_job_with_an_order_has_such_routers(driver):
-    assert type(make_router(CONFIG)) is TurnRouterTask
-    assert type(make_router(replace(CONFIG, ordering="none"))) is RouterTask
 
 
 def test_a_router_confirms_what_is_ahead_and_says_so_if_it_has_come_further(driver):

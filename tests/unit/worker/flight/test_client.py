@@ -25,11 +25,7 @@ def test_pushed_units_arrive_whole_and_each_is_acknowledged(holder, server, clie
     assert list(acknowledged.items()) == [(3, True), (4, True), (5, True)]
     assert sizes[3] > sizes[5] > sizes[4] == 0
     assert [slot for slot, _ in holder.shipments] == [2, 2, 2]
-    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
-        values(*range(20)),
-        {},
-        values(99),
-    ]
+    assert [content(shipment.batches) for _, shipment in holder.shipments] == [values(*range(20)), {}, values(99)]
     assert len(holder.shipments[0][1].batches) > 5, "in parts of about the size that was asked for"
 
 
@@ -116,9 +112,7 @@ def test_units_that_have_arrived_together_leave_again_one_by_one(holder, server,
         installed.append(there)
     holder.shipments.clear()
     push(clients, server, *(Shipment(unit, state=each) for unit, each in enumerate(installed)))
-    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
-        values(unit, 50 + unit) for unit in range(5)
-    ]
+    assert [content(each.batches) for _, each in holder.shipments] == [values(unit, 50 + unit) for unit in range(5)]
 
 
 def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, server, clients):
@@ -150,7 +144,9 @@ def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, s
     assert done == [(unit, True) for unit in range(50)]
 
 
-def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came(holder, server, clients):
+def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came_and_one_that_is_not_there_is_named(
+    holder, server, clients
+):
     holder.left[1, 7].timers.set(EVENT, 50, 1)
     got = {}
     clients.pull(server.address, 1, [7, 8], lambda some: got.update((shipment.unit, shipment) for shipment in some))
@@ -160,9 +156,6 @@ def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came(ho
     assert made.timers.due(EVENT, 50) == [(50, 1)]
     assert (got[7].version, got[7].hop, got[7].routers) == (0, 0, None)
     assert holder.left.keys() == {(1, 7), (1, 8)}
-
-
-def test_a_unit_that_is_not_there_is_named(server, clients):
     with pytest.raises(ServiceUnavailable, match="unit 9 of slot 1 is not here"):
         clients.pull(server.address, 1, [9], lambda *_: None)
 
@@ -170,16 +163,15 @@ def test_a_unit_that_is_not_there_is_named(server, clients):
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def test_single_keys_of_several_units_come_in_one_call_and_stay_where_they_are(holder, server, clients):
+def test_single_keys_of_several_units_come_in_one_call_and_stay_until_it_is_said_that_they_have_moved(
+    holder, server, clients
+):
     answer = clients.keys(server.address, [(4, 9, [3, 5, 99]), (5, 9, [3]), (6, 9, [1]), (4, 9, [1])])
     assert answer.found == [[(3, value(3)), (5, value(5))], [], [], [(1, value(1))]]
     assert answer.nbytes > 3 * 8 and answer.written_bytes == 0
     assert len(holder.lent[4, 9]) == 20
-
-
-def test_keys_that_have_moved_are_forgotten_before_others_are_given(holder, server, clients):
     answer = clients.keys(server.address, [(4, 9, [3, 6])], moved=[(4, 9, [3, 5])])
-    assert answer.found == [[(6, value(6))]]
+    assert answer.found == [[(6, value(6))]], "those that have moved go before others are given"
     assert len(holder.lent[4, 9]) == 18
 
 
@@ -226,12 +218,11 @@ def test_a_request_for_keys_that_is_open_at_the_end_is_given_up(holder, server, 
     door.set()
 
 
-def test_the_rest_of_units_comes_in_parts_ascending_and_is_marked_with_its_unit(server, clients):
+def test_the_rest_of_units_comes_in_parts_ascending_marked_with_its_unit_and_what_has_come_not_again(
+    holder, server, clients
+):
     got = rest(clients, server, ((4, 9), None), ((5, 9), None))
     assert got == [*((4, 9, key, False) for key in range(20)), (4, 9, None, True), (5, 9, None, True)]
-
-
-def test_of_the_rest_of_a_unit_what_has_come_does_not_come_again(holder, server, clients):
     assert [key for *_, key, _ in rest(clients, server, ((4, 9), 16))] == [17, 18, 19, None]
     plain = holder.rest
 

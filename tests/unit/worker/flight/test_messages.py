@@ -38,11 +38,9 @@ def test_no_more_units_share_a_chunk_than_a_slot_takes_in_at_once(monkeypatch):
 
 
 def test_the_same_state_is_always_cut_in_the_same_fragments():
-    once, again = (
-        [each.batch for each in fragments(Label(3), state(*range(20)).export(150), SCHEMA)] for _ in range(2)
-    )
-    assert len(once) > 5
-    assert once == again
+    made = [fragments(Label(3), state(*range(20)).export(150), SCHEMA) for _ in range(2)]
+    once, again = ([each.batch for each in some] for some in made)
+    assert len(once) > 5 and once == again
 
 
 def test_a_journey_has_one_name_in_whatever_order_its_routers_were_noted():

@@ -61,10 +61,7 @@ def test_a_unit_goes_on_where_its_stream_broke(holder, server, clients, monkeypa
         assert not holder.shipments
     acknowledged, sizes = push(clients, server, *shipments)
     assert acknowledged == {3: True, 4: True}
-    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
-        values(*range(20)),
-        values(99),
-    ]
+    assert [content(shipment.batches) for _, shipment in holder.shipments] == [values(*range(20)), values(99)]
     assert sizes[3] > 20 * 100, "of all of it"
     assert wire.rows == 21, "none came twice"
     assert not any(server._begun.values())
@@ -164,10 +161,7 @@ def test_what_is_pulled_goes_on_where_its_stream_broke(holder, server, clients, 
             clients.pull(server.address, 1, [7, 8], got.extend)
         assert not got and holder.left
     clients.pull(server.address, 1, [7, 8], got.extend)
-    assert [(shipment.unit, content(shipment.batches)) for shipment in got] == [
-        (7, values(*range(20))),
-        (8, {}),
-    ]
+    assert [(shipment.unit, content(shipment.batches)) for shipment in got] == [(7, values(*range(20))), (8, {})]
     assert wire.rows == 20, "none came twice"
 
 

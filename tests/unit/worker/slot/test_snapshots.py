@@ -7,24 +7,14 @@ import pytest
 from minio.error import MinioException
 from small_bucket import read
 
-from keyshift.model.errors import Damaged, ProtocolViolation
+from keyshift.model.errors import Damaged
 from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.markers import SlotMarker, StateWritten
 from keyshift.state.memory import MemoryState
-from keyshift.wire.nodes import (
-    COPIES,
-    HANDOVERS,
-    UNREADABLE,
-    WRITING,
-    CopiesWanted,
-    SlotSaved,
-    Writing,
-    ack,
-    copied,
-    saved,
-)
+from keyshift.wire import nodes
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.slot import snapshots as slot_snapshots
+from memory_bucket import MemoryBucket
 from waits import until
 
 KEYS = range(8)
@@ -40,8 +30,8 @@ def begin(job, version, name):
 
 
 def answer(job, name):
-    until(lambda: job.nodes.read(saved(name)["slot-0"]))
-    return job.nodes.read(saved(name)["slot-0"])
+    until(lambda: job.nodes.read(nodes.saved(name)["slot-0"]))
+    return job.nodes.read(nodes.saved(name)["slot-0"])
 
 
 def counts(job, name):
@@ -63,7 +53,7 @@ def captured(job, task, version, name):
     begin(job, version, name)
     for router in (0, 1):
         job.snapshot(task, version, name, router)
-    assert job.nodes.read(ack(version, "captured", 0)) is not None
+    assert job.nodes.read(nodes.ack(version, "captured", 0)) is not None
 
 
 def snapshot(job, task, version, name):
@@ -74,23 +64,14 @@ def snapshot(job, task, version, name):
 def test_a_snapshot_has_what_came_before_its_barriers_and_what_comes_behind_waits_for_the_last_one(job):
     task = job.begun(keys=KEYS)
     begin(job, 2, "one")
-    until(lambda: job.nodes.read(ack(2, "prepared", 0)) is not None)
+    until(lambda: job.nodes.read(nodes.ack(2, "prepared", 0)) is not None)
     assert job.snapshot(task, 2, "one", router=0) == []
     assert job.data(task, [0, 1], version=2, router=0) == [], "it is kept back"
     assert len(job.data(task, [0], version=1, router=1)) == 1, "it belongs to the time before"
     results = job.snapshot(task, 2, "one", router=1)
     assert [(row["key"], row["version"]) for row in results] == [(0, 2), (1, 2)]
-    assert job.nodes.read(ack(2, "captured", 0)) is not None
+    assert job.nodes.read(nodes.ack(2, "captured", 0)) is not None
     assert counts(job, "one") == dict.fromkeys(KEYS, 1) | {0: 2}
-
-
-def test_it_is_said_behind_the_results_when_it_is_written(job):
-    task = job.begun(keys=KEYS)
-    snapshot(job, task, 2, "one")
-    said = []
-    until(lambda: said, lambda: said.extend(markers(job, task)))
-    assert said == [SlotMarker(0, StateWritten("counter", "one"))]
-    assert markers(job, task) == [], "once"
 
 
 def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_batch_boundary(job):
@@ -122,7 +103,7 @@ def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_
     assert len(job.end(task)) == len(KEYS), "what was kept back is not lost"
     task = job.begun(host, version=2)
     assert "did not come to all routers" in answer(job, "one").failed
-    assert job.nodes.read(ack(2, "captured", 0)) is not None
+    assert job.nodes.read(nodes.ack(2, "captured", 0)) is not None
     assert len(job.data(task, [0], version=2)) == 1
 
 
@@ -139,7 +120,7 @@ def test_a_slot_does_not_keep_back_more_than_it_may_wait(make):
     assert job.snapshot(task, 2, "one", router=1) == []
 
 
-def test_a_batch_does_not_end_before_its_snapshot_is_written(job, monkeypatch):
+def test_a_batch_does_not_end_before_its_snapshot_is_written_and_said_once(job, monkeypatch):
     task, goes_on, put = job.begun(), threading.Event(), job.bucket.put_object
     monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(60) and put(*what, **more))
     job.data(task, KEYS)
@@ -148,7 +129,7 @@ def test_a_batch_does_not_end_before_its_snapshot_is_written(job, monkeypatch):
     assert not task.settled() and not said
     goes_on.set()
     until(task.settled, lambda: said.extend(markers(job, task)))
-    assert len(said) == 1
+    assert said == [SlotMarker(0, StateWritten("counter", "one"))] and not markers(job, task)
 
 
 @pytest.fixture
@@ -187,7 +168,7 @@ def test_while_one_is_being_written_another_one_fails_and_the_next_one_is_right(
         captured(job, task, version, late)
         job.data(task, [key], version=version)
         captured(job, task, version + 1, failed)
-        assert answer(job, failed) == SlotSaved(failed="the one before is still being written")
+        assert answer(job, failed) == nodes.SlotSaved(failed="the one before is still being written")
         hung[late].set()
         assert counts(job, late) == all_of, "as it was then"
         until(lambda: not task.snapshots.busy)
@@ -213,57 +194,34 @@ def test_what_follows_one_that_failed_is_the_whole(job):
     assert [place.follows for place in answer(job, "three").places] == [0] * 4, "parts that follow nothing"
 
 
-def test_a_part_that_a_slot_loses_is_seen_when_the_snapshot_is_committed(job):
-    task = job.begun(keys=KEYS)
-    snapshot(job, task, 2, "one")
-    committed(job, "one")
-    job.data(task, [3], version=2)
-    with task.shared.lock:
-        assert task.shared.core.snapshots.take(task.shared.core.states), "and nobody writes it"
-    job.data(task, [3], version=2)
-    until(lambda: not task.snapshots.busy)
-    snapshot(job, task, 3, "two")
-    with pytest.raises(ProtocolViolation, match="of counter follows part 2, not part 1"):
-        committed(job, "two")
-
-
-def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch):
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [(MemoryBucket, "put_object", ZeroDivisionError), (MemoryState, "export", Damaged)],
+    ids=["nobody has thought of it", "damaged where it lives"],
+)
+def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch, owner, name, error):
     task = job.begun(keys=KEYS)
 
     def broken(*_, **__):
-        raise ZeroDivisionError("nobody has thought of that")
+        raise error
 
-    monkeypatch.setattr(job.bucket, "put_object", broken)
+    monkeypatch.setattr(owner, name, broken)
     captured(job, task, 2, "one")
     until(lambda: not task.snapshots.busy)
-    with pytest.raises(ZeroDivisionError):
-        task.settled()
-
-
-def test_state_that_is_damaged_where_it_lives_is_the_tasks_too(job, monkeypatch):
-    """No later snapshot would have it either."""
-    task = job.begun(keys=KEYS)
-
-    def broken(*_):
-        raise Damaged("the database cannot be read")
-
-    monkeypatch.setattr(MemoryState, "export", broken)
-    captured(job, task, 2, "one")
-    until(lambda: not task.snapshots.busy)
-    with pytest.raises(Damaged):
+    with pytest.raises(error):
         task.settled()
 
 
 def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch):
     monkeypatch.setattr(slot_snapshots, "SAY_S", 0.0)
     task, told = job.begun(), []
-    job.nodes.watch(WRITING[0], told.append)
+    job.nodes.watch(nodes.WRITING[0], told.append)
     job.data(task, KEYS)
     snapshot(job, task, 2, "one")
     until(lambda: told and told[-1].over)
     assert {each.name for each in told} == {"one"}
     assert [each.bytes for each in told] == sorted(each.bytes for each in told)
-    assert told[0] == Writing("one", 0, over=False) and told[-1].bytes == 2 * answer(job, "one").bytes
+    assert told[0] == nodes.Writing("one", 0, over=False) and told[-1].bytes == 2 * answer(job, "one").bytes
     told.clear()
     for router in (0, 1):
         job.savepoint(task, "last", router)
@@ -289,8 +247,8 @@ def test_while_a_savepoint_is_written_no_copy_of_its_state_is_made(make, monkeyp
 
     job.settled(slot=1)
     task = job.begun(keys=job.keys_of(0))
-    job.nodes.publish(COPIES, CopiesWanted("one", (Move(0, 0, 1),), 0.01, 0, whole=False))
-    until(lambda: job.nodes.read(copied("one")[0]))
+    job.nodes.publish(nodes.COPIES, nodes.CopiesWanted("one", (Move(0, 0, 1),), 0.01, 0, whole=False))
+    until(lambda: job.nodes.read(nodes.copied("one")[0]))
     monkeypatch.setattr(MemoryState, "changed_keys", looks)
     monkeypatch.setattr(MemoryState, "export", exported)
     job.savepoint(task)
@@ -303,7 +261,7 @@ def stopped_behind_a_snapshot(job):
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.end(task)
-    job.nodes.withdraw(HANDOVERS[0])
+    job.nodes.withdraw(nodes.HANDOVERS[0])
 
 
 def ended(task):
@@ -326,7 +284,7 @@ def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spo
     spoil(job.bucket.objects, segment)
     job.config = replace(job.config, restore="one", deadline_s=3600.0)  # nobody waits for what cannot become better
     assert why in str(ended(job.opened(0, job.process())))
-    said = job.nodes.read(UNREADABLE[0])
+    said = job.nodes.read(nodes.UNREADABLE[0])
     assert said.name == "one" and why in said.why
 
 
@@ -335,4 +293,4 @@ def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):
     job.bucket.error = MinioException("away")
     job.config = replace(job.config, restore="one", deadline_s=0.2)
     assert "away" in str(ended(job.opened(0, job.process())))
-    assert job.nodes.read(UNREADABLE[0]) is None
+    assert job.nodes.read(nodes.UNREADABLE[0]) is None

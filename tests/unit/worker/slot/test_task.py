@@ -62,12 +62,6 @@ def test_behind_its_input_a_slot_waits_as_long_as_something_comes_or_goes(job, s
         slot.wait()
 
 
-def test_a_slot_that_has_all_its_state_does_not_say_that_some_is_elsewhere(slot):
-    slot.deadline = time.monotonic() - 1
-    with pytest.raises(MigrationFailed, match="over, a step, rows or results wait for others, and nothing"):
-        slot.wait()
-
-
 def over(slot):
     """Its deadline is, behind its rows."""
     slot.deadline = time.monotonic() - 1
@@ -110,9 +104,10 @@ def test_a_slot_behind_its_rows_does_not_wait_for_one_whose_batch_is_over(job, s
 
 
 def test_a_slot_behind_its_rows_does_not_wait_for_one_of_its_own_process_which_has_no_more_either(job, slot):
+    """Nor says one that has all its state that some is elsewhere."""
     job.opened(1, slot.shared.host)
     over(slot)
-    with pytest.raises(MigrationFailed):
+    with pytest.raises(MigrationFailed, match="over, a step, rows or results wait for others, and nothing"):
         slot.wait()
 
 

@@ -167,15 +167,10 @@ class Store:
             yield [SavedUnit(unit, [], None)]
 
 
-def test_a_savepoint_that_cannot_be_read_at_first_is_read_again():
-    slot, store = Slot(4, 5, 6), Store()
+def test_a_savepoint_that_cannot_be_read_at_first_is_read_again_and_a_slot_tells_how_far_it_restores(monkeypatch):
+    monkeypatch.setattr(arrivals, "SAY_S", 0.0)
+    slot, store, said = Slot(4, 5, 6), Store(), []
+    slot._shared.coordination.watch(RESTORING[1], said.append)
     slot.restore(slot.units, store, "one")
     assert slot.got == store.read_so_far == [6, 5, 4]
-
-
-def test_a_slot_tells_how_far_it_restores(monkeypatch):
-    monkeypatch.setattr(arrivals, "SAY_S", 0.0)
-    slot, said = Slot(4, 5, 6), []
-    slot._shared.coordination.watch(RESTORING[1], said.append)
-    slot.restore(slot.units, Store(), "one")
     assert said == [1, 2, 3]
